@@ -10,6 +10,7 @@ READY := .venv/.ready
 READY_BENCH := .venv/.ready-bench
 READY_DIST := .venv/.ready-dist
 READY_DOCS := .venv/.ready-docs
+READY_SERVERS := .venv/.ready-servers
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # What passed yesterday passes today: the versions that the tests were last run with, for building too. make upgrade.
@@ -18,7 +19,7 @@ INSTALL := $(KNOWN) $(BIN)/python tools/install.py
 # Empty, wherever it is set: hundreds of tests start programs, which would all compile every module again.
 export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
-.PHONY: help setup say-demo say-test demo tour test test-all lint format types layers kernel docs dist bench-engine bench-topics bench-spark bench-sql bench-interop bench-broker faults mutants asan fuzz-grow kafka-jars upgrade clean distclean
+.PHONY: help setup say-demo say-test demo tour test test-all lint format types layers kernel docs dist bench-engine bench-topics bench-spark bench-sql bench-interop bench-objects bench-broker faults mutants asan fuzz-grow kafka-jars suites upgrade clean distclean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -31,11 +32,12 @@ demo: say-demo kernel ## the main job: a stream through Spark, exactly once, kil
 tour: kernel ## the engine by itself: a million records written, read, killed and damaged
 	@$(BIN)/python examples/tour.py $(ARGS)
 
+# Three processes for two cores: tests wait for other processes a third of the time.
 test: say-test $(READY) ## everything that has to pass: lint, types, layers, the quick tests
 	@$(MAKE) --no-print-directory -j 2 types lint layers kernel
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+	@$(BIN)/python -m pytest -n 3 --dist loadgroup $(ARGS)
 
-test-all: kernel $(READY_DOCS) ## the slow tests too, all files on the disk, and hypothesis with fresh random examples
+test-all: kernel $(READY_DOCS) $(READY_SERVERS) ## the slow tests too, all files on the disk, and hypothesis with fresh random examples
 	@SAWLOG_TESTS_ON_DISK=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m "slow or not slow" --hypothesis-profile=explore $(ARGS)
 
 lint: $(READY) ## ruff: mistakes and formatting
@@ -76,6 +78,9 @@ bench-sql: kernel $(READY_BENCH) ## measure SQL over topics against DuckDB over 
 bench-interop: kernel $(READY_BENCH) ## measure taking in other systems' logs against copying their files
 	@$(BIN)/python benchmarks/interop.py $(ARGS)
 
+bench-objects: kernel $(READY_BENCH) ## measure a store on object storage, with 50 ms more for every request
+	@$(BIN)/python benchmarks/objects.py $(ARGS)
+
 bench-broker: kernel $(READY_BENCH) ## measure the broker beside Apache Kafka (make kafka-jars), asked by the same client
 	@$(BIN)/python benchmarks/broker.py $(ARGS)
 
@@ -85,6 +90,11 @@ faults: kernel ## the fault laboratory, long form: crashes, power cuts over reco
 	@$(BIN)/python -m tests.faults errors
 	@$(BIN)/python -m tests.faults threads
 	@$(BIN)/python -m tests.faults kills --kills 1000
+	@$(BIN)/python -m tests.objects.scenario --scenarios 300
+	@$(BIN)/python -m tests.objects.torture --seconds 3600 --changes 300
+	@$(BIN)/python -m tests.objects.torture --seconds 3600 --changes 300 --server moto
+	@$(BIN)/python -m tests.objects.brokerage --rounds 100 --minutes 60
+	@$(BIN)/python -m tests.objects.together --minutes 60 --changes 300
 	@$(BIN)/python -m tests.faults bits
 	@$(BIN)/python -m tests.faults fuzz --executions 10000000 --processes 2
 
@@ -101,15 +111,18 @@ fuzz-grow: kernel ## let atheris look for inputs that reach new code, and keep t
 kafka-jars: kernel ## fetch Kafka's own jars and Spark's Kafka source (Maven), for what asks Kafka itself
 	@$(BIN)/python tools/fetch_kafka.py --connector
 
+suites: kernel ## other projects' test suites (librdkafka, aiokafka, kafka-python) against sawlog and Apache Kafka; ARGS=--help first
+	@$(BIN)/python tools/run_suites.py $(ARGS)
+
 upgrade: $(READY) ## take the newest versions of all tools and libraries, and write them into constraints.txt (then make test)
-	@$(BIN)/python tools/install.py --upgrade --upgrade-strategy eager --editable '.[dev,bench,dist,docs]'
+	@$(BIN)/python tools/install.py --upgrade --upgrade-strategy eager --editable '.[dev,bench,dist,docs,servers]'
 	@$(BIN)/python tools/write_constraints.py
 
 say-demo: # before anything takes long
 	@echo "the demo takes three to seven minutes on two cores, after the installation"
 
 say-test:
-	@echo "lint, types and layers take a minute, the quick tests up to ten on two cores, after the installation"
+	@echo "lint, types and layers take a minute, the quick tests ten to twelve on two cores, after the installation"
 
 clean: ## remove what building and testing made; .venv stays
 	@rm -rf build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
@@ -125,7 +138,7 @@ $(BIN)/python:
 	@$(PYTHON) -m venv .venv || { rm -rf .venv; echo "$(PYTHON) -m venv .venv failed: its words are above"; exit 1; }
 
 $(READY): pyproject.toml setup.py constraints.txt | $(BIN)/python
-	@echo "installing sawlog and its development tools into .venv: some 85 packages, the first time 800 MB to download"
+	@echo "installing sawlog and its development tools into .venv: some 105 packages, the first time 800 MB to download"
 	@echo "(pyspark alone is 450 MB), 1.8 GB on the disk, three to six minutes with a fast connection"
 	@$(INSTALL) --editable '.[dev]'
 	@touch $@
@@ -143,4 +156,9 @@ $(READY_DIST): $(READY)
 $(READY_DOCS): $(READY)
 	@echo "installing what builds the site: some 20 packages, 20 MB"
 	@$(INSTALL) --editable '.[docs]'
+	@touch $@
+
+$(READY_SERVERS): $(READY)
+	@echo "installing servers of object storage: 2 packages, 77 MB, 240 MB on the disk"
+	@$(INSTALL) --editable '.[servers]' || echo "going on without: tests that need them are skipped"
 	@touch $@

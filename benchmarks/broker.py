@@ -1,158 +1,66 @@
-"""`make bench-broker`: `sawlog serve` beside Apache Kafka, both asked by the same client in one run.
+"""`make bench-broker`: `sawlog serve` beside Apache Kafka, both asked by the same client in one run; and beside Redis
+Streams and NATS JetStream, where they are installed (servers.py).
 
     python benchmarks/broker.py [--quick] [--only PATTERN] [--dir DIRECTORY] [--json FILE] [--list]
 
-- *produce*: records of 100 bytes and of 1 KiB, confluent-kafka, acks=all, librdkafka's own batches.
+- *produce*: records of 100 bytes and of 1 KiB, confluent-kafka, librdkafka's own batches.
 - *consume*: the same records, by a consumer without a group.
 - *requests*: Produce requests with one batch of 16 KB, or of one record of 100 bytes, five on their way on each of two
   connections, as fast as the broker answers; sent by a small client of ours, because librdkafka is busier with them
   than a broker.
 - *latency*: from `produce()` to the consumer that waits for it, one record of 100 bytes every other millisecond.
-- *footprint*: start until a client is answered, and memory at the end.
+- *footprint*: start until a client is answered, and memory after that; and memory at the end of the run.
 
-Durability is not the same, so it is in the name of each row that writes. Kafka acknowledges what is in the system's
-page cache; so does sawlog with `durability=os`. With its default, *synced*, sawlog acknowledges after fdatasync.
+Two promises are compared, each with its like. *Not synced*: acks=1, sawlog with `durability=os` and Kafka's defaults;
+both acknowledge what is in the system's page cache. *Synced*: acks=all, sawlog's default and Kafka with
+`flush.messages=1`; both acknowledge after fdatasync.
 
 CPU time is that of the broker's process alone. The rows *CPU per GB* are the same rounds, by that clock. Everybody has
 topics of four partitions, and a quiet neighbour: all brokers run at the same time, and one is asked.
 
-Without Java or Kafka's jars (tools/fetch_kafka.py) the column of Kafka stays empty.
+Without Java or Kafka's jars (`make kafka-jars`) the column of Kafka stays empty.
 """
 
 from __future__ import annotations
 
-import itertools
 import socket
 import struct
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import command
-import psutil
 from bench import Bench, Case
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from broker_rivals import KAFKA, KAFKA_SYNCED, PARTITIONS, PATIENCE_S, PLAIN, SYNCED, Rival, common, ends, rivals_of
+from confluent_kafka import Consumer, Producer, TopicPartition
 from dataset import Dataset
 from rounds import Candidate, Sample, Trial, best_of, expect
-from rows import Figure, Row, Unit, rate
+from rows import Bar, Figure, Row, Unit, rate, times
+from servers import Server
 
 import sawlog
 from sawlog.batch.build import encode
 from sawlog.broker.wire.apis import Key
 from sawlog.broker.wire.frames import decode_response, encode_request
 
-ROOT = Path(__file__).resolve().parents[1]
-PARTITIONS = 4
 GB = 1e9
 #: Connections, and requests on their way on each, as a Java producer has them.
 CONNECTIONS, IN_FLIGHT = 2, 5
-PATIENCE_S = 120.0
-
-
-@dataclass(slots=True)
-class Rival:
-    """A running broker."""
-
-    name: str
-    serving: Any
-    config: dict[str, str]
-    start_s: float
-    _numbers: Iterator[int] = field(default_factory=itertools.count)
-
-    @property
-    def address(self) -> str:
-        """Where clients connect."""
-        return str(self.serving.address)
-
-    @property
-    def process(self) -> psutil.Process:
-        """Whose CPU time counts."""
-        return psutil.Process(self.serving.pid)
-
-    @contextmanager
-    def topic(self) -> Iterator[str]:
-        """A new topic, which is deleted afterwards."""
-        name, admin = f"measured-{next(self._numbers)}", AdminClient(_common(self.address))
-        admin.create_topics([NewTopic(name, PARTITIONS, 1, config=self.config)])[name].result(PATIENCE_S)
-        _ends(self.address, name)  # its partitions are open
-        yield name
-        admin.delete_topics([name])[name].result(PATIENCE_S)
-
-    def measured(self, work: Callable[[], object]) -> Sample:
-        """Wall time, and CPU time of the broker."""
-        before, began = self.process.cpu_times(), time.perf_counter()
-        work()
-        wall, after = time.perf_counter() - began, self.process.cpu_times()
-        return Sample(wall, max(after.user + after.system - before.user - before.system, 1e-3))
-
-
-KAFKA, SYNCED, PLAIN = "Kafka", "sawlog, synced", "sawlog"
-
-
-class Rivals:
-    """The brokers, started when they are first needed, and gone at the end."""
-
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
-        self._stack = ExitStack()
-        self._made: dict[str, Rival] | None = None
-
-    def all(self) -> dict[str, Rival]:
-        """Ours, and Kafka if it is here."""
-        if self._made is None:
-            self._made = {}
-            sys.path.insert(0, str(ROOT))
-            from tests.broker.oracle import Oracle
-            from tests.broker.serving import Serving
-            from tests.interop.brokers import JARS, JAVA
-
-            sys.path.remove(str(ROOT))
-            ours = self._started(PLAIN, Serving(self._bench.path() / "data"), {"durability": "os"})
-            self._made = {PLAIN: ours, SYNCED: Rival(SYNCED, ours.serving, {}, ours.start_s, ours._numbers)}
-            if JAVA is None or not any(JARS.glob("kafka_*.jar")):
-                print("Kafka is left out: no Java, or no jars (python tools/fetch_kafka.py)", file=sys.stderr)
-            else:
-                path = self._bench.path()
-                path.mkdir()
-                self._made[KAFKA] = self._started(KAFKA, Oracle(path), {})
-        return self._made
-
-    def _started(self, name: str, serving: Any, config: dict[str, str]) -> Rival:
-        began = time.perf_counter()
-        self._stack.enter_context(serving)
-        AdminClient(_common(serving.address)).list_topics(timeout=PATIENCE_S)
-        return Rival(name, serving, config, time.perf_counter() - began)
-
-    def close(self) -> None:
-        """End them."""
-        self._stack.close()
-
-
-def _common(address: str) -> dict[str, Any]:
-    return {"bootstrap.servers": address, "log_level": 0, "error_cb": lambda error: None}
-
-
-def _rivals(bench: Bench) -> dict[str, Rival]:
-    shelf = bench._shelf
-    if "rivals" not in shelf:
-        shelf["rivals"] = Rivals(bench)
-    made: Rivals = shelf["rivals"]
-    return made.all()
+#: Ours and its like: what each promises is the same.
+LIKES = {PLAIN: KAFKA, SYNCED: KAFKA_SYNCED}
+#: What the rate of ours has to be, as a multiple of Kafka's, by the size of a value.
+BARS = {100: 0.7, 1024: 1.0}
+BAR_SYNCED = 3.0
 
 
 # --- produce and consume
 
 
-def _produce_all(address: str, topic: str, data: Dataset) -> None:
+def _produce_all(address: str, topic: str, data: Dataset, acks: str = "1") -> None:
     """As fast as the client takes them."""
     producer = Producer(
-        {**_common(address), "acks": "all", "queue.buffering.max.messages": 1_000_000, "message.timeout.ms": 120_000}
+        {**common(address), "acks": acks, "queue.buffering.max.messages": 1_000_000, "message.timeout.ms": 120_000}
     )
     produce, batch = producer.produce, data.batch
     for number in range(data.batches):
@@ -168,31 +76,11 @@ def _produce_all(address: str, topic: str, data: Dataset) -> None:
     expect(producer.flush(PATIENCE_S), 0, "records left in the client")
 
 
-def _ends(address: str, topic: str) -> dict[int, int]:
-    consumer = Consumer({**_common(address), "group.id": "measured"})
-    ends = {number: _end(consumer, topic, number) for number in range(PARTITIONS)}
-    consumer.close()
-    return ends
-
-
-def _end(consumer: Consumer, topic: str, partition: int) -> int:
-    """The end of a partition; Kafka says of a new one, for a while, that it does not lead it."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            _, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), 30)
-            return int(high)
-        except KafkaException:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)
-
-
 def _consume_all(address: str, topic: str, count: int) -> int:
     """Read so many; the bytes of the values."""
     consumer = Consumer(
         {
-            **_common(address),
+            **common(address),
             "group.id": "measured",
             "enable.auto.commit": False,
             "check.crcs": False,  # the default
@@ -217,8 +105,8 @@ def _producing(rival: Rival, data: Dataset) -> Candidate:
     def trial() -> Iterator[Trial]:
         with rival.topic() as topic:
             yield Trial(
-                lambda: rival.measured(lambda: _produce_all(rival.address, topic, data)),
-                lambda: expect(sum(_ends(rival.address, topic).values()), data.count, "records produced"),
+                lambda: rival.measured(lambda: _produce_all(rival.address, topic, data, _acks(rival.name))),
+                lambda: expect(sum(ends(rival.address, topic).values()), data.count, "records produced"),
             )
 
     return Candidate(rival.name, trial)
@@ -241,36 +129,73 @@ def _data(bench: Bench, value_bytes: int) -> Dataset:
     return Dataset(value_bytes, count)
 
 
+def _acks(name: str) -> str:
+    return "all" if name in (SYNCED, KAFKA_SYNCED) else "1"
+
+
+def _other(name: str, server: Server, data: Dataset, *, reads: bool) -> Candidate:
+    """A server of another kind that stores the records, or gives them out. Synced, some of them sync each record by
+    itself: a few thousand say how fast."""
+    some = Dataset(data.value_bytes, 3_000) if name.endswith("synced") else data
+    part = data.count / some.count
+
+    @contextmanager
+    def trial() -> Iterator[Trial]:
+        if reads:
+            server.produce(some)
+        before = server.cpu()
+        yield Trial(
+            lambda: server.measured(server.consume(some) if reads else server.produce(some), before).scaled(part),
+            lambda: None,  # each looks at the answers itself
+        )
+        server.empty()
+
+    return Candidate(name, trial)
+
+
+def _others(bench: Bench, data: Dataset, *, reads: bool) -> list[Candidate]:
+    return [
+        _other(name, server, data, reads=reads)
+        for name, server in rivals_of(bench).others().items()
+        if not (reads and name.endswith("synced"))
+    ]
+
+
 def _produce(bench: Bench) -> list[Row]:
-    rivals, rows = _rivals(bench), []
+    rows = []
     for value_bytes in (100, 1024):
         data = _data(bench, value_bytes)
-        best = best_of([_producing(each, data) for each in rivals.values()], bench.effort)
-        for name in (PLAIN, SYNCED):
-            what = f"produce {data.size}, {'synced' if name == SYNCED else 'not synced'}"
-            rows += _both(what, best, name, data)
+        candidates = [_producing(each, data) for each in rivals_of(bench).all().values()]
+        best = best_of(candidates + _others(bench, data, reads=False), bench.effort)
+        for name in LIKES:
+            bar = times(BAR_SYNCED if name == SYNCED else BARS[value_bytes])
+            rows += _both(f"produce {data.size}, {_promise(name)}", best, name, data, bar)
     return rows
 
 
 def _consume(bench: Bench) -> list[Row]:
-    rivals, rows = {name: each for name, each in _rivals(bench).items() if name != SYNCED}, []
+    rivals, rows = {name: each for name, each in rivals_of(bench).all().items() if name in (PLAIN, KAFKA)}, []
     for value_bytes in (100, 1024):
         data = _data(bench, value_bytes)
         with ExitStack() as stack:
             topics = {name: stack.enter_context(each.topic()) for name, each in rivals.items()}
             for name, each in rivals.items():
                 _produce_all(each.address, topics[name], data)
-            best = best_of([_consuming(each, data, topics[name]) for name, each in rivals.items()], bench.effort)
-        what = f"consume {data.size}"
-        rows += _both(what, best, PLAIN, data)
+            candidates = [_consuming(each, data, topics[name]) for name, each in rivals.items()]
+            best = best_of(candidates + _others(bench, data, reads=True), bench.effort)
+        rows += _both(f"consume {data.size}", best, PLAIN, data, times(BARS[value_bytes]))
     return rows
 
 
-def _both(what: str, best: dict[str, Sample], name: str, data: Dataset) -> list[Row]:
+def _promise(name: str) -> str:
+    return "synced" if name == SYNCED else "not synced"
+
+
+def _both(what: str, best: dict[str, Sample], name: str, data: Dataset, bar: Bar) -> list[Row]:
     """Records a second, and the broker's CPU time."""
     return [
-        _against(what, best, name, lambda sample: rate(Unit.RECORDS, sample, data.count, waits=True)),
-        _against(
+        *_against(what, best, name, lambda sample: rate(Unit.RECORDS, sample, data.count, waits=True), bar),
+        *_against(
             f"CPU per GB: {what}",
             best,
             name,
@@ -279,10 +204,16 @@ def _both(what: str, best: dict[str, Sample], name: str, data: Dataset) -> list[
     ]
 
 
-def _against(what: str, best: dict[str, Sample], name: str, figure: Callable[[Sample], Figure]) -> Row:
-    if KAFKA not in best:
-        return Row(what, figure(best[name]))
-    return Row(what, figure(best[name]), "Kafka, not synced" if "produce" in what else KAFKA, figure(best[KAFKA]))
+def _against(
+    what: str, best: dict[str, Sample], name: str, figure: Callable[[Sample], Figure], bar: Bar | None = None
+) -> list[Row]:
+    """Ours beside each that promises the same; the bar is about Kafka."""
+    is_synced = name == SYNCED
+    ours = figure(best[name])
+    rivals = [each for each in best if each not in LIKES and each.endswith("synced") == is_synced]
+    if not rivals:
+        return [Row(what, ours)]
+    return [Row(what, ours, each, figure(best[each]), bar if each == LIKES[name] else None) for each in rivals]
 
 
 # --- requests
@@ -350,9 +281,7 @@ def _pushing(rival: Rival, kind: str, count: int) -> Candidate:
 
             yield Trial(
                 lambda: rival.measured(work),
-                lambda: expect(
-                    sum(_ends(rival.address, topic).values()), REQUESTS[kind][1] * count, "records produced"
-                ),
+                lambda: expect(sum(ends(rival.address, topic).values()), REQUESTS[kind][1] * count, "records produced"),
             )
 
     return Candidate(rival.name, trial)
@@ -364,18 +293,16 @@ def _requests(bench: Bench) -> list[Row]:
 
 def _requests_of(bench: Bench, kind: str) -> list[Row]:
     count = bench.scaled(20_000, 4_000)
-    best = best_of([_pushing(each, kind, count) for each in _rivals(bench).values()], bench.effort)
+    best = best_of([_pushing(each, kind, count) for each in rivals_of(bench).all().values()], bench.effort)
     rows = []
-    for name in (PLAIN, SYNCED):
-        what = f"produce requests of {kind}, {'synced' if name == SYNCED else 'not synced'}"
-        rows.append(_against(what, best, name, lambda sample: rate(Unit.RECORDS, sample, count, waits=True)))
-        rows.append(
-            _against(
-                f"CPU: a {what.replace('requests', 'request')}",
-                best,
-                name,
-                lambda sample: Figure(Unit.SECONDS, sample.cpu_s / count),
-            )
+    for name in LIKES:
+        what = f"produce requests of {kind}, {_promise(name)}"
+        rows += _against(what, best, name, lambda sample: rate(Unit.RECORDS, sample, count, waits=True))
+        rows += _against(
+            f"CPU: a {what.replace('requests', 'request')}",
+            best,
+            name,
+            lambda sample: Figure(Unit.SECONDS, sample.cpu_s / count),
         )
     return rows
 
@@ -385,7 +312,7 @@ def _requests_of(bench: Bench, kind: str) -> list[Row]:
 
 def _latencies(rival: Rival, topic: str, count: int) -> list[float]:
     """From `produce()` to the consumer, for each record."""
-    consumer = Consumer({**_common(rival.address), "group.id": "measured", "fetch.wait.max.ms": 500})
+    consumer = Consumer({**common(rival.address), "group.id": "measured", "fetch.wait.max.ms": 500})
     consumer.assign([TopicPartition(topic, 0, 0)])
     found: list[float] = []
 
@@ -399,7 +326,7 @@ def _latencies(rival: Rival, topic: str, count: int) -> list[float]:
 
     reader = threading.Thread(target=read)
     reader.start()
-    producer = Producer({**_common(rival.address), "acks": "all", "linger.ms": 0})
+    producer = Producer({**common(rival.address), "acks": "all", "linger.ms": 0})
     next_s = time.perf_counter()
     for _ in range(count):
         next_s += 0.002
@@ -415,7 +342,7 @@ def _latencies(rival: Rival, topic: str, count: int) -> list[float]:
 
 def _latency(bench: Bench) -> list[Row]:
     """The best of some rounds for each percentile: a neighbour's turn is no property of a broker."""
-    rivals, count = _rivals(bench), bench.scaled(2000, 500)
+    rivals, count = rivals_of(bench).all(), bench.scaled(2000, 500)
     shares = {"median": 0.5, "99 %": 0.99, "99.9 %": 0.999}
     found: dict[str, dict[str, float]] = {name: {} for name in rivals}
     for _ in range(2 if bench.effort.quick else 4):
@@ -426,12 +353,12 @@ def _latency(bench: Bench) -> list[Row]:
                 value = ordered[min(int(part * count), count - 1)]
                 found[name][word] = min(value, found[name].get(word, value))
     rows = []
-    for name in (PLAIN, SYNCED):
+    for name, like in LIKES.items():
         for word in shares:
             ours = Figure(Unit.SECONDS, found[name][word])
-            what = f"produce to consumer, {word}, {'synced' if name == SYNCED else 'not synced'}"
-            if KAFKA in found:
-                rows.append(Row(what, ours, "Kafka, not synced", Figure(Unit.SECONDS, found[KAFKA][word])))
+            what = f"produce to consumer, {word}, {_promise(name)}"
+            if like in found:
+                rows.append(Row(what, ours, like, Figure(Unit.SECONDS, found[like][word])))
             else:
                 rows.append(Row(what, ours))
     return rows
@@ -441,18 +368,24 @@ def _latency(bench: Bench) -> list[Row]:
 
 
 def _footprint(bench: Bench) -> list[Row]:
-    rivals = _rivals(bench)
-    kafka, ours = rivals.get(KAFKA), rivals[PLAIN]
-    rows = []
-    for what, unit, of in (
-        ("start until it answers", Unit.SECONDS, lambda rival: rival.start_s),
-        ("memory at the end", Unit.MEMORY, lambda rival: float(rival.process.memory_info().rss)),
-    ):
-        if kafka is None:
-            rows.append(Row(what, Figure(unit, of(ours))))
-        else:
-            rows.append(Row(what, Figure(unit, of(ours)), KAFKA, Figure(unit, of(kafka))))
-    return rows
+    made = rivals_of(bench)
+    brokers = {name: each for name, each in made.all().items() if name in LIKES or name == KAFKA}
+    others = {name: each for name, each in made.others().items() if not name.endswith("synced")}
+    starts = {name: each.start_s for name, each in (brokers | others).items()}
+    memory: dict[str, float] = {name: float(each.process.memory_info().rss) for name, each in brokers.items()}
+    memory |= {name: float(each.memory_bytes) for name, each in others.items()}
+    return [
+        *_sized("start until it answers", Unit.SECONDS, starts, times(10)),
+        *_sized("memory at the end", Unit.MEMORY, memory, times(5)),
+    ]
+
+
+def _sized(what: str, unit: Unit, found: dict[str, float], bar: Bar) -> list[Row]:
+    ours = Figure(unit, found[PLAIN])
+    rivals = [name for name in found if name not in LIKES]
+    if not rivals:
+        return [Row(what, ours)]
+    return [Row(what, ours, name, Figure(unit, found[name]), bar if name == KAFKA else None) for name in rivals]
 
 
 CASES = [

@@ -75,6 +75,43 @@ def pytest_configure() -> None:
         raise pytest.UsageError(f"{stale[0].name} is older than its sources and hides them: run `make kernel`")
 
 
+class Aside:
+    """Thousands of tests, and the libraries that they use, set aside: else each `gc.collect` of a test looks at all of
+    them, which takes a second. Again after a test that has changed that."""
+
+    def __init__(self) -> None:
+        self._unfreeze = gc.unfreeze
+        self._is_set = False
+        gc.unfreeze = self._thaw
+
+    def _thaw(self) -> None:
+        self._unfreeze()
+        self._is_set = False
+
+    def set(self) -> None:
+        if not self._is_set:
+            gc.collect()
+            gc.freeze()
+            self._is_set = True
+
+    def end(self) -> None:
+        gc.unfreeze = self._unfreeze
+        gc.unfreeze()
+
+
+_aside = Aside()
+
+
+def pytest_unconfigure() -> None:
+    """In the end everything goes, and libraries that look at what is left have nothing to say."""
+    _aside.end()
+
+
+def pytest_runtest_setup() -> None:
+    """Before each test."""
+    _aside.set()
+
+
 @pytest.fixture
 def quick_collections() -> Iterator[None]:
     """For tests that call `gc.collect` very often: what is there already is not looked at each time."""

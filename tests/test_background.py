@@ -33,7 +33,7 @@ class Customer:
             self.inside += 1
             self.most_inside = max(self.most_inside, self.inside)
         if self.gate is not None:
-            self.gate.wait(20)
+            self.gate.wait(60)
         with self._lock:
             self.inside -= 1
 
@@ -105,7 +105,7 @@ def test_a_task_that_is_called_can_be_waited_for() -> None:
     waiting.join(0.05)
     assert waiting.is_alive(), "the call goes on"
     customer.gate.set()
-    waiting.join(20)
+    waiting.join(60)
     assert not waiting.is_alive()
 
 
@@ -154,7 +154,7 @@ def test_a_stalled_stream_stops_no_interval_of_another_log(tmp_path: Path) -> No
     def slow() -> list[bytes]:
         yield b"first part"  # type: ignore[misc]
         started.set()
-        go.wait(20)
+        go.wait(60)
         yield b"last part"  # type: ignore[misc]
 
     config = LogConfig(durability=Interval(ms=20))
@@ -162,7 +162,7 @@ def test_a_stalled_stream_stops_no_interval_of_another_log(tmp_path: Path) -> No
         writer = stalled.writer(linger_ms=5)
         thread = threading.Thread(target=stalled.append_stream, args=(slow(),))
         thread.start()
-        assert started.wait(20)
+        assert started.wait(60)
         try:
             writer.append(b"a record that lingers, and waits for the stream")
             for number in range(5):

@@ -274,6 +274,7 @@ def control_characters(text: str) -> set[str]:
     return {character for character in text if (character < " " and character != "\n") or character == "\x7f"}
 
 
+@pytest.mark.xdist_group("tour")
 def test_tour_holds_all_its_checks(played: Played) -> None:
     assert_succeeded(played.done)
     ticks = played.done.stdout.count("✓")
@@ -281,6 +282,7 @@ def test_tour_holds_all_its_checks(played: Played) -> None:
     assert f"All {ticks} checks held." in played.done.stdout
 
 
+@pytest.mark.xdist_group("tour")
 def test_tour_without_a_terminal_is_plain(played: Played) -> None:
     lines = played.done.stdout.splitlines()
     assert control_characters(played.done.stdout) == set()
@@ -288,11 +290,13 @@ def test_tour_without_a_terminal_is_plain(played: Played) -> None:
     assert [line for line in lines if line != line.rstrip()] == []
 
 
+@pytest.mark.xdist_group("tour")
 def test_tour_shows_every_act(played: Played) -> None:
     titles = re.findall(r"^(\d)  (\w+) ─+$", played.done.stdout, re.MULTILINE)
     assert titles == list(zip("123456", ("Write", "Read", "Acknowledge", "Kill", "Damage", "Summary"), strict=True))
 
 
+@pytest.mark.xdist_group("tour")
 def test_tour_keeps_what_it_is_asked_to_keep(played: Played) -> None:
     with Log.open(played.kept / "orders", mode="r") as log:
         assert (len(log), log.verify().ok) == (3000, True)
@@ -301,6 +305,7 @@ def test_tour_keeps_what_it_is_asked_to_keep(played: Played) -> None:
     assert list(played.place.temporary.iterdir()) == []
 
 
+@pytest.mark.xdist_group("tour")
 def test_tour_really_killed_a_writer_in_the_middle_of_a_record(played: Played) -> None:
     torn = list((played.kept / "killed").glob("*.torn"))
     assert [path.stat().st_size > 1_000_000 for path in torn] == [True]
@@ -311,6 +316,7 @@ def test_tour_really_killed_a_writer_in_the_middle_of_a_record(played: Played) -
         assert len(log) > int(said[1]) > 100
 
 
+@pytest.mark.xdist_group("tour")
 def test_tour_really_damaged_one_byte_of_the_copy(played: Played) -> None:
     differing = []
     for path in (played.kept / "orders").glob("*.log"):

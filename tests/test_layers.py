@@ -5,8 +5,9 @@ other half of the promise: which modules of the standard library a package may u
 
     os, mmap, fcntl, open()   storage alone, and one unit of the kernel on its behalf: batch/kernel/files.py writes to a
                               descriptor of the storage's (ADR 19); what stands outside the engine may as well: cli,
-                              console, testing, the pipelines, and what finds Java and starts a session for Spark
-    asyncio                   aio, broker and what runs one for tests, console, and the log's async facade
+                              console, testing, the pipelines, what finds Java and starts a session for Spark, what
+                              reads the variables of object storage, and its cache, which may lose everything
+    asyncio                   aio, broker and what runs one for tests, console, and the async facades of logs
     time                      the clock, the background and the kernel; what stands outside the engine may as well
     any other I/O             never batch, never broker/wire: they turn bytes into records and messages, and back
 """
@@ -51,11 +52,16 @@ RULES = [
             "console/",
             "pipelines/",
             "tables/files.py",
+            "objects/cache.py",
+            "objects/connecting.py",
             "spark/java.py",
             "spark/session.py",
         ),
     ),
-    Rule(frozenset({"asyncio"}), allowed=("aio/", "broker/", "console/", "log/write/aio.py", "testing/broker.py")),
+    Rule(
+        frozenset({"asyncio"}),
+        allowed=("aio/", "broker/", "console/", "log/write/aio.py", "objects/aio.py", "testing/broker.py"),
+    ),
     Rule(
         frozenset({"time"}),
         allowed=(

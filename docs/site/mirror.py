@@ -29,6 +29,8 @@ ORDER = (
     "streaming-job",
     "tables-spark",
     "broker",
+    "broker-limits",
+    "security",
     "testing-kafka-programs",
     "interop",
 )

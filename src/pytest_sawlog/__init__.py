@@ -6,6 +6,14 @@ def test_orders_are_sent(sawlog_broker):
     assert len(sawlog_broker.records("orders")) == 3
 ```
 
+The marker gives the broker of one test other settings:
+
+```python
+@pytest.mark.sawlog_broker(sasl_mechanisms=["SCRAM-SHA-256"])
+def test_the_program_authenticates(sawlog_broker):
+    sawlog_broker.add_user("ann", "secret")
+```
+
 Installed with sawlog. Nothing of sawlog is imported before a fixture is used.
 """
 
@@ -20,12 +28,18 @@ if TYPE_CHECKING:
     from sawlog.testing.broker import Broker
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line("markers", "sawlog_broker(**settings): settings of the fixture sawlog_broker")
+
+
 @pytest.fixture
-def sawlog_broker() -> Iterator[Broker]:
+def sawlog_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
     """A broker of this test's own: new and empty."""
     from sawlog.testing.broker import Broker
 
-    with Broker() as broker:
+    marker = request.node.get_closest_marker("sawlog_broker")
+    with Broker(**({} if marker is None else marker.kwargs)) as broker:
         yield broker
 
 

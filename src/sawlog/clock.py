@@ -46,6 +46,21 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def boot_s() -> float:
+    """Seconds by a clock that also runs while the machine sleeps, where there is one."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+def wall_s() -> float:
+    """Seconds since 1970."""
+    return time.time()
+
+
+def pause(seconds: float) -> None:
+    """Wait; for what is done by something that cannot wake the caller."""
+    time.sleep(seconds)
+
+
 def give_way() -> None:
     """Let another thread run."""
     time.sleep(0)

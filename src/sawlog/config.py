@@ -71,6 +71,12 @@ class LogConfig:
     retention_ms: int | None = None
     #: Drop the oldest segments while the remaining ones still hold at least this much. None keeps everything.
     retention_bytes: int | None = None
+    #: Remove sealed segments here whose newest record is older, if the replica has them: they are read from there.
+    #: None: not before retention drops them.
+    local_retention_ms: int | None = None
+    #: Remove the oldest sealed segments here while the remaining ones still hold at least this much, if the replica has
+    #: them. None: not before retention drops them.
+    local_retention_bytes: int | None = None
     #: How many sealed segments stay mapped (each needs a file descriptor). None: all. 0: mapped only while read.
     max_mapped_segments: int | None = 128
     #: Makes the policy that decides which segments stay mapped, instead of the `max_mapped_segments` that were used
@@ -105,6 +111,8 @@ class LogConfig:
             raise InvalidConfig(f'timestamp_type must be "create" or "append", not {self.timestamp_type!r}')
         _optional_at_least("retention_ms", self.retention_ms, 0)
         _optional_at_least("retention_bytes", self.retention_bytes, 0)
+        for name in ("retention_ms", "retention_bytes"):
+            self._check_local(name)
         _optional_at_least("max_mapped_segments", self.max_mapped_segments, 0)
         if self.segment_cache is not None and not callable(self.segment_cache):
             raise InvalidConfig(f"segment_cache must be a function that makes a policy, not {self.segment_cache!r}")
@@ -113,6 +121,13 @@ class LogConfig:
         _at_least("max_decompressed_bytes", self.max_decompressed_bytes, KIB)
         _at_least("checkpoint_interval_ms", self.checkpoint_interval_ms, 1)
         _at_least("producer_expiry_ms", self.producer_expiry_ms, 1)
+
+    def _check_local(self, name: str) -> None:
+        """What is kept here is a part of what is kept."""
+        local, whole = getattr(self, f"local_{name}"), getattr(self, name)
+        _optional_at_least(f"local_{name}", local, 0)
+        if local is not None and whole is not None and local > whole:
+            raise InvalidConfig(f"local_{name} must be at most {name} ({whole}), not {local}")
 
     @property
     def overflow_bytes(self) -> int:

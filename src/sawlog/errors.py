@@ -16,7 +16,8 @@ SawlogError
 ├── ProducerError
 │   ├── OutOfOrderSequence                       a producer skipped or repeated sequence numbers
 │   ├── ProducerFenced                           a producer with an older epoch wrote
-│   └── ProducerInTransaction                    a batch outside the producer's open transaction
+│   ├── ProducerInTransaction                    a batch outside the producer's open transaction
+│   └── NotInTransaction                         a transactional batch, and no transaction includes its partition
 ├── CorruptData (ValueError)                   bytes on disk are not what was written
 │   ├── CorruptBatch                             has path, position and the next readable offset
 │   │   └── DecompressionLimit                     would decompress to more than the limit
@@ -36,6 +37,9 @@ SawlogError
 │   ├── StorageFull                              no space left; the partial write was rolled back
 │   ├── SyncFailed                               fsync failed: it is never retried, and the log is failed
 │   ├── ReadBeyondEnd (EOFError)                 a read past the written bytes of a storage
+│   ├── UnsafeStorage                            object storage breaks a promise that a store depends on
+│   ├── RemoteUnavailable                        records that are only in the replica cannot be read from there now
+│   ├── StoreIncomplete                          the directory is being restored, or that was interrupted
 │   ├── LogNotFound (FileNotFoundError)          read-only open of a directory that holds no log
 │   └── StoreNotFound (FileNotFoundError)        read-only open of a directory that holds no store
 ├── DirectoryLocked (BlockingIOError)          another writer has locked the partition
@@ -46,11 +50,16 @@ SawlogError
 ├── InvalidTopicName (ValueError)              not a valid topic name
 ├── TopicNotFound (KeyError)                   no topic or partition with that name
 ├── TopicExists (FileExistsError)              the topic exists, or one whose name differs only in case
+├── SnapshotNotFound (KeyError)                no snapshot with that name
+├── SnapshotExists (FileExistsError)           the snapshot exists
 ├── GroupError                                 consumers and their groups
 │   ├── GroupNotFound (KeyError)                 no group with that name: nobody has committed or joined
 │   ├── GroupActive                              others are in the group: running members, or those of a broker
 │   ├── GroupFenced                              session expired; its partitions were reassigned
+│   ├── NotCoordinator                           another broker coordinates the group; nothing was committed
 │   └── PositionLost (LookupError)               the records at the position are gone, with on_lost="error"
+├── UserNotFound (KeyError)                    no user with that name
+├── Conflict                                   another process has changed it meanwhile; nothing was stored
 ├── TransactionError                           a write to several partitions, all or nothing
 │   ├── TransactionAborted                       nothing was stored
 │   └── TransactionPending                       committed; completed by the holders, or at the next open for writing
@@ -69,6 +78,7 @@ SawlogError
 └── BrokerError                                a broker, as its client sees it
     ├── BrokerUnavailable (ConnectionError)      cannot be reached, or the connection broke
     ├── BrokerTimeout (TimeoutError)             did not answer in time
+    ├── AuthenticationFailed (PermissionError)   user, password or certificate were not accepted, by either side
     └── BrokerRefused                            answered with an error; has Kafka's name and number of it
 ```
 
@@ -219,6 +229,10 @@ class ProducerInTransaction(ProducerError):
     """The producer has an open transaction, and the batch is not part of it."""
 
 
+class NotInTransaction(ProducerError):
+    """A transactional batch was sent for a partition that no transaction of its producer includes; it was refused."""
+
+
 class CorruptData(SawlogError, ValueError):
     """Bytes on disk are not what was written."""
 
@@ -331,8 +345,21 @@ class ReadBeyondEnd(StorageError, EOFError):
     """A read past the written bytes of a storage."""
 
 
+class UnsafeStorage(StorageError):
+    """Object storage does not keep a promise that a store depends on; the message has the evidence."""
+
+
+class RemoteUnavailable(StorageError):
+    """Records that were removed here, because the replica on object storage has them, cannot be read from there; the
+    message says why, and what to do. Records that are stored here can be read."""
+
+
 class LogNotFound(StorageError, FileNotFoundError):
     """There is no log in that directory."""
+
+
+class StoreIncomplete(StorageError):
+    """The directory is being restored from elsewhere, or that was interrupted; the message says how to continue."""
 
 
 class StoreNotFound(StorageError, FileNotFoundError):
@@ -390,6 +417,17 @@ class TopicExists(SawlogError, FileExistsError):
     """The topic already exists, or one whose name differs only in case."""
 
 
+class SnapshotNotFound(SawlogError, KeyError):
+    """No snapshot with that name."""
+
+    def __str__(self) -> str:  # KeyError would show the repr of the message
+        return str(self.args[0]) if self.args else ""
+
+
+class SnapshotExists(SawlogError, FileExistsError):
+    """The snapshot already exists."""
+
+
 class GroupError(SawlogError):
     """Something about consumers and their groups."""
 
@@ -408,6 +446,14 @@ class GroupActive(GroupError):
 
 class GroupFenced(GroupError):
     """This consumer's session expired; its partitions were reassigned to other members."""
+
+
+class NotCoordinator(GroupError):
+    """Another broker coordinates the group by now: nothing was committed, and its members join there."""
+
+
+class Conflict(SawlogError):
+    """Another process has changed what a change relied on: nothing was stored. Read it again, and try again."""
 
 
 class PositionLost(GroupError, LookupError):
@@ -463,6 +509,13 @@ class Unencodable(WireError):
     """A message does not fit its table: an unknown field, a wrong type, or null where it is not allowed."""
 
 
+class UserNotFound(SawlogError, KeyError):
+    """There is no user with that name."""
+
+    def __str__(self) -> str:  # KeyError would show the repr of the message
+        return str(self.args[0]) if self.args else ""
+
+
 class BrokerError(SawlogError):
     """The base class of what a client of a broker raises."""
 
@@ -474,6 +527,10 @@ class BrokerUnavailable(BrokerError, ConnectionError):
 
 class BrokerTimeout(BrokerError, TimeoutError):
     """The broker did not answer in time. Whether it carried out the request is not known."""
+
+
+class AuthenticationFailed(BrokerError, PermissionError):
+    """One side could not prove who it is. The message contains no secret."""
 
 
 class BrokerRefused(BrokerError):

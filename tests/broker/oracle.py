@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from ..interop.brokers import JARS, JAVA, Broker
@@ -27,10 +28,9 @@ def broker_in(directory: Path) -> Serving:
 class Oracle(Serving):
     """Apache Kafka, one node, with the life of `Serving`."""
 
-    def __init__(self, directory: Path) -> None:
-        self._kafka = Broker(directory)
-        with self._kafka.config.open("a", encoding="utf-8") as config:
-            config.write("group.min.session.timeout.ms=100\n")
+    def __init__(self, directory: Path, *, settings: Iterable[str] = (), node_id: int = 1) -> None:
+        given = ["group.min.session.timeout.ms=100", *settings]
+        self._kafka = Broker(directory, settings=given, node_id=node_id)
         super().__init__(self._kafka.logs, port=self._kafka.port)
         self._log = directory / "kafka.log"
 

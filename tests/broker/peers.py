@@ -42,9 +42,18 @@ def fetch_body(topic: str, offset: int, *, wait_ms: int = 0, min_bytes: int = 1,
 class Peer:
     """One connection."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(
+        self, address: str, client_id: str = "peer", *, source: str = "", receive_bytes: int | None = None
+    ) -> None:
+        """From an address of this machine; with `receive_bytes` the system keeps no more than about that for it."""
         host, _, port = address.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=20)
+        self._client_id = client_id
+        self.socket = socket.socket()
+        self.socket.settimeout(60)
+        if receive_bytes is not None:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        self.socket.bind((source, 0))
+        self.socket.connect((host, int(port)))
         self._sent: list[tuple[int, int]] = []
         self._number = 0
 
@@ -58,17 +67,21 @@ class Peer:
 
     def send(self, key: Key, version: int, body: dict[str, Any]) -> int:
         """Send a request, and return its correlation id."""
-        self._number += 1
-        self.socket.sendall(b"".join(wire.encode_request(key, version, self._number, "peer", body)))
-        self._sent.append((key, version))
+        self.socket.sendall(self.encoded(key, version, body))
         return self._number
+
+    def encoded(self, key: Key, version: int, body: dict[str, Any]) -> bytes:
+        """A request that is going to be sent, as bytes."""
+        self._number += 1
+        self._sent.append((key, version))
+        return b"".join(wire.encode_request(key, version, self._number, self._client_id, body))
 
     def send_together(self, requests: list[tuple[Key, int, dict[str, Any]]]) -> list[int]:
         """Send requests in one write, and return their correlation ids."""
         sent, first = b"", self._number + 1
         for key, version, body in requests:
             self._number += 1
-            sent += b"".join(wire.encode_request(key, version, self._number, "peer", body))
+            sent += b"".join(wire.encode_request(key, version, self._number, self._client_id, body))
             if body.get("acks") != 0:
                 self._sent.append((key, version))
         self.socket.sendall(sent)

@@ -20,6 +20,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -42,9 +43,18 @@ class Serving:
     """A broker in a process of its own, which a test may end in any way and start again."""
 
     def __init__(
-        self, data: Path, *options: str, port: int | None = None, module: tuple[str, ...] = ("sawlog.cli",)
+        self,
+        data: Path,
+        *options: str,
+        port: int | None = None,
+        module: tuple[str, ...] = ("sawlog.cli",),
+        url: str | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         self.data = data
+        #: What is served, if it is not the directory; and what its process is told besides.
+        self._served = str(data) if url is None else url
+        self._variables = variables or {}
         self._module = module
         self.port = free_port() if port is None else port
         self.starts = 0
@@ -69,11 +79,17 @@ class Serving:
         """Start it, and wait until it says that it listens."""
         assert self._process is None, "it is running"
         self.data.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-X", "faulthandler", "-m", *self._module, "serve", "-d", str(self.data)]
-        command += ["--listen", f"127.0.0.1:{self.port}", *self._options]
+        command = [sys.executable, "-X", "faulthandler", "-m", *self._module, "serve", "-d", self._served]
+        command += ["--listen", f"127.0.0.1:{self.port}"]
+        command += ["--set", "group_min_session_timeout_ms=100"]  # tests see how members are given up
+        command += self._options
         with self._log.open("ab") as errors:
             self._process = subprocess.Popen(
-                command, env=_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
+                command,
+                env={**_environment(), **self._variables},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
             )
         self.starts += 1
         line = self._first_line(self._process)
@@ -88,6 +104,14 @@ class Serving:
     def stop(self) -> int:
         """SIGTERM; the exit code."""
         return self._end(signal.SIGTERM)
+
+    def freeze(self) -> None:
+        """SIGSTOP: it stands still, and its connections stay."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        os.kill(self.pid, signal.SIGCONT)
 
     def restart(self) -> None:
         """Stop it cleanly, and start it again."""

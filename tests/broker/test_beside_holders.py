@@ -57,7 +57,7 @@ def test_others_are_served_while_a_holder_stands_still(path: Path, holder: Child
     with Broker(directory=str(path)) as broker:
         holder.signal(signal.SIGSTOP)
         waiting = producers(broker)
-        assert set(AdminClient({"bootstrap.servers": broker.address}).list_topics(timeout=10).topics) == {
+        assert set(AdminClient({"bootstrap.servers": broker.address}).list_topics(timeout=60).topics) == {
             "free",
             "held",
         }

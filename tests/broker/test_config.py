@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sawlog.broker.config import Address, BrokerConfig, changed, from_text, read_toml
+from sawlog.broker.groups.settings import GroupConfig
 from sawlog.cli import run
 from sawlog.errors import InvalidConfig
 
@@ -201,3 +202,9 @@ def test_a_file_is_not_taken_for_a_directory(
     assert run([*command, "-d", str(file)]) == 2
     assert f"{file} is a file, not a directory" in capsys.readouterr().err
     assert file.read_bytes() == b"mine"
+
+
+def test_members_may_ask_for_the_session_timeouts_that_kafka_allows() -> None:
+    config = GroupConfig.of(BrokerConfig())
+    assert (config.group_min_session_timeout_ms, config.group_max_session_timeout_ms) == (6_000, 1_800_000)
+    assert config == GroupConfig()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterator
+from time import sleep
 from typing import Any
 
 import pytest
@@ -167,3 +169,31 @@ def test_a_deleted_topic_wakes_who_waits_for_it(broker: Broker, peer: Peer) -> N
         answer = other.ask(Key.DELETE_TOPICS, 5, {"topic_names": ["doomed"], "timeout_ms": 1000})
         assert answer["responses"][0]["error_code"] == ErrorCode.NONE
     assert peer.receive()[1]["responses"][0]["partitions"][0]["error_code"] != ErrorCode.NONE
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+@pytest.mark.parametrize("asked", ["end", "newest", "time"])
+def test_what_was_just_written_counts_when_somebody_asks_where_a_partition_ends(
+    monkeypatch: pytest.MonkeyPatch, asked: str, acks: int
+) -> None:
+    """It is acknowledged before it is durable, and so before it is visible."""
+    real = os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", lambda fd: (sleep(0.05), real(fd)))
+    with Broker(durability="always") as broker, Peer(broker.address) as peer:
+        topic = broker.create_topic("orders")
+        for count in range(1, 4):
+            peer.send_together(
+                [
+                    (Key.PRODUCE, 9, produce_body(topic.name, batch((b"x", None, (), count)), acks=acks)),
+                    (Key.LIST_OFFSETS, 7, _asking(topic, {"end": -1, "newest": -3, "time": count}[asked])),
+                ]
+            )
+            if acks:
+                peer.receive()
+            (part,) = peer.receive()[1]["topics"][0]["partitions"]
+            assert (part["error_code"], part["offset"]) == (ErrorCode.NONE, count if asked == "end" else count - 1)
+
+
+def _asking(topic: Topic, timestamp: int) -> dict[str, Any]:
+    part = {"partition_index": 0, "timestamp": timestamp}
+    return {"replica_id": -1, "topics": [{"name": topic.name, "partitions": [part]}]}

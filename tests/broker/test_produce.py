@@ -98,13 +98,24 @@ def test_old_records_are_refused_if_the_topic_says_so(broker: Broker, send: Call
     assert send("fresh", batch((b"x", None, (), now_ms() - 1000)))["error_code"] == ErrorCode.NONE
 
 
+def test_records_with_a_bad_timestamp_are_named(
+    broker: Broker, send: Callable[..., dict[str, Any]], topic: str
+) -> None:
+    now, later = now_ms(), now_ms() + 86_400_000
+    found = send(topic, batch((b"1", None, (), now), (b"2", None, (), later), (b"3", None, (), later)))
+    assert found["error_code"] == ErrorCode.INVALID_TIMESTAMP
+    assert [each["batch_index"] for each in found["record_errors"]] == [1, 2]
+
+
 @pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
 def test_a_compacted_topic_takes_no_record_without_a_key(
     broker: Broker, send: Callable[..., dict[str, Any]], compression: str
 ) -> None:
     name = broker.create_topic(f"compacted-{compression}", cleanup_policy="compact").name
     bad = batch((b"1", b"key"), (b"2", None), compression=compression)
-    assert send(name, bad)["error_code"] == ErrorCode.INVALID_RECORD
+    found = send(name, bad)
+    assert found["error_code"] == ErrorCode.INVALID_RECORD
+    assert [each["batch_index"] for each in found["record_errors"]] == [1]
     good = batch((b"1", b"key"), (b"2", b"other"), compression=compression)
     assert send(name, good)["error_code"] == ErrorCode.NONE
 
@@ -191,3 +202,16 @@ def test_a_batch_without_acknowledgement_that_is_refused_ends_the_connection(bro
     with Peer(broker.address) as peer:
         [part] = peer.ask(Key.FETCH, 12, fetch_body(name, 0, wait_ms=20_000))["responses"][0]["partitions"]
     assert part["high_watermark"] == 1
+
+
+def test_what_was_acknowledged_can_be_deleted_at_once(broker: Broker) -> None:
+    """With acks=1 a record is acknowledged before it is durable, and so before it is visible."""
+    broker.create_topic("emptied")
+    with Peer(broker.address) as peer:
+        for count in range(1, 101):
+            last = -1 if count % 2 else count
+            part = {"name": "emptied", "partitions": [{"partition_index": 0, "offset": last}]}
+            peer.ask(Key.PRODUCE, 9, produce_body("emptied", ONE, acks=1))
+            (found,) = peer.ask(Key.DELETE_RECORDS, 2, {"topics": [part], "timeout_ms": 5000})["topics"]
+            (answer,) = found["partitions"]
+            assert (ErrorCode(answer["error_code"]), answer["low_watermark"]) == (ErrorCode.NONE, count)

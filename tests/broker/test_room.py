@@ -64,6 +64,15 @@ def test_an_episode_is_over_when_there_is_more_free_space(disk: Disk, caplog: py
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
 
 
+def test_free_space_says_nothing_if_there_was_plenty(disk: Disk) -> None:
+    disk.free = 300 * MIB
+    disk.fail("orders/0")
+    disk.free = 400 * MIB
+    assert disk.room.reason() is not None
+    disk.room.found("orders/0")
+    assert disk.room.reason() is None
+
+
 def test_a_failure_counts_for_a_minute(disk: Disk) -> None:
     disk.free = None  # a store in memory, or a quota
     disk.fail("orders/0")

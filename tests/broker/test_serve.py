@@ -16,11 +16,14 @@ from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 
+import pytest
+
 import sawlog
 from sawlog.broker.config import BrokerConfig
 from sawlog.broker.groups.settings import GroupConfig
 from sawlog.broker.wire import ErrorCode, Key
 
+from ..log.places import eventually
 from .peers import Peer, batch, fetch_body, produce_body
 from .serving import ROOT, Serving
 
@@ -53,7 +56,7 @@ def serving(data: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], st
     finally:
         if process.poll() is None:
             process.kill()
-        process.wait(30)
+        process.wait(60)
         assert process.stdout is not None
         process.stdout.close()
 
@@ -61,7 +64,7 @@ def serving(data: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], st
 def refused(*flags: str) -> str:
     """What a broker that does not start says."""
     command = [sys.executable, "-m", "sawlog.cli", "serve", *flags]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     return done.stderr
@@ -82,7 +85,7 @@ def test_it_stops_cleanly_on_sigterm_and_keeps_what_it_acknowledged(tmp_path: Pa
         assert f"serving {tmp_path / 'data'} (0 topics)" in lines[0]
         assert put(address, b"one") == 0
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     with sawlog.open(tmp_path / "data", mode="r") as store:
         log = store.topic("orders").partition(0)
         assert log.was_closed_cleanly
@@ -93,7 +96,7 @@ def test_it_says_what_it_recovered_after_a_kill(tmp_path: Path) -> None:
     with serving(tmp_path) as (process, address, _):
         put(address, b"one")
         process.kill()
-        process.wait(30)
+        process.wait(60)
     with serving(tmp_path) as (process, address, lines):
         assert "recovered 1 partitions that were not closed cleanly" in lines
         assert put(address, b"two") == 1
@@ -138,7 +141,7 @@ def test_metrics_health_and_readiness(tmp_path: Path) -> None:
                 {"group_id": "billing", "generation_id_or_member_epoch": -1, "member_id": "", "topics": topics},
             )
         [url] = [line.removeprefix("metrics on ") for line in lines if line.startswith("metrics on ")]
-        with urllib.request.urlopen(url, timeout=10) as page:
+        with urllib.request.urlopen(url, timeout=60) as page:
             text = page.read().decode()
         assert 'sawlog_append_records_total{topic="orders"} 1\n' in text
         assert 'sawlog_log_end_offset{topic="orders",partition="0"} 1\n' in text
@@ -155,7 +158,7 @@ def test_metrics_health_and_readiness(tmp_path: Path) -> None:
         for line in text.splitlines():
             assert line.startswith("# ") or re.fullmatch(r'[a-z_]+(\{([a-z]+="[^"]*",?)+\})? [-+.e\d]+', line), line
         for name in ("healthz", "readyz"):
-            with urllib.request.urlopen(url.removesuffix("metrics") + name, timeout=10) as page:
+            with urllib.request.urlopen(url.removesuffix("metrics") + name, timeout=60) as page:
                 assert page.status == 200
 
 
@@ -166,7 +169,7 @@ def test_metrics_of_what_is_not_durable_damaged_or_on_its_way(tmp_path: Path) ->
         [url] = [line.removeprefix("metrics on ") for line in lines if line.startswith("metrics on ")]
 
         def number(name: str) -> float:
-            with urllib.request.urlopen(url, timeout=10) as page:
+            with urllib.request.urlopen(url, timeout=60) as page:
                 return float(found(page.read().decode(), name))
 
         put(address, bytes(1000), "fast")
@@ -188,15 +191,12 @@ def test_metrics_of_what_is_not_durable_damaged_or_on_its_way(tmp_path: Path) ->
         assert number("sawlog_corrupt_batches_total") == 1
 
         assert number("sawlog_inflight_bytes") == 0
-        with Peer(address) as deaf:
-            for _ in range(20):
-                deaf.send(Key.FETCH, 12, fetch_body("orders", 0))
+        with Peer(address, receive_bytes=1 << 16) as deaf:
+            # More than the system keeps for both ends: how much that is depends on the machine.
+            deaf.send_together([(Key.FETCH, 12, fetch_body("orders", 0))] * 200)
             deaf.socket.recv(1)
-            deadline = time.monotonic() + 30
-            while number("sawlog_inflight_bytes") < 500_000:
-                assert time.monotonic() < deadline
-        while number("sawlog_inflight_bytes") > 0:
-            assert time.monotonic() < deadline
+            assert eventually(lambda: number("sawlog_inflight_bytes") > 0)
+        assert eventually(lambda: number("sawlog_inflight_bytes") == 0)
 
 
 def test_messages_for_machines_are_json_line_by_line(tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_the_documentation_lists_all_metrics(tmp_path: Path) -> None:
             told |= {each if each.startswith("sawlog_") else f"{PREFIX[names[0]]}{each}" for each in names}
     with serving(tmp_path, "--metrics", "127.0.0.1:0") as (_, _, lines):
         [url] = [line.removeprefix("metrics on ") for line in lines if line.startswith("metrics on ")]
-        with urllib.request.urlopen(url, timeout=10) as page:
+        with urllib.request.urlopen(url, timeout=60) as page:
             given = set(re.findall(r"^# TYPE (\w+)", page.read().decode(), re.MULTILINE))
     assert given == told
 
@@ -238,7 +238,7 @@ def test_a_port_that_is_taken_is_said_in_a_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         command = [sys.executable, "-m", "sawlog.cli", "serve", "-d", str(tmp_path)]
         command += ["--listen", f"127.0.0.1:{taken.getsockname()[1]}"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
     assert "in use" in done.stderr
     assert "Traceback" not in done.stderr
@@ -270,7 +270,7 @@ def test_a_stop_answers_what_has_begun(tmp_path: Path) -> None:
         assert number == waiting
         assert time.monotonic() < deadline
         assert len(body["responses"][0]["partitions"][0]["records"]) > 0
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
 
 
 def test_a_stop_does_not_wait_for_a_client_that_does_not_read(tmp_path: Path) -> None:
@@ -296,3 +296,14 @@ def test_the_settings_of_groups_can_be_given_to_the_broker() -> None:
     ours = {each.name: each.default for each in fields(BrokerConfig)}
     for each in fields(GroupConfig):
         assert ours[each.name] == each.default
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_it_starts_and_serves_without_arrow(tmp_path: Path) -> None:
+    with Serving(tmp_path / "data") as broker, Peer(broker.address) as peer:
+        peer.ask(Key.METADATA, 9, {"topics": [{"name": "orders"}], "allow_auto_topic_creation": True})
+        peer.ask(Key.PRODUCE, 9, produce_body("orders", batch(b"one")))
+        peer.ask(Key.FETCH, 11, fetch_body("orders", 0))
+        mapped = Path(f"/proc/{broker.pid}/maps").read_text(encoding="utf-8")
+        assert "numpy" in mapped
+        assert "libarrow" not in mapped

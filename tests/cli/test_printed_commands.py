@@ -14,9 +14,11 @@ import shlex
 import shutil
 import signal
 import subprocess
+import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,7 @@ from sawlog.cli.cheat import PAGE
 from sawlog.testing import Broker
 
 from ..interop.kafkas import batch, lay
+from ..objects import servers
 from .conftest import Cli, Program
 from .test_reference import ALL
 
@@ -58,6 +61,7 @@ def lay_out(place: Path) -> None:
     (place / "customers.csv").write_text("id,name\n7,Ada\n")
     (place / "cat.jpg").write_bytes(b"\xff\xd8\xff")
     (place / "app.log").write_text("started\nstopped\n")
+    (place / "ann.password").write_text("secret\n")
     (place / "broker.toml").write_text("default_partitions = 4\n")
     shutil.copytree(GOLDEN / "laminarmq-u32", place / "commit_log")
     for name in ("disk", "spare"):
@@ -118,6 +122,20 @@ def here(line: str, place: Path) -> str:
     return line
 
 
+def bucket_for(path: str, line: str, place: Path) -> str:
+    """The line with a bucket that there is here; for those that need one, with a replica in it."""
+    if path == "store test":
+        return line
+    address = f"file://{place}/bucket"
+    if path in ("restore", "promote"):
+        run(f"sawlog replicate data {address} --once", place)
+    if path == "restore":
+        shutil.rmtree(place / "data")
+        time.sleep(1 if "--until" in line else 0)  # what is asked for is a whole second
+        line = re.sub(r"--until \S+", f"--until {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", line)
+    return line.replace("s3://bucket/store", address)
+
+
 def run(line: str, place: Path) -> None:
     """Run a line as a shell would; every command in it has to succeed."""
     line = re.sub(r"\s+#.*", "", here(line, place)).replace("tail -F", "cat")  # which ends
@@ -128,6 +146,10 @@ def run(line: str, place: Path) -> None:
             if shutil.which(words[0]) is None:
                 pytest.skip(f"no {words[0]} here")
             content = subprocess.run(["sh", "-c", part], input=content, stdout=subprocess.PIPE, check=True).stdout
+        elif words[1] == "replicate" and "--once" not in words:
+            interrupt_when(place / "bucket" / "commits", words[1:])
+        elif words[1] == "restore" and "--follow" in words:
+            interrupt_when(Path(words[3]) / "topics", words[1:])
         elif "--follow" in words:
             interrupt_when_ready(words[1:])
         elif words[1] == "serve":
@@ -135,6 +157,8 @@ def run(line: str, place: Path) -> None:
         else:
             if words[1] == "sql" and not any(" " in word for word in words):
                 content = b"show tables"  # at a terminal it asks for queries
+            if words[1:3] == ["user", "add"]:
+                content = content or b"secret\n"  # at a terminal it asks for the password
             content = Cli(place / "data")(*words[1:], stdin=content).ok().raw
 
 
@@ -147,6 +171,19 @@ def interrupt_when_ready(words: list[str]) -> None:
                 store["orders"].append(b"new", key=b"k")
             if has_printed(process):
                 break
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode in (0, 130), err
+
+
+def interrupt_when(there: Path, words: list[str]) -> None:
+    """Press Ctrl-C when something is there."""
+    process = Program(Path("data")).start(*words)
+    try:
+        while process.poll() is None and not there.exists():
+            has_printed(process)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     finally:
@@ -199,6 +236,8 @@ def test_an_example_of_the_help_runs_as_printed(path: str, line: str, place: Pat
         shutil.rmtree("data")
         with Store.open("data"):
             pass
+    if path == "user delete":
+        run("sawlog user add ann -d data", place)
     if path == "bench":
         line += " --seconds 0.05"
     if path in ("topic delete", "topic trim") and not re.search("--yes|--dry-run", line):
@@ -207,8 +246,20 @@ def test_an_example_of_the_help_runs_as_printed(path: str, line: str, place: Pat
     if path == "doctor":
         assert Cli(place / "data")(*shlex.split(here(line, place))[1:]).code in (0, 1)  # this machine may have problems
         return
-    with broker_for(line) as filled:
+    if path == "store test":
+        try_bucket(line, place)
+        return
+    with broker_for(bucket_for(path, line, place)) as filled:
         run(filled, place)
+
+
+def try_bucket(line: str, place: Path) -> None:
+    """An example of testing a bucket, briefly, on a server of ours."""
+    with servers.moto() as server, pytest.MonkeyPatch.context() as patched:
+        for name, value in server.variables.items():
+            patched.setenv(name, value)
+        line = line.replace("http://127.0.0.1:8333", server.endpoint).replace("/tmp/", f"{place}/")
+        run(line if "--brief" in line else f"{line} --brief", place)
 
 
 def test_the_cheat_sheet_runs_from_top_to_bottom(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,6 +309,7 @@ def test_a_command_in_a_message_runs(hint: str, place: Path, template: Path) -> 
         "TOPIC": "orders",
         "FILE": "checkpoint",
         "DIR": "data",
+        "URL": "memory://bucket",
         "{topic.name}": "orders",
         "{number}": "0",
         "...": "orders",
@@ -269,6 +321,8 @@ def test_a_command_in_a_message_runs(hint: str, place: Path, template: Path) -> 
         return
     if path == ("serve",):
         stop_when_ready(["serve", "-d", "data"])
+        return
+    if path in (("replicate",), ("restore",)):  # the examples of their help run
         return
     needed = [option for option in ALL[path].params if option.required]
     given = [word for word in words[len(path) :] if not word.startswith("-")]
@@ -282,7 +336,7 @@ def test_a_command_in_a_message_runs(hint: str, place: Path, template: Path) -> 
         return
     store = ["-d", "data"] if any(option.name == "data" for option in ALL[path].params) else []
     quick = ["--seconds", "0.05"] if path == ("bench",) else []
-    done = Cli(place / "data")(*words, *store, *quick)
+    done = Cli(place / "data")(*words, *store, *quick, stdin=b"secret\n" if path == ("user", "add") else b"")
     assert done.code == 0 or (path == ("doctor",) and done.code == 1), done.err
 
 

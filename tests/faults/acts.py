@@ -135,7 +135,7 @@ def block_truncated(shift: Shift) -> None:
 
 def truncate(shift: Shift) -> None:
     number, log = shift.some()
-    with log.hold():
+    with log.engine.hold():
         lowest, following = log.lowest_offset, log.next_offset
     few = shift.random.random() < 0.7  # so that what is appended next takes all offsets that were read
     offset = shift.random.randrange(max(lowest, following - 4 if few else 0), following + 1)

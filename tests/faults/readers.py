@@ -277,14 +277,14 @@ class Shift:
     def hold_all(self) -> None:
         """Become the writer of all partitions, which completes what was promised."""
         for number in range(PARTITIONS):
-            with self.log(number).hold():
+            with self.log(number).engine.hold():
                 pass
 
     def take_over(self) -> None:
         """After a crash: recover, and find what has to be there."""
         for number in range(PARTITIONS):
             log = self.log(number)
-            with log.hold():
+            with log.engine.hold():
                 pass
             assert log.recovery, f"corruption was reported: {log.recovery}"
             assert log.verify(), str(log.verify())

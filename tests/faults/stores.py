@@ -248,7 +248,7 @@ class StoreWorkload(Workload):
         for topic in store:
             for number in range(topic.partitions):
                 log = topic.partition(number)
-                with log.hold():
+                with log.engine.hold():
                     pass
                 assert log.recovery, f"corruption was reported: {log.recovery}"
                 assert log.verify(), str(log.verify())

@@ -26,10 +26,10 @@ from .seeds import repeat, seed_of_this_run
 ROOT = Path(__file__).resolve().parents[2]
 #: How many of the scenarios of a workload are tried here; a store takes longer than a log.
 SHARES = {
-    "tests.faults.workloads": 0.025,
-    "tests.faults.transactions": 0.01,
-    "tests.faults.stores": 0.01,
-    "tests.faults.readers": 0.002,
+    "tests.faults.workloads": 0.015,
+    "tests.faults.transactions": 0.006,
+    "tests.faults.stores": 0.006,
+    "tests.faults.readers": 0.0012,
 }
 #: Each of these makes few changes; which ones, and where they are interrupted, is what the seed decides.
 SEEDS = {"tests.faults.workloads:interrupted": 8}

@@ -26,6 +26,7 @@ UNNAMED = {
     "batch.build:_fresh": "the room of a new buffer, which grows",
     "batch.read:decode": "what a caller may decode at once, unless he says otherwise",
     "log.log:fetch": "a reader chooses it; nothing is written",
+    "topics.served:fetch": "a reader chooses it; nothing is written",
     "storage.system:most_descriptors": "no limit at all; fewer are tried in tests/log/read/test_descriptors.py",
     "spark.options:write_options": "an option, smaller in stores.spark_write than what is written",
 }
@@ -126,4 +127,4 @@ def test_a_default_that_is_changed_counts() -> None:
         with log.writer() as writer:
             for _ in range(10):
                 writer.append(b"x" * 40)
-        assert sum(len(chunk.rows) for chunk in log.segment_set.active.chunks(0, 10)) > 3, "batches"
+        assert sum(len(chunk.rows) for chunk in log.engine.segment_set.active.chunks(0, 10)) > 3, "batches"

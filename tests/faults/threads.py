@@ -33,7 +33,7 @@ T = TypeVar("T")
 THREADS = 6
 APPENDS = 8
 #: How long anything may take that takes milliseconds.
-_PATIENCE_S = 30.0
+_PATIENCE_S = 60.0
 _CONFIG = LogConfig(segment_bytes=4000, checkpoint_interval_ms=3_600_000)
 
 
@@ -165,7 +165,7 @@ class Cutting:
         chance = random.Random(f"{self.seed} cuts")
         while len(self.told) < 2 * APPENDS:
             time.sleep(0.001 * chance.randrange(1, 6))
-            with self.log.hold():
+            with self.log.engine.hold():
                 offset = max(self.log.lowest_offset, self.log.next_offset - chance.randrange(1, 4))
                 self.cuts.append(offset)
                 self.log.truncate(offset)

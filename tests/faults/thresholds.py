@@ -57,7 +57,7 @@ TABLE: tuple[Threshold, ...] = (
         "log.write.writer:BATCH_BYTES log.log:BATCH_BYTES log.write.tables:BATCH_BYTES "
         "topics.transactions.drafts:BATCH_BYTES "
         "topics.topic:Topic.writer(batch_bytes) log.write.writer:Writer.__init__(batch_bytes) topics.topic:BATCH_BYTES "
-        "log.log:Log.writer(batch_bytes) topics.topic:Topic.partition_writer(batch_bytes) "
+        "log.log:Log.writer(batch_bytes) topics.topic:Topic.partition_writer(batch_bytes) topics.face:BATCH_BYTES "
         "topics.handover.outlet:BATCH_BYTES topics.handover.outlet:Outlet.writer(batch_bytes) "
         "topics.packing:BATCH_BYTES topics.packing:Packer.__init__(batch_bytes)",
         100,
@@ -120,6 +120,8 @@ NOT_VARIED: Mapping[str, str] = {
         "topics.entry:MAX_PARTITIONS": "refused beyond: a promise to the caller, with tests of its own",
         "config:MAX_SEGMENT_BYTES batch.build:MAX_BATCH_BYTES batch.arrow:_MAX_ARRAY_BYTES": "a limit of the format; "
         "segment_bytes stays below it, and is small in every workload",
+        "log.files.remote:_MOST_RUNS": "how precisely retention knows what is only in the replica; no workload has one "
+        "(tests/log/maintain/test_tiering.py joins runs)",
         "log.write.producers:REMEMBERED": "a promise to producers, with tests of its own",
         "log.segment.index:OFFSET_ENTRY_BYTES log.segment.index:TIME_ENTRY_BYTES log.maintain.compaction:_SLOT_BYTES "
         "batch.kernel:HEADER_BYTES batch.kernel:SLOTS_BYTES "
@@ -130,6 +132,7 @@ NOT_VARIED: Mapping[str, str] = {
         "log.read.reader:ARROW_ROWS": "readers choose it (`batch_rows`); nothing is written",
         "topics.groups.offsets:_SEGMENTS topics.groups.offsets:_CONFIG": "small in every workload: "
         "stores._small_groups",
+        "topics.service:_SEGMENTS": "when a broker's log of transactions is compacted; no workload has a broker",
         "log.maintain.upkeep:_LEAST_RUN": "which segments are worth merging by themselves; workloads merge on demand, "
         "from two",
         "storage.file:_REMAP_BYTES storage.locks:_NOTE_BYTES storage.file:_RESERVE_LEAST_BYTES "

@@ -365,7 +365,7 @@ def sync(run: LogWorkload, log: Log, promise: LogPromise) -> None:
 
 def tick(run: LogWorkload, log: Log, promise: LogPromise) -> None:
     """The background's turn comes: what an interval syncs, and the watermark."""
-    with log.hold():
+    with log.engine.hold():
         appender = log._access.appender
     assert appender is not None
     if isinstance(log.config.durability, Interval):
@@ -410,7 +410,7 @@ def expire(run: LogWorkload, log: Log, promise: LogPromise) -> None:
 def _expired(log: Log, promise: LogPromise) -> int:
     """Where the log will start if all that is old goes: everything, but a segment without a time, and what follows."""
     offset = promise.start
-    for segment in log.segment_set.all:
+    for segment in log.engine.segment_set.all:
         if segment.size and segment.newest_timestamp() < 0:
             break
         offset = max(offset, segment.next_offset)

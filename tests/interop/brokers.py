@@ -33,9 +33,10 @@ needs_kafka = pytest.mark.skipif(
 
 _SETTINGS = """\
 process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
+node.id={node_id}
+controller.quorum.voters={node_id}@127.0.0.1:{controller}
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
 controller.listener.names=CONTROLLER
 listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
 log.dirs={logs}
@@ -84,13 +85,12 @@ def _free_port() -> int:
 class Broker:
     """A cluster of one node, which can be started and stopped."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, settings: Iterable[str] = (), node_id: int = 1) -> None:
         self.logs = path / "logs"
         self.port = _free_port()
         self.config = path / "server.properties"
-        self.config.write_text(
-            _SETTINGS.format(port=self.port, controller=_free_port(), logs=self.logs), encoding="utf-8"
-        )
+        given = _SETTINGS.format(port=self.port, controller=_free_port(), logs=self.logs, node_id=node_id)
+        self.config.write_text("\n".join([given, *settings, ""]), encoding="utf-8")
         run("kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qk", "-c", self.config)
 
     @property

@@ -201,7 +201,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
     """Whether something in the background comes true; looks often and gives up late."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

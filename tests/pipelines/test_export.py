@@ -215,7 +215,10 @@ def test_a_topic_that_was_made_anew_is_noticed(write: Write, target: Path, fille
     assert len(rows(target)) == 10
 
 
-@pytest.mark.parametrize("other", [{"by": ("hour",)}, {"format": "delta"}, {"json": True}, {"headers": True}])
+OTHERS: list[dict[str, Any]] = [{"format": "delta"}, {"json": True}, {"headers": True}]
+
+
+@pytest.mark.parametrize("other", [{"by": ("hour",)}, *(pytest.param(each, marks=pytest.mark.slow) for each in OTHERS)])
 def test_a_target_goes_on_as_it_was_begun(write: Write, filled: Fill, other: dict[str, Any]) -> None:
     filled(10)
     write()

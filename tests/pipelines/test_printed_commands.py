@@ -90,6 +90,7 @@ def ended(spark: Any) -> None:
         query.stop()
 
 
+@pytest.mark.slow
 def test_the_readme_copies_a_topic_with_spark(place: Path, spark: Any) -> None:
     [block] = re.findall(
         r"^```\n(import sawlog\.spark.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
@@ -99,6 +100,7 @@ def test_the_readme_copies_a_topic_with_spark(place: Path, spark: Any) -> None:
         assert len(list(store["copy"].scan())) == 20
 
 
+@pytest.mark.slow
 def test_python_of_the_page_on_spark_runs(place: Path, spark: Any) -> None:
     text = (
         (ROOT / "docs" / "spark.md")

@@ -455,7 +455,7 @@ def test_a_task_opens_the_store_once(data: Path, store: Store, monkeypatch: pyte
     assert len(task.pieces) > 6
     opened: list[str] = []
     real = places.open_for_task
-    monkeypatch.setattr(places, "open_for_task", lambda path: [opened.append(path), real(path)][1])
+    monkeypatch.setattr(places, "open_for_task", lambda where: [opened.append(where.path), real(where)][1])
     before = open_below(data)
     assert read(reader, [task]) == list(range(60))
     assert opened == [str(data)]

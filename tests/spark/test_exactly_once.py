@@ -27,6 +27,7 @@ from tests.processes.launch import ROOT
 import sawlog
 from sawlog import Store, Topic
 from sawlog.errors import StorageError, TransactionAborted, TransactionPending
+from sawlog.log.engine import Engine
 from sawlog.log.log import Log
 from sawlog.spark import commit
 from sawlog.spark.options import WriteOptions, write_options
@@ -148,7 +149,7 @@ class Failing:
         raise StorageError(28, "No space left on device")
 
     def places_nothing(self) -> None:
-        self._patch.setattr(Log, "place_batches", self._refuse)
+        self._patch.setattr(Engine, "place_batches", self._refuse)
 
     def takes_nothing_back(self) -> None:
         self._patch.setattr(Log, "truncate", self._refuse)
@@ -208,14 +209,14 @@ def test_a_commit_whose_driver_died_goes_on_beside_its_repetition(
     def slowly(*arguments: Any) -> None:
         if threading.current_thread() is old:
             placing.set()
-            go_on.wait(10)
+            go_on.wait(60)
         place(*arguments)
 
     monkeypatch.setattr(Placing, "place", slowly)
     first = tasks(options, 0)
     old = threading.Thread(target=publish, args=(options, 0, first))
     old.start()
-    assert placing.wait(10)
+    assert placing.wait(60)
     second = tasks(options, 0)
     threading.Timer(0.2, go_on.set).start()
     publish(options, 0, second)
@@ -287,7 +288,7 @@ def test_a_query_beside_a_process_that_holds_its_sink_stores_everything_once(
     """This process holds all partitions of the sink, as a broker would: it places what the query hands over."""
     faults.register(spark)
     for number in range(3):
-        store["copies"].append(b"-1", partition=number)
+        store["copies"].partition(number).append(b"-1")  # so that its lock is kept, however long nothing comes
     mark = data.parent / "placed"
     assert run(spark, data, fault="placed", how="die", mark=mark) is not None  # it is committed, not completed
     assert mark.exists()
@@ -386,6 +387,7 @@ def noted(checkpoint: Path, what: str) -> int:
     return max((int(name) for name in names if name.isdecimal()), default=-1)
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_killed_between_publishing_and_sparks_own_commit_is_repeated_without_effect(
     data: Path, store: Store, orders: Topic, drive: Callable[..., Driver]
 ) -> None:

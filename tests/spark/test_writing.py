@@ -487,6 +487,7 @@ def test_a_job_that_fails_stores_nothing_and_leaves_nothing(spark: Any, data: Pa
     assert left(data) == []
 
 
+@pytest.mark.slow
 def test_queries_that_write_one_topic_at_the_same_time_take_turns(spark: Any, data: Path, store: Store) -> None:
     for name in ("one", "two"):
         store.create_topic(name, 2).append_many([b"%d" % n for n in range(200)])

@@ -143,6 +143,10 @@ def test_pytest_finds_the_fixture_by_itself(tmp_path: Path) -> None:
         "    sawlog_broker.create_topic('mine')\n"
         "    assert sawlog_broker.store.topics() == ['mine']\n"
         "    assert sawlog_broker_session.store.topics() == []\n"
+        "import pytest\n"
+        "@pytest.mark.sawlog_broker(default_partitions=3)\n"
+        "def test_settings(sawlog_broker):\n"
+        "    assert sawlog_broker.create_topic('mine').partitions == 3\n"
     )
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
@@ -153,7 +157,7 @@ def test_pytest_finds_the_fixture_by_itself(tmp_path: Path) -> None:
         timeout=60,
     )
     assert done.returncode == 0, done.stdout
-    assert "1 passed" in done.stdout
+    assert "2 passed" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from sawlog.topics.groups.consumer import Consumer
 from sawlog.topics.groups.members import group_directory
 from sawlog.topics.store import Store
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 def fill(store: Store, count: int, partition: int = 0, topic: str = "orders") -> list[bytes]:

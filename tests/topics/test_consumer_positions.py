@@ -12,7 +12,9 @@ import pytest
 
 from sawlog import CorruptBatch, Log, ReadOnlyLog
 from sawlog.errors import GroupError, PositionLost, TopicNotFound
+from sawlog.log.engine import Engine
 from sawlog.storage import MemoryDirectory
+from sawlog.topics.groups.position import PartitionPosition
 from sawlog.topics.store import Store
 
 from .consumers import PATIENCE_S, committed, fill, until, values
@@ -271,9 +273,9 @@ def test_an_interrupted_poll_gives_its_records_again(store: Store, monkeypatch: 
         def interrupt(*arguments: Any, **options: Any) -> Any:
             raise KeyboardInterrupt
 
-        for partition in (0, 1):
+        for _ in range(2):
             with monkeypatch.context() as patched:
-                patched.setattr(store.topic("orders").partition(partition), "cursors", interrupt)
+                patched.setattr(Engine, "cursors", interrupt)
                 with pytest.raises(KeyboardInterrupt):
                     consumer.poll(1)
         assert sorted(values(consumer.poll(1))) == sorted(wanted)
@@ -379,3 +381,26 @@ def test_without_a_group_a_read_only_store_is_enough(tmp_path: Path) -> None:
                 assert values(consumer.drain()) == wanted
             with pytest.raises(ReadOnlyLog):
                 reader.consumer("billing", ["orders"])
+
+
+def test_what_a_cursor_costs_does_not_depend_on_the_number_of_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of partitions took a minute: between two cursors all of them were looked at."""
+    looks = 0
+    reached = PartitionPosition.reached.fget
+    assert reached is not None
+
+    def counted(owned: PartitionPosition) -> int:
+        nonlocal looks
+        looks += 1
+        return int(reached(owned))
+
+    monkeypatch.setattr(PartitionPosition, "reached", property(counted))
+    count = 60
+    with Store.open(MemoryDirectory()) as store:
+        topic = store.create_topic("many", partitions=count)
+        for number in range(count):
+            topic.partition(number).append(b"value")
+        with store.consumer("billing", ["many"], auto_commit_ms=None) as consumer:
+            assert len(list(consumer.drain())) == count
+            assert looks < 10 * count
+        assert looks < 20 * count

@@ -123,7 +123,7 @@ def test_commits_of_several_groups_are_one_batch(store: Store) -> None:
     assert store.groups.commit_together(changes) == [None] * 5
     assert [store.groups.offsets.of(f"group {n}")["orders", 0].offset for n in range(5)] == list(range(5))
     with store.groups.offsets.turn() as turn:
-        (cursor,) = turn._log.cursors(before)
+        (cursor,) = turn._log.engine.cursors(before)
         assert len(list(cursor)) == 5
 
 

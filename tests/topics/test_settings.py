@@ -17,6 +17,8 @@ EXAMPLES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "retention.ms": ("86400000", 86_400_000, {"retention_ms": 86_400_000}),
     "retention.bytes": (1000, 1000, {"retention_bytes": 1000}),
     "segment.bytes": ("1048576", 1 << 20, {"segment_bytes": 1 << 20}),
+    "local.retention.ms": ("1000", 1000, {"local_retention_ms": 1000}),
+    "local.retention.bytes": (4096, 4096, {"local_retention_bytes": 4096}),
     "segment.ms": (1000, 1000, {"segment_age_ms": 1000}),
     "segment.index.bytes": (4096, 4096, {"max_index_bytes": 4096}),
     "index.interval.bytes": (0, 0, {"index_interval_bytes": 0}),
@@ -117,7 +119,7 @@ def test_minus_one_means_none(name: str) -> None:
     ("name", "value"),
     [
         ("cleanup.policy", "shred"),
-        ("cleanup.policy", ""),
+        ("cleanup.policy", ","),
         ("cleanup.policy", 1),
         ("retention.ms", "soon"),
         ("retention.ms", -2),
@@ -151,10 +153,15 @@ def test_unknown_settings_are_refused_with_the_ones_there_are() -> None:
 
 @pytest.mark.parametrize(
     ("given", "kept"),
-    [("delete , compact", "compact,delete"), ("compact,delete", "compact,delete"), ("delete", "delete")],
+    [("delete , compact", "compact,delete"), ("compact,delete", "compact,delete"), ("delete", "delete"), ("", "")],
 )
 def test_policies_have_one_spelling(given: str, kept: str) -> None:
     assert settings.check({"cleanup.policy": given}) == {"cleanup.policy": kept}
+
+
+def test_without_a_policy_nothing_is_dropped_whatever_the_retention() -> None:
+    config = settings.upkeep_config({"cleanup.policy": "", "retention.ms": 1})
+    assert (config.compact, config.delete) == (False, False)
 
 
 def test_an_interval_may_be_given_as_what_it_is() -> None:

@@ -17,7 +17,7 @@ from sawlog.log.maintain import rewrite
 from .stores import FilePlace, StorePlace
 
 DAY_MS = 86_400_000
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 def now_ms() -> int:

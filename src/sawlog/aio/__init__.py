@@ -23,11 +23,10 @@ Everything here belongs to the event loop in which it was opened. docs/async.md 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
-
-from ..topics.turns import LOCK_TIMEOUT_S
 
 if TYPE_CHECKING:
     from ..config import LogConfig
@@ -57,20 +56,21 @@ def open_async(
     mode: Literal["w", "r"] = "w",
     *,
     upkeep_interval_s: float | None = 60.0,
-    handover_timeout_s: float = 30.0,
-    lock_timeout: float = LOCK_TIMEOUT_S,
+    handover_timeout_s: float | None = None,
+    lock_timeout: float | None = None,
+    options: Mapping[str, str] | None = None,
 ) -> Opening[AsyncStore]:
     """Open a store of topics for asyncio: `async with open_async(path) as store`, or `await open_async(path)`. The
-    arguments are those of `Store.open`."""
+    arguments are those of `sawlog.open`; an address of object storage is one, too."""
     from .store import opening  # with asyncio, which not every program needs
 
-    return opening(
-        path,
-        mode,
-        upkeep_interval_s=upkeep_interval_s,
-        handover_timeout_s=handover_timeout_s,
-        lock_timeout=lock_timeout,
-    )
+    given: dict[str, Any] = {
+        "handover_timeout_s": handover_timeout_s,
+        "lock_timeout": lock_timeout,
+        "options": options,
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    return opening(path, mode, {"upkeep_interval_s": upkeep_interval_s, **given})
 
 
 def open_log_async(

@@ -20,7 +20,7 @@ from ..errors import LogClosed
 from ..topics.groups.assignment import Share
 from ..topics.groups.consumer import Consumer
 from ..topics.groups.offsets import Start
-from .waiting import END, End, Pace, Waker, in_thread, opened_in_thread
+from .waiting import END, End, Pace, Waker, in_thread, may_wait, opened_in_thread
 
 #: How long to wait before looking at the group again.
 _LOOK_S = 0.25
@@ -29,8 +29,10 @@ _LOOK_S = 0.25
 class AsyncConsumer:
     """Reads topics as a member of a group: `async with store.consumer(...) as consumer`."""
 
-    def __init__(self, join: Callable[[], Consumer]) -> None:
+    def __init__(self, join: Callable[[], Consumer], *, waits: bool = False) -> None:
         self._join = join
+        #: Whether looking for records may wait for the network: then a thread does it.
+        self._waits = waits
         self._joined: Consumer | None = None
         self._waker: Waker | None = None
         self._closed = False
@@ -78,7 +80,7 @@ class AsyncConsumer:
                 feeds.append(consumer.feed(drain=drain))
             elif pace.is_due:
                 await sleep(0)
-            while (cursor := await _step(consumer, feeds[0])) is None:
+            while (cursor := await _step(consumer, feeds[0], waits=self._waits or may_wait(consumer.logs))) is None:
                 await self._wait(consumer, _LOOK_S)
             return None if isinstance(cursor, End) else cursor
 
@@ -92,7 +94,10 @@ class AsyncConsumer:
             self._waking().arm()
             if consumer.is_due:
                 await in_thread(consumer.go_on)
-            records = consumer.poll(0.0, max_records)
+            if self._waits or may_wait(consumer.logs):
+                records = await in_thread(consumer.poll, 0.0, max_records)
+            else:
+                records = consumer.poll(0.0, max_records)
             if records or deadline.passed or consumer.closed:
                 return records
             await self._wait(consumer, deadline.at_most(_LOOK_S))
@@ -104,7 +109,8 @@ class AsyncConsumer:
 
     async def _wait(self, consumer: Consumer, seconds: float) -> None:
         waker = self._waking()
-        waker.watch(consumer.logs)
+        if not self._waits:
+            waker.watch(consumer.logs)
         await (waker.wait(seconds) if waker.is_armed else sleep(0))
         waker.arm()  # and look once more: some may have come before
 
@@ -178,8 +184,8 @@ class AsyncConsumer:
                 self._waker.close()
 
 
-async def _step(consumer: Consumer, feed: Iterator[RecordCursor | None]) -> RecordCursor | End | None:
-    """The next cursor; in a thread if the consumer has something to do before."""
-    if consumer.is_due:
+async def _step(consumer: Consumer, feed: Iterator[RecordCursor | None], *, waits: bool) -> RecordCursor | End | None:
+    """The next cursor; in a thread if the consumer has something to do before, or waits for the network."""
+    if waits or consumer.is_due:
         return await in_thread(next, feed, END)
     return next(feed, END)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from functools import partial
@@ -11,14 +11,14 @@ from os import PathLike
 from typing import Literal
 
 from ..batch.given import GivenHeaders, GivenRecord
-from ..batch.kernel import Record
+from ..batch.kernel import Record, RecordCursor
 from ..clock import Deadline
 from ..config import LogConfig
 from ..isolation import Isolation
 from ..log.log import Log
 from ..storage import Directory
 from .opening import Opening
-from .waiting import Pace, Waker, in_portions, in_thread, opened_in_thread, past_recall, settled
+from .waiting import END, End, Pace, Waker, in_portions, in_thread, opened_in_thread, past_recall, settled
 
 
 class AsyncLog:
@@ -88,9 +88,9 @@ class AsyncLog:
         """Append records as one batch, all or none, and return their offsets. A record is as in `Log.append_many`."""
         with self._using():
             await self._lock()
-            if not self._log.is_free:
+            if not self._log.engine.is_free:
                 return await past_recall(self._log.append_many, list(records), expect_offset)
-            placed = self._log.place_many(records, expect_offset)
+            placed = self._log.engine.place_many(records, expect_offset)
             await settled(self._log, placed.stop)
             return placed
 
@@ -121,13 +121,15 @@ class AsyncLog:
 
     async def read(self, offset: int, *, isolation: Isolation = "committed") -> Record:
         """The record at `offset`; `OffsetOutOfRange` if there is none."""
+        if self._log.is_tiered:
+            return await in_thread(partial(self._log.read, offset, isolation=isolation))
         return self._log.read(offset, isolation=isolation)
 
     def scan(
         self, start: int | None = None, end: int | None = None, *, isolation: Isolation = "committed"
     ) -> AsyncIterator[Record]:
         """The records with start <= offset < end, in order, as of now; by default all of them."""
-        return in_portions(self._log.scan(start, end, isolation=isolation))
+        return in_portions(self._log.scan(start, end, isolation=isolation), [self._log])
 
     def __aiter__(self) -> AsyncIterator[Record]:
         return self.scan()
@@ -145,7 +147,8 @@ class AsyncLog:
         waker.watch([self._log])
         waker.arm()
         try:
-            for cursor in self._log.following(start, isolation=isolation):
+            feed = self._log.engine.following(start, isolation=isolation)
+            while not isinstance(cursor := await _next(self._log, feed), End):
                 if cursor is not None:
                     for record in cursor:
                         yield record
@@ -163,7 +166,9 @@ class AsyncLog:
 
     async def offset_at(self, timestamp: int | datetime) -> int:
         """The first offset whose record is not older than `timestamp`; `next_offset` if all are."""
-        return self._log.offset_at(timestamp)
+        return (
+            await in_thread(self._log.offset_at, timestamp) if self._log.is_tiered else self._log.offset_at(timestamp)
+        )
 
     # --- changing
 
@@ -184,8 +189,13 @@ class AsyncLog:
         await in_thread(self._log.close)
 
 
+async def _next(log: Log, feed: Iterator[RecordCursor | None]) -> RecordCursor | End | None:
+    """The next cursor; in a thread if that may wait for the network."""
+    return await in_thread(next, feed, END) if log.is_tiered else next(feed, END)
+
+
 def _hold(log: Log) -> None:
-    with log.hold():
+    with log.engine.hold():
         pass
 
 

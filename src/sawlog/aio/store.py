@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from os import PathLike
-from typing import Literal, Unpack
+from typing import Any, Literal, Unpack
 from weakref import WeakSet
 
+from ..addresses import is_address
 from ..isolation import Isolation
+from ..opening import open_store
 from ..storage import Directory
 from ..topics.groups.consumer import OnShares
 from ..topics.groups.kafka_names import KafkaNames
@@ -16,6 +18,7 @@ from ..topics.groups.offsets import Start
 from ..topics.groups.position import OnLost
 from ..topics.keywords import TopicChanges, TopicSettings
 from ..topics.store import Store
+from ..topics.topic import Topic
 from .consumer import AsyncConsumer
 from .opening import Opening
 from .topic import AsyncTopic
@@ -25,8 +28,10 @@ from .waiting import in_thread, opened_in_thread
 class AsyncStore:
     """A directory of topics. Opened by `sawlog.open_async`."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, wrap: Callable[[Any], AsyncTopic] | None = None) -> None:
         self._store = store
+        #: Makes a topic for asyncio of one on object storage.
+        self._wrap = wrap
         self._consumers: WeakSet[AsyncConsumer] = WeakSet()
 
     @property
@@ -47,26 +52,30 @@ class AsyncStore:
 
     # --- topics
 
+    def _found(self, find: Callable[..., Topic], *arguments: Any) -> AsyncTopic:
+        found = find(*arguments)
+        return AsyncTopic(found) if self._wrap is None else self._wrap(found)
+
     async def topics(self) -> list[str]:
         """The names of all topics, sorted."""
         return await in_thread(self._store.topics)
 
     async def topic(self, name: str) -> AsyncTopic:
         """The topic of that name; `TopicNotFound` if it does not exist."""
-        return AsyncTopic(await in_thread(self._store.topic, name))
+        return await in_thread(self._found, self._store.topic, name)
 
     async def create_topic(
         self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: Unpack[TopicSettings]
     ) -> AsyncTopic:
         """Create a topic; see `Store.create_topic`."""
         create = partial(self._store.create_topic, name, partitions, exist_ok=exist_ok, **settings)
-        return AsyncTopic(await in_thread(create))
+        return await in_thread(self._found, create)
 
     async def alter_topic(
         self, name: str, partitions: int | None = None, **settings: Unpack[TopicChanges]
     ) -> AsyncTopic:
         """Add partitions or change settings; see `Store.alter_topic`."""
-        return AsyncTopic(await in_thread(partial(self._store.alter_topic, name, partitions, **settings)))
+        return await in_thread(self._found, partial(self._store.alter_topic, name, partitions, **settings))
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic with all its records."""
@@ -82,7 +91,7 @@ class AsyncStore:
         start: Start = "earliest",
         on_lost: OnLost = "earliest",
         auto_commit_ms: int | None = 5000,
-        session_timeout_ms: int = 10_000,
+        session_timeout_ms: int | None = None,
         max_poll_interval_ms: int = 300_000,
         member: str | None = None,
         isolation: Isolation = "committed",
@@ -108,7 +117,8 @@ class AsyncStore:
                 on_assigned=on_assigned,
                 on_revoked=on_revoked,
                 **kafka,
-            )
+            ),
+            waits=self._wrap is not None,
         )
         self._consumers.add(made)
         return made
@@ -126,24 +136,16 @@ class AsyncStore:
 
 
 def opening(
-    path: str | PathLike[str] | Directory,
-    mode: Literal["w", "r"],
-    *,
-    upkeep_interval_s: float | None,
-    handover_timeout_s: float,
-    lock_timeout: float,
+    path: str | PathLike[str] | Directory, mode: Literal["w", "r"], options: Mapping[str, Any]
 ) -> Opening[AsyncStore]:
     """See `open_async`."""
-    open_ = partial(
-        Store.open,
-        path,
-        mode,
-        upkeep_interval_s=upkeep_interval_s,
-        handover_timeout_s=handover_timeout_s,
-        lock_timeout=lock_timeout,
-    )
+    open_ = partial(open_store, path, mode, **options)
 
     async def opened() -> AsyncStore:
-        return AsyncStore(await opened_in_thread(open_, Store.close))
+        if not is_address(path):
+            return AsyncStore(await opened_in_thread(open_, Store.close))
+        from .remote import AsyncObjectTopic  # with what object storage needs
+
+        return AsyncStore(await opened_in_thread(open_, lambda store: store.close()), AsyncObjectTopic)
 
     return Opening(opened)

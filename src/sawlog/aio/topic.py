@@ -7,22 +7,23 @@ to the process that holds it; while neither is possible the task sleeps, up to t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
 from ..batch.given import GivenHeaders, GivenRecord, GivenTable
-from ..batch.kernel import Record
+from ..batch.kernel import Record, RecordCursor
 from ..clock import Deadline
 from ..errors import DirectoryLocked, InvalidRecord, LogClosed
 from ..isolation import Isolation
 from ..log.log import Log
+from ..log.protocols import LogReader
 from ..topics.appends import Appends
 from ..topics.settings import Value
 from ..topics.topic import Offsets, Position, Topic
 from .log import AsyncLog
-from .waiting import END, End, Pace, Waker, in_portions, in_thread, past_recall, settled
+from .waiting import END, End, Pace, Waker, in_portions, in_thread, may_wait, past_recall, settled
 
 #: How long to sleep before the next try to get a lock.
 _PAUSE_S = 0.01
@@ -114,8 +115,8 @@ class AsyncTopic:
             targets = {number: topic.holdings.held(number) or await self._reach(number) for number in parts}
             placed: dict[int, range] = {}
             for number, target in targets.items():  # all of them can be reached: from here on it is past recall
-                if isinstance(target, Log) and target.is_free:
-                    placed[number] = target.place_batches(parts[number], wait=False, expect_offset=expect_offset)
+                if isinstance(target, Log) and target.engine.is_free:
+                    placed[number] = target.engine.place_batches(parts[number], wait=False, expect_offset=expect_offset)
                 else:
                     append = partial(target.append_batches, parts[number], expect_offset=expect_offset)
                     placed[number] = await past_recall(append)
@@ -174,7 +175,10 @@ class AsyncTopic:
     async def read(self, position: Position | tuple[int, int], *, isolation: Isolation = "committed") -> Record:
         """The record at a position: (partition, offset)."""
         number, offset = position
-        return self._topic.partition(number).read(offset, isolation=isolation)
+        log = self._topic.partition(number)
+        if may_wait([log]):
+            return await in_thread(partial(log.read, offset, isolation=isolation))
+        return log.read(offset, isolation=isolation)
 
     def scan(
         self,
@@ -185,7 +189,10 @@ class AsyncTopic:
         isolation: Isolation = "committed",
     ) -> AsyncIterator[Record]:
         """The current records, partition by partition, each from its start to its end: by default all of them."""
-        return in_portions(self._topic.scan(start, end, partitions=partitions, isolation=isolation))
+        partitions = None if partitions is None else list(partitions)
+        records = self._topic.scan(start, end, partitions=partitions, isolation=isolation)
+        numbers = range(self.partitions) if partitions is None else partitions
+        return in_portions(records, [self._topic.partition(number) for number in numbers])
 
     def __aiter__(self) -> AsyncIterator[Record]:
         return self.scan()
@@ -201,8 +208,10 @@ class AsyncTopic:
         """Records of all partitions, in the order of offsets in each, and new ones as they come; ends when none came
         for `timeout` seconds, or when the store is closed. Partitions that are added later are not followed."""
         numbers = range(self.partitions) if partitions is None else sorted(set(partitions))
-        logs = {number: self._topic.partition(number) for number in numbers}
-        feeds = {number: log.following((start or {}).get(number), isolation=isolation) for number, log in logs.items()}
+        logs = await self._followed(numbers)
+        feeds = {
+            number: log.engine.following((start or {}).get(number), isolation=isolation) for number, log in logs.items()
+        }
         waker, pace, deadline = Waker(), Pace(), Deadline(timeout)
         waker.watch(logs.values())
         try:
@@ -210,7 +219,8 @@ class AsyncTopic:
                 waker.arm()
                 found = False
                 for number, feed in list(feeds.items()):
-                    cursor = next(feed, END)
+                    waits = may_wait([logs[number]])
+                    cursor = await in_thread(next, feed, END) if waits else await self._next(feed)
                     if isinstance(cursor, End):
                         del feeds[number]
                     elif cursor is not None:
@@ -228,12 +238,20 @@ class AsyncTopic:
         finally:
             waker.close()
 
+    async def _followed(self, numbers: Iterable[int]) -> dict[int, LogReader]:
+        return {number: self._topic.partition(number) for number in numbers}
+
+    async def _next(self, feed: Iterator[RecordCursor | None]) -> RecordCursor | End | None:
+        return next(feed, END)
+
     async def offsets(self) -> dict[int, Offsets]:
         """What each partition contains."""
         return self._topic.offsets()
 
     async def offset_at(self, timestamp: int | datetime) -> dict[int, int]:
         """In each partition the first offset whose record is not older than `timestamp`; the next offset if all are."""
+        if may_wait(self._topic.partition(number) for number in range(self.partitions)):
+            return await in_thread(self._topic.offset_at, timestamp)
         return self._topic.offset_at(timestamp)
 
     # --- changing

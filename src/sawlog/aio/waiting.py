@@ -7,7 +7,7 @@ cancelled; the second one returns its result first.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from threading import get_ident
 from typing import TypeVar
@@ -15,6 +15,7 @@ from typing import TypeVar
 from ..batch.kernel import Record
 from ..clock import Stopwatch
 from ..log.log import Log
+from ..log.protocols import LogReader
 from ..log.write.aio import in_thread, outcome, past_recall
 
 __all__ = [
@@ -76,10 +77,17 @@ class Pace:
         return True
 
 
-async def in_portions(records: Iterator[Record]) -> AsyncIterator[Record]:
-    """Records one by one; other tasks get their turn in between."""
+def may_wait(logs: Iterable[object]) -> bool:
+    """Whether reading one of these logs may wait for the network: a part of it is only in its replica."""
+    return any(getattr(log, "is_tiered", False) for log in logs)
+
+
+async def in_portions(records: Iterator[Record], logs: Sequence[object] = ()) -> AsyncIterator[Record]:
+    """Records of these logs one by one; other tasks get their turn in between. In threads, if they may wait."""
     pace = Pace()
-    while portion := list(islice(records, _PORTION)):
+    while portion := (
+        await in_thread(lambda: list(islice(records, _PORTION))) if may_wait(logs) else list(islice(records, _PORTION))
+    ):
         for record in portion:
             yield record
         if pace.is_due:
@@ -112,9 +120,9 @@ class Waker:
         self._loop = asyncio.get_running_loop()
         self._event = asyncio.Event()
         self._armed = False
-        self._watched: dict[Log, Callable[[], None]] = {}
+        self._watched: dict[LogReader, Callable[[], None]] = {}
 
-    def watch(self, logs: Iterable[Log]) -> None:
+    def watch(self, logs: Iterable[LogReader]) -> None:
         """These are the logs from now on."""
         wanted = set(logs)
         for log in self._watched.keys() - wanted:

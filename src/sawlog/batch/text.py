@@ -14,8 +14,10 @@ from typing import Any
 
 def parse_json(text: str | bytes) -> Any:
     """The parsed text; `ValueError` if it is not JSON, or a value that a program should not get."""
+    if not isinstance(text, str):
+        text = text.decode(json.detect_encoding(text), "surrogatepass")
     try:
-        return json.loads(text, parse_float=_finite, parse_constant=_refuse)
+        return _DECODER.decode(text)
     except RecursionError:
         raise ValueError("brackets are nested too deeply") from None
 
@@ -29,3 +31,7 @@ def _finite(text: str) -> float:
 
 def _refuse(text: str) -> None:
     raise ValueError(f"{text} is not a number in JSON")
+
+
+# `json.loads` with these two makes a decoder for each call, which takes as long as parsing a small file.
+_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse)

@@ -19,16 +19,35 @@ from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
 from ..errors import AmbiguousAppend, LogClosed, StorageFull
-from ..storage.system import free_bytes
-from ..topics.store import Store
-from ..topics.topic import Topic
+from ..storage.system import most_descriptors
+from ..topics.served import ServedTopic, StoreService
 from .config import Address, BrokerConfig
 from .coordinator import Coordinator
 from .groups.settings import GroupConfig
-from .handlers import Handler, admin, commits, consumer_groups, fetch, groups, metadata, offsets, produce, transactions
+from .handlers import (
+    Handler,
+    acls,
+    admin,
+    authentication,
+    cluster,
+    commits,
+    consumer_groups,
+    fetch,
+    groups,
+    metadata,
+    offsets,
+    produce,
+    transactions,
+)
+from .limits.limits import Limits
 from .metrics import Metrics
+from .nodes import Nodes
 from .partitions import Partitions
 from .room import Room
+from .security.authority import Authority
+from .security.gate import guarded
+from .security.guard import Guard
+from .security.stored_acls import StoredAcls
 from .server import Server
 from .transactions import TransactionCoordinator
 from .wire.apis import BY_KEY, Key
@@ -38,7 +57,20 @@ _T = TypeVar("_T")
 
 _logger = logging.getLogger("sawlog.broker")
 
-_FAMILIES = (metadata, produce, fetch, offsets, admin, groups, commits, consumer_groups, transactions)
+_FAMILIES = (
+    metadata,
+    authentication,
+    produce,
+    fetch,
+    offsets,
+    admin,
+    cluster,
+    groups,
+    commits,
+    consumer_groups,
+    transactions,
+    acls,
+)
 #: How long a stop waits for another process, which may stand still.
 _PATIENCE_S = 1.0
 #: Versions that are understood but not offered: a client that knows them would expect what is not here.
@@ -48,29 +80,42 @@ _HIGHEST = {Key.END_TXN: 4}  # version 5 belongs to transactions of version 2
 class Broker:
     """A store and its clients. All methods belong to the event loop's thread, unless they say otherwise."""
 
-    def __init__(self, store: Store, config: BrokerConfig) -> None:
+    def __init__(self, store: StoreService, config: BrokerConfig) -> None:
         self.store = store
         self.config = config
         self.loop = asyncio.get_running_loop()
-        self.node_id = config.node_id
         self.cluster_id = config.cluster_id or base64.urlsafe_b64encode(uuid.UUID(store.id).bytes).decode().rstrip("=")
         self.metrics = Metrics()
-        self.room = Room(lambda: free_bytes(store.path), self.loop.time)
+        self.limits = Limits(config, self.metrics, self.loop, most_descriptors())
+        self.room = Room(store.free_bytes, self.loop.time)
         self.partitions = Partitions(self)
-        self.handlers: dict[int, Handler] = {key: each for family in _FAMILIES for key, each in family.HANDLERS.items()}
-        self.versions = {key: _offered(key) for key in self.handlers}
+        self._handlers: dict[int, Handler] = {
+            key: each for family in _FAMILIES for key, each in family.HANDLERS.items()
+        }
+        #: The same, each behind a check of what the client may do.
+        self._guarded = {key: guarded(key, each) for key, each in self._handlers.items()}
+        self.authority = Authority(
+            StoredAcls(store.registry),
+            self.run,
+            config.super_users,
+            open_without=config.allow_everyone_if_no_acl_found,
+        )
+        self.versions = {key: _offered(key) for key in self._handlers}
         #: The same, as ApiVersions lists them.
         self.supported = [
             {"api_key": key, "min_version": versions[0], "max_version": versions[-1]}
             for key, versions in sorted(self.versions.items())
         ]
+        self.guard = Guard(self)
         self.server = Server(self)
+        self.nodes = Nodes(self)
         self.groups = Coordinator(
             store,
             self.loop,
             GroupConfig.of(config),
             run=self.run,
             address=lambda: str(self.server.advertised),
+            coordinates=self.nodes.coordinates_group,
         )
         self.transactions = TransactionCoordinator(self)
         self.is_stopping = False
@@ -83,6 +128,7 @@ class Broker:
         self._asked: set[asyncio.Future[Any]] = set()
         self._has_given_up = False
         self._refreshing: asyncio.Task[None] | None = None
+        self._reloading: asyncio.Task[None] | None = None
 
     # --- life
 
@@ -90,17 +136,23 @@ class Broker:
         """Recover what was not closed cleanly, then listen, and answer."""
         self.recovered = await self.run(self._recover)
         await self.transactions.start()
+        await self.authority.refresh()
+        await self.guard.start()
+        await self.nodes.join()
         await self.server.start()
+        await self.nodes.start()
         self._refreshing = asyncio.create_task(self._refresh())
 
     async def stop(self) -> None:
         """Answer what has begun, then end. The store stays open."""
         self.is_stopping = True
         self.server.refuse_new()
+        await self.nodes.stop()
         if self._refreshing is not None:
             self._refreshing.cancel()
             with suppress(asyncio.CancelledError):
                 await self._refreshing
+        self.limits.budget.lift()
         self.partitions.wake()  # fetches that wait are answered with what there is
         self.groups.stop()  # and members that wait for others, with an error
         giving_up = self.loop.call_later(_PATIENCE_S, self._give_up)
@@ -114,13 +166,15 @@ class Broker:
     def _recover(self) -> int:
         """Lock and recover the logs that a killed process has left; how many. In a thread."""
         count = 0
-        for topic in self.store:
-            for number, report in topic.holdings.recover().items():
-                count += 1
-                _logger.log(
-                    logging.INFO if report else logging.ERROR, "recovered %s/%s: %s", topic.name, number, report
-                )
+        for topic, number, report in self.store.recover():
+            count += 1
+            _logger.log(logging.INFO if report else logging.ERROR, "recovered %s/%s: %s", topic, number, report)
         return count
+
+    @property
+    def handlers(self) -> Mapping[int, Handler]:
+        """What answers each API now: with checks from the first access control rule on."""
+        return self._handlers if self.authority.is_open else self._guarded
 
     @property
     def listening(self) -> Address:
@@ -130,7 +184,23 @@ class Broker:
     async def _refresh(self) -> None:
         while True:
             await asyncio.sleep(self.config.refresh_s)
+            await self.authority.refresh()
             await self.partitions.refresh()
+            await self.guard.refresh()
+
+    @property
+    def node_id(self) -> int:
+        """The id of this broker."""
+        return self.nodes.id
+
+    async def catch_up(self) -> None:
+        """Learn what other processes have written until now, where that is not seen at once."""
+        if not self.store.is_current:
+            await self.run(self.store.catch_up)
+
+    def reload(self) -> None:
+        """Read the certificate again, soon."""
+        self._reloading = asyncio.create_task(self.guard.refresh(force=True))
 
     # --- threads
 
@@ -192,11 +262,11 @@ class Broker:
 
     async def create_topic(
         self, name: str, partitions: int | None = None, given: Mapping[str, object] | None = None
-    ) -> Topic:
+    ) -> ServedTopic:
         """Create a topic, with this broker's defaults where nothing is given."""
         count = self.config.default_partitions if partitions is None else partitions
         made = {**(self.config.topic_defaults or {}), **(given or {})}
-        topic = await self.run(lambda: self.store.create_topic(name, count, **made))  # type: ignore[arg-type]
+        topic = await self.run(self.store.create_topic, name, count, made)
         _logger.info("created topic %s with %s partitions", name, count)
         self.partitions.remember(topic)
         return topic
@@ -210,10 +280,10 @@ class Broker:
     async def alter_topic(self, name: str, changes: Mapping[str, object]) -> None:
         """Change settings; None resets one. Logs that are open are opened again if it concerns them."""
         before = (await self.partitions.topic(name)).config
-        topic = await self.run(lambda: self.store.alter_topic(name, **changes))  # type: ignore[arg-type]
+        topic = await self.run(self.store.alter_topic, name, None, changes)
         if topic.config != before:
             self.partitions.close_logs(name)
-            await self.run(topic.holdings.reopen)
+            await self.run(self.store.reopen, name)
         await self.partitions.refresh(name)
 
 

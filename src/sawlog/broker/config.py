@@ -14,7 +14,6 @@ however it was given, so that nothing wrong is found only when clients are serve
 from __future__ import annotations
 
 import ipaddress
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,11 +22,15 @@ from typing import Annotated, Any
 from ..errors import InvalidConfig
 from ..topics import settings as topic_settings
 from ..topics.entry import MAX_PARTITIONS
-from .kinds import Maybe, Number, Text, Truth, Whole, kinds_of, shown
+from .kinds import Choice, File, Listed, Maybe, Number, Several, Text, Truth, Whole, kinds_of, shown
+from .security import rules
+from .security.acls import check_principal
 
 KIB, MIB = 1 << 10, 1 << 20
 #: The largest integer of most fields of Kafka's protocol.
 _INT32 = 2**31 - 1
+#: More than a machine has.
+_LARGEST_BYTES = 1 << 50
 _DAY_S, _CENTURY_MS = 86_400, 100 * 365 * 86_400_000
 #: Not in a host: what would come of a URL, or of a typing error.
 _NOT_IN_HOSTS = frozenset(" /@[]")
@@ -108,6 +111,7 @@ class _TopicSettings:
 
 
 _Flag = Annotated[bool, Truth()]
+_MaybeFile = Annotated[str | None, Maybe(File())]
 _Listener = Annotated[Address, _Place()]
 _MaybeListener = Annotated[Address | None, Maybe(_Place())]
 _Ms = Annotated[int, Whole(0, _INT32)]
@@ -125,10 +129,34 @@ class BrokerConfig:
     advertise: _MaybeListener = None
     #: A listener or metrics that other machines can reach, without authentication, need this.
     allow_anonymous: _Flag = False
+    #: The certificate that the listener shows, with its chain, in PEM; None: connections are not encrypted.
+    tls_certificate: _MaybeFile = None
+    #: Its key; None: in the same file.
+    tls_key: _MaybeFile = None
+    #: The password of the key, if it is encrypted.
+    tls_key_password_file: _MaybeFile = None
+    #: Who signs the certificates of clients.
+    tls_client_ca: _MaybeFile = None
+    #: Whether clients need a certificate; None: if there is a `tls_client_ca` they do.
+    tls_client_auth: Annotated[str | None, Maybe(Choice(rules.CLIENT_AUTH))] = None
+    #: How long a TLS handshake may take.
+    handshake_timeout_s: Annotated[float, Number(0.001, _DAY_S)] = 5.0
+    #: How clients may authenticate; if there is one, they have to.
+    sasl_mechanisms: Annotated[tuple[str, ...], Several(rules.OFFERED)] = ()
+    #: How long a connection may take to authenticate.
+    authentication_timeout_s: Annotated[float, Number(0.001, _DAY_S)] = 30.0
     #: Where /metrics, /healthz and /readyz are served; None: nowhere.
     metrics: _MaybeListener = None
-    #: The id of this broker in Kafka's metadata.
-    node_id: Annotated[int, Whole(0, _INT32)] = 1
+    #: Principals that may do everything, whatever the access control rules say.
+    super_users: Annotated[tuple[str, ...], Listed(Text(1024), separator=";")] = ()
+    #: Whether everybody may use what no rule names, though there are rules; Kafka's setting of that name.
+    allow_everyone_if_no_acl_found: _Flag = False
+    #: The id of this broker in Kafka's metadata; None: 1, or for a store that several brokers serve one that is free.
+    node_id: Annotated[int | None, Maybe(Whole(0, _INT32))] = None
+    #: How often a broker tells the others that serve the same store that it is there, and when one that does not is
+    #: left out.
+    broker_heartbeat_s: Annotated[float, Number(0.01, _DAY_S)] = 3.0
+    broker_expiry_s: Annotated[float, Number(0.01, _DAY_S)] = 10.0
     #: What clients are told as the id of the cluster; None: made of the store's id.
     cluster_id: Annotated[str | None, Maybe(Text(255))] = None
 
@@ -139,12 +167,30 @@ class BrokerConfig:
     #: Settings of topics that are created here, under Kafka's names.
     topic_defaults: Annotated[Mapping[str, topic_settings.Value] | None, Maybe(_TopicSettings())] = None
 
+    # Limits: docs/broker-limits.md says what happens when one is reached.
     #: The largest request.
     max_request_bytes: Annotated[int, Whole(KIB, _INT32)] = 100 * MIB
+    #: The largest request of a client that has not authenticated itself, on a listener that asks for it.
+    max_unauthenticated_request_bytes: Annotated[int, Whole(KIB, _INT32)] = 64 * KIB
+    #: Open connections, in total and of one address. A connection without a request takes about 4 KiB.
+    max_connections: Annotated[int, Whole(1, 1_000_000)] = 10_000
+    max_connections_per_address: Annotated[int, Whole(1, 1_000_000)] = 5_000
     #: Requests of one connection that are being answered; further ones wait in the socket.
     max_in_flight: Annotated[int, Whole(1, 100_000)] = 64
+    #: Requests that are not answered and responses that are not taken: of one connection, above which it is not read
+    #: from, and of all together.
+    max_connection_buffered_bytes: Annotated[int, Whole(KIB, _LARGEST_BYTES)] = 64 * MIB
+    max_buffered_bytes: Annotated[int, Whole(KIB, _LARGEST_BYTES)] = 512 * MIB
     #: The largest response to a fetch, whatever the client asks for.
     max_fetch_bytes: Annotated[int, Whole(KIB, _INT32)] = 55 * MIB
+    #: No produced batch is decompressed to more than this to be checked.
+    max_decompressed_bytes: Annotated[int, Whole(KIB, _LARGEST_BYTES)] = 64 * MIB
+    #: How long a client may take for its first request, for each further one from its first byte to its last, and for
+    #: nothing at all. A large request may take longer if it comes at `min_frame_bytes_per_s`.
+    first_frame_timeout_s: Annotated[float, Number(0.001, _DAY_S)] = 10.0
+    frame_timeout_s: Annotated[float, Number(0.001, _DAY_S)] = 30.0
+    min_frame_bytes_per_s: Annotated[int, Whole(1, _INT32)] = 16 * KIB
+    idle_timeout_s: Annotated[float, Number(0.001, 365 * _DAY_S)] = 600.0
     #: Whether the records of a produced batch are parsed before it is stored; checksums and headers always are.
     check_records: _Flag = True
     #: Threads for what may wait for the disk.
@@ -157,7 +203,7 @@ class BrokerConfig:
     upkeep_interval_s: Annotated[float | None, Maybe(Number(0.001, 365 * _DAY_S))] = 60.0
 
     # Groups: `groups/settings.py` says what each is.
-    group_min_session_timeout_ms: _PositiveMs = 100
+    group_min_session_timeout_ms: _PositiveMs = 6_000
     group_max_session_timeout_ms: _PositiveMs = 1_800_000
     group_initial_rebalance_delay_ms: _Ms = 0
     group_max_size: Annotated[int, Whole(1, _INT32)] = 10_000
@@ -174,20 +220,18 @@ class BrokerConfig:
     def __post_init__(self) -> None:
         for name in _KINDS:
             object.__setattr__(self, name, checked(name, getattr(self, name)))
-        for reached in (self.listen, self.metrics):
-            if reached is not None and not (reached.is_loopback or self.allow_anonymous):
-                raise InvalidConfig(
-                    f"{reached} can be reached from other machines, and nothing is authenticated: use 127.0.0.1, "
-                    "or say --allow-anonymous (allow_anonymous = true)"
-                )
+        rules.check(self)
         for lower, upper in (
             ("group_min_session_timeout_ms", "group_max_session_timeout_ms"),
             ("group_consumer_heartbeat_interval_ms", "group_consumer_session_timeout_ms"),
+            ("broker_heartbeat_s", "broker_expiry_s"),
         ):
             if getattr(self, lower) > getattr(self, upper):
                 raise InvalidConfig(
                     f"{lower} must be at most {upper}, which is {getattr(self, upper)}, not {getattr(self, lower)}"
                 )
+        for principal in self.super_users:
+            check_principal(principal)
 
 
 _KINDS = kinds_of(BrokerConfig)
@@ -219,6 +263,8 @@ def changed(config: BrokerConfig, given: Mapping[str, Any]) -> BrokerConfig:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The settings in a TOML file, each checked. An error names the file."""
+    import tomllib  # not before: most brokers have no such file
+
     try:
         with path.open("rb") as file:
             given = tomllib.load(file)
@@ -227,9 +273,15 @@ def read_toml(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, a number that is too long, tables too deep
         raise InvalidConfig(f"{path} is not TOML: {error}") from error
     try:
-        return {name_of(key): checked(key, value) for key, value in given.items()}
+        return {name_of(key): _placed(path, name_of(key), checked(key, value)) for key, value in given.items()}
     except InvalidConfig as error:
         raise InvalidConfig(f"{path}: {error}") from error
+
+
+def _placed(config: Path, name: str, value: Any) -> Any:
+    """The value of a setting of a config file; a relative path is relative to that file."""
+    is_path = isinstance(getattr(_KINDS[name], "kind", None), File)
+    return str(config.parent / value) if is_path else value
 
 
 def from_text(name: str, text: str) -> Any:

@@ -5,14 +5,14 @@ request     i32 length · header (api key, version, correlation id, client id) �
 response    i32 length · header (correlation id) · body
 ```
 
+After version 0 of SaslHandshake, frames are messages of the mechanism, without a header, until the client is known.
+
 Requests are answered one after the other, as a client expects it: a fetch that waits holds up what comes after it on
 the same connection. Only produce requests follow each other before they are acknowledged (`pipelined`); their responses
 keep the order all the same.
 
-Back-pressure: while `max_in_flight` requests are being answered, or the client does not take its responses, nothing is
-read from the socket.
-
-A frame of some size is read directly into its own buffer, out of which the log writes it: it is not copied.
+Back-pressure: while `max_in_flight` requests are being answered, the client does not take its responses, or there is no
+room (`limits`), nothing is read from the socket.
 """
 
 from __future__ import annotations
@@ -20,29 +20,48 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, cast
 
+from ..errors import AuthenticationFailed
+from ..storage.mapped import copied_bytes
 from .handlers import Body, Context
+from .limits.intake import LEAST_BYTES, Intake, Oversized
+from .limits.outbox import FULL_BYTES, Outbox
+from .limits.pace import Pace, Seen
+from .limits.peers import is_closed, keep_alive
+from .security.session import LINGER_S, Session
 from .trouble import code_of, refusal
 from .wire import Malformed, Unencodable
 from .wire.apis import BY_KEY, Key
 from .wire.errors import ErrorCode
-from .wire.frames import RequestHeader, decode_request, encode_response, parse_header
+from .wire.frames import RequestHeader, decode_request, encode_response, encode_token, parse_header
 
 if TYPE_CHECKING:
     from .server import Server
 
 _logger = logging.getLogger("sawlog.broker")
 
-_SCRATCH_BYTES = 64 << 10
-#: Responses that the client has not taken yet, above which nothing more is read.
-_HIGH_WATER_BYTES = 4 << 20
+_FETCH = Key.FETCH.to_bytes(2, "big")
+_AUTHENTICATION = (Key.SASL_HANDSHAKE, Key.SASL_AUTHENTICATE)
+#: Stands for the header of a message that has none.
+_TOKEN = RequestHeader(Key.SASL_AUTHENTICATE, 0, 0, None, 0)
 
 
 class _Slot:
     """A request on its way, and its place among the responses."""
 
-    __slots__ = ("began_s", "buffers", "header", "is_done", "request", "size_bytes", "task")
+    __slots__ = (
+        "began_s",
+        "buffers",
+        "copied_bytes",
+        "header",
+        "is_done",
+        "request",
+        "response_bytes",
+        "size_bytes",
+        "task",
+    )
 
     def __init__(self, header: RequestHeader, began_s: float, size_bytes: int) -> None:
         self.header = header
@@ -50,6 +69,8 @@ class _Slot:
         self.size_bytes = size_bytes
         self.request: Body = {}
         self.buffers: list[Any] = []
+        #: The size of the response, and how much of it is memory.
+        self.response_bytes = self.copied_bytes = 0
         self.is_done = False
         self.task: asyncio.Future[Body | None] | None = None
 
@@ -62,13 +83,23 @@ class Connection(asyncio.BufferedProtocol):
         self._broker = server.broker
         self._transport: asyncio.Transport | None = None
         self._host = ""
-        #: What was read and is not a complete frame yet: in the scratch buffer, or in a frame of its own.
-        self._scratch = bytearray(_SCRATCH_BYTES)
-        self._start = self._end = 0
-        self._frame: bytearray | None = None
-        self._filled = 0
+        self._limits = limits = server.broker.limits
+        self._budget = limits.budget
+        self._session: Session | None = None
         #: Frames that wait for earlier requests.
         self._queue: deque[memoryview] = deque()
+        self._intake = Intake(limits.scratch, limits.budget, self, self._queue, limits.frame_bytes(True))
+        #: What it has of the budget: requests that have come and are not answered, responses that wait for earlier
+        #: ones, responses that the client has not taken.
+        self._held_bytes = self._unsent_bytes = self._untaken_bytes = 0
+        #: The rest of the responses that wait for earlier ones: bytes of mapped files.
+        self._unsent_view_bytes = 0
+        self._outbox = Outbox(limits.budget)
+        self._sent_bytes = 0
+        self._is_admitted = False
+        #: Whether it waits for room.
+        self._is_in_line = False
+        self.pace = Pace()
         self._slots: deque[_Slot] = deque()
         #: The request that the next ones wait for.
         self._busy: _Slot | None = None
@@ -83,19 +114,38 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is one without saying so
-        transport.set_write_buffer_limits(_HIGH_WATER_BYTES)
+        transport.set_write_buffer_limits(FULL_BYTES)
         peer = transport.get_extra_info("peername")
         self._host = str(peer[0]) if peer else ""
+        self._is_admitted = self._limits.admit(self._host)
+        if not self._is_admitted:
+            transport.abort()
+            return
+        keep_alive(transport.get_extra_info("socket"))
         self._server.opened(self)
+        try:
+            self._session = session = self._broker.guard.session(transport, self._host, self._late)
+            self._intake.limit_bytes = self._limits.frame_bytes(session.is_authenticated)
+        except AuthenticationFailed as error:
+            self.refuse("authentication", str(error))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone: nobody waits for what is being answered."""
         self._transport = None
+        if not self._is_admitted:
+            return
+        if self._session is not None:
+            self._session.close()
         self._queue.clear()
         for slot in self._slots:
             if slot.task is not None:
                 slot.task.cancel()
         self._slots.clear()
+        self._outbox.clear()
+        self._limits.leave(self._host)
+        self._budget.leave(self)
+        self._budget.give(self._held_bytes + self._unsent_bytes + self._untaken_bytes + self._intake.close())
+        self._held_bytes = self._unsent_bytes = self._untaken_bytes = 0
         self._server.closed(self)
 
     def pause_writing(self) -> None:
@@ -106,61 +156,45 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """It does again."""
         self._is_choked = False
+        if self._transport is not None:
+            self._outbox.feed(self._transport)
+            self._look_at_untaken(self._transport)
         self._pump()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes go."""
-        if self._frame is not None:
-            return memoryview(self._frame)[self._filled :]
-        if self._end == len(self._scratch):
-            rest = self._scratch[self._start : self._end]
-            self._scratch[: len(rest)] = rest
-            self._start, self._end = 0, len(rest)
-        return memoryview(self._scratch)[self._end :]
+        return self._intake.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes have come."""
-        if self._frame is not None:
-            self._filled += nbytes
-            if self._filled < len(self._frame):
-                return
-            whole, self._frame = self._frame, None
-            self._queue.append(memoryview(whole))
-        else:
-            self._end += nbytes
-            if not self._cut_frames():
-                return
-        self._pump()
+        try:
+            complete = self._intake.took(nbytes)
+        except Oversized as error:
+            self.refuse("size", str(error))
+            return
+        if complete:
+            self._held_bytes += complete
+            self._pump()
+        elif self._intake.is_waiting:
+            self._is_in_line = True
+            self._regulate()
 
-    def _cut_frames(self) -> bool:
-        """Take the frames out of the scratch buffer; whether to go on."""
-        scratch, limit = self._scratch, self._broker.config.max_request_bytes
-        while self._end - self._start >= 4:
-            size = int.from_bytes(scratch[self._start : self._start + 4], "big", signed=True)
-            if not 8 <= size <= limit:
-                self._refuse("size", f"a request of {size} bytes; at most {limit} are taken")
-                return False
-            first = self._start + 4
-            there = min(self._end - first, size)
-            if there == size:
-                self._queue.append(memoryview(scratch[first : first + size]))  # slicing a bytearray copies
-                self._start = first + size
-                continue
-            if size > len(scratch) - 4:
-                self._frame = bytearray(size)
-                self._frame[:there] = scratch[first : first + there]
-                self._filled = there
-                self._start = self._end = 0
-            break
-        if self._start == self._end:
-            self._start = self._end = 0
-        return True
-
-    def _refuse(self, reason: str, message: str) -> None:
-        """This is no client of ours, or a broken one."""
-        _logger.warning("the connection of %s was closed: %s", self._host, message)
-        self._broker.metrics.rejected[reason] += 1
+    def refuse(self, reason: str, message: str) -> None:
+        """This is no client of ours, or a broken one: what it has sent besides is not answered."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        self._queue.clear()
+        self._limits.refuse(reason, self._host, message)
         self.abort()
+
+    @property
+    def _known(self) -> Session:
+        """What the client has proved. A connection without a session is aborted before it reads anything."""
+        assert self._session is not None
+        return self._session
+
+    def _late(self) -> None:
+        self.refuse("authentication", f"not authenticated within {self._broker.guard.timeout_s:g} s")
 
     # --- requests
 
@@ -179,13 +213,43 @@ class Connection(asyncio.BufferedProtocol):
             and self._busy is None
             and len(self._slots) < self._broker.config.max_in_flight
             and self._transport is not None
+            and not self._is_choked
+            and self._unsent_bytes + self._unsent_view_bytes < self._limits.unread_bytes
+            and (self._budget.used_bytes < self._budget.most_bytes or self._may_begin_in_full())
         )
+
+    def _may_begin_in_full(self) -> bool:
+        """Whether the next request may be begun though the budget is used up: all but fetches end soon, and give back
+        what they have."""
+        if not self._budget.is_over or self._queue[0][:2] != _FETCH:
+            return True
+        self._stand_in_line()
+        return False
+
+    def _stand_in_line(self) -> None:
+        self._is_in_line = True
+        self._budget.wait(self)
+
+    def resume(self) -> bool:
+        """There is room again, for who stands in the line."""
+        if not self._intake.retry():
+            return False
+        self._is_in_line = False
+        self._pump()
+        return True
 
     def _regulate(self) -> None:
         """Read from the socket, or do not."""
         if self._transport is None:
             return
-        pause = bool(self._queue) or self._is_choked or self._is_ending
+        budget = self._budget
+        pause = (
+            bool(self._queue)
+            or self._is_choked
+            or self._is_ending
+            or self._is_in_line
+            or ((self._held_bytes > 0 or budget.used_bytes >= budget.most_bytes) and self._has_enough())
+        )
         if pause == self._is_paused:
             return
         self._is_paused = pause
@@ -194,12 +258,32 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._transport.resume_reading()
 
+    def _has_enough(self) -> bool:
+        """Whether no further request should be read now: there is no room for it."""
+        if self._held_bytes + self._untaken_bytes > self._broker.config.max_connection_buffered_bytes:
+            return True
+        budget = self._budget
+        if self._intake.reserved_bytes:
+            return False  # it has its room, and gives it back when the request is complete
+        if budget.used_bytes < budget.most_bytes or not (self._slots or budget.is_over):
+            return False
+        self._stand_in_line()
+        return True
+
     def _begin(self, frame: memoryview) -> None:
-        loop = self._broker.loop
+        loop, known = self._broker.loop, self._known
+        if known.takes_tokens:
+            slot = _Slot(_TOKEN, loop.time(), len(frame))
+            self._slots.append(slot)
+            self._wait_for(slot, known.token(bytes(frame)))
+            return
         try:
             header = parse_header(frame)
         except Malformed as error:
-            self._refuse("malformed", str(error))
+            self.refuse("malformed", str(error))
+            return
+        if not known.admits(header.api_key):
+            self.refuse("unauthenticated", f"API {header.api_key} before authentication")
             return
         slot = _Slot(header, loop.time(), len(frame))
         handler = self._broker.handlers.get(header.api_key)
@@ -211,10 +295,10 @@ class Connection(asyncio.BufferedProtocol):
         try:
             slot.request = decode_request(header, frame)
             fault = self._server.fault_for(header, slot.request)
-            context = Context(self._broker, header, self._host, self._server.advertised)
+            context = Context(self._broker, header, self._host, self._server.advertised, known.principal, known)
             answer = handler(context, slot.request) if fault is None else fault(self, context, handler, slot.request)
         except Malformed as error:
-            self._refuse("malformed", f"{BY_KEY[header.api_key].name} version {header.version}: {error}")
+            self.refuse("malformed", f"{BY_KEY[header.api_key].name} version {header.version}: {error}")
             return
         except Exception as error:
             self._fail(slot, error)
@@ -222,7 +306,11 @@ class Connection(asyncio.BufferedProtocol):
         if answer is None or isinstance(answer, dict):
             self._finish(slot, answer)
             return
-        if not getattr(handler, "pipelined", False) or asyncio.iscoroutine(answer):
+        self._wait_for(slot, answer, alone=not getattr(handler, "pipelined", False) or asyncio.iscoroutine(answer))
+
+    def _wait_for(self, slot: _Slot, answer: Awaitable[Body | None], alone: bool = True) -> None:
+        """The answer comes later; what follows waits for it, if it is to be `alone`."""
+        if alone:
             self._busy = slot
         slot.task = asyncio.ensure_future(answer)
         slot.task.add_done_callback(lambda task: self._ended(slot, task))
@@ -231,7 +319,7 @@ class Connection(asyncio.BufferedProtocol):
         """A version that is not known: only ApiVersions has an answer to that, in its first version."""
         header = slot.header
         if header.api_key != Key.API_VERSIONS:
-            self._refuse("version", f"API {header.api_key} version {header.version} is not supported")
+            self.refuse("version", f"API {header.api_key} version {header.version} is not supported")
             return
         self._slots.append(slot)
         slot.header = RequestHeader(header.api_key, 0, header.correlation_id, header.client_id, header.body_at)
@@ -263,22 +351,35 @@ class Connection(asyncio.BufferedProtocol):
         name, code = BY_KEY[slot.header.api_key].name, code_of(error)
         self._broker.metrics.failed(name, code.name)
         if code is ErrorCode.UNKNOWN_SERVER_ERROR:
-            _logger.error("%s failed", name, exc_info=error)
+            self._limits.notices.tell(name, "%s failed", name, level=logging.ERROR, error=error)
         if slot.header.api_key == Key.PRODUCE and slot.request.get("acks") == 0:
-            self._refuse("acks", f"a request without acknowledgement failed: {error}")  # so that the client notices
+            self.refuse("acks", f"a request without acknowledgement failed: {error}")  # so that the client notices
             return
         self._finish(slot, refusal(slot.header.api_key, slot.request, error))
 
     def _finish(self, slot: _Slot, body: Body | None) -> None:
         """The response is there; it is sent when all before it are."""
         try:
-            slot.buffers = [] if body is None else encode_response(slot.header, body)
-        except Unencodable:
-            _logger.exception("%s cannot be answered", BY_KEY[slot.header.api_key].name)
-            self._refuse("unencodable", "a response could not be encoded")
+            slot.buffers = [] if body is None else _encoded(slot.header, body)
+        except Unencodable as error:
+            name = BY_KEY[slot.header.api_key].name
+            self._limits.notices.tell("answer", "%s cannot be answered", name, level=logging.ERROR, error=error)
+            self.refuse("unencodable", "a response could not be encoded")
             return
         slot.is_done = True
         slot.request = {}
+        if slot.buffers:
+            slot.response_bytes = sum(map(len, slot.buffers))
+            slot.copied_bytes = size = copied_bytes(slot.buffers)
+            self._unsent_bytes += size
+            self._unsent_view_bytes += slot.response_bytes - size
+            self._budget.used_bytes += size
+        if slot.header.api_key in _AUTHENTICATION:
+            self._intake.limit_bytes = self._limits.frame_bytes(self._known.is_authenticated)
+            self._intake.least_bytes = 1 if self._known.takes_tokens else LEAST_BYTES
+        if self._known.has_failed:
+            self._is_ending = True
+            self._forget_queue()
         self._broker.metrics.answered(BY_KEY[slot.header.api_key].name, self._broker.loop.time() - slot.began_s)
 
     def _flush(self) -> None:
@@ -288,12 +389,35 @@ class Connection(asyncio.BufferedProtocol):
         if transport is None:
             return
         buffers: list[Any] = []
+        answered = sent = copied = 0
         while slots and slots[0].is_done:
-            buffers += slots.popleft().buffers
-        if buffers:
-            transport.writelines(buffers)
-        if self._is_ending and not slots:
-            transport.close()
+            slot = slots.popleft()
+            buffers += slot.buffers
+            answered += slot.size_bytes
+            sent += slot.response_bytes
+            copied += slot.copied_bytes
+        if answered:
+            self._held_bytes -= answered
+            self._unsent_bytes -= copied
+            self._unsent_view_bytes -= sent - copied
+            self._sent_bytes += sent
+            if buffers:
+                self._outbox.send(transport, buffers, sent)
+            untaken = transport.get_write_buffer_size() + self._outbox.copied_bytes
+            self._budget.give(answered + copied + self._untaken_bytes - untaken)
+            self._untaken_bytes = untaken
+        if self._is_ending and not slots and not self._outbox.size_bytes:
+            if self._known.has_failed:
+                self._broker.loop.call_later(LINGER_S, transport.close)
+            else:
+                transport.close()
+
+    def _look_at_untaken(self, transport: asyncio.Transport) -> None:
+        """Count what the client has not taken."""
+        size = transport.get_write_buffer_size() + self._outbox.copied_bytes
+        if size != self._untaken_bytes:
+            self._budget.give(self._untaken_bytes - size)
+            self._untaken_bytes = size
 
     # --- the server's side
 
@@ -305,18 +429,38 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def in_flight_bytes(self) -> int:
         """Bytes of requests that have come and are not answered, and of responses that the client has not taken."""
-        answering = sum(slot.size_bytes for slot in self._slots)
-        return answering + sum(map(len, self._queue)) + self._filled_bytes + self.untaken_bytes
-
-    @property
-    def _filled_bytes(self) -> int:
-        """Bytes of a request that has not come completely."""
-        return self._end - self._start if self._frame is None else self._filled
+        return self._held_bytes + self._intake.filled_bytes + self._unsent_bytes + self.untaken_bytes
 
     @property
     def untaken_bytes(self) -> int:
         """Bytes of responses that the client has not taken, nor the system for it."""
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return 0 if self._transport is None else self._transport.get_write_buffer_size() + self._outbox.size_bytes
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the client has closed a connection that is not read from: nothing else would tell."""
+        if not self._is_paused or self._transport is None:
+            return False
+        found = self._transport.get_extra_info("socket")
+        return found is not None and is_closed(found)
+
+    def seen(self) -> Seen:
+        """What it looks like now, for who watches."""
+        if self._transport is not None and self._untaken_bytes:
+            self._look_at_untaken(self._transport)
+        intake, untaken = self._intake, self.untaken_bytes
+        is_reading, is_busy = not self._is_paused, bool(self._slots)
+        taken = self._sent_bytes - untaken
+        return Seen(intake.count, intake.filled_bytes, intake.expected_bytes, is_reading, is_busy, taken, untaken)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the budget that are kept because of what the client does or does not: a request that only waits, and
+        those behind it; a large request or responses that do not move."""
+        kept = self._held_bytes if self._busy is not None else 0
+        if self.pace.is_slow:
+            kept += self._intake.reserved_bytes + self._unsent_bytes + self._untaken_bytes
+        return kept
 
     def abort(self) -> None:
         """Drop the connection at once."""
@@ -326,6 +470,17 @@ class Connection(asyncio.BufferedProtocol):
     def end(self) -> None:
         """Answer what has begun, take nothing new, and close."""
         self._is_ending = True
-        self._queue.clear()
+        self._forget_queue()
         self._regulate()
         self._flush()
+
+    def _forget_queue(self) -> None:
+        """What has not begun is not answered any more."""
+        dropped = sum(map(len, self._queue))
+        self._queue.clear()
+        self._held_bytes -= dropped
+        self._budget.give(dropped)
+
+
+def _encoded(header: RequestHeader, body: Body) -> list[Any]:
+    return encode_token(body["auth_bytes"]) if header is _TOKEN else encode_response(header, body)

@@ -18,7 +18,7 @@ from ..errors import GroupActive, GroupNotFound, InvalidConfig, SawlogError
 from ..topics.groups.assignment import Share
 from ..topics.groups.members import check_group_name
 from ..topics.groups.offsets import Committed
-from ..topics.store import Store
+from ..topics.served import StoreService
 from .groups.commits import Commit, CommitQueue, NewOffset, Run, StagedOffsets
 from .groups.consumer_group import JOINING, Beat, ConsumerGroup, Told, TopicInfo
 from .groups.entries import Entries, Entry
@@ -35,17 +35,20 @@ class Coordinator:
 
     def __init__(
         self,
-        store: Store,
+        store: StoreService,
         loop: asyncio.AbstractEventLoop,
         config: GroupConfig,
         *,
         run: Run,
         address: Callable[[], str],
+        coordinates: Callable[[str], bool] = lambda name: True,
     ) -> None:
         self.config = config
         self._store = store
         self._loop = loop
         self._run = run
+        #: Whether this broker is asked for a group, and not another one.
+        self._coordinates = coordinates
         self._commits = CommitQueue(store, loop, run)
         self._staged = StagedOffsets()
         self._entries = Entries(
@@ -68,7 +71,7 @@ class Coordinator:
             check_group_name(name)
         except InvalidConfig:
             return ErrorCode.INVALID_GROUP_ID
-        return ErrorCode.NONE
+        return ErrorCode.NONE if self._coordinates(name) else ErrorCode.NOT_COORDINATOR
 
     # --- members of the classic protocol
 
@@ -209,7 +212,7 @@ class Coordinator:
         for share, new in offsets.items():
             if len(new.metadata) > self.config.offset_metadata_max_bytes:
                 codes[share] = ErrorCode.OFFSET_METADATA_TOO_LARGE
-            elif not 0 <= new.offset < 2**62:
+            elif new.offset >= 2**62:  # a negative one says where to begin
                 codes[share] = ErrorCode.INVALID_REQUEST
         return codes
 
@@ -262,6 +265,10 @@ class Coordinator:
         return {name: UUID(each.id).bytes for name, each in found.items()}
 
     # --- offsets of transactions
+
+    def stage_in(self, staged: StagedOffsets) -> None:
+        """Where they are kept until their transaction ends."""
+        self._staged = staged
 
     async def stage_offsets(
         self,
@@ -334,7 +341,7 @@ class Coordinator:
         await self._commits.settled()
         found = await self._run(lambda: stored_groups(self._store))
         found.update((entry.name, summary) for entry in self._entries if (summary := entry.summary) is not None)
-        return [found[name] for name in sorted(found)]
+        return [found[name] for name in sorted(found) if self._coordinates(name)]
 
     async def describe(self, name: str) -> GroupSummary | None:
         """One group; None if it does not exist."""
@@ -367,6 +374,17 @@ class Coordinator:
         except GroupNotFound:
             return ErrorCode.NONE if was_known else ErrorCode.GROUP_ID_NOT_FOUND
         return ErrorCode.NONE
+
+    # --- other brokers
+
+    def give_up_others(self) -> None:
+        """Let go of groups that another broker coordinates: their members join there."""
+        for entry in self._entries:
+            if entry.claim.is_lost or (entry.claim.is_held and not self._coordinates(entry.name)):
+                _logger.info("group %s is coordinated by another broker", entry.name)
+                self._entries.give_up(entry.name)
+            else:
+                entry.claim.let_go()  # a transaction may have ended elsewhere
 
     # --- the end
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _REASONS = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
 _TIMEOUT_S = 5.0
+#: How many ask at the same time at most; others are turned away, so that nobody takes all descriptors here.
+_CONNECTIONS = 64
 
 
 class HttpServer:
@@ -24,6 +26,7 @@ class HttpServer:
         self._broker = broker
         self._address = address
         self._server: asyncio.Server | None = None
+        self._asking = 0
 
     async def start(self) -> None:
         """Listen."""
@@ -41,6 +44,17 @@ class HttpServer:
             self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._asking >= _CONNECTIONS:
+            self._broker.limits.refuse("metrics", "a client of the metrics", f"{self._asking} others are there")
+            writer.transport.abort()
+            return
+        self._asking += 1
+        try:
+            await self._answer(reader, writer)
+        finally:
+            self._asking -= 1
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, TimeoutError, asyncio.LimitOverrunError, asyncio.IncompleteReadError):
             async with asyncio.timeout(_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")

@@ -127,6 +127,57 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
+class File(Text):
+    """The path of a file. A relative one in a config file is relative to that file."""
+
+    longest: int = 4096
+
+    @property
+    def expected(self) -> str:
+        return "the path of a file"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of some words."""
+
+    words: tuple[str, ...]
+
+    @property
+    def expected(self) -> str:
+        return " or ".join(self.words)
+
+    def read(self, value: Any) -> str:
+        if not isinstance(value, str) or value not in self.words:
+            raise ValueError
+        return value
+
+    def parse(self, text: str) -> str:
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Several:
+    """Some of some words, each once; on a command line with commas in between."""
+
+    words: tuple[str, ...]
+
+    @property
+    def expected(self) -> str:
+        return f"a list of {', '.join(self.words)}"
+
+    def read(self, value: Any) -> tuple[str, ...]:
+        if not isinstance(value, (list, tuple)) or not all(isinstance(each, str) for each in value):
+            raise ValueError
+        if not set(value) <= set(self.words) or len(set(value)) != len(value):
+            raise ValueError
+        return tuple(value)
+
+    def parse(self, text: str) -> list[str]:
+        return [each.strip() for each in text.split(",")] if text else []
+
+
+@dataclass(frozen=True, slots=True)
 class Maybe:
     """Another kind, or None. A file and a command line have no word for None: there the setting is left out."""
 
@@ -141,3 +192,23 @@ class Maybe:
 
     def parse(self, text: str) -> Any:
         return self.kind.parse(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Several values of another kind. A command line has them as one text, with separators in between."""
+
+    kind: Kind
+    separator: str
+
+    @property
+    def expected(self) -> str:
+        return f"a list, of which each is {self.kind.expected}"
+
+    def read(self, value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, (list, tuple)):
+            raise ValueError
+        return tuple(self.kind.read(each) for each in value)
+
+    def parse(self, text: str) -> list[Any]:
+        return [self.kind.parse(each.strip()) for each in text.split(self.separator) if each.strip()]

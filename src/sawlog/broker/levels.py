@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Literal, get_args
 
 from .. import __version__
 from ..clock import now_ms
 from ..errors import SawlogError
-from ..log.log import Log
-from ..storage.system import free_bytes
 from ..topics.groups.groups import GroupRow
+from ..topics.served import ServedLog
 from .metrics import Family, Sample
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Levels:
                 yield name, row
 
     def _machine(self) -> Iterator[Family]:
-        free = free_bytes(self._store.path)
+        free = self._store.free_bytes()
         refused, requests, size = self._refused, self._in_flight, self._in_flight_bytes
         yield "sawlog_disk_free_bytes", "gauge", "Free space where the store is.", [] if free is None else _one(free)
         yield "sawlog_no_room_total", "counter", "Appends that failed for lack of room.", _one(refused)
@@ -115,10 +115,11 @@ def _one(value: float) -> list[Sample]:
     return [("", {}, value)]
 
 
-def _age_s(log: Log, offset: int) -> float:
+def _age_s(log: ServedLog, offset: int) -> float:
     """How long ago the batch with this offset was written, by its largest timestamp; 0 if it cannot be read."""
     try:
-        buffers = log.fetch(max(offset, log.lowest_offset), 1, isolation="uncommitted").buffers
+        found = log.fetch(max(offset, log.local_offset), 1, isolation="uncommitted")  # never from the replica
+        buffers = (found.result() if isinstance(found, Future) else found).buffers
     except SawlogError:
         return 0.0
     newest = int.from_bytes(buffers[0][35:43], "big", signed=True) if buffers else -1

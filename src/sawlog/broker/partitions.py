@@ -4,7 +4,7 @@ A topic is looked up in the store once and remembered. Other processes may chang
 again from time to time; what this broker changes itself it forgets at once.
 
 A partition is locked for writing when it is first produced to. One that another process has locked is still read; what
-is produced to it goes there (`Topic.append_batches`).
+is produced to it goes there (`append_batches`).
 
 All of this lives in the event loop's thread; opening, locking and looking up run in threads.
 """
@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DirectoryLocked, SawlogError, TopicNotFound
-from ..log.log import Log
 from ..topics import settings
-from ..topics.topic import Topic
+from ..topics.served import ServedLog, ServedTopic
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -33,7 +32,7 @@ _ASKING = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TopicLimits:
     """What may be produced to a topic."""
 
     max_message_bytes: int
@@ -44,7 +43,7 @@ class Limits:
     timestamp_after_max_ms: int
 
     @classmethod
-    def of(cls, topic: Topic) -> Limits:
+    def of(cls, topic: ServedTopic) -> TopicLimits:
         """The limits of a topic."""
         given = settings.serving(topic.settings)
         return cls(
@@ -60,11 +59,13 @@ class Partition:
     """One partition, for the event loop."""
 
     __slots__ = (
+        "_is_resting",
         "_is_waking",
         "_loop",
         "_stop",
         "_waiting",
         "asking",
+        "engine",
         "forwarded",
         "index",
         "is_gone",
@@ -73,11 +74,12 @@ class Partition:
         "topic",
     )
 
-    def __init__(self, topic: Topic, index: int, limits: Limits, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, topic: ServedTopic, index: int, limits: TopicLimits, loop: asyncio.AbstractEventLoop) -> None:
         self.topic = topic
         self.index = index
         self.limits = limits
-        self.log: Log = topic.partition(index)
+        self.log: ServedLog = topic.partition(index)
+        self.engine = self.log.engine
         #: Whether another process has the lock, so that what is produced goes there.
         self.forwarded = False
         #: Held by those who wait for that process: each takes a thread.
@@ -88,6 +90,7 @@ class Partition:
         self._waiting: set[Callable[[], None]] = set()
         self._stop: Callable[[], None] | None = None
         self._is_waking = False
+        self._is_resting = False
 
     # --- being told
 
@@ -110,6 +113,16 @@ class Partition:
             except RuntimeError:
                 pass  # the loop is closed
 
+    def rest(self) -> None:
+        """Now and then: do not watch what nobody has waited for since the last time."""
+        if self._waiting or self._stop is None:
+            self._is_resting = False
+        elif self._is_resting:
+            self._stop()
+            self._stop = None
+        else:
+            self._is_resting = True
+
     def wake(self) -> None:
         """Let everybody who waits look again."""
         self._is_waking = False
@@ -130,12 +143,12 @@ class Partitions:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._topics: dict[str, Topic] = {}
-        self._limits: dict[str, Limits] = {}
+        self._topics: dict[str, ServedTopic] = {}
+        self._limits: dict[str, TopicLimits] = {}
         self._settings: dict[str, dict[str, settings.Value]] = {}
         self._names: dict[bytes, str] = {}
         self._partitions: dict[tuple[str, int], Partition] = {}
-        self._looking: dict[str, asyncio.Future[Topic]] = {}
+        self._looking: dict[str, asyncio.Future[ServedTopic]] = {}
         self._opening: dict[tuple[str, int], asyncio.Future[Partition]] = {}
 
     # --- topics
@@ -148,7 +161,7 @@ class Partitions:
         del self._partitions[name, index]  # closed to be opened again with other settings
         return None
 
-    async def topic(self, name: str) -> Topic:
+    async def topic(self, name: str) -> ServedTopic:
         """A topic by name; `TopicNotFound`."""
         found = self._topics.get(name)
         if found is not None:
@@ -160,7 +173,7 @@ class Partitions:
             looking.add_done_callback(lambda done: _retrieved(done, self._looking.pop(name, None)))
         return self.remember(await asyncio.shield(looking))
 
-    def remember(self, topic: Topic) -> Topic:
+    def remember(self, topic: ServedTopic) -> ServedTopic:
         """A topic as it is now."""
         before = self._topics.get(topic.name)
         if before is None or before.id != topic.id:
@@ -170,7 +183,7 @@ class Partitions:
             self._names[id_of(topic)] = topic.name
         if self._settings.get(topic.name) != topic.settings:
             self._settings[topic.name] = topic.settings
-            self._limits[topic.name] = Limits.of(topic)
+            self._limits[topic.name] = TopicLimits.of(topic)
         return topic
 
     def name_of(self, topic_id: bytes) -> str | None:
@@ -185,13 +198,13 @@ class Partitions:
                     return topic.name
         return self._names.get(topic_id)
 
-    async def all_topics(self) -> list[Topic]:
+    async def all_topics(self) -> list[ServedTopic]:
         """All topics, by name, without those that cannot be looked at."""
-        return [each for each in (await self.catalogue()).values() if isinstance(each, Topic)]
+        return [each for each in (await self.catalogue()).values() if not isinstance(each, SawlogError)]
 
-    async def catalogue(self) -> dict[str, Topic | SawlogError]:
+    async def catalogue(self) -> dict[str, ServedTopic | SawlogError]:
         """All topics, by name; or the error, which is logged as well, if one cannot be looked at."""
-        found: dict[str, Topic | SawlogError] = {}
+        found: dict[str, ServedTopic | SawlogError] = {}
         for name in await self._broker.run(self._broker.store.topics):
             try:
                 found[name] = await self.topic(name)
@@ -229,7 +242,7 @@ class Partitions:
     async def lock(self, partition: Partition) -> None:
         """Become the writer of a partition, or learn that another process is."""
         try:
-            await self._broker.run(_hold, partition.log)
+            await self._broker.run(partition.log.engine.take)
             partition.forwarded = False
         except DirectoryLocked:
             partition.forwarded = True
@@ -238,6 +251,8 @@ class Partitions:
 
     async def refresh(self, *names: str) -> None:
         """Look at these topics again, or at all that are known: another process may have changed or deleted them."""
+        for each in () if names else self:
+            each.rest()
         found = await self._broker.run(self._look, names or tuple(self._topics))
         for name, topic in found.items():
             if topic is None:
@@ -250,9 +265,9 @@ class Partitions:
                 if partition is not None:
                     partition.limits = limits
 
-    def _look(self, names: tuple[str, ...]) -> dict[str, Topic | None]:
+    def _look(self, names: tuple[str, ...]) -> dict[str, ServedTopic | None]:
         """The topics as they are now; None for one that is gone. In a thread."""
-        found: dict[str, Topic | None] = {}
+        found: dict[str, ServedTopic | None] = {}
         for name in names:
             try:
                 found[name] = self._broker.store.topic(name)
@@ -297,11 +312,6 @@ def _retrieved(done: asyncio.Future[Any], forgotten: object) -> None:
         done.exception()
 
 
-def _hold(log: Log) -> None:
-    with log.hold():
-        pass
-
-
-def id_of(topic: Topic) -> bytes:
+def id_of(topic: ServedTopic) -> bytes:
     """A topic's id as Kafka's wire has it."""
     return uuid.UUID(topic.id).bytes

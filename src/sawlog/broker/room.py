@@ -3,7 +3,8 @@
 A full disk is not the end of a log: the append that had no room was rolled back, and the next one may succeed. So it is
 an episode. It begins with the first append that fails, which is logged once, and is over when all who failed have
 succeeded, when there is clearly more free space than when it began, or when nothing has failed for a minute: then
-nobody appends, and nobody knows. `/readyz` and `sawlog_state` say so as long as it lasts.
+nobody appends, and nobody knows. `/readyz` and `sawlog_state` say so as long as it lasts. If there was plenty of free
+space when it began, a quota or a limit is the reason, and free space says nothing.
 
 Threads: the event loop's.
 """
@@ -20,6 +21,8 @@ _logger = logging.getLogger("sawlog.broker")
 
 #: How much more free space must be there, so that the next append will probably succeed.
 _MORE_BYTES = MIB
+#: So much free space is not why an append had no room.
+_PLENTY_BYTES = 256 * MIB
 #: How long a failure counts.
 _LASTS_S = 60.0
 
@@ -69,7 +72,8 @@ class Room:
         if not self._failing:
             return
         free, since = self._free_bytes(), self._now_s() - _LASTS_S
-        more = free is not None and self._lowest_bytes is not None and free >= self._lowest_bytes + _MORE_BYTES
+        lowest = self._lowest_bytes
+        more = free is not None and lowest is not None and lowest + _MORE_BYTES <= free and lowest < _PLENTY_BYTES
         for place in [each for each, (failed_s, _) in self._failing.items() if more or failed_s < since]:
             del self._failing[place]
         if not self._failing:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from .config import Address
 from .connection import Connection
 from .handlers import Answer, Body, Context, Handler
+from .limits.watch import Watch
+from .security.listener import TlsListener
 from .wire.frames import RequestHeader
 
 if TYPE_CHECKING:
@@ -25,8 +27,10 @@ class Server:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self._listener: asyncio.Server | None = None
+        self._listener: asyncio.Server | TlsListener | None = None
         self._connections: set[Connection] = set()
+        self._watch = Watch(broker.limits, lambda: self._connections)
+        self._watching: asyncio.Task[None] | None = None
         self._empty = asyncio.Event()
         self._empty.set()
         self._listening = broker.config.listen
@@ -35,11 +39,22 @@ class Server:
 
     async def start(self) -> None:
         """Listen."""
-        wanted = self.broker.config.listen
-        self._listener = await self.broker.loop.create_server(
-            lambda: Connection(self), wanted.host, wanted.port, backlog=1024
-        )
-        self._listening = Address(wanted.host, self._listener.sockets[0].getsockname()[1])
+        wanted, tls = self.broker.config.listen, self.broker.guard.tls
+        if tls is not None:
+            self._listener = secure = TlsListener(
+                tls, lambda: Connection(self), self._refused, timeout_s=self.broker.config.handshake_timeout_s
+            )
+            port = await secure.start(wanted.host, wanted.port)
+        else:
+            self._listener = plain = await self.broker.loop.create_server(
+                lambda: Connection(self), wanted.host, wanted.port, backlog=1024
+            )
+            port = plain.sockets[0].getsockname()[1]
+        self._watching = asyncio.create_task(self._watch.run())
+        self._listening = Address(wanted.host, port)
+
+    def _refused(self, reason: str) -> None:
+        self.broker.metrics.rejected[reason] += 1
 
     @property
     def listening(self) -> Address:
@@ -95,6 +110,8 @@ class Server:
             self.drop_all()
         finally:
             dropping.cancel()
+            if self._watching is not None:
+                self._watching.cancel()
 
     async def _drop_idle(self) -> None:
         """Drop those who have responses to take, and have taken none of them since the last look."""

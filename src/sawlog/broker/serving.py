@@ -7,12 +7,16 @@ import signal
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from os import PathLike
+from typing import Any, Protocol
 
+from ..addresses import is_address
+from ..opening import open_store
 from ..storage.system import allow_more_descriptors
-from ..topics.store import Store
+from ..topics.served import StoreService
 from .broker import Broker
 from .config import Address, BrokerConfig
 from .http import HttpServer
+from .security.tls import TlsFiles
 
 #: Told when the broker answers: with it, and where its metrics are.
 Ready = Callable[[Broker, Address | None], None]
@@ -39,8 +43,26 @@ async def _serve(data: str | PathLike[str], config: BrokerConfig, ready: Ready) 
     loop = asyncio.get_running_loop()
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, ended.set)
-    async with running(data, config, ready):
+    async with running(data, config, ready) as broker:
+        if broker.guard.tls is not None:
+            loop.add_signal_handler(signal.SIGHUP, broker.reload)
         await ended.wait()
+
+
+class _Served(Protocol):
+    """A store that can be served."""
+
+    def serve(self) -> StoreService: ...
+
+    def close(self) -> None: ...
+
+
+def _opened(data: str | PathLike[str], config: BrokerConfig) -> _Served:
+    """The store in a directory or at an address."""
+    if is_address(data):
+        return open_store(data, upkeep_interval_s=config.upkeep_interval_s)
+    # Clients try again themselves: a request does not wait for a process that takes none.
+    return open_store(data, upkeep_interval_s=config.upkeep_interval_s, lock_timeout=0)
 
 
 class running:
@@ -51,16 +73,20 @@ class running:
         self._config = config
         self._ready = ready
         self._stack = AsyncExitStack()
+        #: The store that is served.
+        self.store: Any = None
 
     async def __aenter__(self) -> Broker:
         config = self._config
+        if (files := TlsFiles.of(config)) is not None:
+            await asyncio.to_thread(files.load)  # what is wrong with them is an error before there is a store
         async with AsyncExitStack() as stack:
-            # Clients try again themselves: a request does not wait for a process that takes none.
-            store = await asyncio.to_thread(
-                Store.open, self._data, upkeep_interval_s=config.upkeep_interval_s, lock_timeout=0
-            )
+            store = await asyncio.to_thread(_opened, self._data, config)
             stack.push_async_callback(asyncio.to_thread, store.close)
-            broker = Broker(store, config)
+            self.store = store
+            service = store.serve()
+            stack.push_async_callback(asyncio.to_thread, service.close)
+            broker = Broker(service, config)
             stack.push_async_callback(broker.stop)
             await broker.start()
             http = None

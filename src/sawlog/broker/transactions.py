@@ -19,6 +19,11 @@ still on their way (a zombie). A transaction that takes longer than its timeout 
 
 A partition that another process holds cannot be part of such a transaction: the markers must follow the batches.
 
+Where several brokers serve a store (`Ledger.is_shared`), all three steps are one, under the condition that the entry
+has the version that was looked at: what two brokers do that both believe to be the coordinator is a conflict, and one
+of them looks again. There the store itself checks that a batch belongs to a transaction that its partition was added
+to, since the broker that gets it may not know of that yet.
+
 Everything here belongs to the event loop's thread; what waits for the disk runs in threads. Requests for one
 transactional id wait for each other.
 """
@@ -28,17 +33,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from ..clock import now_ms
-from ..errors import DirectoryLocked, SawlogError, StorageFull, TopicNotFound
+from ..errors import Conflict, DirectoryLocked, SawlogError, StorageFull, TopicNotFound
 from ..topics.groups.assignment import Share
-from .groups.commits import NewOffset
+from ..topics.served import Ledger, Marking
+from .groups.commits import NewOffset, StagedOffsets
 from .handlers import KafkaError
-from .ledger import Entry, Ledger, Place, State
+from .ledger import Entry, Place, State
 from .wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -49,11 +56,33 @@ _logger = logging.getLogger("sawlog.broker")
 #: How often transactions are looked at whose time may be over, or that could not be completed.
 _LOOK_S = 0.5
 _LAST_EPOCH = 2**15 - 2
+#: How often a request looks again after another broker was faster.
+_ATTEMPTS = 10
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_Method = Callable[Concatenate["TransactionCoordinator", _P], Awaitable[_T]]
 
 
-def new_producer_id() -> int:
-    """An id that nobody has: 61 random bits, so that nothing has to be remembered for it."""
-    return secrets.randbits(61)
+def _looking_again(work: _Method[_P, _T]) -> _Method[_P, _T]:
+    """Where brokers share the ledger: what is refused because of an old look at it is looked at again."""
+
+    @wraps(work)
+    async def call(self: TransactionCoordinator, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        is_fresh = not self.is_shared
+        for _ in range(_ATTEMPTS):
+            try:
+                return await work(self, *args, **kwargs)
+            except KafkaError:
+                if is_fresh:
+                    raise
+            except Conflict:
+                pass
+            is_fresh = True
+            await self.refresh()
+        raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, "other brokers change this transactional id")
+
+    return call
 
 
 class TransactionCoordinator:
@@ -62,7 +91,8 @@ class TransactionCoordinator:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._ledger: Ledger | None = None
-        self._entries: dict[str, Entry] = {}
+        #: Entries as they were last decoded, with what they were decoded of.
+        self._decoded: dict[str, tuple[Mapping[str, object], Entry]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._looking: asyncio.Task[None] | None = None
 
@@ -72,12 +102,13 @@ class TransactionCoordinator:
         """Load what is known, and complete what was decided. Before clients are served."""
         broker = self._broker
         try:
-            self._ledger = await broker.run(Ledger, broker.store.directory)
+            self._ledger = await broker.run(broker.store.ledger)
         except DirectoryLocked as error:
             _logger.warning("another broker serves this store: this one has no transactions (%s)", error)
             return
-        self._entries = await broker.run(self._ledger.load)
-        for name, entry in self._entries.items():
+        if self._ledger.is_shared:
+            broker.groups.stage_in(SharedOffsets(self._ledger))
+        for name, entry in {} if self._ledger.is_shared else self.entries().items():
             for group, staged in entry.offsets.items():
                 broker.groups.restage_offsets(entry.producer_id, group, _offsets_of(staged))
             if entry.state.is_decided:
@@ -99,13 +130,13 @@ class TransactionCoordinator:
         while True:
             await asyncio.sleep(_LOOK_S)
             now, expiry_ms = now_ms(), self._broker.config.transactional_id_expiration_ms
-            for name, entry in list(self._entries.items()):
+            for name, entry in self._own():
                 late = entry.state is State.ONGOING and now > entry.started_ms + entry.timeout_ms
                 unused = entry.state is not State.ONGOING and now > entry.changed_ms + expiry_ms
                 if not (late or unused or entry.state.is_decided):
                     continue
                 async with self._lock(name):
-                    if self._entries.get(name) is not entry:
+                    if self._get(name) is not entry:
                         continue  # changed while we waited
                     try:
                         if entry.state.is_decided:
@@ -114,7 +145,9 @@ class TransactionCoordinator:
                             _logger.info("transaction %s is aborted: it took longer than %s ms", name, entry.timeout_ms)
                             await self._end(name, entry, commit=False, fences=True)
                         elif unused:
-                            await self._save(name, None)
+                            await self._save(name, entry, forget=True)
+                    except Conflict:
+                        continue  # another broker was faster
                     except StorageFull:
                         continue  # which the broker logs, once; tried again
                     except (SawlogError, OSError) as error:
@@ -123,30 +156,66 @@ class TransactionCoordinator:
     def _lock(self, name: str) -> asyncio.Lock:
         return self._locks.setdefault(name, asyncio.Lock())
 
-    async def _save(self, name: str, entry: Entry | None) -> None:
-        """Make an entry durable, then use it."""
+    @property
+    def is_shared(self) -> bool:
+        """Whether other brokers change the same entries."""
+        return self._ledger is not None and self._ledger.is_shared
+
+    async def refresh(self) -> None:
+        """Learn what other brokers have stored."""
+        if self._ledger is not None:
+            await self._broker.run(self._ledger.refresh)
+
+    def _get(self, name: str) -> Entry | None:
+        """An entry; the same object as long as it does not change."""
+        found = None if self._ledger is None else self._ledger.get(name)
+        if found is None:
+            self._decoded.pop(name, None)
+            return None
+        version, fields = found
+        known = self._decoded.get(name)
+        if known is None or known[0] is not fields:
+            known = self._decoded[name] = fields, Entry.of(version, fields)
+        return known[1]
+
+    def _own(self) -> list[tuple[str, Entry]]:
+        """The entries that this broker looks after."""
+        coordinates = self._broker.nodes.coordinates_transaction
+        return [(name, entry) for name, entry in self.entries().items() if coordinates(name)]
+
+    async def _save(self, name: str, entry: Entry, *, forget: bool = False) -> Entry:
+        """Make an entry durable, then use it: as it is stored."""
         if self._ledger is None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "this broker has no transactions")
-        await self._broker.run(self._ledger.save, name, None if entry is None else entry.encode())
-        if entry is None:
-            self._entries.pop(name, None)
-        else:
-            self._entries[name] = entry
+        await self._broker.run(self._ledger.save, name, entry.version, None if forget else entry.fields())
+        return self._get(name) or entry
+
+    def _check_coordinator(self, name: str) -> None:
+        """Clients are sent to where a transactional id is coordinated; elsewhere it would work, with conflicts."""
+        if not self._broker.nodes.coordinates_transaction(name):
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, "another broker coordinates this transactional id")
+
+    async def _new_producer_id(self) -> int:
+        if self._ledger is None:
+            return secrets.randbits(61)  # for idempotence alone nothing has to be stored
+        return await self._broker.run(self._ledger.new_producer_id)
 
     # --- producers
 
+    @_looking_again
     async def init_producer(self, name: str | None, timeout_ms: int, known: tuple[int, int]) -> tuple[int, int]:
         """The producer id and epoch with which a client may write from now on; `known` is what it has, or (-1, -1)."""
         if name is None:
-            return new_producer_id(), 0
+            return await self._new_producer_id(), 0
         if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a transactional id must not be empty")
         if not 0 < timeout_ms <= self._broker.config.transaction_max_timeout_ms:
             raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT, f"a timeout of {timeout_ms} ms is not allowed")
+        self._check_coordinator(name)
         async with self._lock(name):
-            entry = self._entries.get(name)
+            entry = self._get(name)
             if entry is None:
-                made = Entry(new_producer_id(), 0, timeout_ms, changed_ms=now_ms())
+                made = Entry(await self._new_producer_id(), 0, timeout_ms, changed_ms=now_ms())
                 await self._save(name, made)
                 return made.producer_id, made.epoch
             asks_again = known == (entry.producer_id, entry.last_epoch)
@@ -159,13 +228,16 @@ class TransactionCoordinator:
                 entry = await self._end(name, entry, commit=False, fences=True)
             if entry.state.is_decided:
                 raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, "the last transaction is not complete yet")
-            made = _next_epoch(replace(entry, state=State.EMPTY, timeout_ms=timeout_ms, changed_ms=now_ms()))
+            made = replace(entry, state=State.EMPTY, timeout_ms=timeout_ms, changed_ms=now_ms())
+            if entry.epoch >= _LAST_EPOCH:
+                made = replace(made, producer_id=await self._new_producer_id(), epoch=-1)
+            made = replace(made, epoch=made.epoch + 1)
             await self._save(name, made)
             return made.producer_id, made.epoch
 
     def _found(self, name: str, producer_id: int, epoch: int) -> Entry:
         """The entry of a producer that may use it."""
-        entry = self._entries.get(name)
+        entry = self._get(name)
         if entry is None or entry.producer_id != producer_id:
             raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "this producer id is not the transactional id's")
         if entry.epoch != epoch:
@@ -173,8 +245,11 @@ class TransactionCoordinator:
         return entry
 
     def check_produce(self, name: str | None, producer_id: int, epoch: int, topic: str, partition: int) -> None:
-        """Raise unless this batch belongs to a transaction that its partition was added to."""
-        entry = self._entries.get(name or "")
+        """Raise unless this batch belongs to a transaction that its partition was added to, as far as it is known
+        here."""
+        if self.is_shared:
+            return
+        entry = self._get(name or "")
         if entry is None or entry.producer_id != producer_id:
             raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "this producer id is not the transactional id's")
         if entry.epoch != epoch:
@@ -184,11 +259,13 @@ class TransactionCoordinator:
 
     # --- a transaction
 
+    @_looking_again
     async def add_partitions(
         self, name: str, producer_id: int, epoch: int, shares: Iterable[Share]
     ) -> dict[Share, ErrorCode]:
         """Let a transaction write to partitions: to all of them, or to none."""
         wanted = list(shares)
+        self._check_coordinator(name)
         async with self._lock(name):
             entry = self._open(name, producer_id, epoch)
             places: list[Place] = []
@@ -226,14 +303,17 @@ class TransactionCoordinator:
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, "the last transaction is not complete yet")
         return entry
 
+    @_looking_again
     async def add_offsets(self, name: str, producer_id: int, epoch: int, group: str) -> None:
         """Let a transaction commit offsets of a group."""
+        self._check_coordinator(name)
         async with self._lock(name):
             entry = self._open(name, producer_id, epoch)
             if group not in entry.offsets or entry.state is not State.ONGOING:
                 begun = _begun(entry)
                 await self._save(name, replace(begun, offsets={group: [], **begun.offsets}))
 
+    @_looking_again
     async def commit_offsets(
         self,
         name: str,
@@ -258,8 +338,10 @@ class TransactionCoordinator:
             await self._save(name, made)
             return codes
 
+    @_looking_again
     async def end(self, name: str, producer_id: int, epoch: int, *, commit: bool) -> None:
         """Commit or abort. When this returns it will be so, whatever happens."""
+        self._check_coordinator(name)
         async with self._lock(name):
             entry = self._found(name, producer_id, epoch)
             decided, done = _states(commit=commit)
@@ -273,12 +355,25 @@ class TransactionCoordinator:
 
     async def _end(self, name: str, entry: Entry, *, commit: bool, fences: bool) -> Entry:
         """Decide, tell, complete. With `fences` the producer's epoch is over. The caller has the lock."""
-        decided, _ = _states(commit=commit)
+        decided, done = _states(commit=commit)
         made = replace(entry, state=decided, changed_ms=now_ms())
         if fences:
             made = replace(made, epoch=entry.epoch + 1)
-        await self._save(name, made)
-        return await self._try_to_complete(name, made)
+        if self.is_shared:
+            return await self._end_at_once(name, made, done, commit=commit)
+        return await self._try_to_complete(name, await self._save(name, made))
+
+    async def _end_at_once(self, name: str, entry: Entry, done: State, *, commit: bool) -> Entry:
+        """The three steps as one."""
+        assert self._ledger is not None
+        markers = [
+            Marking(topic_id, number, entry.producer_id, entry.epoch, commit)
+            for _, topic_id, number in entry.partitions
+        ]
+        fields = replace(entry, state=done, partitions=[], offsets={}).fields()
+        save, offsets = self._ledger.save, entry.offsets if commit else {}
+        await self._broker.run(save, name, entry.version, fields, markers=markers, offsets=offsets)
+        return self._get(name) or entry
 
     async def _try_to_complete(self, name: str, entry: Entry) -> Entry:
         """It is decided: if it cannot be completed now, it is later."""
@@ -294,9 +389,7 @@ class TransactionCoordinator:
         mark = f"{entry.producer_id}-{entry.number}"
         await self._broker.groups.complete_offsets(entry.producer_id, commit, transaction=(name, mark))
         _, done = _states(commit=commit)
-        made = replace(entry, state=done, partitions=[], offsets={}, changed_ms=now_ms())
-        await self._save(name, made)
-        return made
+        return await self._save(name, replace(entry, state=done, partitions=[], offsets={}, changed_ms=now_ms()))
 
     async def _mark(self, entry: Entry, place: Place, commit: bool) -> None:
         """Write the marker of one partition, durably; not if its topic is gone."""
@@ -312,7 +405,23 @@ class TransactionCoordinator:
 
     def entries(self) -> dict[str, Entry]:
         """All transactional ids, by name."""
-        return dict(self._entries)
+        names = () if self._ledger is None else self._ledger.all()
+        return {name: entry for name in names if (entry := self._get(name)) is not None}
+
+
+class SharedOffsets(StagedOffsets):
+    """Offsets of transactions where the ledger has them, for all brokers, and the end of a transaction commits them."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__()
+        self._ledger = ledger
+
+    def add(self, producer_id: int, group: str, offsets: Mapping[Share, NewOffset]) -> None:
+        """Whoever calls this stores them in the ledger."""
+
+    def pending(self, group: str) -> frozenset[Share]:
+        """The partitions for which a group waits for the end of a transaction."""
+        return self._ledger.pending(group)
 
 
 def _states(*, commit: bool) -> tuple[State, State]:
@@ -337,13 +446,6 @@ def _begun(entry: Entry) -> Entry:
         partitions=[],
         offsets={},
     )
-
-
-def _next_epoch(entry: Entry) -> Entry:
-    """The epoch of the next producer; after the last one, another producer id."""
-    if entry.epoch >= _LAST_EPOCH:
-        return replace(entry, producer_id=new_producer_id(), epoch=0)
-    return replace(entry, epoch=entry.epoch + 1)
 
 
 def _offsets_of(staged: Iterable[tuple[str, int, int, int, str]]) -> dict[Share, NewOffset]:

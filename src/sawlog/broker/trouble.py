@@ -25,6 +25,8 @@ _CODES: tuple[tuple[type[BaseException], ErrorCode], ...] = (
     (errors.InvalidRecord, ErrorCode.INVALID_RECORD),
     (errors.OutOfOrderSequence, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
     (errors.ProducerFenced, ErrorCode.INVALID_PRODUCER_EPOCH),
+    (errors.NotInTransaction, ErrorCode.INVALID_TXN_STATE),
+    (errors.NotCoordinator, ErrorCode.NOT_COORDINATOR),
     (errors.CorruptData, ErrorCode.CORRUPT_MESSAGE),
     (errors.UnsupportedCompression, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
     (errors.GroupNotFound, ErrorCode.GROUP_ID_NOT_FOUND),
@@ -174,6 +176,56 @@ def _add_partitions(request: Body, code: ErrorCode) -> Body:
     return {"error_code": code, "results_by_topic_v3_and_below": old, "results_by_transaction": []}
 
 
+def _offset_delete(request: Body, code: ErrorCode) -> Body:
+    is_whole = code is not ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    topics = _nested("topics", "partitions", "topics", "partition_index", "name")(request, code)["topics"]
+    return {"error_code": code if is_whole else ErrorCode.NONE, "topics": [] if is_whole else topics}
+
+
+def _describe_producers(request: Body, code: ErrorCode) -> Body:
+    return {
+        "topics": [
+            {
+                "name": topic["name"],
+                "partitions": [
+                    {"partition_index": number, "error_code": code} for number in topic["partition_indexes"]
+                ],
+            }
+            for topic in request["topics"]
+        ]
+    }
+
+
+def _elect_leaders(request: Body, code: ErrorCode) -> Body:
+    """Version 0 has an error code for each partition only."""
+    results = [
+        {
+            "topic": topic["topic"],
+            "partition_result": [{"partition_id": number, "error_code": code} for number in topic["partitions"]],
+        }
+        for topic in request["topic_partitions"] or ()
+    ]
+    return {"error_code": code, "replica_election_results": results}
+
+
+def _alter_replica_log_dirs(request: Body, code: ErrorCode) -> Body:
+    return {
+        "results": [
+            {
+                "topic_name": topic["name"],
+                "partitions": [{"partition_index": number, "error_code": code} for number in topic["partitions"]],
+            }
+            for directory in request["dirs"]
+            for topic in directory["topics"]
+        ]
+    }
+
+
+def _alter_users(request: Body, code: ErrorCode) -> Body:
+    names = dict.fromkeys(each["name"] for field in ("deletions", "upsertions") for each in request[field])
+    return {"results": [{"user": name, "error_code": code, "error_message": None} for name in names]}
+
+
 _REFUSALS: dict[Key, Callable[[Body, ErrorCode], Body]] = {
     Key.PRODUCE: _produce,
     Key.FETCH: _fetch,
@@ -184,6 +236,7 @@ _REFUSALS: dict[Key, Callable[[Body, ErrorCode], Body]] = {
     Key.OFFSET_FOR_LEADER_EPOCH: _nested("topics", "partitions", "topics", "partition", "topic"),
     Key.DELETE_RECORDS: _nested("topics", "partitions", "topics", "partition_index", "name"),
     Key.OFFSET_FETCH: _offset_fetch,
+    Key.OFFSET_DELETE: _offset_delete,
     Key.FIND_COORDINATOR: _find_coordinator,
     Key.ADD_PARTITIONS_TO_TXN: _add_partitions,
     Key.CREATE_TOPICS: _each("topics", "topics", "name"),
@@ -197,6 +250,13 @@ _REFUSALS: dict[Key, Callable[[Body, ErrorCode], Body]] = {
     Key.DESCRIBE_TRANSACTIONS: _names("transactional_ids", "transaction_states", "transactional_id"),
     Key.CONSUMER_GROUP_DESCRIBE: _names("group_ids", "groups", "group_id"),
     Key.DESCRIBE_TOPIC_PARTITIONS: _each("topics", "topics", "name"),
+    Key.DESCRIBE_PRODUCERS: _describe_producers,
+    Key.ELECT_LEADERS: _elect_leaders,
+    Key.ALTER_REPLICA_LOG_DIRS: _alter_replica_log_dirs,
+    Key.CREATE_ACLS: _each("creations", "results"),
+    Key.DELETE_ACLS: _each("filters", "filter_results"),
+    Key.ALTER_USER_SCRAM_CREDENTIALS: _alter_users,
+    Key.ALTER_CLIENT_QUOTAS: _each("entries", "entries", "entity"),
 }
 
 

@@ -23,6 +23,7 @@ import sys
 from collections.abc import Sequence
 
 from .. import errors
+from . import garbage
 from .codes import EXIT_CODES, FAILED, INTERRUPTED, OK, USAGE, exit_code_of, hint_for, message_of
 
 __all__ = ["EXIT_CODES", "main", "run"]
@@ -30,6 +31,7 @@ __all__ = ["EXIT_CODES", "main", "run"]
 
 def main() -> None:
     """Run the `sawlog` program and exit."""
+    garbage.look_seldom()
     signal.signal(signal.SIGTERM, _end)
     sys.exit(run(sys.argv[1:]))
 

@@ -21,7 +21,7 @@ from ..config import Interval, LogConfig
 from ..log.log import Log
 from .doctor import file_system_of
 from .fitting import Column
-from .options import MaybeData, Output, read_as
+from .options import MaybeDirectoryData, Output, read_as
 from .output import Output as Printer
 from .output import OutputFormat, note
 from .produce import Compression
@@ -40,7 +40,7 @@ _COLUMNS = [
 
 
 def bench(
-    data: MaybeData = None,
+    data: MaybeDirectoryData = None,
     seconds: Annotated[
         float, typer.Option("--seconds", min=0.05, max=60, metavar="S", help="Run each step for S seconds.")
     ] = 1.0,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -43,13 +42,14 @@ def complete_setting_name(incomplete: str) -> list[str]:
 
 
 def _offered(ctx: Any, incomplete: str, names: Callable[[SomeStore], Iterable[str]]) -> list[str]:
+    from .address import as_place
     from .places import open_place
 
     data, broker = ctx.params.get("data"), ctx.params.get("broker")
     if data is None and broker is None:
         data, broker = os.environ.get("SAWLOG_DATA"), os.environ.get("SAWLOG_BROKER")
     try:
-        with open_place(None if data is None else Path(data), broker) as store:
+        with open_place(None if data is None else as_place(data), broker) as store:
             return [name for name in names(store) if name.startswith(incomplete)]
     except Exception:  # an incomplete command line is no place to report errors
         return []

@@ -29,7 +29,7 @@ from ..log.log import Log
 from ..storage.system import sync_data
 from .codes import FAILED
 from .fitting import Column
-from .options import MaybeData, Output
+from .options import MaybeDirectoryData, Output
 from .output import Output as Printer
 from .output import OutputFormat, note
 from .places import open_store
@@ -68,7 +68,7 @@ class CheckResult:
 
 
 def doctor(
-    data: MaybeData = None,
+    data: MaybeDirectoryData = None,
     directory: Annotated[
         Path | None,
         typer.Option("--dir", metavar="DIR", help="Check a directory that holds no store yet."),

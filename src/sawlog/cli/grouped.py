@@ -1,7 +1,8 @@
 """`sawlog read --group`: reads what a group has not read yet, and commits what was printed.
 
-In a store's directory the command joins the group, and shares the partitions with its other members. Behind a broker it
-does not join: it reads all partitions from the committed offsets, which a group with members does not allow.
+In a store's directory, or on object storage, the command joins the group, and shares the partitions with its other
+members. Behind a broker it does not join: it reads all partitions from the committed offsets, which a group with
+members does not allow.
 
 It commits at the end, and while it runs about once a second and when there is nothing new, each time after what it
 printed was flushed. If it is killed, or interrupted, some records may be printed again: none is left out.
@@ -19,11 +20,12 @@ from ..clock import Deadline
 from ..errors import GroupActive, GroupNotFound
 from ..isolation import Isolation
 from .output import note
-from .places import Reading, open_store, reading
+from .places import Reading, open_any, reading
 from .records import POLL_MOST_S, POLL_S, Found, Place, records
 from .stores import Share
 
 if TYPE_CHECKING:
+    from ..objects.topic import ObjectTopic
     from ..topics.groups.consumer import Consumer
     from ..topics.topic import Topic
 
@@ -48,7 +50,7 @@ def group_reading(
 ) -> Iterator[GroupReading]:
     """Read a topic as this group. `start` is where a group begins that has committed nothing."""
     if broker is None and data is not None:
-        with open_store(data, "w") as store:
+        with open_any(data, "w") as store:
             into = store.topic(topic)
             with store.consumer(
                 group, topic, start=start, auto_commit_ms=None, isolation=isolation, member="sawlog read"
@@ -74,7 +76,7 @@ def committing(found: Iterator[Found], flush: Callable[[], None], commit: Callab
 class _AsMember:
     """As a member of the group, in the store's directory."""
 
-    def __init__(self, consumer: Consumer, topic: Topic) -> None:
+    def __init__(self, consumer: Consumer, topic: Topic | ObjectTopic) -> None:
         self._consumer = consumer
         self._places = {
             number: Place(topic.name, number, topic.partition(number)) for number in range(topic.partitions)

@@ -65,12 +65,20 @@ class CommandGroup(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.commands)
 
+    def summaries(self, ctx: Any) -> Iterator[tuple[str, str]]:
+        """The commands and what each is for, as the help shows them."""
+        for name in self.list_commands(ctx):
+            found = self.get_command(ctx, name)
+            assert found is not None
+            first = " ".join((found.help or "").partition("\n\n")[0].split()).partition(". ")[0]
+            yield name, found.short_help or f"{first.rstrip('.')}."
+
 
 def write_help(command: Any, ctx: Any, formatter: Any) -> None:
     """Write the help of a command or group."""
     arguments = [each for each in command.params if each.param_type_name == "argument"]
     options = [each for each in command.params if each.param_type_name == "option" and each.name != "help"]
-    is_group = hasattr(command, "list_commands")
+    is_group = isinstance(command, CommandGroup)
     pieces = ["[OPTIONS]", *(each.metavar for each in arguments), *(["COMMAND [ARGS]..."] if is_group else [])]
     formatter.write_usage(ctx.command_path, " ".join(pieces))
     if command.help:
@@ -84,7 +92,7 @@ def write_help(command: Any, ctx: Any, formatter: Any) -> None:
         formatter.write_dl([*map(_option, options), ("-h, --help", "Show this message and exit.")])
     if is_group:
         with formatter.section("Commands"):
-            formatter.write_dl(list(_commands(command, ctx)))
+            formatter.write_dl(list(command.summaries(ctx)))
     if command.epilog:
         formatter.write_paragraph()
         formatter.write_text(command.epilog)
@@ -109,10 +117,3 @@ def _facts(option: Any) -> Iterator[str]:
         default = option.default.value if isinstance(option.default, Enum) else option.default
         if default not in ("", ()) and default != []:
             yield f"default: {default}"
-
-
-def _commands(group: Any, ctx: Any) -> Iterator[tuple[str, str]]:
-    for name in group.list_commands(ctx):
-        found = group.get_command(ctx, name)
-        first = " ".join((found.help or "").partition("\n\n")[0].split()).partition(". ")[0]
-        yield name, found.short_help or f"{first.rstrip('.')}."

@@ -21,8 +21,9 @@ from ..batch.header import HEADER_BYTES, BatchHeader
 from ..errors import CorruptFile
 from ..log.files.checkpoint import Checkpoint
 from ..log.files.epochs import Epochs
-from ..log.files.names import CHECKPOINT, INDEX, LEADER_EPOCHS, LOCK, LOG, PRODUCERS, TIME_INDEX, VISIBLE
+from ..log.files.names import CHECKPOINT, INDEX, LEADER_EPOCHS, LOCK, LOG, PRODUCERS, REMOTE, TIME_INDEX, VISIBLE
 from ..log.files.producers import ProducerBatch, ProducersFile
+from ..log.files.remote import RemotePart
 from ..storage import FileDirectory, documents
 from .codes import CORRUPT
 from .dissect import Batch, Damage, dissect, records_of
@@ -93,6 +94,8 @@ def inspect(
         good = _inspect_producers(file, printer)
     elif file.name == LEADER_EPOCHS:
         good = _inspect_epochs(file, printer)
+    elif file.name == REMOTE:
+        good = _inspect_remote(file, printer)
     elif file.name == VISIBLE:
         good = _inspect_visible(file, printer)
     elif file.name == LOCK:
@@ -348,6 +351,19 @@ def _inspect_epochs(file: Path, printer: Printer) -> bool:
         return False
     rows = [{"leader_epoch": epoch, "start_offset": start} for epoch, start in found.entries]
     printer.rows(rows, [Column("leader_epoch", "epoch"), Column("start_offset", "first offset")])
+    return True
+
+
+def _inspect_remote(file: Path, printer: Printer) -> bool:
+    try:
+        found = RemotePart.decode(file.read_bytes())
+    except CorruptFile as error:
+        note(f"{file}: {error}; the log begins where its replica does, and upkeep rebuilds the file from there")
+        return False
+    note(f"the log starts at offset {found.log_start}; what is below {found.end} is only in the replica")
+    columns = [Column("base_offset", "first offset"), Column("next_offset", "next offset")]
+    columns += [Column("size_bytes", "size", shown_size), Column("max_timestamp", "newest", shown_time)]
+    printer.rows([run._asdict() for run in found.runs], columns)
     return True
 
 

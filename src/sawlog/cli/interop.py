@@ -16,7 +16,7 @@ import typer
 from ..errors import UnknownFormat
 from .codes import CORRUPT
 from .fitting import Column
-from .options import Data, Output, Topic, parsed, read_as
+from .options import DirectoryData, Output, Topic, parsed, read_as
 from .output import Output as Printer
 from .output import OutputFormat, note
 from .places import open_store
@@ -75,7 +75,7 @@ def import_(
     source: Annotated[
         Path, typer.Argument(metavar="SOURCE", help="The other system's directory: one log, one topic, or all topics.")
     ],
-    data: Data,
+    data: DirectoryData,
     topic: Annotated[
         str | None,
         typer.Argument(
@@ -281,7 +281,7 @@ def _bar(title: str) -> Iterator[Told]:
 def export(
     topic: Topic,
     target: Annotated[Path, typer.Argument(metavar="DIR", help="The other system's data directory to write to.")],
-    data: Data,
+    data: DirectoryData,
     system: Annotated[
         System, typer.Option("--format", "-f", metavar="SYSTEM", help="kafka, laminarmq, rustlog, gumlog or plain.")
     ],

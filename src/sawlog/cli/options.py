@@ -8,24 +8,36 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from .address import as_directory, as_place
 from .completion import complete_group, complete_topic
 from .output import OutputFormat
 
 T = TypeVar("T")
 Given = TypeVar("Given")
 
-Data = Annotated[
-    Path,
-    typer.Option(
-        "--data", "-d", envvar="SAWLOG_DATA", show_envvar=True, metavar="DIR", help="The data directory of the store."
-    ),
-]
-MaybeData = Annotated[
-    Path | None,
-    typer.Option(
-        "--data", "-d", envvar="SAWLOG_DATA", show_envvar=True, metavar="DIR", help="The data directory of the store."
-    ),
-]
+_PLACE = typer.Option(
+    "--data",
+    "-d",
+    envvar="SAWLOG_DATA",
+    show_envvar=True,
+    metavar="DIR|URL",
+    parser=as_place,
+    help="The data directory of the store, or its address on object storage: s3://bucket/store.",
+)
+_DIRECTORY = typer.Option(
+    "--data",
+    "-d",
+    envvar="SAWLOG_DATA",
+    show_envvar=True,
+    metavar="DIR",
+    parser=as_directory,
+    help="The data directory of the store.",
+)
+Data = Annotated[Path, _PLACE]
+MaybeData = Annotated[Path | None, _PLACE]
+#: For commands that need files.
+DirectoryData = Annotated[Path, _DIRECTORY]
+MaybeDirectoryData = Annotated[Path | None, _DIRECTORY]
 BrokerAt = Annotated[
     str | None,
     typer.Option(
@@ -33,8 +45,8 @@ BrokerAt = Annotated[
         "-b",
         envvar="SAWLOG_BROKER",
         show_envvar=True,
-        metavar="HOST:PORT",
-        help="The broker of the store, instead of its directory.",
+        metavar="HOST:PORT|FILE",
+        help="The broker of the store, instead of its directory. FILE.toml says where it is and how to authenticate.",
     ),
 ]
 LogDir = Annotated[

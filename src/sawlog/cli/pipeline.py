@@ -21,7 +21,7 @@ from .codes import CORRUPT, INTERRUPTED
 from .fitting import Column
 from .helping import Command, CommandGroup
 from .jobs import Every, running_job, seconds
-from .options import Data, MaybeTopic, Output, Topic, Yes, read_as
+from .options import DirectoryData, MaybeTopic, Output, Topic, Yes, read_as
 from .output import Output as Printer
 from .output import OutputFormat, note
 from .pipeline_stats import stats
@@ -90,7 +90,7 @@ def ingest(
     source: Annotated[
         str, typer.Argument(metavar="SOURCE", help="A directory, a file, or a pattern such as 'in/*.csv'.")
     ],
-    data: Data,
+    data: DirectoryData,
     form: Annotated[
         _FileFormat,
         typer.Option(
@@ -174,7 +174,7 @@ def ingest(
 def export(
     topic: Topic,
     target: Annotated[str, typer.Argument(metavar="TARGET", help="The directory to write to.")],
-    data: Data,
+    data: DirectoryData,
     form: Annotated[
         _TableFormat, typer.Option("--format", metavar="parquet|delta", help="Parquet files or a Delta table.")
     ] = _TableFormat.PARQUET,
@@ -236,7 +236,7 @@ def export(
 @pipelines.command(cls=Command)
 def table(
     topic: Topic,
-    data: Data,
+    data: DirectoryData,
     to: Annotated[
         str,
         typer.Option("--to", metavar="LAKE", help="The directory for tables; this one gets the topic's name."),
@@ -327,7 +327,7 @@ def table(
 
 
 @pipelines.command(cls=Command)
-def verify(data: Data, topic: MaybeTopic = None, output: Output = OutputFormat.TABLE) -> None:
+def verify(data: DirectoryData, topic: MaybeTopic = None, output: Output = OutputFormat.TABLE) -> None:
     """Check every batch of every segment, in parallel.
 
     Does the same as `sawlog verify`, for stores that are too large for one process. Exits with 4 if there is damage.
@@ -356,7 +356,7 @@ def verify(data: Data, topic: MaybeTopic = None, output: Output = OutputFormat.T
 @pipelines.command(cls=Command)
 def compact(
     topic: Topic,
-    data: Data,
+    data: DirectoryData,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show how many records would be dropped, without changing anything.")
     ] = False,
@@ -409,7 +409,7 @@ def _confirm_compaction(data: Path, topic: str, yes: bool) -> None:
 @pipelines.command(cls=Command)
 def repartition(
     topic: Topic,
-    data: Data,
+    data: DirectoryData,
     partitions: Annotated[
         int, typer.Option("--partitions", "-P", min=1, metavar="N", help="The new number of partitions; more or fewer.")
     ],
@@ -452,7 +452,7 @@ pipelines.command(cls=Command)(stats)
 def init(
     topic: Topic,
     target: Annotated[str, typer.Argument(metavar="PROJECT", help="The project's directory; must be new or empty.")],
-    data: Data,
+    data: DirectoryData,
     to: Annotated[
         str | None, typer.Option("--to", metavar="TOPIC", help="Also write the results to this topic.")
     ] = None,

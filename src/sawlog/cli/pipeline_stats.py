@@ -11,7 +11,7 @@ import typer
 from .drawing import NoPlot, Plot, check_plot, show_charts
 from .fitting import Column
 from .jobs import running_job, seconds
-from .options import Data, MaybeTopic, Output
+from .options import DirectoryData, MaybeTopic, Output
 from .output import Output as Printer
 from .output import OutputFormat
 from .plot import BarChart, Chart, TimeChart
@@ -34,7 +34,7 @@ _COLUMNS = [
 
 
 def stats(
-    data: Data,
+    data: DirectoryData,
     topic: MaybeTopic = None,
     every: Annotated[
         str | None,

@@ -1,4 +1,5 @@
-"""Opens what a command works on: a store, in a directory or behind a broker, or the partitions that are named.
+"""Opens what a command works on: a store, in a directory, on object storage or behind a broker, or the partitions that
+are named.
 
 `reading` opens partitions for reading, which takes no lock and writes nothing, so commands that only read can run while
 a writer is running. `reading_files` does the same where the files themselves are needed. Everything opened here is
@@ -8,21 +9,28 @@ closed when the command ends, also if it fails.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import typer
 
-from ..errors import CorruptFile, LogNotFound
+from ..errors import CorruptFile, InvalidConfig, LogNotFound
 from ..log.log import Log
 from ..topics.turns import LOCK_TIMEOUT_S
-from .stores import SomeGroups, SomeLog, SomeStore, SomeTopic
+from .address import Address
+from .output import note
+from .passwords import ask_password
+from .stores import SomeAcls, SomeGroups, SomeLog, SomeStore, SomeTopic, SomeUsers
+from .units import shown_size
 
 if TYPE_CHECKING:
     from ..broker.client.store import RemoteStore
+    from ..objects.partition import ObjectPartition
+    from ..objects.store import ObjectStore
+    from ..objects.topic import ObjectTopic
     from ..topics.store import Store
     from ..topics.topic import Topic
 
@@ -46,19 +54,48 @@ class NamedLog(Generic[Log_co]):
         return f"{self.topic}/{self.partition}"
 
 
+def note_remote(places: Iterable[NamedLog[Any]]) -> None:
+    """Say which of these logs are not here as a whole, and where the rest is."""
+    for place in places:
+        lowest, local = place.log.lowest_offset, getattr(place.log, "local_offset", 0)
+        if lowest < local:
+            size = shown_size(place.log.remote_bytes)
+            note(f"{place.name}: offsets {lowest} to {local - 1} ({size}) are only in the replica")
+
+
 @contextmanager
 def open_store(
     data: Path, mode: Literal["w", "r"] = "r", *, create: bool = False, lock_timeout: float = LOCK_TIMEOUT_S
 ) -> Iterator[Store]:
-    """Open the store in that directory, by default for reading. A short command runs no upkeep."""
+    """Open the store in that directory, by default for reading, for commands that need its files. A short command runs
+    no upkeep."""
     from ..topics.store import Store
 
+    if isinstance(data, Address):
+        raise InvalidConfig(f"{data} is on object storage: this command needs a store in a directory")
     if create:
         check_directory(data)
     elif mode == "w":
         Store.open(data, mode="r").close()  # a mistyped directory must not become a store
     with Store.open(data, mode=mode, upkeep_interval_s=None, lock_timeout=lock_timeout) as store:
         yield store
+
+
+@contextmanager
+def open_any(
+    data: Path, mode: Literal["w", "r"] = "r", *, create: bool = False, lock_timeout: float = LOCK_TIMEOUT_S
+) -> Iterator[Store | ObjectStore]:
+    """Open the store in that directory, or at that address. A short command runs no upkeep."""
+    if not isinstance(data, Address):
+        with open_store(data, mode, create=create, lock_timeout=lock_timeout) as store:
+            yield store
+        return
+    from ..objects.store import ObjectStore
+
+    if mode == "w" and not create:
+        ObjectStore.open(str(data), "r").close()  # a mistyped address must not become a store
+    with ObjectStore.open(str(data), mode, upkeep_interval_s=None) as remote:
+        yield remote
 
 
 def check_directory(data: Path) -> None:
@@ -83,14 +120,35 @@ def open_place(
         return
     if data is None:
         raise typer.BadParameter("give the store with -d DIR, or its broker with -b HOST:PORT")
-    with open_store(data, mode, create=create, lock_timeout=lock_timeout) as store:
+    with open_any(data, mode, create=create, lock_timeout=lock_timeout) as store:
         yield store
 
 
+@contextmanager
+def open_users(data: Path | None, broker: str | None, mode: Literal["w", "r"] = "r") -> Iterator[SomeUsers]:
+    """Open the users of the store in that directory, or behind that broker."""
+    if broker is not None:
+        with _connect(broker) as remote:
+            yield remote.users
+        return
+    if data is None:
+        raise typer.BadParameter("give the store with -d DIR, or its broker with -b HOST:PORT")
+    from ..broker.security.users import Users
+
+    with open_store(data, mode, create=mode == "w") as store:
+        yield Users(store.registry)
+
+
 def _connect(broker: str) -> RemoteStore:
+    """Connect to an address, or to what a TOML file describes."""
     from ..broker.client.store import connect
 
-    return connect(broker)
+    if not broker.endswith(".toml"):
+        return connect(broker)
+    from ..broker.client.access import read_access
+
+    address, access = read_access(Path(broker), ask_password)
+    return connect(address, access=access)
 
 
 def check_place(data: Path | None, log: Path | None, topic: str | None) -> None:
@@ -99,6 +157,21 @@ def check_place(data: Path | None, log: Path | None, topic: str | None) -> None:
         raise typer.BadParameter("give the store with -d DIR, or the directory of one partition with --log DIR")
     if log is not None and topic is not None:
         raise typer.BadParameter("a topic needs a store: give -d DIR, or use --log without a topic")
+
+
+@contextmanager
+def open_acls(data: Path | None, broker: str | None, mode: Literal["w", "r"] = "r") -> Iterator[SomeAcls]:
+    """Open the access control rules of the store in that directory, or behind that broker."""
+    if broker is not None:
+        with _connect(broker) as remote:
+            yield remote.acls
+        return
+    if data is None:
+        raise typer.BadParameter("give the store with -d DIR, or its broker with -b HOST:PORT")
+    from ..broker.security.stored_acls import StoredAcls
+
+    with open_store(data, mode) as store:
+        yield StoredAcls(store.registry)
 
 
 class Reading:
@@ -150,8 +223,31 @@ def reading(
                 store,
             )
         return
-    with reading_files(data, log, topic, partitions) as places:
-        yield Reading(places)
+    with reading_parts(data, log, topic, partitions) as places:
+        yield Reading([NamedLog(each.topic, each.partition, each.log) for each in places])
+
+
+@contextmanager
+def reading_parts(
+    data: Path | None, log: Path | None, topic: str | None = None, partitions: Sequence[int] | None = None
+) -> Iterator[Sequence[NamedLog[Log] | NamedLog[ObjectPartition]]]:
+    """Open the partitions that the command line names for reading, in a directory or at an address."""
+    if log is not None or not isinstance(data, Address):
+        with reading_files(data, log, topic, partitions) as places:
+            yield places
+        return
+    with open_any(data) as store:
+        names = store.topics() if topic is None else [topic]
+        found = [store.topic(name) for name in names]
+        yield [_part(each, number) for each in found for number in chosen(each, partitions)]
+
+
+def _part(topic: Topic | ObjectTopic, number: int) -> NamedLog[Log] | NamedLog[ObjectPartition]:
+    from ..objects.topic import ObjectTopic
+
+    if isinstance(topic, ObjectTopic):  # a command that follows asks again and again
+        return NamedLog(topic.name, number, topic.partition(number).patient())
+    return NamedLog(topic.name, number, topic.partition(number))
 
 
 @contextmanager

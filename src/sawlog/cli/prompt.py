@@ -10,14 +10,14 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ..errors import SawlogError
 from .codes import hint_for, message_of
 from .output import note
 
 if TYPE_CHECKING:
-    from ..topics.store import Store
+    from ..sql.sources import TableTopic
 
 _WORDS = re.findall(
     r"\S+",
@@ -36,10 +36,24 @@ To leave:                           quit, or Ctrl-D"""
 _MOST_LINES = 1000
 
 
+class Queried(Protocol):
+    """A store, as far as the prompt needs it."""
+
+    @property
+    def path(self) -> str:
+        """Where it is."""
+
+    def topics(self) -> list[str]:
+        """The names of all topics."""
+
+    def topic(self, name: str) -> TableTopic:
+        """One of them."""
+
+
 class Prompt:
     """Asks for queries and runs them."""
 
-    def __init__(self, store: Store, run: Callable[[str], object]) -> None:
+    def __init__(self, store: Queried, run: Callable[[str], object]) -> None:
         self._store = store
         self._run = run
         self._offered: list[str] = []

@@ -9,7 +9,7 @@ import typer
 from ..topics.queues.redrive import redrive as put_back
 from .completion import complete_group, complete_topic
 from .fitting import Column
-from .options import Data, Output, Topic
+from .options import DirectoryData, Output, Topic
 from .output import Output as Printer
 from .output import OutputFormat, note
 from .places import open_store
@@ -18,7 +18,7 @@ from .progress import ProgressBar
 
 def redrive(
     topic: Topic,
-    data: Data,
+    data: DirectoryData,
     group: Annotated[
         str | None,
         typer.Option(

@@ -26,7 +26,7 @@ from ..topics.names import TOPICS, partition_name
 from ..topics.settings import log_config
 from .codes import CORRUPT
 from .fitting import Column
-from .options import LogDir, MaybeData, MaybeTopic, Output, Partitions
+from .options import LogDir, MaybeDirectoryData, MaybeTopic, Output, Partitions
 from .output import Output as Printer
 from .output import OutputFormat, note
 from .overlay import Overlay
@@ -43,7 +43,7 @@ _COLUMNS = [
 
 def repair(
     topic: MaybeTopic = None,
-    data: MaybeData = None,
+    data: MaybeDirectoryData = None,
     log: LogDir = None,
     partition: Partitions = None,
     apply: Annotated[

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import Data, read_as
+from ..addresses import is_address
+from . import garbage
+from .options import read_as
 from .places import check_directory
 
 if TYPE_CHECKING:
@@ -37,7 +39,17 @@ class _JsonLines(logging.Formatter):
 
 
 def serve(
-    data: Data,
+    data: Annotated[
+        str,
+        typer.Option(
+            "--data",
+            "-d",
+            envvar="SAWLOG_DATA",
+            show_envvar=True,
+            metavar="DIR|URL",
+            help="The store: a directory, or an address such as s3://bucket/store.",
+        ),
+    ],
     listen: Annotated[
         str | None,
         typer.Option("--listen", "-l", metavar="HOST:PORT", help="Where to listen.  [default: 127.0.0.1:9092]"),
@@ -75,18 +87,21 @@ def serve(
     """Serve the store to Kafka clients, in any language, until SIGTERM or Ctrl-C.
 
     The store is created if the directory is missing or empty. Other processes can go on using it: Spark, `sawlog read`,
-    a Python program. A flag overrides the file.
+    a Python program. A store on object storage can be served by several brokers at once, and clients use them all. A
+    flag overrides the file.
 
     \b
     Examples:
       sawlog serve -d data
       sawlog serve -d data --listen 127.0.0.1:9092 --partitions 4 --metrics 127.0.0.1:9644
       sawlog serve -d data --config broker.toml
+      sawlog serve -d s3://bucket/store --listen 10.0.0.7:9092
       sawlog serve -d data --set max_request_bytes=200000000
     """
     from ..broker.serving import serve as run
 
-    check_directory(data)
+    if not is_address(data):
+        check_directory(Path(data))
     flags = (
         ("--listen", "listen", listen),
         ("--advertise", "advertise", advertise),
@@ -100,6 +115,7 @@ def serve(
     began_s = time.monotonic()
 
     def ready(broker: Broker, watched: Address | None) -> None:
+        garbage.look_as_usual()
         _greet(broker, watched)
         say(f"started in {(time.monotonic() - began_s) * 1000:.0f} ms; Ctrl-C stops it")
 
@@ -151,6 +167,19 @@ def _greet(broker: Broker, watched: Address | None) -> None:
         print(f"recovered {broker.recovered} partitions that were not closed cleanly", flush=True)
     if watched is not None:
         print(f"metrics on http://{watched}/metrics", flush=True)
+    _greet_security(broker)
     told = broker.server.advertised
     if told != broker.listening:
         print(f"clients are told to connect to {told}", flush=True)
+
+
+def _greet_security(broker: Broker) -> None:
+    """Print whether connections are encrypted, and how clients authenticate."""
+    guard = broker.guard
+    if guard.tls is not None:
+        wanted = ", with certificates of clients" if guard.tls.requires_certificate else ""
+        print(f"TLS with {broker.config.tls_certificate}{wanted}", flush=True)
+    if guard.mechanisms:
+        print(f"clients authenticate with {', '.join(guard.mechanisms)}", flush=True)
+        if not guard.users.names:
+            print("there are no users yet; `sawlog user add NAME` adds one", flush=True)

@@ -16,12 +16,13 @@ from .fitting import Column
 from .options import Data, Output
 from .output import Output as Printer
 from .output import OutputFormat, Row
-from .places import open_store
+from .places import open_any
 from .read import IsolationLevel, IsolationOption
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ..objects.store import ObjectStore
     from ..topics.store import Store
 
 
@@ -67,7 +68,7 @@ def sql(
       sawlog sql -d data
     """
     schemas = _schemas(schema)
-    with open_store(data) as store:
+    with open_any(data) as store:
         if query is None and sys.stdin.isatty():
             from .prompt import Prompt
 
@@ -87,7 +88,11 @@ def _schemas(given: list[str] | None) -> dict[str, str | None]:
 
 
 def _run(
-    store: Store, query: str, schemas: dict[str, str | None], isolation: IsolationLevel, output: OutputFormat
+    store: Store | ObjectStore,
+    query: str,
+    schemas: dict[str, str | None],
+    isolation: IsolationLevel,
+    output: OutputFormat,
 ) -> None:
     with ExitStack() as last:
         batches = last.enter_context(store.sql_reader(query, schemas=schemas, isolation=isolation.value))

@@ -28,14 +28,14 @@ from ..batch.header import (
     Rows,
     new_rows,
 )
-from ..errors import CorruptBatch
+from ..errors import CorruptBatch, RemoteUnavailable
 from .drawing import NoPlot, Plot, check_plot, show_charts, terminal_columns
 from .fitting import Column
 from .offsets import Span, parse, resolve
 from .options import BrokerAt, LogDir, MaybeData, MaybeTopic, Output, Partitions, read_as
 from .output import Output as Printer
 from .output import OutputFormat, note
-from .places import NamedLog, reading
+from .places import NamedLog, note_remote, reading
 from .plot import BarChart, Chart, TimeChart, columns_wanted
 from .stores import SomeLog
 from .units import brief_time, shown_count, shown_size, shown_time
@@ -100,6 +100,7 @@ def stats(
     with reading(data, log, topic, partition, broker) as opened:
         tallies = [_tally(place, span) for place in opened.places]
         rows = [_row(each) for each in tallies]
+        note_remote(opened.places)
     rate = _rate(tallies, _FILE_STEPS if plot is not None else columns_wanted(terminal_columns()), topic)
     if output in (OutputFormat.JSON, OutputFormat.NDJSON):
         printer.item({"partitions": rows, "rate": _rate_rows(rate)})
@@ -115,6 +116,10 @@ def _tally(place: NamedLog[SomeLog], span: Span) -> Tally:
     while start < end:
         try:
             fetched = place.log.fetch(start, _FETCH_BYTES, isolation="uncommitted")
+        except RemoteUnavailable as error:
+            note(f"{place.name}: not counted: {error}")
+            start = max(getattr(place.log, "local_offset", end), start + 1)
+            continue
         except CorruptBatch as error:
             note(f"{place.name}: {error}")
             if error.next_offset is None or error.next_offset <= start:

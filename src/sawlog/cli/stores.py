@@ -17,6 +17,8 @@ from ..topics.keywords import TopicChanges, TopicSettings
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ..broker.security.acls import Binding, Filter
+    from ..broker.security.scram import Salted
     from ..isolation import Isolation
 
 #: A partition: its topic and its number.
@@ -217,6 +219,19 @@ class SomeGroups(Protocol):
         """Delete a group."""
 
 
+class SomeUsers(Protocol):
+    """The users of a broker."""
+
+    def list(self) -> dict[str, dict[str, int]]:
+        """Their names, with the iterations of each mechanism."""
+
+    def put(self, name: str, salted: Sequence[Salted], /) -> None:
+        """Add a user, or replace its passwords."""
+
+    def delete(self, name: str, /) -> None:
+        """Delete a user."""
+
+
 class SomeStore(Protocol):
     """Topics and groups."""
 
@@ -242,3 +257,16 @@ class SomeStore(Protocol):
 
     def delete_topic(self, name: str, /) -> None:
         """Delete a topic."""
+
+
+class SomeAcls(Protocol):
+    """The access control rules of a broker."""
+
+    def find(self, wanted: Filter, /) -> list[Binding]:
+        """Those that match, in order."""
+
+    def add(self, bindings: Iterable[Binding], /) -> None:
+        """Add rules."""
+
+    def delete(self, filters: Sequence[Filter], /) -> list[list[Binding]]:
+        """Delete rules; what each filter matched."""

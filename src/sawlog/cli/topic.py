@@ -147,6 +147,11 @@ def describe(name: Topic, data: MaybeData = None, broker: BrokerAt = None, outpu
     printer.item({**about, **found.settings}, columns)
     printer.line()
     printer.rows(rows, _PARTITION_COLUMNS)
+    for row in found.rows:
+        local = getattr(row, "local_offset", 0)
+        if row.lowest_offset < local:
+            which = f"offsets {row.lowest_offset} to {local - 1} ({shown_size(getattr(row, 'remote_bytes', 0))})"
+            note(f"partition {row.partition}: {which} are only in the replica")
 
 
 @topics.command(cls=Command)

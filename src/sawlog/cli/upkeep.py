@@ -7,20 +7,22 @@ from typing import Any
 import typer
 
 from ..log.maintain.upkeep import UpkeepReport
+from .address import Address
 from .codes import CORRUPT
 from .fitting import Column
 from .options import Data, MaybeTopic, Output
 from .output import Output as Printer
 from .output import OutputFormat, note
-from .places import open_store
+from .places import open_any
 
-_ACTIONS = ("retention", "compaction", "merge", "recompression", "scrub")
+_ACTIONS = ("retention", "compaction", "merge", "recompression", "scrub", "tiering")
 
 
 def upkeep(data: Data, topic: MaybeTopic = None, output: Output = OutputFormat.TABLE) -> None:
     """Run retention, compaction, merging, recompression and scrubbing now, as the topics' settings say.
 
-    A running writer does this periodically. A partition that another process is writing to is skipped. Exits with 4 if
+    What the replica has is removed here, if local.retention.ms or local.retention.bytes say so. A running writer does
+    all this periodically. A partition that another process is writing to is skipped. Exits with 4 if
     scrubbing finds damage.
 
     \b
@@ -30,10 +32,12 @@ def upkeep(data: Data, topic: MaybeTopic = None, output: Output = OutputFormat.T
     """
     rows: list[dict[str, Any]] = []
     damage: list[str] = []
-    with open_store(data, "w") as store:
-        for one in [store.topic(topic)] if topic is not None else list(store):
+    with open_any(data, "w") as store:
+        names = [topic] if topic is not None else store.topics()
+        for name in names:
+            one = store.topic(name)
             reports = one.upkeep()
-            if len(reports) < one.partitions:
+            if not isinstance(data, Address) and len(reports) < one.partitions:
                 left = one.partitions - len(reports)
                 note(f"{one.name}: skipped {left} of {one.partitions} partitions: another process is writing to them")
             rows += [_row(one.name, report) for report in reports if report or output is not OutputFormat.TABLE]

@@ -88,7 +88,7 @@ def _take(log: Log, chunk: Chunk, *, new: bool) -> int:
 
 def _is_worth_sealing(log: Log, timestamp: int) -> bool:
     """Whether a segment of ours should begin where a Kafka segment does: for its size, or for retention."""
-    active, age = log.segment_set.active, log.config.segment_age_ms
+    active, age = log.engine.segment_set.active, log.config.segment_age_ms
     first = active.index.first_timestamp
     return active.size >= _SEAL_BYTES or (age is not None and first >= 0 and timestamp - first > age)
 

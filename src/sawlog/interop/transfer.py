@@ -214,7 +214,7 @@ def _import_one(place: Place, source: ForeignLog, log: Log, job: ImportJob, resu
 
 def _prepare(source: ForeignLog, log: Log, resume: bool) -> None:
     """Check that the log is a beginning of the source; an empty log begins where the source does."""
-    with log.hold():  # as its writer: an import that was killed may have left more than is visible
+    with log.engine.hold():  # as its writer: an import that was killed may have left more than is visible
         pass
     lowest, following = log.lowest_offset, log.next_offset
     first = source.lowest_offset

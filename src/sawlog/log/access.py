@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from os import PathLike
 
 from .. import background
+from ..addresses import refuse_address
 from ..config import LogConfig
 from ..errors import CorruptFile, InvalidConfig, LogClosed, LogNotFound, ReadOnlyLog, StorageError
 from ..storage import Directory, FileDirectory
@@ -26,6 +27,7 @@ from .files.names import LOCK, STORE, file_name, is_ours, segment_base
 from .maintain.findings import RecoveryReport
 from .maintain.recovery import recover
 from .read.reader import Reader
+from .read.remote import RemoteSource
 from .segment.followed import FollowedSet
 from .segment.segments import SegmentSet
 from .write.appender import Appender
@@ -40,18 +42,24 @@ Path = str | PathLike[str] | Directory
 TopicPartition = tuple[str | None, int]
 
 
-def open_to_write(path: Path, config: LogConfig, place: TopicPartition) -> Access:
+def open_to_write(path: Path, config: LogConfig, place: TopicPartition, remote: RemoteSource | None = None) -> Access:
     """Open a log as its writer; create it if it does not exist."""
     with ExitStack() as undo:
         directory = _directory(path, undo, create=True)
         _refuse_store(directory)
         appender, report = become_writer(directory, config)
         undo.pop_all()
-    return Access(directory, config, appender.segments, appender, report, place)
+    return Access(directory, config, appender.segments, appender, report, place, remote=remote)
 
 
 def open_to_read(
-    path: Path, config: LogConfig, place: TopicPartition, *, locks_late: bool, note: bytes = b""
+    path: Path,
+    config: LogConfig,
+    place: TopicPartition,
+    *,
+    locks_late: bool,
+    note: bytes = b"",
+    remote: RemoteSource | None = None,
 ) -> Access:
     """Open a log as a reader; with `locks_late` it becomes the writer when it first writes, and leaves the note in the
     lock's file."""
@@ -66,7 +74,8 @@ def open_to_read(
         if not segments.all:
             raise LogNotFound(errno.ENOENT, f"no log in {directory.path}: the directory holds no segment")
         undo.pop_all()
-    return Access(directory, config, segments, None, RecoveryReport(), place, locks_late=locks_late, note=note)
+    report = RecoveryReport()
+    return Access(directory, config, segments, None, report, place, locks_late=locks_late, note=note, remote=remote)
 
 
 def create(path: Path, config: LogConfig, leader_epoch: int = 0) -> None:
@@ -90,7 +99,7 @@ def become_writer(directory: Directory, config: LogConfig, note: bytes = b"") ->
         held = take_lock(directory, note)
         undo.callback(held.release)
         found = recover(directory, config)
-        segments = SegmentSet.of(directory, config, found.segments, found.lowest_offset, found.epochs)
+        segments = SegmentSet.of(directory, config, found.segments, found.lowest_offset, found.epochs, found.remote)
         appender = Appender(directory, config, segments, found.producers, held, lent=note == UPKEEP_NOTE)
         undo.callback(appender.marks.visible.close)
         appender.history.take_over(clean=found.report.clean, in_order=found.epochs_in_order, stored=found.epochs_stored)
@@ -112,6 +121,7 @@ class Access:
         *,
         locks_late: bool = False,
         note: bytes = b"",
+        remote: RemoteSource | None = None,
     ) -> None:
         self.directory = directory
         self.config = config
@@ -120,11 +130,15 @@ class Access:
         self.appender = appender
         self.closed = False
         self._place = place
+        #: Where its replica is found.
+        self.remote = remote
         self.reader = self._reader_of(segments)
         self.loops = Loops()
         self._watchers: tuple[Callable[[], None], ...] = ()
-        #: Whether the background looks at the log for them: it goes on when the last of them has stopped.
-        self._looks = False
+        #: Whether somebody has watched, and what looks at the log for them while others may write it. It goes on when
+        #: the last of them has stopped.
+        self._is_watched = False
+        self._looking: background.Task | None = None
         #: The end and its epoch when they were last looked at for those who watch.
         self._seen: tuple[int, int] | None = None
         #: What opening found and did.
@@ -139,7 +153,7 @@ class Access:
             in_children(self)
 
     def _reader_of(self, segments: SegmentSet) -> Reader:
-        return Reader(segments, self.config, lambda: not self.closed, self._place)
+        return Reader(segments, self.config, lambda: not self.closed, self._place, self.remote)
 
     def after_fork(self) -> None:
         """In a forked child: the parent continues to write, and this reads like another process. What the parent knew
@@ -148,7 +162,7 @@ class Access:
             return
         self._inherited, self.appender = True, None
         self.loops = Loops()
-        self._watchers = ()
+        self._watchers, self._is_watched, self._looking = (), False, None
         self._use(FollowedSet(self.directory, self.config, late=True))
 
     # --- who may do what
@@ -198,6 +212,7 @@ class Access:
                 try:
                     self._use(appender.segments)
                     self.appender = appender
+                    self._look_if_needed()
                     in_children(self)
                     on_lock()
                     appender.begin()
@@ -214,6 +229,7 @@ class Access:
         before = self.segments
         self._use(FollowedSet(self.directory, self.config))
         self.appender = None
+        self._look_if_needed()
         before.continue_in(self.segments)
 
     def lend_to_upkeep(self) -> None:
@@ -227,15 +243,24 @@ class Access:
         with self._locking:
             self._watchers = (*self._watchers, call)
             self.segments.tell(self._moved)
-            if not self._looks:
-                self._looks = True
-                background.every(_LOOK_S, self._look)
+            self._is_watched = True
+            self._look_if_needed()
 
         def stop() -> None:
             with self._locking:
                 self._watchers = tuple(each for each in self._watchers if each is not call)
 
         return stop
+
+    def _look_if_needed(self) -> None:
+        """Look at the log from time to time for those who watch it, except as its writer, who is told. (With four
+        partitions, looking that could find nothing woke up two threads of a broker 400 times a second.)"""
+        needed = self._is_watched and self.appender is None and not self.closed
+        if needed and self._looking is None:
+            self._looking = background.every(_LOOK_S, self._look)
+        elif not needed and self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
 
     def _moved(self) -> None:
         for call in self._watchers:
@@ -262,6 +287,12 @@ class Access:
             self._moved()
 
     # --- releasing and closing
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether this process holds the writer's lock."""
+        appender = self.appender
+        return appender is not None and not self.closed and appender.held.held
 
     @property
     def is_busy(self) -> bool:
@@ -309,6 +340,7 @@ class Access:
     def _let_go(self) -> None:
         """Release everything, also if an interrupt has prevented the appender from closing cleanly."""
         self.closed = True
+        self._look_if_needed()
         if self.appender is not None:
             self.appender.abandon()
         else:
@@ -338,6 +370,7 @@ class Access:
 def _directory(path: Path, undo: ExitStack, *, create: bool) -> Directory:
     """The directory to work in; one that is opened here is closed by `undo`."""
     if isinstance(path, (str, PathLike)):
+        refuse_address(path, 'use sawlog.open("{address}"), which has topics; a single log is always in a directory')
         made: Directory = FileDirectory(path, create=create)
         undo.callback(made.close)
     else:

@@ -18,12 +18,11 @@ batch is visible completely or not at all; what was acknowledged under a policy 
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from operator import index
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..batch import kernel
 from ..batch.build import NOBODY, Producer
@@ -33,33 +32,32 @@ from ..batch.kernel import Record
 from ..clock import milliseconds
 from ..closing import Closing
 from ..config import DAY_MS, MAX_OFFSET, LogConfig, UpkeepConfig, whole_number
-from ..display import counted, html_page, records_html, shown_soon, size_text
-from ..errors import CorruptFile, InvalidConfig, InvalidRecordType, LogClosed, RecordRemoved, SawlogError
+from ..display import counted, size_text
+from ..errors import CorruptFile, InvalidConfig, InvalidRecordType, LogClosed, SawlogError
 from ..isolation import Isolation, is_committed
+from ..renamed import renamed
 from ..storage import Directory, MemoryDirectory
-from ..typed.log import TypedLog
-from ..typed.places import Sink
-from ..typed.serializer import MetadataSerializer, RawHeaders, Serializer
-from ..typed.views import typed_log
 from . import access
 from .access import Access
+from .engine import Engine
+from .face import LogFace
 from .files import checkpoint
-from .files.locking import is_wanted, note_in, want
 from .files.producers import OpenTransaction
-from .maintain import compaction, retention, upkeep
+from .maintain import compaction, retention, tiering, upkeep
 from .maintain import trimming as truncation
 from .maintain.compaction import CompactionReport
 from .maintain.recovery import RecoveryReport
 from .maintain.retention import RetentionReport
+from .maintain.tiering import Shipped
 from .maintain.upkeep import MergeReport, RecompressionReport, ScrubReport, UpkeepReport
-from .read.last import last_record, to_show
+from .read.last import last_record
 from .read.pages import Fetched
 from .read.reader import ARROW_ROWS, Reader
+from .read.remote import RemoteSource
 from .read.verify import VerifyReport, verify
 from .segment.segments import SegmentSet
-from .write import adopting, incoming, keeping, markers
+from .write import incoming, keeping, markers
 from .write import streams as streaming
-from .write.adopting import Numbered
 from .write.appender import Appender
 from .write.producers import ProducerInfo
 from .write.tables import append_table
@@ -68,9 +66,35 @@ from .write.writer import BATCH_BYTES, Writer
 if TYPE_CHECKING:
     import pyarrow as pa
 
-V = TypeVar("V")
-K = TypeVar("K")
-M = TypeVar("M")
+#: Names of before 0.3.
+_RENAMED = {
+    name: f"engine.{name}"
+    for name in (
+        "adopt_file",
+        "check_batches",
+        "check_file",
+        "claim",
+        "cursors",
+        "end_upkeep",
+        "fail",
+        "following",
+        "held_lock",
+        "hold",
+        "is_busy",
+        "is_free",
+        "leave_note",
+        "lend_to_upkeep",
+        "lock_note",
+        "number_file",
+        "place_batches",
+        "place_many",
+        "release",
+        "segment_set",
+        "unclaim",
+        "want_lock",
+        "wanted",
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +109,22 @@ class SegmentInfo:
     path: str
 
 
-class Log(Closing):
+class Log(LogFace, Closing):
     """One partition's log. Created by `Log.open` or `Log.in_memory`."""
 
     def __init__(self, access: Access, on_lock: Callable[[Log], None] | None = None) -> None:
         self._access = access
         self._on_lock = on_lock
+
+    if not TYPE_CHECKING:  # else type checkers would accept every name
+
+        def __getattr__(self, name: str) -> Any:
+            return renamed(self, name, _RENAMED)
+
+    @property
+    def engine(self) -> Engine:
+        """What topics, transactions and servers need of a log, and those who append and read do not."""
+        return Engine(self._access, self._writable)  # not kept: each would keep the other alive
 
     @property
     def _appender(self) -> Appender | None:
@@ -113,21 +147,24 @@ class Log(Closing):
         topic: str | None = None,
         partition: int = -1,
         note: bytes = b"",
+        remote: RemoteSource | None = None,
     ) -> Log:
         """Open the log in a directory; with mode "w" (the default) create it if it does not exist.
 
         A writer holds the directory's lock until it is closed; a second one gets `DirectoryLocked` immediately. With
         mode "r" nothing is written or locked: it reads next to a running writer and sees what that appends. Mode "a" is
         like "r" until the first write, which takes the lock, leaves the `note` in its file, recovers if necessary,
-        calls `on_lock` with the log, and continues. Records that are read have this `topic` and `partition`.
+        calls `on_lock` with the log, and continues. Records that are read have this `topic` and `partition`. What was
+        removed here is read from `remote`, which a store that has a replica gives.
         """
         config = LogConfig() if config is None else config
         if mode not in ("w", "r", "a"):
             raise InvalidConfig(f'mode must be "w", "r" or "a", not {mode!r}')
         place = topic, partition
         if mode != "w":
-            return cls(access.open_to_read(path, config, place, locks_late=mode == "a", note=note), on_lock)
-        made = cls(access.open_to_write(path, config, place), on_lock)
+            late = mode == "a"
+            return cls(access.open_to_read(path, config, place, locks_late=late, note=note, remote=remote), on_lock)
+        made = cls(access.open_to_write(path, config, place, remote), on_lock)
         with ExitStack() as undo:
             undo.callback(made.close)
             made._call_on_lock()
@@ -156,63 +193,11 @@ class Log(Closing):
         """Close the log and delete it: all its files, and the directory if it contains nothing else."""
         self._access.remove(self._writable())
 
-    def release(self) -> None:
-        """Release the writer's lock cleanly and keep reading; the next write takes it again. Open writers of this log
-        are closed. Only for a log that was opened with mode "a"."""
-        self._access.release()
-
     def appending(self) -> AbstractContextManager[int]:
         """As `hold`; and everything that is appended inside is one append: readers see all of it when the block ends,
         and if the block raises nothing of it is kept. An append inside does not wait for the disk; the end of the block
         does what the durability policy requires. Returns the offset that the first record gets."""
         return self._writable().settled_appending()
-
-    @contextmanager
-    def hold(self) -> Iterator[None]:
-        """Prevent others from appending, truncating or trimming while this is held; the holder may. Takes the lock if
-        necessary. For a short time, and not around upkeep: `compact` and similar calls refuse to run inside."""
-        appender = self._writable()
-        with appender.lock:
-            appender.check_open()
-            yield
-
-    def lend_to_upkeep(self) -> None:
-        """Before the first write of a log that was opened with mode "a": other writers wait until this one is released
-        or closed, instead of being refused. For work that ends soon."""
-        self._access.lend_to_upkeep()
-
-    @property
-    def lock_note(self) -> bytes:
-        """What the process that holds the writer's lock, or held it last, has left in the lock's file for others."""
-        return note_in(self._access.directory)
-
-    def leave_note(self, note: bytes) -> None:
-        """Replace the note in the lock's file. It is for information: if it cannot be written, the old one may stay."""
-        self._writable().held.leave(note)
-
-    @property
-    def wanted(self) -> bool:
-        """Whether a writer waits for the lock."""
-        return is_wanted(self._access.directory)
-
-    def want_lock(self) -> None:
-        """Ask the process that holds the writer's lock to release it: upkeep does so, and a store whose topics have
-        locked it."""
-        want(self._access.directory)
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether this process should keep the writer's lock for now: a writer is open, an append or upkeep runs."""
-        return self._access.is_busy
-
-    def end_upkeep(self) -> None:
-        """Stop upkeep that is running in another thread (it raises `LogClosed` there)."""
-        if self._access.appender is not None:
-            self._access.appender.upkeep.cancel()
-
-    def fail(self, error: BaseException) -> None:
-        """End writing because of an external failure: appends raise `LogFailed`, reads still work."""
-        self._writable().commit.fail(error)
 
     def __repr__(self) -> str:
         if self._access.closed:
@@ -222,10 +207,6 @@ class Log(Closing):
             return f"<Log {self.path} offsets {self.lowest_offset}..{self.next_offset}, {size}>"
         except SawlogError as error:
             return f"<Log {self.path}: {error}>"
-
-    def _repr_html_(self) -> str:
-        """For notebooks: offsets, size and the last records. Returns soon, also if somebody holds a lock."""
-        return shown_soon(self, lambda: html_page(repr(self), records_html(to_show(self))))
 
     # --- properties
 
@@ -265,26 +246,39 @@ class Log(Closing):
         return self._access.closed
 
     @property
+    def current(self) -> bool:
+        """Whether it sees at once what other processes write: a log always does."""
+        return True
+
+    @property
     def locked(self) -> bool:
         """Whether this process currently holds the writer's lock of this log."""
-        access = self._access
-        return access.appender is not None and not access.closed and access.appender.held.held
-
-    @property
-    def is_free(self) -> bool:
-        """Whether no other thread is appending at this moment: a stream can take long."""
-        appender = self._access.appender
-        return appender is None or appender.is_free
-
-    @property
-    def held_lock(self) -> object | None:
-        """The writer's lock, if this process holds it: another object each time it is taken."""
-        return self._access.appender.held if self._access.appender is not None and self.locked else None
+        return self._access.is_locked
 
     @property
     def lowest_offset(self) -> int:
         """The first offset (in an empty log: the offset that the first record would have)."""
-        return self._known_segments().lowest_offset
+        segments = self._known_segments()
+        return segments.lowest_offset if segments.remote is None else self._access.reader.lowest_offset
+
+    @property
+    def local_offset(self) -> int:
+        """The first offset that is stored here. What is between `lowest_offset` and this is only in the replica, and
+        read from there: see docs/replicas.md."""
+        if self._access.appender is None:
+            self._access.segments.refresh()
+        return self._access.segments.lowest_offset
+
+    @property
+    def is_tiered(self) -> bool:
+        """Whether a part of it is only in the replica, as far as it is known here: reading that may take long."""
+        return self._access.segments.remote is not None
+
+    @property
+    def remote_bytes(self) -> int:
+        """Bytes of the batches that are only in the replica, as far as it is known without asking it."""
+        segments = self._known_segments()
+        return 0 if segments.remote is None else sum(run.size_bytes for run in segments.remote.below(self.local_offset))
 
     def _known_segments(self) -> SegmentSet:
         """The segments as last read; in a forked child, that may be never."""
@@ -348,7 +342,7 @@ class Log(Closing):
         except CorruptFile:
             saved = None
         # Of two files that were written at different moments, the older is used.
-        return self.lowest_offset if saved is None else min(saved.durable_offset, self.visible_offset)
+        return self.local_offset if saved is None else min(saved.durable_offset, self.visible_offset)
 
     @property
     def durable_lag_bytes(self) -> int:
@@ -390,15 +384,9 @@ class Log(Closing):
             self._access.segments.refresh()
         return self._access.segments.position(committed=is_committed(isolation))
 
-    def __len__(self) -> int:
-        return self.visible_offset - self.lowest_offset
-
-    def __bool__(self) -> bool:
-        return True  # an empty log is still a log: `if log:` checks for None
-
     @property
     def size_bytes(self) -> int:
-        """Bytes of all batches."""
+        """Bytes of all batches that are stored here."""
         return self._known_segments().size_bytes
 
     @property
@@ -408,12 +396,6 @@ class Log(Closing):
             SegmentInfo(each.base_offset, each.next_offset, each.size, each.sealed, each.is_loaded, each.path)
             for each in self._known_segments().all
         )
-
-    @property
-    def segment_set(self) -> SegmentSet:
-        """The current segments, for code of this package that plans how to read them."""
-        self._readable().segments.refresh()
-        return self._access.segments
 
     # --- appending
 
@@ -461,10 +443,6 @@ class Log(Closing):
         appender.settle(placed.stop)
         return placed
 
-    def place_many(self, records: Iterable[GivenRecord], expect_offset: int | None = None) -> range:
-        """As `append_many`, without waiting for the disk: see `when_settled`."""
-        return (self._access.appender or self._writable()).place_many(records, expect_offset)
-
     def append_arrow(self, table: GivenTable, expect_offset: int | None = None) -> range:
         """Append the rows of an Arrow table: `value`, and optionally `key`, `timestamp`, `headers`.
 
@@ -494,43 +472,7 @@ class Log(Closing):
         """
         if not isinstance(raw, (bytes, bytearray, memoryview)):
             raise InvalidRecordType(f"append_batches expects encoded batches as bytes, not {type(raw).__name__}")
-        return self.place_batches(bytearray(raw), trusted=trusted, wait=wait, expect_offset=expect_offset)
-
-    def place_batches(
-        self,
-        raw: bytearray | memoryview,
-        *,
-        trusted: bool = True,
-        wait: bool = True,
-        expect_offset: int | None = None,
-    ) -> range:
-        """As `append_batches`, for a buffer that the caller no longer uses."""
-        appender = self._access.appender or self._writable()
-        placed = incoming.place(appender, memoryview(raw), trusted=trusted, expect_offset=expect_offset)
-        if wait:
-            appender.settle(placed.stop)
-        return placed
-
-    def check_batches(self, raw: bytes | bytearray | memoryview) -> None:
-        """Raise what `place_batches` would raise because of the batches themselves: structure, checksums, and whether
-        each fits into a segment."""
-        self._writable().check_sizes(incoming.checked_rows(memoryview(raw)))
-
-    def number_file(self, directory: Directory, name: str, offset: int) -> Numbered | None:
-        """Give finished batches in a file elsewhere the offsets from `offset` on; then `sync` what is returned, which
-        any thread may do, and `adopt_file`. None if the file cannot become a segment of this log. The caller holds the
-        log: nobody may append meanwhile."""
-        return adopting.number(self._writable(), directory, name, offset)
-
-    def check_file(self, directory: Directory, name: str) -> int:
-        """The number of offsets of the finished batches in a file; raises what would prevent them from being placed, as
-        far as their headers show it."""
-        return adopting.check(self._writable(), directory, name)
-
-    def adopt_file(self, file: Numbered) -> range | None:
-        """Make a numbered file the next segment, without copying it, and return its offsets. It keeps its other name,
-        and nobody may change it. None if the disk gives no file a second name. Within `appending`, or alone."""
-        return adopting.adopt(self._writable(), file)
+        return self.engine.place_batches(bytearray(raw), trusted=trusted, wait=wait, expect_offset=expect_offset)
 
     def append_marker(
         self, producer_id: int, epoch: int, *, commit: bool, coordinator_epoch: int = 0, wait: bool = True
@@ -576,15 +518,6 @@ class Log(Closing):
         if wait:
             appender.settle(offset)
         return passed
-
-    def claim(self, size_bytes: int) -> None:
-        """Make sure that there is space on the disk for that many bytes of batches, or raise `StorageFull`; the space
-        is reserved until they are appended or `unclaim` is called, as far as the file system can do that."""
-        self._writable().active.claim(size_bytes)
-
-    def unclaim(self) -> None:
-        """Release what was claimed and is not needed."""
-        self._writable().active.unclaim()
 
     def append_stream(
         self,
@@ -659,6 +592,9 @@ class Log(Closing):
     def _readable(self) -> Reader:
         return self._access.readable()
 
+    def _last(self) -> Record | None:
+        return last_record(self._readable())
+
     # Who reads with isolation "committed" sees nothing from the last stable offset on, and no record of an aborted
     # transaction; with "uncommitted", everything that is visible. Markers are records for nobody. In a log without
     # transactions there is no difference.
@@ -668,46 +604,6 @@ class Log(Closing):
         if self._access.closed:
             raise LogClosed(f"the log {self.path} is closed")
         return self._access.reader.read(offset, isolation == "committed" or is_committed(isolation))
-
-    @overload
-    def __getitem__(self, which: int) -> Record: ...
-
-    @overload
-    def __getitem__(self, which: slice) -> list[Record]: ...
-
-    def __getitem__(self, which: int | slice) -> Record | list[Record]:
-        """`log[offset]`; `log[-1]` is the last record, `log[-2]` the one at the offset 2 before the end; `log[a:b]` is
-        a list of those with a <= offset < b."""
-        if isinstance(which, slice):
-            if which.step not in (None, 1):
-                raise InvalidRecordType("a slice of a log cannot have a step")
-            return list(self._slice(which.start, which.stop))
-        which = whole_number(which)
-        try:
-            return self.read(which if which >= 0 else self.last_stable_offset + which)
-        except RecordRemoved:
-            if which == -1 and (found := last_record(self._readable())) is not None:
-                return found
-            raise
-
-    def _slice(self, start: int | None, stop: int | None) -> Iterator[Record]:
-        lowest, end = self.lowest_offset, self.last_stable_offset
-        start = lowest if start is None else start + end if start < 0 else start
-        stop = end if stop is None else stop + end if stop < 0 else stop
-        return self.scan(min(max(start, lowest), end), max(stop, 0))
-
-    def __iter__(self) -> Iterator[Record]:
-        return self.scan()
-
-    def __contains__(self, offset: object) -> bool:
-        """`5 in log`: whether there is a record at this offset."""
-        if isinstance(offset, bool) or not isinstance(offset, SupportsIndex):
-            raise InvalidRecordType(f"`in` expects an offset, not {type(offset).__name__}")
-        try:
-            self.read(index(offset))
-        except LookupError:
-            return False
-        return True
 
     def scan(
         self,
@@ -719,13 +615,6 @@ class Log(Closing):
     ) -> Iterator[Record]:
         """The records with start <= offset < end, in order, as of now; by default all of them."""
         return self._readable().scan(start, end, max_bytes, committed=is_committed(isolation))
-
-    def cursors(
-        self, start: int | None = None, end: int | None = None, *, isolation: Isolation = "committed"
-    ) -> Iterator[kernel.RecordCursor]:
-        """As `scan`, for code that passes records on: cursors to iterate over one after the other. Each knows the
-        offset after the last record that it returned (`next_offset`), and another thread may `stop` it."""
-        return self._readable().cursors(start, end, committed=is_committed(isolation))
 
     def scan_arrow(
         self,
@@ -781,13 +670,6 @@ class Log(Closing):
         with the end of the leader epoch, if the log was truncated below what was returned."""
         return self._readable().follow(start, timeout, committed=is_committed(isolation))
 
-    def following(
-        self, start: int | None = None, *, isolation: Isolation = "committed"
-    ) -> Iterator[kernel.RecordCursor | None]:
-        """As `follow`, for code that waits elsewhere (`watch`): cursors to iterate over one after the other, and None
-        where there is nothing new at the moment. Ends when the log is closed."""
-        return self._readable().following(start, committed=is_committed(isolation))
-
     def offset_at(self, timestamp: int | datetime) -> int:
         """The first offset whose record is not older than `timestamp`; `next_offset` if all are."""
         found = whole_number(milliseconds(timestamp), "a timestamp")
@@ -796,46 +678,6 @@ class Log(Closing):
     def newest(self) -> tuple[int, int] | None:
         """Offset and timestamp of the record with the largest timestamp, the first of them; None if there is none."""
         return self._readable().newest()
-
-    # --- as objects
-
-    @overload
-    def typed(self, value: Serializer[V], *, errors_to: Sink | None = None) -> TypedLog[V, bytes, RawHeaders]: ...
-
-    @overload
-    def typed(
-        self, value: Serializer[V], *, metadata: MetadataSerializer[M], errors_to: Sink | None = None
-    ) -> TypedLog[V, bytes, M]: ...
-
-    @overload
-    def typed(
-        self, value: Serializer[V], key: Serializer[K], *, errors_to: Sink | None = None
-    ) -> TypedLog[V, K, RawHeaders]: ...
-
-    @overload
-    def typed(
-        self,
-        value: Serializer[V],
-        key: Serializer[K],
-        *,
-        metadata: MetadataSerializer[M],
-        errors_to: Sink | None = None,
-    ) -> TypedLog[V, K, M]: ...
-
-    def typed(
-        self,
-        value: Serializer[Any],
-        key: Serializer[Any] | None = None,
-        *,
-        metadata: MetadataSerializer[Any] | None = None,
-        errors_to: Sink | None = None,
-    ) -> TypedLog[Any, Any, Any]:
-        """A view in which values, keys and metadata are objects: `log.typed(value=JSON(Order), key=Utf8())`.
-
-        A record that does not parse raises `DecodeFailed`, which has the record; or it is copied to `errors_to`,
-        another log or a topic, and skipped.
-        """
-        return typed_log(self, value, key, metadata, errors_to)
 
     # --- upkeep
 
@@ -874,9 +716,16 @@ class Log(Closing):
         """Read every sealed segment and check it; damage is listed in the report, not raised."""
         return upkeep.scrub(self._writable())
 
-    def upkeep(self, config: UpkeepConfig | None = None) -> UpkeepReport:
-        """Do what is due by these settings: retention, compaction, merging, recompression, scrubbing."""
-        return upkeep.upkeep(self._writable(), UpkeepConfig() if config is None else config)
+    def upkeep(self, config: UpkeepConfig | None = None, shipped: Shipped | None = None) -> UpkeepReport:
+        """Do what is due by these settings: retention, compaction, merging, recompression, scrubbing; and remove here
+        what is proven to be in the replica (`shipped`)."""
+        return upkeep.upkeep(self._writable(), UpkeepConfig() if config is None else config, shipped)
+
+    def shipped(self) -> Shipped | None:
+        """What `local_retention_ms` and `local_retention_bytes` would remove here and is proven to be in the replica;
+        None if that is nothing. Asks the replica, so it takes no lock, and may take long."""
+        source, reader = self._access.remote, self._readable()
+        return None if source is None else tiering.shipped(reader.segments, source)
 
     def upkeep_due(self, config: UpkeepConfig | None = None) -> bool:
         """Whether `upkeep` would find something to do; takes no lock and writes nothing."""

@@ -49,12 +49,13 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 
 from ..batch.text import parse_json
-from ..clock import Deadline, Stopwatch
+from ..clock import Stopwatch
 from ..config import DAY_MS, LogConfig
-from ..errors import CorruptBatch, CorruptFile, DirectoryLocked
+from ..errors import CorruptBatch, CorruptFile
 from ..storage import Directory, Lock
 from ..storage.checked import LINE
 from ..storage.forking import forkable
+from ..storage.locks import lock_within
 from .access import Access
 from .files import checkpoint
 from .files.names import LOCK, file_name
@@ -119,7 +120,7 @@ class SharedLog:
         """Wait for the lock and hold it; yields the current log. `DirectoryLocked` if another process keeps it too
         long."""
         with self._mutex:
-            held = self._wait()
+            held = lock_within(self._directory, LOCK, self._patience_s)
             try:
                 log, appender = self._enter(held)
                 before = _state(appender)
@@ -134,14 +135,6 @@ class SharedLog:
         """Close the files. There is nothing to write: everything was durable at the end of its turn."""
         with self._mutex:
             self._let_go()
-
-    def _wait(self) -> Lock:
-        deadline = Deadline(self._patience_s)
-        while True:
-            try:
-                return self._directory.lock(LOCK)
-            except DirectoryLocked as error:
-                deadline.pause(or_raise=error)
 
     # --- the beginning of a turn
 

@@ -15,6 +15,9 @@ with an offset from its start to its end, or `DataLoss`:
     a batch that is damaged                                 `CorruptBatch`
     no permission, no file handles, no such directory       `StorageError`: nothing is known about the records
 
+**What is only in the replica** is planned by the replica (`RemoteLog.plan`), and its slices are read from there. One of
+a file that is removed here meanwhile is read from the current log, which reads the replica.
+
 **A slice has an isolation**, as reading has. If it is "committed", its end is at most the last stable offset at that
 time, so everything in it is decided. It contains what was aborted, as far as this was known without reading batches;
 else its reader looks that up in the log when it meets a batch of a transaction.
@@ -22,6 +25,7 @@ else its reader looks that up in the log when it meets a batch of a transaction.
 
 from __future__ import annotations
 
+import errno
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -31,12 +35,14 @@ from typing import TYPE_CHECKING, Never, Protocol
 from ..batch.header import BASE, COUNT, LAST, LEADER_EPOCH, Rows
 from ..clock import rechecks
 from ..config import LogConfig
-from ..errors import CorruptBatch, DataLoss, OffsetOutOfRange, StorageError
+from ..errors import CorruptBatch, DataLoss, OffsetOutOfRange, RemoteUnavailable, StorageError
 from ..isolation import Isolation, is_committed
 from ..storage import Directory
 from .files.aborted import Aborted
 from .files.names import TXN_INDEX, file_name
 from .log import Log
+from .protocols import PartitionReader, PlannedSlice
+from .read.remote import RemoteSource
 from .segment.batches import Chunk
 from .segment.followed import FollowedSet
 from .segment.segment import Segment
@@ -73,6 +79,16 @@ class Slice:
         """About how many bytes have to be read."""
         return self.end_position - self.start_position
 
+    def joined(self, after: object) -> Slice | None:
+        """This slice and the next one of the same file as one; None if it is not that."""
+        if not isinstance(after, Slice) or (after.name, after.start_offset) != (self.name, self.end_offset):
+            return None
+        aborted = None
+        if self.aborted is not None and after.aborted is not None:
+            aborted = tuple(dict.fromkeys((*self.aborted, *after.aborted)))
+        end_position = max(self.end_position, after.end_position)
+        return replace(self, end_offset=after.end_offset, end_position=end_position, aborted=aborted)
+
 
 def plan(
     log: Log,
@@ -83,7 +99,7 @@ def plan(
     target_bytes: int | None = None,
     max_records: int | None = None,
     isolation: Isolation = "committed",
-) -> list[Slice]:
+) -> list[PlannedSlice]:
     """Slices for all offsets from `start` to `end`, in order; each at most about `target_bytes`, or that many records.
 
     `epoch` is the leader epoch in which `end` was read; without it, the current one. `DataLoss` if the log does not
@@ -94,7 +110,19 @@ def plan(
         return []
     if (last := proven_end(log, epoch, end)) < end:
         raise _cut_off(log.path, max(start, last), end, last)
-    segments = log.segment_set.all
+    known = log.engine.segment_set
+    segments = known.all
+    elsewhere: list[PlannedSlice] = []
+    if known.remote is not None and start < known.lowest_offset:
+        here = min(known.lowest_offset, end)
+        if start < (lowest := log.lowest_offset):
+            raise _dropped(log.path, start, min(lowest, end))
+        elsewhere = log.engine.replica().plan(
+            start, here, target_bytes=target_bytes, max_records=max_records, isolation=isolation
+        )
+        start = here
+        if start >= end:
+            return elsewhere
     if start < segments[0].base_offset:
         raise _dropped(log.path, start, min(segments[0].base_offset, end))
     found: list[Slice] = []
@@ -107,10 +135,10 @@ def plan(
     if limits[-1] < end:
         raise _cut_off(log.path, max(start, limits[-1]), end, limits[-1])
     if not is_committed(isolation):
-        return [replace(each, isolation=isolation) for each in found]
+        return [*elsewhere, *(replace(each, isolation=isolation) for each in found)]
     if (stable := log.last_stable_offset) < end:
         raise OffsetOutOfRange(end, log.lowest_offset, stable, log.path)
-    return _with_aborted(log.segment_set, found)
+    return [*elsewhere, *_with_aborted(log.engine.segment_set, found)]
 
 
 def _with_aborted(segments: SegmentSet, slices: list[Slice]) -> list[Slice]:
@@ -129,7 +157,7 @@ def _with_aborted(segments: SegmentSet, slices: list[Slice]) -> list[Slice]:
         return slices  # files are just being replaced: readers will look it up
 
 
-def proven_end(log: Log, epoch: int, end: int) -> int:
+def proven_end(log: PartitionReader, epoch: int, end: int) -> int:
     """How far the offsets below `end` are still those of a leader epoch: `end`, or where the epoch has ended before.
 
     An earlier end is checked again before it is trusted, because a log may look shorter for a moment while a writer
@@ -215,15 +243,19 @@ def fail(loss: DataLoss) -> Never:
 
 def read(
     directory: Directory,
-    piece: Slice,
+    piece: PlannedSlice,
     config: LogConfig,
     *,
     columns: Sequence[str],
     batch_rows: int,
     lost: Callable[[DataLoss], None] = fail,
+    remote: RemoteSource | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The records of a slice as Arrow batches: all of them, or `DataLoss`. If `lost` is given, it is called instead of
-    raising, and reading continues with what is left of the slice."""
+    raising, and reading continues with what is left of the slice. What is only in the replica is read with `remote`."""
+    if not isinstance(piece, Slice):
+        yield from _elsewhere(directory, piece, columns, batch_rows, lost, remote)
+        return
     reached = piece.start_offset
     try:
         for batch, following in _read_file(directory, piece, config, columns):
@@ -235,7 +267,42 @@ def read(
         pass  # replaced meanwhile, or really damaged: the current log will tell
     if reached < piece.end_offset:
         rest = replace(piece, start_offset=reached)
-        yield from _read_log(directory, rest, config, columns, batch_rows, lost)
+        yield from _read_log(directory, rest, config, columns, batch_rows, lost, remote)
+
+
+def _elsewhere(
+    directory: Directory,
+    piece: PlannedSlice,
+    columns: Sequence[str],
+    batch_rows: int,
+    lost: Callable[[DataLoss], None],
+    remote: RemoteSource | None,
+) -> Iterator[pa.RecordBatch]:
+    """The records of a slice that the replica has planned."""
+    if remote is None:
+        raise RemoteUnavailable(
+            errno.ENOENT, f"offsets from {piece.start_offset} on of {directory.path} are only in the replica"
+        )
+    return remote.open().slices().read(piece, columns=columns, batch_rows=batch_rows, lost=lost)
+
+
+class DirectorySlices:
+    """Reads slices of the partition in a directory, which is closed with it."""
+
+    def __init__(self, directory: Directory, remote: RemoteSource | None = None) -> None:
+        self._directory = directory
+        self._remote = remote
+
+    def read(
+        self, piece: PlannedSlice, *, columns: Sequence[str], batch_rows: int, lost: Callable[[DataLoss], None] = fail
+    ) -> Iterator[pa.RecordBatch]:
+        """As the function `read`."""
+        config, remote = LogConfig(), self._remote
+        return read(self._directory, piece, config, columns=columns, batch_rows=batch_rows, lost=lost, remote=remote)
+
+    def close(self) -> None:
+        """Close the directory."""
+        self._directory.close()
 
 
 class Folding(Protocol):
@@ -250,10 +317,21 @@ class Folding(Protocol):
 
 
 def fold(
-    directory: Directory, piece: Slice, config: LogConfig, into: Folding, *, columns: Sequence[str], batch_rows: int
+    directory: Directory,
+    piece: PlannedSlice,
+    config: LogConfig,
+    into: Folding,
+    *,
+    columns: Sequence[str],
+    batch_rows: int,
+    remote: RemoteSource | None = None,
 ) -> None:
     """Add each record of a slice to `into`, once: from the bytes of its file, or, as `read` does, from the current log
     if the file is not as it was planned. Raises what `read` raises."""
+    if not isinstance(piece, Slice):
+        for batch in _elsewhere(directory, piece, columns, batch_rows, fail, remote):
+            into.add_batch(batch)
+        return
     reached = piece.start_offset
     bounds, most = (piece.start_offset, piece.end_offset), config.max_decompressed_bytes
     try:
@@ -265,7 +343,7 @@ def fold(
         pass  # replaced meanwhile, or really damaged: the current log will tell
     if reached < piece.end_offset:
         rest = replace(piece, start_offset=reached)
-        for batch in _read_log(directory, rest, config, columns, batch_rows, fail):
+        for batch in _read_log(directory, rest, config, columns, batch_rows, fail, remote):
             into.add_batch(batch)
 
 
@@ -276,14 +354,15 @@ def _read_log(
     columns: Sequence[str],
     batch_rows: int,
     lost: Callable[[DataLoss], None],
+    remote: RemoteSource | None,
 ) -> Iterator[pa.RecordBatch]:
     """The records of a slice from the current log.
 
     An epoch's end only ever decreases. So if it is not below the slice's end after everything was read, nothing was
     truncated before or meanwhile.
     """
-    log = Log.open(directory, config, mode="r")
-    segments = log.segment_set
+    log = Log.open(directory, config, mode="r", remote=remote)
+    segments = log.engine.segment_set
     reached, last = piece.start_offset, piece.end_offset
     try:
         for _ in range(_RESTARTS):

@@ -25,6 +25,7 @@ from ..batch import kernel
 from ..batch.header import ATTRIBUTES, BASE, COMPRESSION_MASK, COUNT, LAST, MAX_TIME, POSITION, Rows
 from ..batch.read import MALFORMED, unpack
 from ..errors import CorruptBatch
+from .files.remote import RemotePart, Run
 from .log import Log
 from .segment.segment import Segment
 
@@ -72,11 +73,17 @@ class LogSummary:
         """That of a log, which keeps what it has learned as long as the log exists."""
         return _SUMMARIES.setdefault(log, cls())
 
-    def blocks(self, log: Log, start: int, end: int, *, since: int = -1, with_oldest: bool = False) -> Iterator[Blocks]:
+    def blocks(
+        self, log: Log, start: int, end: int, *, since: int = -1, with_oldest: bool = False, exact: bool = False
+    ) -> Iterator[Blocks]:
         """The blocks that contain offsets from `start` to `end`, segment by segment; without those of segments that
-        have no record as new as `since`, which their index knows."""
-        segments = log.segment_set
-        present = segments.all
+        have no record as new as `since`, which their index knows. Of what is only in the replica, the runs of segments
+        that were removed here; if the number of records has to be `exact`, one block that extends beyond `start`, so
+        that it is read."""
+        segments = log.engine.segment_set
+        present, lowest = segments.all, segments.lowest_offset
+        if segments.remote is not None and start < lowest:
+            yield from _remote(segments.remote, start, min(end, lowest), since, with_oldest, exact)
         epochs = log.leader_epochs
         self._forget({_key(segment, epochs) for segment in present})
         for segment in present:
@@ -100,6 +107,19 @@ class LogSummary:
     def _forget(self, present: set[object]) -> None:
         for key in [key for key in self._known if key not in present]:
             self._known.pop(key, None)
+
+
+def _remote(remote: RemotePart, start: int, end: int, since: int, with_oldest: bool, exact: bool) -> Iterator[Blocks]:
+    runs = [Run(start - 1, end, 0, NEVER)]
+    if remote.is_known and remote.end >= end and not exact:
+        runs = [each for each in remote.runs if each.next_offset > start and each.base_offset < end]
+    made = [each for each in runs if each.max_timestamp >= since]
+    if made:
+        first, last, newest = (
+            np.array([each[at] for each in made], np.int64) - less for at, less in ((0, 0), (1, 1), (3, 0))
+        )
+        oldest = np.full(len(made), -1, np.int64) if with_oldest else None
+        yield Blocks(first, last, last - first + 1, newest, np.ones(len(made), np.bool_), oldest)
 
 
 _SUMMARIES: weakref.WeakKeyDictionary[Log, LogSummary] = weakref.WeakKeyDictionary()

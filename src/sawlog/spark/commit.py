@@ -18,10 +18,11 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import DirectoryLocked, InvalidConfig, StoreNotFound, TopicExists
-from ..topics.store import Store
+from ..topics.protocols import StoreWriter
 from ..topics.transactions.staging import Part, Piece
-from . import replays, tending
+from . import places, replays, tending
 from .options import WriteOptions
+from .where import Where
 
 if TYPE_CHECKING:
     from .staged import Staged, StagedPart
@@ -37,17 +38,17 @@ def stage_name(query: str, batch: int) -> str:
     return f"spark{query.replace('-', '')}-{batch}"
 
 
-def open_store(path: str) -> Store:
+def open_store(where: Where) -> StoreWriter:
     """The store for writing, without upkeep: that is for long-running processes. It must exist."""
     try:
-        Store.open(path, "r").close()
+        places.open_for_task(where).close()
     except StoreNotFound as error:
         raise StoreNotFound(
             errno.ENOENT,
-            f'no store in {path}. Is the path right, and is it mounted? .option("createStore", "true") creates '
+            f'no store in {where}. Is the path right, and is it mounted? .option("createStore", "true") creates '
             "a store there",
         ) from error
-    return Store.open(path, upkeep_interval_s=None)
+    return places.open_store(where, "w")
 
 
 def prepare(options: WriteOptions, columns: Sequence[str]) -> None:
@@ -56,13 +57,13 @@ def prepare(options: WriteOptions, columns: Sequence[str]) -> None:
     if options.topic is None and "topic" not in columns:
         raise InvalidConfig('no topic: give .option("topic", NAME), or a column topic')
     if options.create_store:
-        Store.open(options.path, upkeep_interval_s=None).close()
-    with open_store(options.path) as store:
+        places.open_store(options.where, "w").close()
+    with open_store(options.where) as store:
         if options.topic is not None and options.topic not in store:
             make_topic(store, options.topic, options)
 
 
-def make_topic(store: Store, name: str, options: WriteOptions) -> None:
+def make_topic(store: StoreWriter, name: str, options: WriteOptions) -> None:
     """Create a topic that is missing, if the options say so."""
     if options.partitions is None:
         raise InvalidConfig(
@@ -79,7 +80,7 @@ def publish(
 ) -> None:
     """Place everything that was staged, once."""
     found = [part for message in staged for part in message.parts]
-    with open_store(options.path) as store:
+    with open_store(options.where) as store:
         try:
             if name is not None and sequence is not None:
                 targets = _targets(store, options, found)
@@ -102,14 +103,16 @@ def publish(
             store.staging.forget_names()
 
 
-def _targets(store: Store, options: WriteOptions, found: Sequence[StagedPart]) -> set[str]:
+def _targets(store: StoreWriter, options: WriteOptions, found: Sequence[StagedPart]) -> set[str]:
     """The ids of the topics that are written to; without rows, of the one in the options."""
     if options.topic is not None and not found:
         return {store.topic(options.topic).id}
     return {part.topic_id for part in found}
 
 
-def _is_replay(store: Store, options: WriteOptions, stage: str, name: str, sequence: int, targets: set[str]) -> bool:
+def _is_replay(
+    store: StoreWriter, options: WriteOptions, stage: str, name: str, sequence: int, targets: set[str]
+) -> bool:
     """Whether it was stored before; then what was staged now is removed. Waits for a commit in progress, by a driver
     that died."""
     staging = store.staging
@@ -123,7 +126,7 @@ def _is_replay(store: Store, options: WriteOptions, stage: str, name: str, seque
     return done is not None
 
 
-def _gathered(store: Store, stage: str, found: Sequence[StagedPart]) -> tuple[list[Part], bytes]:
+def _gathered(store: StoreWriter, stage: str, found: Sequence[StagedPart]) -> tuple[list[Part], bytes]:
     """What the tasks staged, and what came with their messages: for the intent, or, if it is large, in a file."""
     data = b"".join(each.data for each in found)
     file = ""
@@ -143,5 +146,5 @@ def _gathered(store: Store, stage: str, found: Sequence[StagedPart]) -> tuple[li
 
 def discard(options: WriteOptions, stage: str) -> None:
     """Remove what was staged and not published."""
-    with open_store(options.path) as store:
+    with open_store(options.where) as store:
         store.staging.discard(stage)

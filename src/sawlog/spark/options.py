@@ -5,25 +5,30 @@ Spark passes options as text, with names in lower case. Each is parsed here, onc
 `startingOffset` that is ignored would read the wrong data. Options for clients of a broker (`kafka.*`,
 `kafkaConsumer.*`, `fetchOffset.*`) are accepted and ignored, so that a job can be migrated by changing the format and
 giving a path. Options that contradict each other are errors if they are for Kafka's source.
+
+For a store at an address, such as s3://bucket/store, options about the connection (`endpoint`, `region`,
+`access_key_id`, ...; see `sawlog.objects.connecting`) are passed on.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ..batch.compression import CODECS, check_level
 from ..errors import InvalidConfig
 from ..isolation import Isolation
 from .given import Given, loaded_json
+from .where import Where, divided
 
 #: The columns in their order; `headers` only with includeHeaders.
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 
 _READ = {
-    "path": "the store's directory",
+    "path": "the store's directory, or its address such as s3://bucket/store",
+    "topic": "one topic, as subscribe",
     "subscribe": "topics, separated by commas",
     "subscribepattern": "a regular expression for topics",
     "assign": 'partitions as JSON: {"orders": [0, 2]}',
@@ -46,12 +51,13 @@ _READ = {
     "maxtriggerdelay": "maximum time to wait for minOffsetsPerTrigger, such as 15m",
     "groupid": "the consumer group that shows the query's progress",
     "groupidprefix": "ignored: see groupId",
+    "snapshot": "the name of a snapshot: read the topics as they are in it",
     "isolation": "committed or uncommitted: whether records of open and aborted transactions are left out",
     "kafka.isolation.level": "read_committed or read_uncommitted: the same, as Kafka's consumers call it",
     "partition.metadata.cache.ttl.ms": "ignored: for clients of a broker",
 }
 _WRITE = {
-    "path": "the store's directory",
+    "path": "the store's directory, or its address such as s3://bucket/store",
     "topic": "the topic; takes precedence over a column topic",
     "partitions": "create missing topics with this many partitions",
     "createstore": "true: create the store if it does not exist",
@@ -114,6 +120,15 @@ class ReadOptions:
     isolation: Isolation = "committed"
     #: Whether a stream begins with the tables of its topics.
     starting_table: bool = False
+    #: Options about the connection to object storage; they may be secret.
+    storage: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    #: The snapshot whose topics are read; None: the current ones.
+    snapshot: str | None = None
+
+    @property
+    def where(self) -> Where:
+        """The store."""
+        return Where(self.path, self.storage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +146,19 @@ class WriteOptions:
     #: None: the codec's default.
     compression_level: int | None = None
     create_store: bool = False
+    #: Options about the connection to object storage; they may be secret.
+    storage: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    @property
+    def where(self) -> Where:
+        """The store."""
+        return Where(self.path, self.storage)
 
 
 def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     """The options of `spark.read` or `spark.readStream`."""
-    given = Given(options, _READ)
+    ours, storage = divided(options)
+    given = Given(ours, _READ)
     path = given.text("path")
     if path is None:
         raise InvalidConfig('sawlog needs the path of the store: .option("path", DIRECTORY), or .load(DIRECTORY)')
@@ -163,6 +186,8 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         group=given.text("groupid"),
         isolation=_isolation(given),
         starting_table=given.flag("startingtable", False),
+        storage=storage,
+        snapshot=given.text("snapshot"),
     )
     if streaming:
         _check_limits(made)
@@ -236,10 +261,12 @@ def _columns(given: Given) -> tuple[str, ...]:
 
 
 def _subscription(given: Given) -> Subscription:
-    chosen = [name for name in ("subscribe", "subscribepattern", "assign") if given.text(name) is not None]
+    chosen = [name for name in ("subscribe", "topic", "subscribepattern", "assign") if given.text(name) is not None]
     if len(chosen) != 1:
         said = "none was given" if not chosen else f"{' and '.join(chosen)} were given"
         raise InvalidConfig(f"give exactly one of the options subscribe, subscribePattern and assign; {said}")
+    if chosen == ["topic"]:
+        return Subscription(topics=((given.text("topic") or "").strip(),))
     if chosen == ["subscribe"]:
         topics = tuple(name.strip() for name in (given.text("subscribe") or "").split(","))
         if not all(topics):
@@ -297,7 +324,8 @@ def _point(given: Given, which: str) -> Point | None:
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     """The options of `df.write` or `df.writeStream`."""
-    given = Given(options, _WRITE)
+    ours, storage = divided(options)
+    given = Given(ours, _WRITE)
     path = given.text("path")
     if path is None:
         raise InvalidConfig('sawlog needs the path of the store: .option("path", DIRECTORY), or .save(DIRECTORY)')
@@ -315,6 +343,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         transaction=None if name is None or number is None else (name, number),
         compression_level=level,
         create_store=given.flag("createstore", False),
+        storage=storage,
     )
 
 

@@ -9,9 +9,9 @@ Threads: one.
 from __future__ import annotations
 
 from ..batch.build import Encoded, Encoder
-from ..topics.topic import Topic
+from ..topics.protocols import StoredTopic, TaskStaging
 from ..topics.transactions import staging
-from ..topics.transactions.staging import Parcel, StagedFile, TaskStage
+from ..topics.transactions.staging import OwnFile, Parcel
 from .staged import StagedPart
 
 #: Batches are moved to a file of their own when this many bytes have accumulated.
@@ -21,10 +21,10 @@ _OWN_BYTES = 16 << 20
 class Outgoing:
     """See the module's docstring."""
 
-    def __init__(self, topic: Topic, number: int, encoder: Encoder) -> None:
+    def __init__(self, topic: StoredTopic, number: int, encoder: Encoder) -> None:
         self.topic, self.number, self.encoder = topic, number, encoder
         self._parcel = Parcel()
-        self._own: StagedFile | None = None
+        self._own: OwnFile | None = None
         self._segment_bytes = topic.config.segment_bytes
 
     def add(self, batch: Encoded) -> int:
@@ -52,7 +52,7 @@ class Outgoing:
         """Whether it should be moved: with a few batches more, it would not fit into a segment, or into memory."""
         return self.is_large and self.held_bytes >= min(_OWN_BYTES, self._segment_bytes // 2)
 
-    def move(self, staged: TaskStage) -> int:
+    def move(self, staged: TaskStaging) -> int:
         """Move what is in memory to a file; returns how much it was."""
         moved = self._parcel.size_bytes
         if not self.has_own_file and not self.is_large:

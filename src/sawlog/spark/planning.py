@@ -1,7 +1,8 @@
 """Planning: the driver splits ranges of offsets into tasks.
 
-A task has one or more slices (see `sawlog.log.slices`) of one partition. A large range becomes many tasks, so that the
-parallelism does not depend on the number of partitions:
+A task has one or more slices of one partition, as its topic plans them (`sawlog.log.slices` in a directory,
+`sawlog.objects.slices` on object storage). A large range becomes many tasks, so that the parallelism does not depend on
+the number of partitions:
 
     at least   one task for each partition that has something to read, as with Kafka's source; where there are very many
                of them (`SHARED_FROM`), small ones share tasks
@@ -24,8 +25,7 @@ from pyspark.sql.datasource import InputPartition
 
 from ..errors import DataLoss
 from ..isolation import Isolation
-from ..log import slices
-from ..log.slices import Slice
+from ..log.protocols import PlannedSlice
 from .options import ReadOptions
 from .places import Places
 from .positions import UNKNOWN, Positions
@@ -49,7 +49,7 @@ class PartitionSlice:
     topic: str
     topic_id: str
     partition: int
-    what: Slice
+    what: PlannedSlice
 
     @property
     def count(self) -> int:
@@ -122,8 +122,8 @@ def _cut(ranges: Ranges, found: Range | None, limits: _Limits, isolation: Isolat
             return []
         topic, number, last = found.topic, found.number, found.last
         try:
-            made = slices.plan(
-                found.log,
+            made = topic.plan(
+                number,
                 found.first,
                 last.offset,
                 epoch=None if last.epoch == UNKNOWN else last.epoch,
@@ -150,18 +150,12 @@ def _joined(pieces: Sequence[PartitionSlice], limits: _Limits) -> list[Partition
 
 
 def _as_one(before: PartitionSlice, after: PartitionSlice, limits: _Limits) -> PartitionSlice | None:
-    one, two = before.what, after.what
-    if (before.topic, before.partition, one.name) != (after.topic, after.partition, two.name):
+    if (before.topic, before.partition) != (after.topic, after.partition):
         return None
-    if one.end_offset != two.start_offset or two.end_position - one.start_position > limits.size_bytes:
+    if limits.records is not None and after.what.end_offset - before.what.start_offset > limits.records:
         return None
-    if limits.records is not None and two.end_offset - one.start_offset > limits.records:
-        return None
-    end_position = max(one.end_position, two.end_position)
-    aborted = None
-    if one.aborted is not None and two.aborted is not None:
-        aborted = tuple(dict.fromkeys((*one.aborted, *two.aborted)))
-    return replace(before, what=replace(one, end_offset=two.end_offset, end_position=end_position, aborted=aborted))
+    made = before.what.joined(after.what)
+    return None if made is None or made.size_bytes > limits.size_bytes else replace(before, what=made)
 
 
 def _grouped(pieces: Sequence[PartitionSlice], limits: _Limits) -> list[list[PartitionSlice]]:

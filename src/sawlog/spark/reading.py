@@ -13,17 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from ..config import LogConfig
 from ..errors import DataLoss, InvalidConfig, StorageError, TopicNotFound
-from ..log import slices
-from ..storage import Directory
-from ..topics.store import Store
-from ..topics.topic import Topic
+from ..log.protocols import SliceReader
 from . import places, worker
 from .losses import Losses
 from .options import EARLIEST, Point, ReadOptions, check_range
 from .planning import PartitionSlice, Task, plan
 from .positions import Positions
+from .where import Where
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,13 +30,18 @@ __all__ = ["BatchReader", "DataLoss", "Task", "arrow_schema", "read"]
 #: Maximum number of rows of one Arrow batch; two megabytes of log are one batch, or less.
 _BATCH_ROWS = 65_536
 
+#: Options about the connection to object storage.
+Storage = tuple[tuple[str, str], ...]
+
 _SOURCES = {"timestampType": "timestamp_type"}
 
 
-def read(task: Any, columns: Sequence[str], *, fail_on_data_loss: bool) -> Iterator[pa.RecordBatch]:
+def read(
+    task: Any, columns: Sequence[str], *, fail_on_data_loss: bool, storage: Storage = ()
+) -> Iterator[pa.RecordBatch]:
     """The records of a task."""
     if isinstance(task, Task):  # Spark makes a task without a value if there is nothing to read
-        with _Reading(task, columns, Losses(fail=fail_on_data_loss)) as reading:
+        with _Reading(task, columns, Losses(fail=fail_on_data_loss), storage) as reading:
             for piece in task.pieces:
                 yield from reading.read(piece)
     worker.settle()
@@ -48,14 +50,13 @@ def read(task: Any, columns: Sequence[str], *, fail_on_data_loss: bool) -> Itera
 class _Reading:
     """One task: a store, and its current partition."""
 
-    def __init__(self, task: Task, columns: Sequence[str], losses: Losses) -> None:
+    def __init__(self, task: Task, columns: Sequence[str], losses: Losses, storage: Storage) -> None:
         self._columns = columns
         self._shape = arrow_schema(columns)
         self._losses = losses
-        self._topics: dict[str, Topic] = {}
         self._share: tuple[str, int] | None = None
-        self._directory: Directory | None = None
-        self._store: Store = places.open_for_task(task.path)
+        self._slices: SliceReader | None = None
+        self._store = places.open_for_task(Where(task.path, storage))
         if self._store.id != task.store:
             found = self._store.id
             self._store.close()
@@ -72,49 +73,40 @@ class _Reading:
         self._store.close()
 
     def _leave(self) -> None:
-        directory, self._directory, self._share = self._directory, None, None
-        if directory is not None:
-            directory.close()
+        slices, self._slices, self._share = self._slices, None, None
+        if slices is not None:
+            slices.close()
 
     def read(self, piece: PartitionSlice) -> Iterator[pa.RecordBatch]:
         """The records of one slice."""
         try:
-            directory = self._enter(piece)
+            slices = self._enter(piece)
             try:
-                yield from self._batches(directory, piece)
+                yield from self._batches(slices, piece)
             except StorageError:
-                self._check_topic(piece)  # if it was deleted meanwhile, raise that
+                self._leave()
+                self._enter(piece)  # if it was deleted meanwhile, raise that
                 raise
         except TopicNotFound as error:
             first, last = piece.what.start_offset, piece.what.end_offset - 1
             gone = f"records {first} to {last} of partition {piece.partition} of {piece.topic!r} are gone"
             self._losses.report(f"{gone}, wholly or in part: {error}", cause=error)
 
-    def _enter(self, piece: PartitionSlice) -> Directory:
-        """The directory of a partition; it stays open for the next piece."""
+    def _enter(self, piece: PartitionSlice) -> SliceReader:
+        """For the slices of a partition; it stays open for the next piece."""
         share = piece.topic, piece.partition
-        if self._directory is None or self._share != share:
+        if self._slices is None or self._share != share:
             self._leave()
-            topic = self._topics.get(piece.topic) or self._check_topic(piece)
-            self._directory = places.partition_directory(topic, piece.partition)
+            self._slices = self._store.slice_reader(piece.topic, piece.topic_id, piece.partition)
             self._share = share
-        return self._directory
+        return self._slices
 
-    def _check_topic(self, piece: PartitionSlice) -> Topic:
-        topic = self._store.topic(piece.topic)
-        if topic.id != piece.topic_id:
-            raise TopicNotFound(f"the topic {piece.topic!r} was deleted and recreated since this job was planned")
-        self._topics[piece.topic] = topic
-        return topic
-
-    def _batches(self, directory: Directory, piece: PartitionSlice) -> Iterator[pa.RecordBatch]:
+    def _batches(self, slices: SliceReader, piece: PartitionSlice) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         stored = [_SOURCES.get(name, name) for name in self._columns if name not in ("topic", "partition")]
         for batch in slices.read(
-            directory,
             piece.what,
-            LogConfig(),
             columns=stored or ["offset"],
             batch_rows=_BATCH_ROWS,
             lost=self._report,
@@ -197,4 +189,5 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In a task."""
-        return read(partition, self._columns, fail_on_data_loss=self._options.fail_on_data_loss)
+        options = self._options
+        return read(partition, self._columns, fail_on_data_loss=options.fail_on_data_loss, storage=options.storage)

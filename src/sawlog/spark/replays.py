@@ -20,7 +20,8 @@ import logging
 from collections.abc import Set as AbstractSet
 
 from ..topics.names import quoted
-from ..topics.transactions.staging import Intent, Staging, check_name
+from ..topics.protocols import JobStaging
+from ..topics.transactions.staging import Intent, check_name
 
 _logger = logging.getLogger("sawlog.spark")
 
@@ -37,7 +38,9 @@ class Skips:
     def report(self, name: str, sequence: int, done: Intent) -> None:
         """Count one, and log it."""
         self.count += 1
-        topics = ", ".join(sorted({repr(part.topic) for part in done.parts})) or "any topic: it had no rows"
+        topics = ", ".join(sorted({repr(part.topic) for part in done.parts}))
+        if not topics:  # object storage keeps the number only
+            topics = "any topic: it had no rows" if done.id else "the same topics"
         _logger.warning(
             "batch %d of %r was stored before and is skipped; the last one that was stored is %s, in %s "
             "(skipped by this process: %d)",
@@ -59,7 +62,7 @@ def transaction_name(name: str, targets: AbstractSet[str]) -> str:
     return f"{short}-{hashlib.sha256(' '.join(sorted(targets)).encode()).hexdigest()[:16]}"
 
 
-def done_before(staging: Staging, name: str, sequence: int, targets: AbstractSet[str]) -> Intent | None:
+def done_before(staging: JobStaging, name: str, sequence: int, targets: AbstractSet[str]) -> Intent | None:
     """What was stored under that name, with this number or a later one, in these topics; None if nothing."""
     check_name(name, sequence)
     last = staging.last(transaction_name(name, targets))

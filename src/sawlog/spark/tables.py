@@ -27,14 +27,16 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from .. import tables
+from ..addresses import is_address
 from ..errors import DataLoss, InvalidConfig
 from ..tables.columns import RECORD, table_schema, value_fields
 from ..tables.state import DataFile, Snapshot
 from ..topics.materialised import check_same_log, check_same_topic
+from ..topics.protocols import StoredTopic
 from ..topics.tableinfo import TableInfo
-from ..topics.topic import Topic
 from . import parsing
 from .places import open_store
+from .where import Where
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -112,7 +114,7 @@ def table(
         _microseconds(since),
         _microseconds(until),
     )
-    where = str(Path(path).absolute())  # Spark's workers run in another directory
+    where = path if is_address(path) else str(Path(path).absolute())  # Spark's workers run in another directory
     found, begin, last = _planned(where, topic, wanted)
     schema = table_schema(None) if found is None else found.schema
     parts = [] if found is None else _history(spark, found, wanted)
@@ -145,7 +147,7 @@ def quarantined(spark: SparkSession, path: str, topic: str) -> DataFrame:
     """The records that are not in the table because their values do not fit its schema, and why."""
     from ..tables.columns import QUARANTINE
 
-    with open_store(str(path)) as store:
+    with open_store(Where(str(path))) as store:
         info = _info(store.topic(topic))
     found = tables.open_table(tables.quarantine_of(info)).snapshot()
     if found is None:
@@ -153,7 +155,7 @@ def quarantined(spark: SparkSession, path: str, topic: str) -> DataFrame:
     return parquet_rows(spark, found.files, found.schema)
 
 
-def _info(topic: Topic) -> TableInfo:
+def _info(topic: StoredTopic) -> TableInfo:
     found = topic.table
     if found is None:
         raise InvalidConfig(
@@ -175,7 +177,7 @@ def _microseconds(moment: datetime | None) -> int | None:
 
 def _planned(path: str, topic: str, wanted: _Wanted) -> tuple[Snapshot | None, dict[int, int], dict[int, int]]:
     """The table; where the tail begins and ends. Looked up in this order, the log has everything from the table on."""
-    with open_store(path) as store:
+    with open_store(Where(path)) as store:
         found = store.topic(topic)
         for _ in range(_RETRIES):
             info = found.table
@@ -186,13 +188,13 @@ def _planned(path: str, topic: str, wanted: _Wanted) -> tuple[Snapshot | None, d
             if gap is None:
                 ends = {number: found.partition(number).position()[0] for number in begin}
                 if wanted.since_us is not None:  # what is older than that is not read
-                    early = found.offset_at(wanted.since_us // 1000)
+                    early = {number: found.partition(number).offset_at(wanted.since_us // 1000) for number in begin}
                     begin = {number: max(offset, early[number]) for number, offset in begin.items()}
                 return snapshot, begin, {number: max(ends[number], begin[number]) for number in begin}
     raise DataLoss(f"{gap} are neither in the table nor in the log any more: retention was faster than the table's job")
 
 
-def _begin(topic: Topic, snapshot: Snapshot | None) -> tuple[dict[int, int], str | None]:
+def _begin(topic: StoredTopic, snapshot: Snapshot | None) -> tuple[dict[int, int], str | None]:
     """Where the tail begins in every partition; and what is missing between the table and the log."""
     begin: dict[int, int] = {}
     gap: str | None = None

@@ -26,11 +26,10 @@ from ..batch.build import Encoder
 from ..errors import InvalidConfig, InvalidRecord, SawlogError
 from ..log.write.encoders import recipe_of
 from ..topics.partitioner import partitions_for
+from ..topics.protocols import StoredTopic
 from ..topics.settings import is_compacted
-from ..topics.store import Store
-from ..topics.topic import Topic
 from ..topics.transactions.staging import INLINE_BYTES
-from . import commit, worker
+from . import commit, places, worker
 from .options import WriteOptions
 from .outgoing import Outgoing
 from .staged import Staged, StagedPart
@@ -49,11 +48,11 @@ class Attempt:
 
     def __init__(self, options: WriteOptions, stage: str) -> None:
         self._options = options
-        self._store = Store.open(options.path, "r")
+        self._store = places.open_store(options.where)
         self._staged = self._store.staging.task(stage)
         self._outgoing: dict[tuple[str, int], Outgoing] = {}
         self._held_bytes = 0
-        self._topics: dict[str, Topic] = {}
+        self._topics: dict[str, StoredTopic] = {}
 
     def take(self, batch: pa.RecordBatch) -> None:
         """The rows of one Arrow batch."""
@@ -77,15 +76,15 @@ class Attempt:
         for name in pc.unique(topics).to_pylist():
             yield name, rest.filter(pc.equal(topics, pa.scalar(name)))
 
-    def _topic(self, name: str) -> Topic:
+    def _topic(self, name: str) -> StoredTopic:
         if name not in self._topics:
             if self._options.partitions is not None and name not in self._store:
-                with commit.open_store(self._options.path) as writable:
+                with commit.open_store(self._options.where) as writable:
                     commit.make_topic(writable, name, self._options)
             self._topics[name] = self._store.topic(name)
         return self._topics[name]
 
-    def _by_partition(self, topic: Topic, rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def _by_partition(self, topic: StoredTopic, rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         names = rows.schema.names
         keys = rows.column(names.index("key")) if "key" in names else None
         if is_compacted(topic.settings) and (keys is None or keys.null_count):
@@ -115,7 +114,7 @@ class Attempt:
         for first, last in zip(starts, [*starts[1:], len(ordered)], strict=True):
             yield int(ordered[first]), sorted_rows.slice(first, last - first)
 
-    def _to(self, topic: Topic, number: int) -> Outgoing:
+    def _to(self, topic: StoredTopic, number: int) -> Outgoing:
         found = self._outgoing.get((topic.name, number))
         if found is None:
             config = topic.config

@@ -32,11 +32,10 @@ import pyarrow.dataset as ds
 from ..batch.counting import RANGES, KeyCounts
 from ..batch.counting import SCHEMA as COUNTS
 from ..errors import CorruptBatch
-from ..log import slices
 from ..log.segment.batches import Chunk
 from .bounds import Bounds
 from .expressions import fields_of
-from .scanning import BATCH_ROWS, Directories, most_threads
+from .scanning import BATCH_ROWS, Readings, most_threads
 from .snapshot import Piece, Snapshot
 
 SCHEMA = pa.schema([pa.field("partition", pa.int32()), *COUNTS])
@@ -163,7 +162,7 @@ class _Counting:
         self._pieces = chain(first, pieces)
         threads = most_threads() if len(first) > 1 else 1
         with ExitStack() as last:
-            opened = Directories(self._snapshot, last)
+            opened = Readings(self._snapshot, last)
             if threads == 1:
                 while not self._ended:
                     yield from self._work(opened)
@@ -173,7 +172,7 @@ class _Counting:
             counter.flush()
             yield from counter.take()
 
-    def _in_threads(self, opened: Directories, threads: int) -> Iterator[pa.RecordBatch]:
+    def _in_threads(self, opened: Readings, threads: int) -> Iterator[pa.RecordBatch]:
         pool = ThreadPoolExecutor(threads, thread_name_prefix="sawlog-sql")
         try:
             flying: deque[Future[list[pa.RecordBatch]]] = deque(pool.submit(self._work, opened) for _ in range(threads))
@@ -185,19 +184,12 @@ class _Counting:
             self._ended = True
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _work(self, opened: Directories) -> list[pa.RecordBatch]:
+    def _work(self, opened: Readings) -> list[pa.RecordBatch]:
         """Count pieces until there are rows to hand on, or no more pieces."""
         counter = self._counter()
         while not counter.has_rows and (piece := self._next()) is not None:
             counter.turn_to(piece.partition)
-            slices.fold(
-                opened[piece.partition],
-                piece.slice,
-                self._snapshot.spans[piece.partition].log.config,
-                counter,
-                columns=self._columns,
-                batch_rows=BATCH_ROWS,
-            )
+            opened[piece.partition].fold(piece.part, counter, columns=self._columns, batch_rows=BATCH_ROWS)
         rows = counter.take()
         with self._lock:
             self._idle.append(counter)

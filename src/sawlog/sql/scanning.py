@@ -16,9 +16,8 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from ..log import slices
-from ..storage import Directory
 from .snapshot import Piece, Snapshot
+from .sources import TableReading
 
 #: Rows in one batch; larger ones do not pay, and take longer to arrive.
 BATCH_ROWS = 131_072
@@ -36,16 +35,10 @@ def scan(
     """The records of these pieces. `finish` makes of a batch and its partition what is wanted, or None if nothing is
     left of it; also in the threads."""
     with ExitStack() as last:
-        opened = Directories(snapshot, last)
+        opened = Readings(snapshot, last)
 
         def read(piece: Piece) -> list[pa.RecordBatch]:
-            batches = slices.read(
-                opened[piece.partition],
-                piece.slice,
-                snapshot.spans[piece.partition].log.config,
-                columns=columns,
-                batch_rows=batch_rows,
-            )
+            batches = opened[piece.partition].read(piece.part, columns=columns, batch_rows=batch_rows)
             finished = (finish(batch, piece.partition) for batch in batches)
             return [batch for batch in finished if batch is not None and batch.num_rows]
 
@@ -78,18 +71,18 @@ def in_order(
         yield from flying.popleft().result()
 
 
-class Directories:
-    """The directories of partitions, opened when first needed."""
+class Readings:
+    """What reads partitions, opened when first needed."""
 
     def __init__(self, snapshot: Snapshot, last: ExitStack) -> None:
         self._snapshot = snapshot
         self._last = last
-        self._opened: dict[int, Directory] = {}
+        self._opened: dict[int, TableReading] = {}
         self._lock = threading.Lock()
 
-    def __getitem__(self, number: int) -> Directory:
+    def __getitem__(self, number: int) -> TableReading:
         with self._lock:
             if number not in self._opened:
-                self._opened[number] = made = self._snapshot.topic.directory(number)
+                self._opened[number] = made = self._snapshot.spans[number].source.open()
                 self._last.callback(made.close)
             return self._opened[number]

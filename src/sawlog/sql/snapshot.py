@@ -13,11 +13,9 @@ import numpy as np
 
 from ..errors import CorruptBatch, OffsetOutOfRange, StorageError
 from ..isolation import Isolation
-from ..log import slices
-from ..log.log import Log
-from ..log.summaries import LogSummary
+from ..log.protocols import LogReader
 from .bounds import Bounds, Range
-from .sources import TableTopic
+from .sources import Planned, TableSource, TableTopic
 
 #: How much of the log one task decodes. Large enough that planning costs nothing beside it, small enough that the tasks
 #: in flight fit into memory.
@@ -29,7 +27,7 @@ class Piece:
     """A part of one partition that one task reads."""
 
     partition: int
-    slice: slices.Slice
+    part: Planned
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +35,8 @@ class Span:
     """What a snapshot has of one partition: start <= offset < end, in this leader epoch."""
 
     partition: int
-    log: Log
+    log: LogReader
+    source: TableSource
     start: int
     end: int
     epoch: int
@@ -79,13 +78,11 @@ class Snapshot:
             start = max(span.start, bounds.offset.low)
             end = min(span.end, bounds.offset.high + 1)
             if within and start < end and not bounds.is_empty:
-                for first, last in _in_time(span.log, start, end, bounds.time_ms):
+                for first, last in _in_time(span.source, start, end, bounds.time_ms):
                     yield from self._cut(span, first, last)
 
     def _cut(self, span: Span, start: int, end: int) -> Iterator[Piece]:
-        planned = slices.plan(
-            span.log, start, end, epoch=span.epoch, target_bytes=PIECE_BYTES, isolation=self.isolation
-        )
+        planned = span.source.plan(start, end, epoch=span.epoch, target_bytes=PIECE_BYTES, isolation=self.isolation)
         return (Piece(span.partition, each) for each in planned)
 
 
@@ -96,10 +93,10 @@ def _span(topic: TableTopic, number: int, isolation: Isolation, start: int | Non
     if start is not None and start > last:
         raise OffsetOutOfRange(start, lowest, last, log.path)
     first = lowest if start is None else max(start, lowest)
-    return Span(number, log, min(first, last), last if end is None else min(end, last), epoch)
+    return Span(number, log, topic.source(number), min(first, last), last if end is None else min(end, last), epoch)
 
 
-def _in_time(log: Log, start: int, end: int, time_ms: Range) -> list[tuple[int, int]]:
+def _in_time(source: TableSource, start: int, end: int, time_ms: Range) -> list[tuple[int, int]]:
     """The offsets from `start` to `end` in blocks that may have a record of that time: neighbours are joined."""
     if time_ms.is_everything:
         return [(start, end)]
@@ -107,7 +104,10 @@ def _in_time(log: Log, start: int, end: int, time_ms: Range) -> list[tuple[int, 
     bounded = time_ms.high < 2**62
     found: list[tuple[int, int]] = []
     try:
-        for blocks in LogSummary.of(log).blocks(log, start, end, since=since, with_oldest=bounded):
+        known = source.blocks(start, end, since=since, with_oldest=bounded)
+        if known is None:
+            return [(start, end)]
+        for blocks in known:
             wanted = blocks.within(start, end) & (blocks.newest >= since) & (blocks.count > 0)
             if bounded and blocks.oldest is not None:
                 wanted &= blocks.oldest <= time_ms.high

@@ -10,8 +10,7 @@ import pyarrow as pa
 
 from ..batch.arrow import TIME_TYPE
 from ..errors import CorruptBatch, StorageError
-from ..log import slices
-from ..log.summaries import NEVER, LogSummary, joined
+from ..log.summaries import NEVER, joined
 from .history import HistoryFile
 from .past import Past
 from .snapshot import Snapshot, Span
@@ -97,7 +96,7 @@ def _count(span: Span, snapshot: Snapshot, with_oldest: bool) -> _Counted:
         found = _Counted()
         _by_reading(span, snapshot, span.start, span.end, found)
     # What was cut off meanwhile may have been counted in its new form.
-    if slices.proven_end(span.log, span.epoch, span.end) < span.end or span.log.lowest_offset > span.start:
+    if span.source.proven_end(span.epoch, span.end) < span.end or span.log.lowest_offset > span.start:
         found = _Counted()
         _by_reading(span, snapshot, span.start, span.end, found)
     return found
@@ -107,7 +106,11 @@ def _from_blocks(span: Span, snapshot: Snapshot, with_oldest: bool) -> _Counted:
     """From the blocks. Records are read of those that are only partly in the span or may have aborted ones, and of the
     first and the last block, if they have holes: their first and last offsets may be nobody's."""
     counted = _Counted()
-    found = list(LogSummary.of(span.log).blocks(span.log, span.start, span.end, with_oldest=with_oldest))
+    known = span.source.blocks(span.start, span.end, with_oldest=with_oldest, exact=True)
+    if known is None:
+        _by_reading(span, snapshot, span.start, span.end, counted)
+        return counted
+    found = list(known)
     if not found:
         return counted
     blocks = joined(found)
@@ -133,14 +136,12 @@ def _from_blocks(span: Span, snapshot: Snapshot, with_oldest: bool) -> _Counted:
 
 
 def _by_reading(span: Span, snapshot: Snapshot, start: int, end: int, counted: _Counted) -> None:
-    directory = snapshot.topic.directory(span.partition)
+    opened = span.source.open()
     try:
-        for piece in slices.plan(span.log, start, end, epoch=span.epoch, isolation=snapshot.isolation):
-            for batch in slices.read(
-                directory, piece, span.log.config, columns=["offset", "timestamp"], batch_rows=1 << 20
-            ):
+        for part in span.source.plan(start, end, epoch=span.epoch, isolation=snapshot.isolation):
+            for batch in opened.read(part, columns=["offset", "timestamp"], batch_rows=1 << 20):
                 offsets, times = batch.column(0).to_numpy(), batch.column(1).cast(pa.int64()).to_numpy()
                 if len(offsets):
                     counted.add(len(offsets), int(offsets[0]), int(offsets[-1]), int(times.min()), int(times.max()))
     finally:
-        directory.close()
+        opened.close()

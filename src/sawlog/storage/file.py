@@ -386,11 +386,11 @@ class FileDirectory:
             handle.close()
 
     def read(self, name: str) -> bytes:
-        """The whole file."""
-        handle = self._open(name, os.O_RDONLY)
+        """The whole file. What is no file, such as a pipe, is not waited for: it has no bytes."""
+        handle = self._open(name, os.O_RDONLY | os.O_NONBLOCK)
         try:
             with reporting("reading", f"{self.path}/{name}"), open(handle.fd, "rb", buffering=0, closefd=False) as file:
-                return file.readall()
+                return file.readall() or b""
         finally:
             handle.close()
 
@@ -481,3 +481,10 @@ class FileDirectory:
             os.close(fd)
 
     __del__ = close
+
+
+def keep_private(directory: Directory) -> None:
+    """Let only its owner read a directory, if it is one of a file system."""
+    if isinstance(directory, FileDirectory):
+        with reporting("changing the mode of", directory.path):
+            os.fchmod(directory.fd, stat.S_IRWXU)

@@ -14,13 +14,19 @@ from itertools import repeat
 from typing import Protocol, runtime_checkable
 from weakref import WeakSet
 
+from ..clock import Deadline
 from ..errors import DirectoryLocked, StorageError
 from .handle import OPEN_FLAGS, Handle, identity_of
-from .interface import Directory
+from .interface import Directory, Lock
 from .system import fcntl, reporting
 
 #: The maximum length of a note in a lock file.
 _NOTE_BYTES = 1 << 16
+
+
+def process_name() -> str:
+    """This process, for people who look for it."""
+    return f"process {os.getpid()} on {socket.gethostname()}"
 
 
 @runtime_checkable
@@ -76,7 +82,7 @@ class FileLock:
     def leave(self, note: bytes) -> None:
         """Write who holds the lock, and the note. This is informative: if the disk is full, the lock still holds. The
         file is written first and truncated afterwards, so that a concurrent reader finds a signature."""
-        signed = f"process {os.getpid()} on {socket.gethostname()}\n".encode() + note
+        signed = f"{process_name()}\n".encode() + note
         try:
             os.pwrite(self._fds[0], signed, 0)
             os.ftruncate(self._fds[0], len(signed))
@@ -139,3 +145,13 @@ def _forget_parents_locks() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_parents_locks)
+
+
+def lock_within(directory: Directory, name: str, seconds: float) -> Lock:
+    """Take a lock that others hold briefly; `DirectoryLocked` if it is not free for so long."""
+    deadline = Deadline(seconds)
+    while True:
+        try:
+            return directory.lock(name)
+        except DirectoryLocked as error:
+            deadline.pause(or_raise=error)

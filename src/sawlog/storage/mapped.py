@@ -10,6 +10,7 @@ import errno
 import io
 import mmap
 import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NoReturn
 
 from ..batch import kernel
@@ -18,6 +19,11 @@ from .interface import Buffer
 
 if TYPE_CHECKING:
     from .interface import Directory
+
+
+def copied_bytes(buffers: Iterable[Buffer]) -> int:
+    """How much of some buffers is memory of this process, and not of a mapped file."""
+    return sum(len(each) for each in buffers if not (isinstance(each, memoryview) and isinstance(each.obj, mmap.mmap)))
 
 
 class ReadOnly:

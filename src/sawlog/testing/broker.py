@@ -38,6 +38,8 @@ from ..broker.broker import Broker as _Broker
 from ..broker.config import Address, BrokerConfig, changed
 from ..broker.connection import Connection
 from ..broker.handlers import Answer, Body, Context, Handler, KafkaError
+from ..broker.security.scram import MECHANISMS, MIN_ITERATIONS, Salted
+from ..broker.security.users import Users
 from ..broker.server import Fault
 from ..broker.serving import new_loop, running
 from ..broker.trouble import refusal
@@ -154,12 +156,14 @@ class Broker:
         self, *, partitions: int = 1, directory: str | None = None, durability: str = "os", **settings: Any
     ) -> None:
         """`partitions` of a topic that a client creates by using it. In `directory` the store stays when it stops.
-        `settings` are those of `sawlog serve`, such as `auto_create_topics=False`."""
+        `settings` are those of `sawlog serve`, such as `auto_create_topics=False` or
+        `sasl_mechanisms=["SCRAM-SHA-256"]`, with users by `add_user`."""
         defaults: dict[str, Any] = {
             "listen": Address("127.0.0.1", 0),
             "default_partitions": partitions,
             "topic_defaults": {"durability": durability},
             "upkeep_interval_s": None,
+            "group_min_session_timeout_ms": 100,  # so that a test can see how a member is given up
             "cluster_id": "sawlog-testing",  # the same after a reset: clients complain if it changes
         }
         self._config = changed(BrokerConfig(), {**defaults, **settings})
@@ -168,6 +172,7 @@ class Broker:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._broker: _Broker | None = None
+        self._store: Store | None = None
         self._end: asyncio.Event | None = None
         self._started = threading.Event()
         self._error: BaseException | None = None
@@ -251,11 +256,13 @@ class Broker:
         except BaseException as error:
             self._error = error
         finally:
-            self._broker = self._loop = self._end = None
+            self._broker = self._store = self._loop = self._end = None
             self._started.set()
 
     async def _serve(self) -> None:
-        async with running(self.directory, self._config) as broker:
+        serving = running(self.directory, self._config)
+        async with serving as broker:
+            self._store = serving.store
             broker.server.fault_for = self._fault_for
             self._loop, self._broker, self._end = broker.loop, broker, asyncio.Event()
             self._started.set()
@@ -288,13 +295,23 @@ class Broker:
     @property
     def store(self) -> Store:
         """The store that it serves, to look at directly."""
-        return self._live().store
+        self._live()
+        assert self._store is not None
+        return self._store
 
     def create_topic(self, name: str, partitions: int | None = None, **settings: object) -> Topic:
         """Create a topic, as a client would."""
         given = {key.replace("_", "."): value for key, value in settings.items()}
         broker = self._live()
-        return self._call(broker.create_topic(name, partitions, given))
+        self._call(broker.create_topic(name, partitions, given))
+        return self.store.topic(name)
+
+    def add_user(self, name: str, password: str) -> None:
+        """Add a user, who can connect at once: for brokers with `sasl_mechanisms`."""
+        broker = self._live()
+        salted = [Salted.new(each, password, MIN_ITERATIONS) for each in MECHANISMS.values()]
+        Users(broker.store.registry).put(name, salted)
+        self._call(broker.guard.refresh())
 
     def records(self, topic: str) -> list[Record]:
         """The records of a topic, partition by partition, as a consumer would get them."""

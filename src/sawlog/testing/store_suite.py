@@ -2,11 +2,39 @@
 
 from __future__ import annotations
 
+import pickle
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from queue import Queue
+
 from ..batch.build import encode
 from ..batch.read import decode
-from ..errors import GroupNotFound, InvalidConfig, SawlogError, TopicExists, TopicNotFound
-from ..log.protocols import PartitionWriter
-from ..topics.protocols import JobStaging, StoredGroups, StoredTopic, StoreTransaction, StoreWriter
+from ..clock import Deadline
+from ..errors import (
+    DataLoss,
+    GroupActive,
+    GroupNotFound,
+    InvalidConfig,
+    OffsetMismatch,
+    OffsetOutOfRange,
+    SawlogError,
+    TopicExists,
+    TopicNotFound,
+)
+from ..log.protocols import PlannedSlice
+from ..log.slices import fail
+from ..topics.protocols import (
+    JobStaging,
+    StoredRegistry,
+    StoredTopic,
+    StoreTransaction,
+    StoreWriter,
+    UsedGroups,
+    UsedPartition,
+    UsedStore,
+    UsedTopic,
+)
 from ..topics.transactions.staging import Part
 from .promises import refused
 
@@ -36,22 +64,72 @@ def _staged(store: StoreWriter, job: str, topic: StoredTopic, *values: bytes) ->
     return Part(topic.name, topic.id, 0, len(values), (piece,))
 
 
+def _sliced(store: StoreWriter, topic: StoredTopic, planned: Sequence[PlannedSlice]) -> list[bytes | None]:
+    """The values of slices of partition 0."""
+    reader = store.slice_reader(topic.name, topic.id, 0)
+    found: list[bytes | None] = []
+    for piece in planned:
+        for batch in reader.read(piece, columns=["offset", "value"], batch_rows=4, lost=fail):
+            found += batch.column(1).to_pylist()
+    reader.close()
+    return found
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    """Wait until something has happened."""
+    patience = Deadline(30.0)
+    while not condition():
+        patience.pause(or_raise=AssertionError("it did not happen within half a minute"))
+
+
 class StoreSuite:
-    """The promises of `sawlog.topics.protocols.StoreWriter`."""
+    """The promises of `sawlog.topics.protocols.UsedStore`."""
 
     # --- topics
 
-    def test_a_store_and_its_parts_have_all_methods(self, store: StoreWriter) -> None:
+    def test_a_store_and_its_parts_have_all_methods(self, store: UsedStore) -> None:
         """What a broker, Spark and the command line call is there."""
         topic = store.create_topic("orders")
-        assert isinstance(store, StoreWriter)
-        assert isinstance(topic, StoredTopic)
-        assert isinstance(topic.partition(0), PartitionWriter)
-        assert isinstance(store.groups, StoredGroups)
+        assert isinstance(store, UsedStore)
+        assert isinstance(topic, UsedTopic)
+        assert isinstance(topic.partition(0), UsedPartition)
+        assert isinstance(store.groups, UsedGroups)
+        assert isinstance(store.registry, StoredRegistry)
         assert isinstance(store.staging, JobStaging)
         transaction = store.transaction()
         assert isinstance(transaction, StoreTransaction)
         transaction.abort()
+
+    def test_what_a_broker_places_it_fetches(self, store: StoreWriter) -> None:
+        """At once, or as promises; and it is told when there is something new."""
+        service = store.serve()
+        log = service.create_topic("orders", 1, {}).partition(0)
+        told = threading.Event()
+        stop = log.watch(told.set)
+        try:
+            log.engine.take()
+            placed = log.engine.place_batches(bytearray(encode([b"one", b"two"])), wait=False)
+            offsets = placed.result() if isinstance(placed, Future) else placed
+            settled: Queue[BaseException | None] = Queue()
+            log.when_settled(offsets.stop, settled.put)
+            assert settled.get(timeout=30) is None
+            assert told.wait(30)
+            found = log.fetch(0, isolation="committed")
+            page = found.result() if isinstance(found, Future) else found
+            assert [record.value for record in decode(page.raw)] == [b"one", b"two"]
+            assert (offsets, page.next_offset, log.visible_offset, log.last_stable_offset) == (range(2), 2, 2, 2)
+        finally:
+            stop()
+            service.close()
+
+    def test_a_broker_is_one_of_those_that_serve_a_store(self, store: StoreWriter) -> None:
+        """Under the id that it asks for, with its address."""
+        service = store.serve()
+        assert service.fleet.join(7, "127.0.0.1", 9092) == 7
+        assert [(each.id, each.host, each.port) for each in service.fleet.nodes()] == [(7, "127.0.0.1", 9092)]
+        service.fleet.beat(60)
+        service.fleet.leave()
+        service.close()
 
     def test_topics_are_listed_by_name(self, store: StoreWriter) -> None:
         """A new store has none; those that are created are listed in order."""
@@ -118,7 +196,126 @@ class StoreSuite:
         assert _append(topic, 0, b"d") == range(2, 3)
         assert (_values(topic, 0), _values(topic, 1)) == ([b"a", b"b", b"d"], [b"c"])
 
+    # --- records
+
+    def test_a_record_is_where_its_append_said(self, store: UsedStore) -> None:
+        """With all that it was given, found by offset, and in every scan."""
+        topic = store.create_topic("orders", 3)
+        number, offset = topic.append(b"value", b"key", [("name", b"h")], 1000)
+        log = topic.partition(number)
+        record = log.read(offset)
+        assert (record.value, record.key, record.headers, record.timestamp) == (
+            b"value",
+            b"key",
+            (("name", b"h"),),
+            1000,
+        )
+        assert (record.topic, record.partition, record.offset) == ("orders", number, offset)
+        assert [each.value for each in topic.scan()] == [b"value"]
+        assert (len(log), offset in log, offset + 1 in log) == (1, True, False)
+        with refused(OffsetOutOfRange):
+            log.read(offset + 1)
+        with refused(TopicNotFound):
+            topic.append(b"value", partition=3)
+
+    def test_one_key_is_in_one_partition(self, store: UsedStore) -> None:
+        """However it is appended: one by one, many at once, or by a writer."""
+        topic = store.create_topic("orders", 4)
+        places = {topic.append(b"", b"%d" % key)[0] for key in (1, 1, 1)}
+        placed = topic.append_many([(b"", b"%d" % (number % 7)) for number in range(70)])
+        with topic.writer() as writer:
+            for number in range(70):
+                writer.append(b"", b"%d" % (number % 7))
+        keys = [{record.key for record in topic.scan(partitions=[number])} for number in range(4)]
+        assert len(places) == 1
+        assert sum(map(len, placed.values())) == 70
+        assert sum(map(len, keys)) == len(set[bytes | None]().union(*keys)) == 7
+        assert sum(1 for _ in topic.scan()) == 143
+
+    def test_an_append_is_at_the_expected_offset_or_not_at_all(self, store: UsedStore) -> None:
+        """Of two that expect the same, one is stored."""
+        topic = store.create_topic("orders")
+        assert topic.append(b"a", expect_offset=0) == (0, 0)
+        with refused(OffsetMismatch):
+            topic.append(b"b", expect_offset=0)
+        with refused(OffsetMismatch):
+            topic.append_many([b"b"], expect_offset=2)
+        assert topic.partition(0).append(b"c", expect_offset=1) == 1
+        assert _values(topic) == [b"a", b"c"]
+
+    def test_a_follower_gets_new_records(self, store: UsedStore) -> None:
+        """After those that were there."""
+        log = store.create_topic("orders").partition(0)
+        log.append(b"a")
+        found = log.follow(timeout=20.0)
+        assert next(found).value == b"a"
+        log.append(b"b")
+        assert next(found).value == b"b"
+
+    def test_times_and_trimming_move_where_reading_begins(self, store: UsedStore) -> None:
+        """Offsets stay what they are."""
+        topic = store.create_topic("orders")
+        topic.append_many([{"value": b"%d" % stamp, "timestamp": stamp} for stamp in (1000, 2000, 3000)])
+        log = topic.partition(0)
+        assert (log.offset_at(1500), log.offset_at(3001)) == (1, 3)
+        assert topic.trim({0: 2}) == 2
+        assert (log.lowest_offset, log.visible_offset, log.offset_at(0)) == (2, 3, 2)
+        assert [record.value for record in topic.scan()] == [b"3000"]
+        assert (topic.describe().records, log.verify().ok) == (1, True)
+
+    def test_a_topic_is_a_table(self, store: UsedStore) -> None:
+        """Whose rows are its records."""
+        store.create_topic("orders", 2).append_many([(b"%d" % number, b"%d" % number) for number in range(9)])
+        assert store.sql("select count(*) as n from orders").to_pylist() == [{"n": 9}]
+
+    def test_a_document_has_one_change_at_a_time(self, store: UsedStore) -> None:
+        """Each has a version, and none is stored that changes nothing."""
+        assert store.registry.read("users").version == 0
+        assert store.registry.change("users", lambda fields: {**fields, "a": 1}).version == 1
+        assert store.registry.change("users", dict).version == 1
+        assert store.registry.read("users").fields == {"a": 1}
+
     # --- groups
+
+    def test_a_consumer_reads_each_record_once(self, store: UsedStore) -> None:
+        """And the next one of its group continues where it has ended."""
+        topic = store.create_topic("orders", 3)
+        topic.append_many([(b"%d" % number, b"%d" % number) for number in range(30)])
+        with store.consumer("billing", ["orders"]) as consumer:
+            assert sorted(int(record.value or b"") for record in consumer.drain()) == list(range(30))
+            described = store.groups.describe("billing")
+            assert [member.topics for member in described.members] == [("orders",)]
+            with refused(GroupActive):
+                store.groups.commit("billing", {("orders", 0): 0})
+        topic.append(b"new")
+        with store.consumer("billing", ["orders"]) as consumer:
+            assert [record.value for record in consumer.drain()] == [b"new"]
+        assert sum(row.lag for row in store.groups.describe("billing").rows) == 0
+
+    def test_members_share_the_partitions(self, store: UsedStore) -> None:
+        """Each is read by one of them, and by the other when that has left."""
+        store.create_topic("orders", 4)
+        first, second = store.consumer("billing", "orders"), store.consumer("billing", "orders")
+        _until(lambda: (first.poll(0.01), second.poll(0.01)) and len(first.assignment) == len(second.assignment) == 2)
+        assert first.assignment | second.assignment == {("orders", number) for number in range(4)}
+        first.close()
+        _until(lambda: second.poll(0.01) == [] and len(second.assignment) == 4)
+        second.close()
+
+    def test_a_group_is_moved_when_nobody_is_in_it(self, store: UsedStore) -> None:
+        """To an offset, or to an end."""
+        store.create_topic("orders").append_many([b"a", b"b", b"c"])
+        with refused(GroupNotFound):
+            store.groups.seek("billing", {("orders", 0): 0})
+        with store.consumer("billing", "orders") as consumer:
+            assert len(list(consumer.drain())) == 3
+            consumer.commit()
+            with refused(GroupActive):
+                store.groups.seek("billing", {("orders", 0): 0})
+        assert store.groups.seek("billing", {("orders", 0): 1}) == {("orders", 0): 1}
+        with store.consumer("billing", "orders") as consumer:
+            assert [record.value for record in consumer.drain()] == [b"b", b"c"]
+        assert store.groups.seek("billing", {("orders", 0): "latest"}) == {("orders", 0): 3}
 
     def test_a_group_continues_where_it_committed(self, store: StoreWriter) -> None:
         """Groups are listed, described and deleted."""
@@ -191,3 +388,96 @@ class StoreSuite:
         task.abandon()
         task.close()
         assert _values(topic) == []
+
+    def test_a_job_that_was_given_up_can_be_repeated(self, store: StoreWriter) -> None:
+        """Under the same name: only what was staged before counts no more."""
+        topic = store.create_topic("orders")
+        first = _staged(store, "job", topic, b"never")
+        store.staging.discard("job")
+        again = _staged(store, "job", topic, b"a")
+        with refused(SawlogError):
+            store.staging.publish("job", [first])
+        store.staging.publish("job", [again], name="query", sequence=3)
+        assert _values(topic) == [b"a"]
+
+    def test_a_repetition_is_recognised_and_its_files_are_removed(self, store: StoreWriter) -> None:
+        """The last number that was published under a name is known."""
+        topic = store.create_topic("orders")
+        staging = store.staging
+        assert staging.last("query") is None
+        staging.publish("job", [_staged(store, "job", topic, b"a")], name="query", sequence=3)
+        last = staging.last("query")
+        assert last is not None
+        assert last.sequence == 3
+        part = _staged(store, "job", topic, b"a")
+        assert staging.replay_of("job", lambda: None) is None
+        assert staging.replay_of("job", lambda: staging.last("query")) is not None
+        with refused(SawlogError):
+            staging.publish("job", [part])
+        assert _values(topic) == [b"a"]
+
+    def test_a_group_keeps_documents(self, store: StoreWriter) -> None:
+        """Written, replaced, removed; each group has its own."""
+        with store.groups.documents("billing") as documents:
+            assert documents.find("start") is None
+            documents.keep("start", {"orders": 1})
+        with store.groups.documents("billing") as documents:
+            assert documents.find("start") == {"orders": 1}
+            documents.keep("start", {"orders": 2})
+            documents.keep("other", {"orders": 3})
+        with store.groups.documents("shipping") as documents:
+            assert documents.find("start") is None
+        with store.groups.documents("billing") as documents:
+            assert (documents.find("start"), documents.find("other")) == ({"orders": 2}, {"orders": 3})
+            documents.remove("start")
+            documents.remove("start")
+            documents.sync()
+            assert (documents.find("start"), documents.find("other")) == (None, {"orders": 3})
+
+    # --- in other processes
+
+    def test_a_partition_is_read_in_slices(self, store: StoreWriter) -> None:
+        """They can be pickled, and together they have every record once, whatever their size."""
+        topic = store.create_topic("orders")
+        for first in range(0, 60, 6):
+            _append(topic, 0, *(b"%d" % number for number in range(first, first + 6)))
+        log = topic.partition(0)
+        assert (len(log), log.position()) == (60, (60, log.leader_epoch))
+        assert log.size_bytes > 0
+        for size, count in ((None, None), (1, None), (None, 7), (None, 1)):
+            planned = pickle.loads(pickle.dumps(topic.plan(0, 5, 58, target_bytes=size, max_records=count)))
+            assert _sliced(store, topic, planned) == [b"%d" % number for number in range(5, 58)]
+        assert len(topic.plan(0, 5, 58, max_records=10)) >= 6
+        assert list(topic.plan(0, 8, 8)) == []
+        one, two = topic.plan(0, 0, 2, max_records=1)
+        joined = one.joined(two)
+        assert joined is not None
+        assert (joined.start_offset, joined.end_offset, one.joined(one)) == (0, 2, None)
+        assert _sliced(store, topic, [joined]) == [b"0", b"1"]
+
+    def test_slices_of_what_is_gone_are_refused(self, store: StoreWriter) -> None:
+        """When they are planned, or when they are read; nothing is left out silently."""
+        topic = store.create_topic("orders")
+        _append(topic, 0, b"a", b"b")
+        planned = topic.plan(0, 0, 2)
+        topic.partition(0).trim(2)
+        with refused(DataLoss):
+            topic.plan(0, 0, 2)
+        with refused(DataLoss):
+            topic.plan(0, 2, 3)
+        store.delete_topic("orders")
+        try:
+            assert _sliced(store, topic, planned) == [b"a", b"b"]  # a store may keep it for those who have planned
+        except (TopicNotFound, DataLoss):
+            pass
+
+    def test_what_is_too_old_or_too_much_is_dropped_at_once(self, store: StoreWriter) -> None:
+        """If the settings of the topic say so."""
+        topic = store.create_topic("orders", retention_ms=1000)
+        topic.partition(0).append_batches(encode([(b"old", None, (), 1)]))
+        topic.partition(0).append_batches(encode([(b"older", None, (), 2)]))
+        store.expire("orders", 0)
+        kept = store.create_topic("kept")
+        kept.partition(0).append_batches(encode([(b"old", None, (), 1)]))
+        assert store.expire("kept", 0) is None
+        assert _values(kept) == [b"old"]

@@ -38,10 +38,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
-from ..clock import Deadline
 from ..errors import (
     CorruptFile,
-    DirectoryLocked,
     InvalidConfig,
     ReadOnlyLog,
     StorageError,
@@ -52,11 +50,12 @@ from ..errors import (
 from ..log.files.checkpoint import last_epoch
 from ..log.files.locking import take_lock
 from ..log.log import Log
-from ..storage import Directory, Lock, documents
+from ..storage import Directory, documents
 from ..storage.documents import MISSING
+from ..storage.locks import lock_within
 from . import deleted, settings
 from .entry import TopicEntry, check_partitions
-from .founding import is_log, refuse_strangers
+from .founding import is_log, refuse_objects, refuse_strangers
 from .names import (
     DELETED,
     LOCK,
@@ -126,6 +125,7 @@ class Catalog:
         if not self.root.exists(STORE):
             hint = ": it holds one log, use Log.open" if is_log(self.root.names()) else ""
             raise StoreNotFound(errno.ENOENT, f"no store in {self.root.path}{hint}")
+        refuse_objects(self.root)
         fields = documents.load(self.root, STORE)
         self.format = documents.field(fields, "format", int, path)
         if self.format not in _FORMATS:
@@ -151,7 +151,7 @@ class Catalog:
         """Hold the catalog's lock; waits for other holders, which also hold it briefly."""
         if self.mode != "w":
             raise ReadOnlyLog(f'the store {self.root.path} was opened with mode="r"')
-        held = self._lock()
+        held = lock_within(self.root, LOCK, _PATIENCE_S)
         try:
             if held.found != _IN_ORDER:
                 self._sync_names()
@@ -187,14 +187,6 @@ class Catalog:
                 directory.sync()
             finally:
                 directory.close()
-
-    def _lock(self) -> Lock:
-        deadline = Deadline(_PATIENCE_S)
-        while True:
-            try:
-                return self.root.lock(LOCK)
-            except DirectoryLocked as error:
-                deadline.pause(or_raise=error)
 
     # --- reading
 
@@ -308,9 +300,14 @@ class Catalog:
                 directory.remove(TABLE)
                 directory.sync()
 
-    def create(self, name: str, partitions: int, given: Mapping[str, object]) -> TopicEntry:
-        """Create a topic; `TopicExists` if there is one of that name, ignoring case."""
+    def create(
+        self, name: str, partitions: int, given: Mapping[str, object], *, topic_id: str | None = None
+    ) -> TopicEntry:
+        """Create a topic; `TopicExists` if there is one of that name, ignoring case. A copy has the id of its
+        original."""
         entry = TopicEntry.new(name, partitions, given)
+        if topic_id is not None:
+            entry = replace(entry, id=topic_id)
         with self.changing():
             self._check_free(name)
             temporary = f"{entry.id}{TMP}"

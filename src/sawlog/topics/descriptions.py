@@ -25,6 +25,9 @@ class PartitionDescription:
     size_bytes: int
     segments: int
     path: str
+    #: What is below this is only in the replica, and how large that is.
+    local_offset: int = 0
+    remote_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

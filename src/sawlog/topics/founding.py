@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from pathlib import Path
 
 from ..errors import InvalidConfig
 from ..log.files import names as log_names
 from ..storage import Directory
-from .names import LOCK, STAGING, STORE, TMP, TOPICS
+from .names import LOCK, RESTORE, RESTORE_LOCK, STAGING, STORE, TMP, TOPICS
 
 #: What may be in a directory that becomes a store: left by a crash during its creation, or by the file system.
-_NOTHING = frozenset({LOCK, f"{STORE}{TMP}", "lost+found"})
+_NOTHING = frozenset({LOCK, f"{STORE}{TMP}", RESTORE, f"{RESTORE}{TMP}", RESTORE_LOCK, "lost+found"})
 
 
 def refuse_strangers(root: Directory) -> None:
@@ -27,6 +29,20 @@ def refuse_strangers(root: Directory) -> None:
     raise InvalidConfig(
         f"{root.path} is neither empty nor a store: it holds {found}; choose an empty or a new directory"
     )
+
+
+def refuse_objects(root: Directory) -> None:
+    """Raise `InvalidConfig` if a directory contains the objects of a store on object storage (`file://`). Its file has
+    no checksum, so it must not be taken for a damaged one."""
+    try:
+        fields = json.loads(root.read(STORE))
+    except ValueError:
+        return
+    if isinstance(fields, dict) and "kind" in fields:
+        raise InvalidConfig(
+            f"{root.path} contains the objects of a store on object storage: open it by its address, "
+            f"file://{Path(root.path).absolute()}"
+        )
 
 
 def _is_empty(root: Directory, name: str) -> bool:

@@ -24,6 +24,7 @@ from . import settings
 from .appends import Appends, Outlet
 from .catalog import Catalog
 from .entry import TopicEntry
+from .replica import Replica, ReplicaPlace
 from .turns import LOCK_TIMEOUT_S, Turns
 from .writer import TopicWriter
 
@@ -50,6 +51,7 @@ class Holdings:
         entry: TopicEntry,
         on_lock: Callable[[TopicEntry, int, Log], None],
         elsewhere: Elsewhere | None = None,
+        replica: Replica | None = None,
         *,
         lock_timeout_s: float = LOCK_TIMEOUT_S,
     ) -> None:
@@ -60,6 +62,8 @@ class Holdings:
         self.keyed = settings.is_compacted(entry.settings)
         self._on_lock = on_lock
         self._elsewhere = elsewhere
+        #: The replica of the store.
+        self._replica = replica
         #: How long an append waits for a partition that another process has locked, if it cannot hand over.
         self.lock_timeout_s = lock_timeout_s
         #: For partitions that other processes hold.
@@ -111,6 +115,11 @@ class Holdings:
         self.check_number(number)
         return self._catalog.partition(self.entry, number)
 
+    @property
+    def partitions(self) -> int:
+        """How many there are, as far as this process knows."""
+        return self.entry.partitions
+
     def check_number(self, number: object) -> None:
         if isinstance(number, bool) or not isinstance(number, int):
             raise TopicNotFound(f"a partition must be an integer, not {number!r}")
@@ -140,7 +149,15 @@ class Holdings:
             topic=entry.name,
             partition=number,
             note=b"" if self._elsewhere is None else self._elsewhere.note,
+            remote=self.remote(number),
         )
+
+    def remote(self, number: int) -> ReplicaPlace | None:
+        """Where the replica of a partition is found."""
+        entry = self.entry
+        if self._replica is None:
+            return None
+        return ReplicaPlace(self._replica, entry.name, entry.id, number, settings.log_config(entry.settings))
 
     def reopen(self) -> None:
         """Close the open logs; the next use opens them again, with the current settings."""
@@ -179,7 +196,7 @@ class Holdings:
         """Take a partition's lock, which places committed transactions, and release it again."""
         log = self._open(number)
         try:
-            with log.hold():
+            with log.engine.hold():
                 pass
         finally:
             log.close()
@@ -217,7 +234,7 @@ class Holdings:
         except DirectoryLocked:
             outlet = None if self._elsewhere is None else self._elsewhere.outlet(self, number, log)
             if outlet is None:
-                log.want_lock()
+                log.engine.want_lock()
                 raise
             return self._outlets.setdefault(number, outlet)
 
@@ -232,7 +249,7 @@ class Holdings:
         try:
             return self.take(number)
         except DirectoryLocked:
-            self.partition(number).want_lock()
+            self.partition(number).engine.want_lock()
             raise
 
     def wait_for(self, number: int) -> Log:
@@ -259,12 +276,12 @@ class Holdings:
         finally:
             for number, lock in zip(numbers, before, strict=True):
                 log = self.logs.get(number)
-                if log is not None and log.held_lock not in (None, lock):
+                if log is not None and log.engine.held_lock not in (None, lock):
                     self._turns.took(number, log)
 
     def _held_lock(self, number: int) -> object | None:
         log = self.logs.get(number)
-        return None if log is None else log.held_lock
+        return None if log is None else log.engine.held_lock
 
     def not_ready(self, number: int) -> None:
         """The log of a partition does not have its lock: another process may have it."""
@@ -293,7 +310,7 @@ class Holdings:
         log = self.partition(number)
         if not log.locked:
             try:
-                with log.hold():
+                with log.engine.hold():
                     pass
             except StorageError:
                 self.refresh()  # if the topic was deleted meanwhile, raise that
@@ -308,28 +325,30 @@ class Holdings:
         used = self.logs.get(number)
         if self.ended is not None:
             raise self.ended
+        shipped = used.shipped() if used is not None and used.locked else None  # not while others wait for the lock
         with self.using(number):
             if used is not None and used.locked:
-                return used.upkeep(config)
+                return used.upkeep(config, shipped)
         # Not one that stays open: a store may have more partitions than a process may open files.
         log = self._open(number)
         try:
-            due = log.upkeep_due(config)
+            shipped = log.shipped()
+            due = log.upkeep_due(config) or shipped is not None
         except BaseException:
             log.close()
             raise
         if not due:
             log.close()
             return UpkeepReport(log.path)
-        log.lend_to_upkeep()
+        log.engine.lend_to_upkeep()
         with self._lock:
             self._tended.add(log)
         try:
-            return log.upkeep(config)
+            return log.upkeep(config, shipped)
         except DirectoryLocked:
             return None
         except LogClosed:
-            if self.ended is None and log.wanted:
+            if self.ended is None and log.engine.wanted:
                 return None  # a writer is waiting: the rest is done later
             raise
         finally:
@@ -341,4 +360,4 @@ class Holdings:
         """Stop upkeep that is running in another thread."""
         with self._lock:
             for log in (*self._tended, *self.logs.values()):
-                log.end_upkeep()
+                log.engine.end_upkeep()

@@ -15,9 +15,11 @@ from ..config import Interval
 class TopicSettings(TypedDict, total=False):
     """For `create_topic`."""
 
-    cleanup_policy: Literal["delete", "compact", "compact,delete", "delete,compact"]
+    cleanup_policy: Literal["delete", "compact", "compact,delete", "delete,compact", ""]
     retention_ms: int
     retention_bytes: int
+    local_retention_ms: int
+    local_retention_bytes: int
     segment_bytes: int
     segment_ms: int
     segment_index_bytes: int
@@ -57,9 +59,11 @@ class TopicSettings(TypedDict, total=False):
 class TopicChanges(TypedDict, total=False):
     """For `alter_topic`: None resets a setting to its default."""
 
-    cleanup_policy: Literal["delete", "compact", "compact,delete", "delete,compact"] | None
+    cleanup_policy: Literal["delete", "compact", "compact,delete", "delete,compact", ""] | None
     retention_ms: int | None
     retention_bytes: int | None
+    local_retention_ms: int | None
+    local_retention_bytes: int | None
     segment_bytes: int | None
     segment_ms: int | None
     segment_index_bytes: int | None

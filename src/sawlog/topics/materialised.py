@@ -15,7 +15,7 @@ from typing import Protocol
 from .. import tables
 from ..errors import DataLoss, InvalidConfig
 from ..log import slices
-from ..log.log import Log
+from ..log.protocols import PartitionReader
 from ..sql.bounds import ALL, Bounds, Range
 from ..sql.history import History, HistoryFile
 from ..tables.state import DataFile, Mark, Snapshot, Span
@@ -36,7 +36,7 @@ class Materialised(Protocol):
     def table(self) -> tables.Placed | None:
         """Where its table is."""
 
-    def partition(self, number: int) -> Log:
+    def partition(self, number: int) -> PartitionReader:
         """One partition."""
 
 

@@ -14,6 +14,9 @@ data/
   topics/orders/partition-4.tmp/  a partition that is being added
   groups/  members/               consumer groups
   staging/                        batches that wait to be placed, and intents: see intents.py
+  registry/                       users of a broker, and what they may do
+  replica.json                    where its replica is, if it has one: see replica.py
+  restore.json  restore.LOCK      only while it is filled from another store: see standby.py
   holders/                        sockets of processes that hold partitions
 ```
 
@@ -38,6 +41,9 @@ GROUPS = "groups"
 MEMBERS = "members"
 STAGING = "staging"
 HOLDERS = "holders"
+REGISTRY = "registry"
+REPLICA = "replica.json"
+RESTORE, RESTORE_LOCK = "restore.json", "restore.LOCK"
 TMP, DELETED, SWAP = ".tmp", ".deleted", ".swap"
 
 #: Suffixes that mark a temporary state of ours.

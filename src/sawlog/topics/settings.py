@@ -4,7 +4,7 @@ On disk and on the command line the names have dots (`retention.ms`), in Python 
 accepted everywhere. Values may be text, as on a command line. Only the given settings are stored, checked and
 converted; the others have the default of `LogConfig`, also after an update that changes the default.
 
--1 means "none" where it does in Kafka: no limit, never.
+-1 means "none" where it does in Kafka: no limit, never. -2 means "as retention.*" for `local.retention.*`.
 
 Some settings are for opening a log (`LogConfig`), some for its upkeep (`UpkeepConfig`), some for what a broker lets
 clients produce (`serving`), and one declares what values are made of (`sawlog.schema`). And some of Kafka's are kept
@@ -21,11 +21,9 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any, Literal
 
-from .. import schemas
 from ..batch.compression import CODECS
 from ..config import MAX_SEGMENT_BYTES, Interval, LogConfig, UpkeepConfig
 from ..errors import InvalidConfig
-from ..schemas.evolution import incompatibilities
 
 Value = int | float | str
 #: Declares what the values of a topic are made of: see `sawlog.schemas`.
@@ -83,9 +81,9 @@ def _choice(name: str, value: object, *, choices: tuple[str, ...]) -> str:
 
 
 def _policy(name: str, value: object) -> str:
-    parts = {part.strip() for part in value.split(",")} if isinstance(value, str) else set()
-    if not parts or parts - {"compact", "delete"}:
-        raise InvalidConfig(f"{name} must be delete, compact or compact,delete, not {value!r}")
+    parts = {part.strip() for part in value.split(",")} if isinstance(value, str) and value else set()
+    if not isinstance(value, str) or parts - {"compact", "delete"}:
+        raise InvalidConfig(f"{name} must be delete, compact, compact,delete or empty, not {value!r}")
     return ",".join(sorted(parts))
 
 
@@ -120,6 +118,8 @@ def _schema(name: str, value: object) -> str:
     text = _text(name, value).strip()
     if not text:  # none, which is the default
         return text
+    from .. import schemas  # not before: most topics declare none
+
     try:
         schemas.parse(text)
     except InvalidConfig as error:
@@ -150,7 +150,8 @@ SETTINGS: dict[str, Setting] = {
             "cleanup.policy",
             "",
             _policy,
-            "delete: drop old records by age and size; compact: keep the last record of each key; or both",
+            "delete: drop old records by age and size; compact: keep the last record of each key; or both, or "
+            "neither, if it is empty",
             part="upkeep",
         ),
         Setting(
@@ -166,6 +167,22 @@ SETTINGS: dict[str, Setting] = {
             _OR_NONE,
             "drop the oldest segments of a partition above this size; -1: keep all",
             _none_if_negative,
+        ),
+        Setting(
+            "local.retention.ms",
+            "local_retention_ms",
+            partial(_whole, lowest=-2),
+            "segments older than this are kept only in the replica, if it has them; -2: as retention.ms",
+            _none_if_negative,
+            default=-2,
+        ),
+        Setting(
+            "local.retention.bytes",
+            "local_retention_bytes",
+            partial(_whole, lowest=-2),
+            "the oldest segments above this size are kept only in the replica, if it has them; -2: as retention.bytes",
+            _none_if_negative,
+            default=-2,
         ),
         Setting(
             "segment.bytes",
@@ -342,7 +359,23 @@ def check(given: Mapping[str, object]) -> dict[str, Value]:
         checked[setting.name] = setting.read(setting.name, value)
     log_config(checked)
     upkeep_config(checked)
+    _check_tiering(checked)
     return dict(sorted(checked.items()))
+
+
+def _check_tiering(settings: Mapping[str, Value]) -> None:
+    """Refuse to keep less here than in the replica if a topic is compacted: the replica is not."""
+    for name in ("local.retention.ms", "local.retention.bytes"):
+        if int(settings.get(name, -2)) == -2:
+            continue
+        if is_compacted(settings):
+            raise InvalidConfig(
+                f"{name} cannot be set for a topic with cleanup.policy=compact: records that compaction removes would "
+                "stay in the replica"
+            )
+        whole = name.removeprefix("local.")
+        if int(settings[name]) == -1 and int(settings.get(whole, -1)) != -1:
+            raise InvalidConfig(f"{name} must be at most {whole} ({settings[whole]}), not -1, which is no limit")
 
 
 def changed(settings: Mapping[str, Value], changes: Mapping[str, object]) -> dict[str, Value]:
@@ -357,6 +390,9 @@ def changed(settings: Mapping[str, Value], changes: Mapping[str, object]) -> dic
 
 def _check_evolution(earlier: str, later: str) -> None:
     """Refuse a schema with which the records that are there could not be read."""
+    from .. import schemas
+    from ..schemas.evolution import incompatibilities
+
     reasons = list(incompatibilities(schemas.parse(earlier), schemas.parse(later)))
     if reasons:
         raise InvalidConfig(

@@ -27,11 +27,12 @@ import errno
 import logging
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Never, Unpack
 
+from ..addresses import refuse_address
 from ..closing import Closing
 from ..display import counted, shown_soon
 from ..errors import (
@@ -41,29 +42,36 @@ from ..errors import (
     OffsetMismatch,
     ReadOnlyLog,
     SawlogError,
+    StorageError,
     StoreNotFound,
     TopicExists,
     TopicNotFound,
 )
 from ..log.log import Log
+from ..log.maintain import retention
+from ..log.maintain.retention import RetentionReport
 from ..log.maintain.upkeep import UpkeepReport
+from ..log.slices import DirectorySlices
 from ..renamed import renamed
 from ..storage import Directory, FileDirectory
 from ..storage.forking import forkable
+from . import standby
 from .catalog import Catalog
 from .descriptions import store_html
 from .entry import TopicEntry
-from .groups.consumer import Consumer, OnShares
+from .groups.consumer import Consumer
 from .groups.groups import Groups
-from .groups.kafka_names import KafkaNames, translated
 from .groups.offsets import Start
-from .groups.position import OnLost
 from .handover.doorway import doorway_of
 from .handover.handover import Handover
 from .handover.lines import Lines
 from .holdings import Holdings
 from .keywords import TopicChanges, TopicSettings
-from .queues.queue import Queue
+from .registry import Registry
+from .replica import Replica, ReplicaAddress
+from .service import DirectoryService
+from .settings import upkeep_config
+from .storeface import StoreFace
 from .topic import Topic
 from .transactions.intents import Intents
 from .transactions.staging import Staging
@@ -72,10 +80,9 @@ from .turns import LOCK_TIMEOUT_S
 from .upkeep import Upkeep
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from ..isolation import Isolation
-    from ..sql.declared import Wanted
+    from .queues.host import QueueBooks, QueueCrew
+    from .queues.queue import Queue
+    from .queues.terms import Terms as QueueTerms
 
 #: How long an append waits for the process that holds the partition.
 _PATIENCE_S = 30.0
@@ -92,7 +99,7 @@ _RENAMED = {
 }
 
 
-class Store(Closing):
+class Store(StoreFace, Closing):
     """A directory of topics. Created by `Store.open`, which is also `sawlog.open`."""
 
     def __init__(
@@ -116,6 +123,7 @@ class Store(Closing):
             doorway, lines, self._intents, self._held, self._committing, self._give_back, timeout_s=handover_timeout_s
         )
         self._lock_timeout_s = lock_timeout_s
+        self._replica = Replica(directory, catalog.id)
         self._topics: dict[str, Topic] = {}
         self._transactions: set[Transaction] = set()
         self._consumers: weakref.WeakSet[Consumer | Queue] = weakref.WeakSet()
@@ -134,12 +142,14 @@ class Store(Closing):
         upkeep_interval_s: float | None = 60.0,
         handover_timeout_s: float = _PATIENCE_S,
         lock_timeout: float = LOCK_TIMEOUT_S,
+        filling: bool = False,
     ) -> Store:
         """Open the store in a directory; with mode "w" (the default) create it if the directory is missing or empty.
 
         Appends to a partition that another process holds are handed over to it; `handover_timeout_s` is how many
         seconds they wait for its answer. If it takes no requests, they wait `lock_timeout` seconds for the lock, and
-        raise `DirectoryLocked` then; with 0 they do not wait.
+        raise `DirectoryLocked` then; with 0 they do not wait. `filling` is for the one who fills a directory from
+        another store (`sawlog.topics.standby`); others cannot open it before it is complete.
         """
         if mode not in ("w", "r"):
             raise InvalidConfig(f'mode must be "w" or "r", not {mode!r}')
@@ -149,6 +159,8 @@ class Store(Closing):
                 directory, owned = cls._open_directory(path, mode), True
                 undo.callback(directory.close)
             assert not isinstance(directory, (str, PathLike))
+            if not filling:
+                standby.admit(directory, mode)
             catalog = Catalog(directory, mode)
             undo.callback(catalog.close)
             _check_seconds("handover_timeout_s", handover_timeout_s)
@@ -169,6 +181,7 @@ class Store(Closing):
 
     @staticmethod
     def _open_directory(path: str | PathLike[str], mode: str) -> Directory:
+        refuse_address(path, 'use sawlog.open("{address}")')
         try:
             return FileDirectory(path, create=mode == "w")
         except FileNotFoundError as error:
@@ -217,6 +230,7 @@ class Store(Closing):
             if self._owns_directory:
                 last.callback(self._directory.close)
             last.callback(self._catalog.close)
+            last.callback(self._replica.close)
             last.callback(self._intents.close)
             last.callback(self._handover.close)
             last.callback(self._close_topics)
@@ -237,6 +251,14 @@ class Store(Closing):
             self._closed = True
             for topic in self._topics.values():
                 last.callback(topic.holdings.end, LogClosed(f"the store {self.path} is closed"))
+
+    def _queueing(self, terms: QueueTerms) -> tuple[QueueBooks, QueueCrew]:
+        from .queues.crew import Crew
+
+        return self.groups.offsets, Crew(self._directory, terms)
+
+    def _consume(self, made: Consumer) -> None:
+        self._consumers.add(made)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -296,19 +318,24 @@ class Store(Closing):
         """The version of the format on disk; see docs/visibility.md."""
         return self._catalog.format
 
+    @property
+    def replica(self) -> ReplicaAddress | None:
+        """Where its replica is, as `sawlog replicate` has recorded it; None if it has none."""
+        self._check_open()
+        return self._replica.address
+
     def upgrade(self) -> None:
         """Upgrade a store of version 0.2 to the current format. The first write does it; other processes that have the
         store open continue."""
         self._check_writable()
         self._catalog.upgrade()
 
-    def topics(self) -> list[str]:
-        """The names of all topics, sorted."""
+    def topics(self, *, at: str | None = None) -> list[str]:
+        """The names of all topics, sorted. Only a store on object storage has snapshots: `at` is refused."""
+        if at is not None:
+            raise self._no_snapshots()
         self._check_open()
         return self._catalog.names()
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.topics()
 
     def __iter__(self) -> Iterator[Topic]:
         """All topics. A damaged topic.json does not hide the others: `CorruptFile` is raised last."""
@@ -325,8 +352,11 @@ class Store(Closing):
         if damaged is not None:
             raise damaged
 
-    def topic(self, name: str) -> Topic:
-        """The current topic of that name; `TopicNotFound` if it does not exist."""
+    def topic(self, name: str, *, at: str | None = None) -> Topic:
+        """The current topic of that name; `TopicNotFound` if it does not exist. Only a store on object storage has
+        snapshots: `at` is refused."""
+        if at is not None:
+            raise self._no_snapshots()
         with self._lock:
             self._check_open()
             try:
@@ -337,6 +367,30 @@ class Store(Closing):
 
     __getitem__ = topic
 
+    def snapshot(self, name: str, topics: Sequence[str] | None = None) -> Never:
+        """Only a store on object storage has snapshots: `StorageError`."""
+        raise self._no_snapshots()
+
+    def snapshots(self) -> list[Never]:
+        """None: only a store on object storage has snapshots."""
+        return []
+
+    def delete_snapshot(self, name: str) -> Never:
+        """Only a store on object storage has snapshots: `StorageError`."""
+        raise self._no_snapshots()
+
+    def _no_snapshots(self) -> StorageError:
+        said = f"{self.path} is a directory: snapshots and forks need a store on object storage (s3://, file://, ...)"
+        return StorageError(errno.ENOTSUP, said)
+
+    def slice_reader(self, topic: str, topic_id: str, partition: int) -> DirectorySlices:
+        """For slices of a partition that `Topic.plan` has returned, perhaps in another process; `TopicNotFound` if the
+        topic was deleted or recreated since."""
+        found = self.topic(topic)
+        if found.id != topic_id:
+            raise TopicNotFound(f"the topic {topic!r} was deleted and recreated since this job was planned")
+        return DirectorySlices(found.directory(partition), found.holdings.remote(partition))
+
     def _known(self, entry: TopicEntry) -> Topic:
         """The `Topic` for an entry: the open one, unless that is an earlier topic of the same name."""
         found = self._topics.get(entry.name)
@@ -344,7 +398,14 @@ class Store(Closing):
             found.holdings.update(entry)
             return found
         self._drop(entry.name, TopicNotFound(f"the topic {entry.name!r} was deleted and recreated"))
-        holdings = Holdings(self._catalog, entry, self._locked, self._handover, lock_timeout_s=self._lock_timeout_s)
+        holdings = Holdings(
+            self._catalog,
+            entry,
+            self._locked,
+            self._handover,
+            self._replica,
+            lock_timeout_s=self._lock_timeout_s,
+        )
         made = self._topics[entry.name] = Topic(self._catalog, holdings, self)
         return made
 
@@ -390,6 +451,13 @@ class Store(Closing):
                     raise
                 return self.topic(name)
 
+    def copy_topic(self, name: str, topic_id: str, partitions: int, settings: Mapping[str, object]) -> Topic:
+        """Create a topic that is a copy of one in another store: with its id, so that offsets which groups have
+        committed there are valid here."""
+        with self._lock:
+            self._check_writable()
+            return self._known(self._catalog.create(name, partitions, settings, topic_id=topic_id))
+
     def alter_topic(self, name: str, partitions: int | None = None, **settings: Unpack[TopicChanges]) -> Topic:
         """Add partitions or change settings; None resets a setting to its default.
 
@@ -428,7 +496,7 @@ class Store(Closing):
                     topic = self._known(entry)
                     for number in range(topic.partitions):
                         log = topic.partition(number)
-                        held.enter_context(log.hold())
+                        held.enter_context(log.engine.hold())
                         if ends is not None and entry is entries[0] and log.next_offset != ends.get(number, 0):
                             raise OffsetMismatch(ends.get(number, 0), log.next_offset)
                 try:
@@ -453,6 +521,15 @@ class Store(Closing):
         except CorruptFile as error:
             _logger.error("no upkeep: %s", error)
         return reports
+
+    def expire(self, topic: str, partition: int) -> RetentionReport | None:
+        """Drop now what exceeds the age or size limit of one partition: files are unlinked, nothing is read. None if
+        there is nothing to drop. Upkeep does it, too."""
+        found = self.topic(topic)
+        if not upkeep_config(found.settings).delete:
+            return None
+        log = found.partition(partition)
+        return log.apply_retention() if retention.is_due(log.engine.segment_set) else None
 
     @property
     def upkeep_reports(self) -> list[UpkeepReport]:
@@ -492,41 +569,6 @@ class Store(Closing):
     def _topic_ids(self) -> set[str]:
         return {self._catalog.load(name).id for name in self._catalog.names()}
 
-    # --- SQL
-
-    def sql(
-        self,
-        query: str,
-        parameters: Sequence[object] | Mapping[str, object] | None = None,
-        *,
-        schemas: Mapping[str, Wanted] | None = None,
-        isolation: Isolation = "committed",
-    ) -> pa.Table:
-        """Run a query over topics and files with DuckDB, and return its result as a `pyarrow.Table`.
-
-        A topic is a table with the columns partition, offset, timestamp, key, value and headers; names with dots or
-        dashes need double quotes. `schemas` says, by topic, what values are made of, where that is not what the topic
-        declares. `parameters` are for `?` or `$name` in the query. What is appended while it runs is not seen.
-        """
-        from ..sql import engine
-
-        self._check_open()
-        return engine.query(self, query, parameters, schemas=schemas, isolation=isolation)
-
-    def sql_reader(
-        self,
-        query: str,
-        parameters: Sequence[object] | Mapping[str, object] | None = None,
-        *,
-        schemas: Mapping[str, Wanted] | None = None,
-        isolation: Isolation = "committed",
-    ) -> pa.RecordBatchReader:
-        """The same as a stream of batches, for results that do not fit into memory. Close it, or read it to its end."""
-        from ..sql import engine
-
-        self._check_open()
-        return engine.reader(self, query, parameters, schemas=schemas, isolation=isolation)
-
     # --- consumers
 
     @property
@@ -538,48 +580,15 @@ class Store(Closing):
                 self._groups = Groups(self)
             return self._groups
 
-    def consumer(
-        self,
-        group: str | None,
-        topics: str | Iterable[str],
-        *,
-        start: Start = "earliest",
-        on_lost: OnLost = "earliest",
-        auto_commit_ms: int | None = 5000,
-        session_timeout_ms: int = 10_000,
-        max_poll_interval_ms: int = 300_000,
-        member: str | None = None,
-        isolation: Isolation = "committed",
-        on_assigned: OnShares | None = None,
-        on_revoked: OnShares | None = None,
-        **kafka: Unpack[KafkaNames],
-    ) -> Consumer:
-        """Read topics as a member of a group (None: alone, without committing); see `Consumer`.
-
-        `start` is where a group without committed offsets begins: "earliest", "latest", an offset or a datetime.
-        `on_lost` is where to continue if the records at a position are gone: "earliest", "latest", or "error" to raise
-        `PositionLost`. Offsets are committed every `auto_commit_ms`; with None by `commit` only. A member loses its
-        partitions if it sends no heartbeat for `session_timeout_ms`, or requests no record for `max_poll_interval_ms`.
-        `member` is its name for display. `on_assigned` and `on_revoked` are called with the partitions that it has
-        got, and is about to give up. Some of Kafka's names are understood too, with a warning.
-        """
+    @property
+    def registry(self) -> Registry:
+        """Small documents beside the topics: the users of a broker, and what they may do."""
         self._check_open()
-        options: dict[str, Any] = {
-            "start": start,
-            "on_lost": on_lost,
-            "auto_commit_ms": auto_commit_ms,
-            "session_timeout_ms": session_timeout_ms,
-            "max_poll_interval_ms": max_poll_interval_ms,
-            "member": member,
-            "isolation": isolation,
-            "on_assigned": on_assigned,
-            "on_revoked": on_revoked,
-        }
-        if kafka:
-            options |= translated(kafka)
-        made = Consumer(self, group, [topics] if isinstance(topics, str) else list(topics), **options)
-        self._consumers.add(made)
-        return made
+        return Registry(self._directory, self.mode)
+
+    def serve(self) -> DirectoryService:
+        """What a broker needs besides, for as long as the store is open; see `sawlog.topics.served`."""
+        return DirectoryService(self)
 
     def queue(
         self,
@@ -600,6 +609,8 @@ class Store(Closing):
         to the topic `dead_letters` (the default is the topic's name with "-dead").
         """
         self._check_open()
+        from .queues.queue import Queue  # not before: most programs have no queue
+
         made = Queue(
             self,
             topic,

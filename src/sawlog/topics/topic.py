@@ -20,76 +20,52 @@ may be called from any thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from errno import ENOTSUP
 from functools import partial
-from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Never, TypeVar
 
 import numpy as np
 
 from ..batch.given import GivenHeaders, GivenRecord, GivenTable
-from ..batch.header import DEFAULT_COLUMNS
-from ..batch.kernel import Record
 from ..config import LogConfig
-from ..display import counted, shown_soon, size_text
-from ..errors import DirectoryLocked, InvalidRecord, LogClosed, SawlogError
+from ..display import counted, size_text
+from ..errors import DirectoryLocked, LogClosed, SawlogError, StorageError
 from ..isolation import Isolation
+from ..log import slices
 from ..log.log import Log
 from ..log.maintain.upkeep import UpkeepReport
-from ..log.read.last import MOST_SHOWN, to_show
-from ..log.read.reader import ARROW_ROWS
-from ..log.write.encoders import recipe_of
+from ..log.protocols import PlannedSlice
 from ..log.write.writer import BATCH_BYTES, Writer
 from ..renamed import renamed
 from ..storage import Directory
-from ..typed.places import Home, Sink
-from ..typed.serializer import MetadataSerializer, RawHeaders, Serializer
-from ..typed.topic import TypedTopic
-from ..typed.views import typed_topic
 from . import settings
 from .catalog import Catalog
-from .descriptions import PartitionDescription, TopicDescription, settings_text, topic_html
+from .descriptions import settings_text
+from .face import Offsets, Position, TableEnd, TopicFace, check_sole
 from .holdings import Holdings
-from .packing import Packer
 from .partitioner import partitions_for
 from .routing import Router
 from .tableinfo import TableInfo
 from .writer import TopicWriter
 
 if TYPE_CHECKING:
-    import pandas
-    import polars
     import pyarrow as pa
 
-    from ..sql.dataset import TopicDataset
-    from ..sql.declared import Wanted
     from ..sql.history import History
+    from ..sql.sources import TableSource
+    from ..typed.places import Home
 
 V = TypeVar("V")
 K = TypeVar("K")
 M = TypeVar("M")
 
-#: Where a table begins or ends: offsets by partition, one offset for all partitions, or a time.
-TableEnd = Mapping[int, int] | int | datetime | None
 
-
-class Position(NamedTuple):
-    """Where a record is."""
-
-    partition: int
-    offset: int
-
+__all__ = ["Offsets", "Position", "TableEnd", "Topic"]
 
 #: `Position` of a pair: its constructor is a Python function, and takes twice as long.
 _position: Callable[[tuple[int, int]], Position] = partial(tuple.__new__, Position)
-
-
-class Offsets(NamedTuple):
-    """What a partition contains: lowest <= offset < next."""
-
-    lowest: int
-    next: int
 
 
 #: Names of before 0.3.
@@ -100,7 +76,7 @@ _RENAMED = {
 }
 
 
-class Topic:
+class Topic(TopicFace):
     """Partitions under one name. Created by `Store.topic` and `Store.create_topic`."""
 
     def __init__(self, catalog: Catalog, holdings: Holdings, home: Home | None = None) -> None:
@@ -169,46 +145,54 @@ class Topic:
         except SawlogError as error:
             return [str(error)]
 
-    def _repr_html_(self) -> str:
-        """For notebooks: settings, partitions and the newest records. Returns soon, also if somebody holds a lock."""
-        return shown_soon(self, lambda: topic_html(self.describe(), self._newest()))
+    @property
+    def _created_ms(self) -> int:
+        return self.holdings.entry.created_ms
 
-    def _newest(self) -> list[Record]:
-        """The newest of the last records of some partitions."""
-        found = [
-            record for number in range(min(self.partitions, MOST_SHOWN)) for record in to_show(self.partition(number))
-        ]
-        return sorted(found, key=lambda record: record.timestamp)[-MOST_SHOWN:]
+    def _check_number(self, number: int) -> None:
+        self.holdings.check_number(number)
 
     def partition(self, number: int) -> Log:
         """The log of one partition: it reads without a lock, and its first write takes the lock."""
         return self.holdings.partition(number)
+
+    def source(self, number: int) -> TableSource:
+        """One partition, as a table is made from it."""
+        from ..sql.logs import LogSource  # with Arrow, which not every program needs
+
+        return LogSource(self.partition(number), lambda: self.directory(number))
 
     def directory(self, number: int) -> Directory:
         """The directory of one partition, for reading its files directly; `TopicNotFound` if the topic was deleted or
         recreated. The caller closes it."""
         return self.holdings.directory(number)
 
-    def describe(self) -> TopicDescription:
-        """Its settings, and how much it contains."""
-        rows = tuple(self._describe(number) for number in range(self.partitions))
-        return TopicDescription(
-            self.name,
-            self.id,
-            self.partitions,
-            self.settings,
-            self.holdings.entry.created_ms,
-            sum(row.records for row in rows),
-            sum(row.size_bytes for row in rows),
-            rows,
+    def plan(
+        self,
+        number: int,
+        start: int,
+        end: int,
+        *,
+        epoch: int | None = None,
+        target_bytes: int | None = None,
+        max_records: int | None = None,
+        isolation: Isolation = "committed",
+    ) -> list[PlannedSlice]:
+        """Parts of a partition that other processes can read (`Store.slice_reader`): all offsets from `start` to
+        `end`, which was read in the leader epoch `epoch`. `DataLoss` if some of them are gone."""
+        return slices.plan(
+            self.partition(number),
+            start,
+            end,
+            epoch=epoch,
+            target_bytes=target_bytes,
+            max_records=max_records,
+            isolation=isolation,
         )
 
-    def _describe(self, number: int) -> PartitionDescription:
-        log = self.partition(number)
-        next_offset, lowest = log.visible_offset, log.lowest_offset
-        return PartitionDescription(
-            number, lowest, next_offset, next_offset - lowest, log.size_bytes, len(log.segments), log.path
-        )
+    def fork(self, name: str, at: str | None = None) -> Never:
+        """Only a topic on object storage can be forked: `StorageError`."""
+        raise StorageError(ENOTSUP, f"{self.name!r} is in a directory: a fork needs a store on object storage")
 
     # --- writing
 
@@ -252,7 +236,7 @@ class Topic:
             [(number, of_one)] = parts.items()
             with self.holdings.using(number):
                 return {number: self.holdings.appends(number).append_many(of_one, expect_offset)}
-        _check_sole(expect_offset)
+        check_sole(expect_offset)
         encoded = {number: self.router.encode(each) for number, each in sorted(parts.items())}
         with self.holdings.using(*encoded):
             logs = {number: self.holdings.appends(number) for number in encoded}  # all before anything is written
@@ -271,7 +255,7 @@ class Topic:
             number = self.router.together(table.nbytes) if partition is None else partition
             with self.holdings.using(number):
                 return {number: self.holdings.appends(number).append_arrow(table, expect_offset)}
-        _check_sole(expect_offset)
+        check_sole(expect_offset)
         together = self.router.together(0)
         chosen = partitions_for(keys, self.partitions, together)
         numbers = np.unique(chosen).tolist()
@@ -327,18 +311,6 @@ class Topic:
         """A buffered writer over all partitions: the fast way to append records one by one."""
         return self.holdings.writer(batch_bytes, linger_ms)
 
-    def packer(self, compression: str, *, partition: int | None = None, linger_ms: float | None = None) -> Packer:
-        """A buffered writer with another compression than the topic's, for all partitions or for one."""
-        config = self.partition(partition or 0).config
-        return Packer(
-            self.partitions,
-            lambda number, batch: self.append_batches(batch.data, number),
-            recipe_of(config.with_(compression=compression, compression_level=None)),
-            partition=partition,
-            batch_bytes=min(BATCH_BYTES, config.segment_bytes),
-            linger_ms=linger_ms,
-        )
-
     def trim(self, offsets: Mapping[int, int]) -> int:
         """Drop the records below these offsets and return how many offsets that are."""
         with self.holdings.using(*offsets):
@@ -353,92 +325,6 @@ class Topic:
         reports = (self.holdings.upkeep(number) for number in range(self.partitions))
         return [report for report in reports if report is not None]
 
-    # --- reading
-
-    def scan(
-        self,
-        start: Mapping[int, int] | None = None,
-        end: Mapping[int, int] | None = None,
-        *,
-        partitions: Iterable[int] | None = None,
-        isolation: Isolation = "committed",
-    ) -> Iterator[Record]:
-        """The current records, partition by partition, each from its start to its end: by default all of them.
-        `isolation` as in `Log.scan`."""
-        spans = self._spans(start, end, partitions)
-        return chain.from_iterable([log.scan(first, last, isolation=isolation) for log, first, last, _ in spans])
-
-    def scan_arrow(
-        self,
-        start: Mapping[int, int] | None = None,
-        end: Mapping[int, int] | None = None,
-        batch_rows: int = ARROW_ROWS,
-        *,
-        partitions: Iterable[int] | None = None,
-        columns: Sequence[str] = ("partition", *DEFAULT_COLUMNS),
-        views: bool = False,
-        isolation: Isolation = "committed",
-    ) -> Iterator[pa.RecordBatch]:
-        """The same as Arrow record batches; `columns` may also include `partition`."""
-        stored = [column for column in columns if column != "partition"]
-        scans = [
-            (number, log.scan_arrow(first, last, batch_rows, columns=stored, views=views, isolation=isolation))
-            for log, first, last, number in self._spans(start, end, partitions)
-        ]
-        return (_with_partition(batch, number, columns) for number, batches in scans for batch in batches)
-
-    def _spans(
-        self, start: Mapping[int, int] | None, end: Mapping[int, int] | None, partitions: Iterable[int] | None
-    ) -> list[tuple[Log, int | None, int | None, int]]:
-        """What to read from which log."""
-        start, end = start or {}, end or {}
-        for number in (*start, *end):
-            self.holdings.check_number(number)
-        numbers = range(self.partitions) if partitions is None else sorted(set(partitions))
-        return [(self.partition(number), start.get(number), end.get(number), number) for number in numbers]
-
-    # --- as objects
-
-    @overload
-    def typed(
-        self, value: Serializer[V], *, errors_to: str | Sink | None = None
-    ) -> TypedTopic[V, bytes, RawHeaders]: ...
-
-    @overload
-    def typed(
-        self, value: Serializer[V], *, metadata: MetadataSerializer[M], errors_to: str | Sink | None = None
-    ) -> TypedTopic[V, bytes, M]: ...
-
-    @overload
-    def typed(
-        self, value: Serializer[V], key: Serializer[K], *, errors_to: str | Sink | None = None
-    ) -> TypedTopic[V, K, RawHeaders]: ...
-
-    @overload
-    def typed(
-        self,
-        value: Serializer[V],
-        key: Serializer[K],
-        *,
-        metadata: MetadataSerializer[M],
-        errors_to: str | Sink | None = None,
-    ) -> TypedTopic[V, K, M]: ...
-
-    def typed(
-        self,
-        value: Serializer[Any],
-        key: Serializer[Any] | None = None,
-        *,
-        metadata: MetadataSerializer[Any] | None = None,
-        errors_to: str | Sink | None = None,
-    ) -> TypedTopic[Any, Any, Any]:
-        """A view in which values, keys and metadata are objects: `topic.typed(value=JSON(Order), key=Utf8())`.
-
-        A record that does not parse raises `DecodeFailed`, which has the record; or it is copied to the topic
-        `errors_to` (a name, a topic or a log) and skipped. A topic that is given by name is created if it is missing.
-        """
-        return typed_topic(self, self._home, value, key, metadata, errors_to)
-
     # --- as a table
 
     def history(self) -> History | None:
@@ -449,100 +335,3 @@ class Topic:
         from .materialised import history_of
 
         return history_of(self)
-
-    def dataset(
-        self,
-        *,
-        start: TableEnd = None,
-        end: TableEnd = None,
-        schema: Wanted = True,
-        isolation: Isolation = "committed",
-    ) -> TopicDataset:
-        """The topic as it is now, as a `pyarrow.dataset.Dataset` with the columns partition, offset, timestamp, key,
-        value and headers: for DuckDB, Polars and others, which read only the columns and ranges that they need.
-
-        `start` and `end` are offsets by partition, one offset for all, or times. Values are structs if the topic has a
-        schema (the setting `sawlog.schema`) or one is given as `schema`; they stay bytes with `schema=None`.
-        """
-        from ..sql.declared import dataset_of
-
-        numbers = range(self.partitions)
-        for number in (*(start if isinstance(start, Mapping) else ()), *(end if isinstance(end, Mapping) else ())):
-            self.holdings.check_number(number)
-        return dataset_of(
-            self,
-            schema=schema,
-            isolation=isolation,
-            start=_per_partition(start, numbers),
-            end=_per_partition(end, numbers),
-            since=start if isinstance(start, datetime) else None,
-            until=end if isinstance(end, datetime) else None,
-        )
-
-    def arrow(
-        self,
-        start: TableEnd = None,
-        end: TableEnd = None,
-        columns: Sequence[str] | None = None,
-        *,
-        schema: Wanted = True,
-        isolation: Isolation = "committed",
-    ) -> pa.Table:
-        """The records from `start` up to, not including, `end` as a `pyarrow.Table`; see `dataset`."""
-        return self.dataset(start=start, end=end, schema=schema, isolation=isolation).to_table(columns)
-
-    def polars(self, *, schema: Wanted = True, isolation: Isolation = "committed") -> polars.LazyFrame:
-        """The topic as it is now, as a lazy frame of Polars: what a query selects and filters is all that is read."""
-        from ..sql.frames import lazy_frame
-
-        return lazy_frame(self.dataset(schema=schema, isolation=isolation))
-
-    def to_pandas(
-        self,
-        start: TableEnd = None,
-        end: TableEnd = None,
-        columns: Sequence[str] | None = None,
-        *,
-        schema: Wanted = True,
-        isolation: Isolation = "committed",
-    ) -> pandas.DataFrame:
-        """The same as `arrow`, as a `pandas.DataFrame`."""
-        from ..sql.frames import data_frame
-
-        return data_frame(self.arrow(start, end, columns, schema=schema, isolation=isolation))
-
-    def offsets(self) -> dict[int, Offsets]:
-        """What each partition contains."""
-        return {number: _offsets(self.partition(number)) for number in range(self.partitions)}
-
-    def offset_at(self, timestamp: int | datetime) -> dict[int, int]:
-        """In each partition the first offset whose record is not older than `timestamp`; the next offset if all are."""
-        return {number: self.partition(number).offset_at(timestamp) for number in range(self.partitions)}
-
-
-def _per_partition(limit: TableEnd, numbers: range) -> dict[int, int] | None:
-    """Offsets by partition; None if it is not about offsets."""
-    if isinstance(limit, Mapping):
-        return dict(limit)
-    return None if limit is None or isinstance(limit, datetime) else dict.fromkeys(numbers, limit)
-
-
-def _check_sole(expect_offset: int | None) -> None:
-    """Records of several partitions have no offset that could be expected."""
-    if expect_offset is not None:
-        raise InvalidRecord("expect_offset is for one partition, and these records go to several: give partition=")
-
-
-def _offsets(log: Log) -> Offsets:
-    end = log.visible_offset  # first: this makes a reader refresh
-    return Offsets(log.lowest_offset, end)
-
-
-def _with_partition(batch: pa.RecordBatch, number: int, columns: Sequence[str]) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    if "partition" not in columns:
-        return batch
-    numbers = pa.repeat(pa.scalar(number, pa.int32()), batch.num_rows)
-    arrays = [numbers if column == "partition" else batch.column(column) for column in columns]
-    return pa.RecordBatch.from_arrays(arrays, names=list(columns))

@@ -20,6 +20,9 @@ from sawlog.broker.wire import ErrorCode, Key
 from sawlog.errors import BrokerRefused, BrokerTimeout, BrokerUnavailable
 from sawlog.testing import Broker
 
+#: One who closes without having read resets the connection; if our request comes only then, it ends without an error.
+HUNG_UP = "broke|has closed the connection"
+
 
 @contextlib.contextmanager
 def listening(serve: Callable[[socket.socket], None]) -> Iterator[Address]:
@@ -40,7 +43,7 @@ def listening(serve: Callable[[socket.socket], None]) -> Iterator[Address]:
     finally:
         server.shutdown(socket.SHUT_RDWR)
         server.close()
-        thread.join(10)
+        thread.join(60)
 
 
 def request_of(connection: socket.socket) -> memoryview:
@@ -101,7 +104,7 @@ def test_one_who_is_no_broker_is_recognised(answer: bytes) -> None:
 
 
 def test_a_broker_that_hangs_up_is_reported() -> None:
-    with listening(lambda connection: None) as address, pytest.raises(BrokerUnavailable, match="broke"):
+    with listening(lambda connection: None) as address, pytest.raises(BrokerUnavailable, match=HUNG_UP):
         connect(address, timeout_s=10)
 
 

@@ -9,8 +9,9 @@ import pytest
 import sawlog
 from sawlog.batch.build import Producer, encode
 from sawlog.batch.header import scan
+from sawlog.batch.visible import visible
 from sawlog.broker.client import RemoteStore, RemoteTopic
-from sawlog.broker.client.batches import complete, visible
+from sawlog.broker.client.batches import complete
 from sawlog.isolation import Isolation
 from sawlog.testing import Broker
 
@@ -82,7 +83,7 @@ def test_waiting_ends_when_a_record_comes(store: RemoteStore, topic: RemoteTopic
     waiter.start()
     assert not done.wait(0.1)
     with_another_connection(store, topic)
-    waiter.join(30)
+    waiter.join(60)
     assert done.is_set()
 
 

@@ -15,7 +15,10 @@ from sawlog.broker import wire
 from sawlog.broker.coordinator import Coordinator
 from sawlog.broker.groups.settings import GroupConfig
 from sawlog.broker.handlers import commits, consumer_groups, groups
+from sawlog.broker.security.authority import Authority
+from sawlog.broker.security.stored_acls import StoredAcls
 from sawlog.broker.wire.apis import Key
+from sawlog.topics.served import Node
 from sawlog.topics.store import Store
 
 HANDLERS: dict[Key, Any] = {**groups.HANDLERS, **commits.HANDLERS, **consumer_groups.HANDLERS}
@@ -34,12 +37,21 @@ class Context:
     header: wire.RequestHeader
     client_host: str = "127.0.0.1"
     advertised: Address = Address()
+    principal: str = "User:ANONYMOUS"
+
+
+class OneNode:
+    """As much of a broker among others as groups need: it is alone."""
+
+    def of(self, kind: str, key: str, advertised: Address) -> Node:
+        return Node(7, advertised.host, advertised.port)
 
 
 class Asked:
     """As much of a broker as groups need."""
 
     node_id = 7
+    nodes = OneNode()
 
     def __init__(self, store: Store, **settings: int) -> None:
         self.store = store
@@ -54,7 +66,15 @@ class Asked:
             self.runs += 1
             return loop.run_in_executor(self._threads, call)
 
-        self.groups = Coordinator(store, loop, GroupConfig(**settings), run=run, address=lambda: "127.0.0.1:9092")
+        self.groups = Coordinator(
+            store.serve(),
+            loop,
+            GroupConfig(**{"group_min_session_timeout_ms": 100, **settings}),
+            run=run,
+            address=lambda: "127.0.0.1:9092",
+        )
+        self.authority = Authority(StoredAcls(store.registry), run, ())
+        self.authority.is_open = True
 
     async def __aenter__(self) -> Asked:
         return self

@@ -112,7 +112,7 @@ def test_a_generation_waits_for_those_who_were_given_an_id(clock: Clock, group: 
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"session_timeout_ms": 99}, E.INVALID_SESSION_TIMEOUT),
+        ({"session_timeout_ms": 5_999}, E.INVALID_SESSION_TIMEOUT),
         ({"session_timeout_ms": 1_800_001}, E.INVALID_SESSION_TIMEOUT),
         ({"protocols": ()}, E.INCONSISTENT_GROUP_PROTOCOL),
         ({"protocol_type": ""}, E.INCONSISTENT_GROUP_PROTOCOL),

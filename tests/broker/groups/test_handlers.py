@@ -247,8 +247,23 @@ async def test_what_cannot_be_committed_says_why_for_each_partition(store: Store
             ("orders", -1): E.UNKNOWN_TOPIC_OR_PARTITION,
             ("nothing", 0): E.UNKNOWN_TOPIC_OR_PARTITION,
         }
-        assert (await broker.commit({ORDERS[1]: -5})) == {ORDERS[1]: E.INVALID_REQUEST}
+        assert (await broker.commit({ORDERS[1]: 2**62})) == {ORDERS[1]: E.INVALID_REQUEST}
         assert await broker.committed() == {ORDERS[0]: (1, "x" * 4096, -1, 0)}
+
+
+@pytest.mark.parametrize(("told", "stored"), [(-1, 5), (-2, 2), (-5, 2), (-(2**63), 2)])
+@in_loop
+async def test_a_negative_offset_says_where_to_begin_and_is_given_back(store: Store, told: int, stored: int) -> None:
+    """As with Kafka: KafkaJS resets a group so. For who reads without a network it is the end of that moment."""
+    log = store.topic("orders").partition(1)
+    log.append_many([b"x"] * 5)
+    log.trim(2)
+    async with Asked(store) as broker:
+        assert await broker.commit({ORDERS[1]: (told, "reset", -1)}) == {ORDERS[1]: E.NONE}
+        assert await broker.committed() == {ORDERS[1]: (told, "reset", -1, 0)}
+    async with Asked(store) as broker:  # which has not seen it
+        assert await broker.committed() == {ORDERS[1]: (told, "reset", -1, 0)}
+    assert store.serve().groups.offsets.of("billing")[ORDERS[1]].offset == stored
 
 
 @in_loop
@@ -397,7 +412,7 @@ async def test_groups_are_described_with_their_members(store: Store, version: in
 async def test_what_a_client_may_do_is_told_if_it_asks(store: Store) -> None:
     async with Asked(store) as broker:
         request = {"groups": ["billing"], "include_authorized_operations": True}
-        assert (await broker.ask(Key.DESCRIBE_GROUPS, **request))["groups"][0]["authorized_operations"] == 328
+        assert (await broker.ask(Key.DESCRIBE_GROUPS, **request))["groups"][0]["authorized_operations"] == 3400
 
 
 @in_loop

@@ -121,10 +121,21 @@ class Actor:
         return (self._directory / f"{self._name}.{self._lives}.err").read_text(errors="replace")[-2000:]
 
 
+#: Kills somebody.
+Strike = Callable[[random.Random, Serving, list[Actor], Outcome], None]
+
+
 def play(
-    directory: Path, *, kills: int, seed: int, broker: Serving | None = None, cast: Mapping[str, int] = CAST
+    directory: Path,
+    *,
+    kills: int,
+    seed: int,
+    broker: Serving | None = None,
+    cast: Mapping[str, int] = CAST,
+    strike: Strike | None = None,
 ) -> Outcome:
-    """One history: so many kills, of the broker mostly, then the verdict."""
+    """One history: so many kills, of the broker mostly unless `strike` kills somebody else, then the verdict."""
+    strike = _strike if strike is None else strike
     rng = random.Random(seed)
     diaries = directory / "diaries"
     diaries.mkdir(parents=True)
@@ -139,7 +150,7 @@ def play(
                     actor.start(rng.getrandbits(32))
                 for _ in range(kills):
                     time.sleep(rng.uniform(0.2, 1.2))
-                    _strike(rng, broker, actors, outcome)
+                    strike(rng, broker, actors, outcome)
                 time.sleep(0.5)
             drained, trouble = _drain(broker, actors, outcome)
         finally:
@@ -170,6 +181,14 @@ def _create(address: str) -> None:
     admin = AdminClient(common(address))  # kept: its futures fail when it is gone
     for future in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in (INPUT, OUTPUT, MIRROR)]).values():
         future.result(PATIENCE_S)
+
+
+def kill_a_client(rng: random.Random, broker: Serving, actors: list[Actor], outcome: Outcome) -> None:
+    """Kill a client, and let another one take its place. The broker goes on."""
+    for actor in actors:
+        actor.check()
+    assert broker.is_running, f"the broker ended by itself\n{broker.said[-4000:]}"
+    _replace(rng, rng.choice(actors), outcome)
 
 
 def _strike(rng: random.Random, broker: Serving, actors: list[Actor], outcome: Outcome) -> None:

@@ -20,7 +20,7 @@ from sawlog.broker.wire.schema import (
     Kind,
 )
 
-BITS = {"b": 8, "h": 16, "i": 32, "q": 64}
+BITS = {"b": 8, "h": 16, "H": 16, "i": 32, "q": 64}
 TEXTS = ["", "x", "orders", "grüße ✓", "a" * 126, "a" * 127, "a" * 300]
 BINARIES = [b"", b"x", bytes(126), bytes(range(256)), b"r" * 20_000]
 
@@ -68,7 +68,9 @@ class Drawing:
         if self._modest and (name.endswith(("error_code", "_ms", "timestamp"))):
             return random.randrange(100)
         low, high = -(1 << bits - 1), (1 << bits - 1) - 1
-        return random.choice([0, 1, -1, low, high, random.randint(low, high)])
+        if kind.code.isupper():  # unsigned
+            low, high = 0, (1 << bits) - 1
+        return random.choice([0, 1, high - 1, low, high, random.randint(low, high)])
 
 
 def present(fields: Fields, version: int, body: Body) -> Body:

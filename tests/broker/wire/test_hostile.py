@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from sawlog.broker import wire
 from sawlog.broker.wire import Key, Malformed
+from sawlog.broker.wire.frames import LARGEST_WITHOUT_RECORDS
 from sawlog.broker.wire.schema import Api
 
 from .bodies import Drawing
@@ -157,6 +158,43 @@ def test_many_empty_structs_are_refused_before_they_fill_the_memory(key: Key, ve
     finally:
         tracemalloc.stop()
     assert peak < 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "head", "element"),
+    [
+        (Key.DESCRIBE_TOPIC_PARTITIONS, 0, b"", b"\1\0"),
+        (Key.METADATA, 12, b"", bytes(16) + b"\0\0"),
+        (Key.FETCH, 12, bytes(25), b"\1\1\0"),
+        (Key.DELETE_GROUPS, 2, b"", b"\1"),
+        (Key.INCREMENTAL_ALTER_CONFIGS, 1, b"", b"\2\1\1\0"),
+    ],
+)
+def test_a_request_of_an_allowed_size_has_a_limited_number_of_elements(
+    key: Key, version: int, head: bytes, element: bytes
+) -> None:
+    """It would be two hundred times its size."""
+    count = 400_000
+    claim = bytes([count + 1 & 0x7F | 0x80, count + 1 >> 7 & 0x7F | 0x80, count + 1 >> 14])
+    frame = struct.pack(">hhihb", key, version, 1, -1, 0) + head + claim + element * count
+    assert len(frame) < LARGEST_WITHOUT_RECORDS
+    tracemalloc.start()
+    try:
+        assert not read_request(frame)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1_000_000
+
+
+def test_elements_are_counted_over_all_arrays_of_a_request_and_for_each_request_again() -> None:
+    def frame(topics: int, parts: int) -> bytes:
+        topic = struct.pack(">hi", 0, parts) + struct.pack(">iq", 0, 0) * parts
+        return struct.pack(">hhihi", Key.DELETE_RECORDS, 0, 1, -1, topics) + topic * topics + struct.pack(">i", 0)
+
+    for _ in range(2):
+        assert read_request(frame(100, 1100))
+    assert not read_request(frame(101, 2000))
 
 
 def test_nested_claims_are_bounded_by_the_frame() -> None:

@@ -126,3 +126,12 @@ def test_error_codes_are_kafkas() -> None:
     theirs = {code.name.upper(): (code.value, code.retriable) for code in KiosErrorCode}
     assert {code.name: (code.value, code.retriable) for code in wire.ErrorCode} == theirs
     assert wire.ErrorCode.NOT_COORDINATOR in RETRIABLE
+
+
+@pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
+def test_an_error_that_did_not_happen_has_no_message(api: Api) -> None:
+    """Null, as Kafka sends it: a client may take an empty text for a message."""
+    for fields in structs(api.response):
+        for field in fields:
+            if field.name.endswith("error_message"):
+                assert field.default is None

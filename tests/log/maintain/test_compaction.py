@@ -671,7 +671,7 @@ def test_compaction_that_begins_during_a_truncation_knows_of_it(place: Place, mo
 
         monkeypatch.setattr(state, "store_state", store)
         log.truncate(1)
-        begun[0].result(timeout=30)
+        begun[0].result(timeout=60)
     assert load_state(appender(log).directory).clean_offset <= 1
     written(log, (b"a", b"2"))
     log.seal()

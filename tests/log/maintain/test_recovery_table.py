@@ -20,6 +20,7 @@ from sawlog import CorruptBatch, Log
 from sawlog.batch import kernel
 from sawlog.log.files.checkpoint import Checkpoint
 from sawlog.log.files.epochs import Epochs
+from sawlog.log.files.remote import UNKNOWN
 from sawlog.log.maintain.recovery import DECISIONS, Action, Where
 
 from ..places import INDEX, TIME_INDEX, Place, fill, named, values
@@ -149,6 +150,11 @@ def damaged_swap(place: Place, closed: bool) -> set[int]:
     return set()
 
 
+def remote(place: Place, closed: bool) -> set[int]:
+    place.write("remote", b"not a list of segments")
+    return set()
+
+
 def leftover(place: Place, closed: bool) -> set[int]:
     for name in (named(10) + ".tmp", named(20) + ".deleted", "checkpoint.tmp", named(0, INDEX) + ".tmp"):
         place.write(name, b"left over")
@@ -173,6 +179,7 @@ DAMAGE: dict[Where, Callable[[Place, bool], set[int]]] = {
     Where.TRUNCATION: truncation,
     Where.SWAP: swap,
     Where.DAMAGED_SWAP: damaged_swap,
+    Where.REMOTE: remote,
     Where.LEFTOVER: leftover,
     Where.STRANGER: stranger,
 }
@@ -324,6 +331,12 @@ def ignore(place: Place, log: Log, where: Where, before: dict[str, bytes]) -> No
     assert place.files()["README.txt"] == b"mine"
 
 
+def ask(place: Place, log: Log, where: Where, before: dict[str, bytes]) -> None:
+    """The file is kept until the replica has said what it has."""
+    assert place.files()["remote"] == before["remote"]
+    assert log.engine.segment_set.remote is UNKNOWN
+
+
 CHECKS: dict[Action, Callable[[Place, Log, Where, dict[str, bytes]], None]] = {
     Action.CUT_ASIDE: cut_aside,
     Action.REPORT: report,
@@ -331,6 +344,7 @@ CHECKS: dict[Action, Callable[[Place, Log, Where, dict[str, bytes]], None]] = {
     Action.REBUILD: rebuild,
     Action.SET_ASIDE: set_aside,
     Action.REMOVE: remove,
+    Action.ASK: ask,
     Action.IGNORE: ignore,
 }
 

@@ -309,7 +309,7 @@ def test_appends_go_on_while_a_replacement_is_written(place: Place, monkeypatch:
     def replace(*arguments: Any) -> Any:
         appended = threading.Thread(target=lambda: placed.append(log.append(b"meanwhile", b"0")))
         appended.start()
-        appended.join(timeout=30)
+        appended.join(timeout=60)
         assert placed, "an append had to wait"
         return real(*arguments)
 
@@ -326,7 +326,7 @@ def test_closing_does_not_wait_for_upkeep_to_finish(place: Place, monkeypatch: p
 
     def chunks(*arguments: Any) -> Any:
         began.set()
-        assert closing.wait(30)
+        assert closing.wait(60)
         yield from real(*arguments)
 
     monkeypatch.setattr(rewrite, "chunks_of", chunks)
@@ -334,12 +334,12 @@ def test_closing_does_not_wait_for_upkeep_to_finish(place: Place, monkeypatch: p
     assert appender is not None
     with ThreadPoolExecutor(2) as pool:
         work = pool.submit(log.compact)
-        assert began.wait(30)
+        assert began.wait(60)
         closed = pool.submit(log.close)
         assert eventually(lambda: appender.upkeep._closing)
         closing.set()
-        closed.result(timeout=30)
-        assert type(work.exception(timeout=30)).__name__ == "LogClosed"
+        closed.result(timeout=60)
+        assert type(work.exception(timeout=60)).__name__ == "LogClosed"
     assert not [name for name in place.names() if name.endswith((".tmp", ".swap"))]
     assert place.open().recovery.clean
 
@@ -365,7 +365,7 @@ def test_a_log_may_be_removed_during_upkeep(place: Place) -> None:
         running = pool.submit(work)
         log.remove()
         done.set()
-        error = running.exception(timeout=30)
+        error = running.exception(timeout=60)
     assert error is None or type(error).__name__ == "LogClosed"
     assert place.files() == {}
 

@@ -24,15 +24,15 @@ def test_a_writer_does_not_wait_until_upkeep_is_done(work: str) -> None:
             log.append(b"v" * 100, b"%d" % (number % 7))
     directory = FaultyDirectory(inner)
     tending = Log.open(directory, CONFIG.with_(segment_bytes=100_000), mode="a")
-    tending.lend_to_upkeep()
-    with tending.hold():
+    tending.engine.lend_to_upkeep()
+    with tending.engine.hold():
         pass
     begun, go = threading.Event(), threading.Event()
 
     def wait(call: Call) -> None:
         if call.operation in ("view", "read", "open_sealed") and call.name.endswith(".log"):
             begun.set()
-            go.wait(20)
+            go.wait(60)
 
     directory.before = wait
     ended: list[BaseException] = []
@@ -47,7 +47,7 @@ def test_a_writer_does_not_wait_until_upkeep_is_done(work: str) -> None:
 
     thread = threading.Thread(target=tend)
     thread.start()
-    assert begun.wait(20)
+    assert begun.wait(60)
     got: list[int] = []
 
     def write() -> None:
@@ -58,8 +58,8 @@ def test_a_writer_does_not_wait_until_upkeep_is_done(work: str) -> None:
     writer.start()
     assert eventually(lambda: inner.exists("wanted"))
     go.set()
-    thread.join(20)
-    writer.join(20)
+    thread.join(60)
+    writer.join(60)
     assert got == [400]
     assert "a writer is waiting" in str(ended[0])
     assert not inner.exists("wanted")
@@ -75,7 +75,7 @@ def test_a_wish_of_somebody_who_has_given_up_stops_nobody() -> None:
             log.append(b"v" * 100, b"%d" % (number % 7))
     directory.replace("wanted", b"")
     tending = Log.open(directory, CONFIG, mode="a")
-    tending.lend_to_upkeep()
+    tending.engine.lend_to_upkeep()
     assert tending.compact()
     tending.close()
     assert not directory.exists("wanted")

@@ -289,7 +289,7 @@ def test_follow_gives_new_records_as_they_come(place: Place) -> None:
     consumer.start()
     for value in expected:
         log.append(value)
-    consumer.join(10)
+    consumer.join(60)
     assert seen == expected
 
 
@@ -299,11 +299,11 @@ def test_follow_ends_when_the_log_is_closed(place: Place) -> None:
     seen: list[Record] = []
     consumer = threading.Thread(target=lambda: seen.extend(log.follow()))
     consumer.start()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not seen and time.monotonic() < deadline:
         time.sleep(0.001)
     log.close()
-    consumer.join(10)
+    consumer.join(60)
     assert not consumer.is_alive()
     assert values(seen) == [b"x"]
 
@@ -317,7 +317,7 @@ def test_follow_ends_after_its_timeout(place: Place) -> None:
 def test_timeout_counts_from_the_last_record(place: Place) -> None:
     log = place.open()
     log.append(b"0")
-    following = log.follow(timeout=5)
+    following = log.follow(timeout=60)
     for i in range(5):
         assert next(following).value == b"%d" % i
         log.append(b"%d" % (i + 1))
@@ -427,7 +427,7 @@ def test_reader_follows_the_writer_over_segments_and_trims(place: Place) -> None
     log = place.open(segment_bytes=600)
     log.append(b"0")
     beside = place.open(mode="r")
-    following = beside.follow(0, timeout=10)
+    following = beside.follow(0, timeout=60)
     for i in range(50):
         assert next(following).value == b"%d" % i
         log.append(b"%d" % (i + 1))

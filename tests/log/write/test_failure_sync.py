@@ -17,7 +17,7 @@ from sawlog.testing.faulty import Call, Fault, FaultyDirectory
 
 QUIET = LogConfig(checkpoint_interval_ms=3_600_000)
 SEGMENT_SYNC = Fault(operations={"sync"}, names="*.log")
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 def opened(config: LogConfig = QUIET) -> tuple[FaultyDirectory, Log]:

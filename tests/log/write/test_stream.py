@@ -604,7 +604,7 @@ def test_sync_from_another_thread_is_not_taken_for_the_stream_itself(tmp_path: P
             yield b"first"
             other = threading.Thread(target=sync, args=(log,))
             other.start()
-            other.join(30)
+            other.join(60)
             assert not other.is_alive()
             yield b"last"
 

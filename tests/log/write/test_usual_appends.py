@@ -230,7 +230,7 @@ def test_a_closed_log_refuses(log: Log) -> None:
 
 
 def test_a_log_that_has_failed_refuses(log: Log) -> None:
-    log.fail(OSError("the disk is on fire"))
+    log.engine.fail(OSError("the disk is on fire"))
     refused(log, LogFailed)
 
 

@@ -168,7 +168,7 @@ def test_appends_that_wait_together_share_a_sync() -> None:
     class Slow(_CountingStorage):
         def sync(self) -> None:
             running.set()
-            assert go_on.wait(10)
+            assert go_on.wait(60)
             super().sync()
 
     class Directory(MemoryDirectory):
@@ -181,14 +181,14 @@ def test_appends_that_wait_together_share_a_sync() -> None:
     _CountingStorage.syncs = 0
     threads = [threading.Thread(target=log.append, args=(b"x",)) for _ in range(20)]
     threads[0].start()
-    assert running.wait(10)
+    assert running.wait(60)
     for thread in threads[1:]:
         thread.start()
     assert eventually(lambda: log.next_offset == 20)
     assert log.durable_offset == 0
     go_on.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert log.durable_offset == 20
     assert 2 <= _CountingStorage.syncs <= 3
     log.close()

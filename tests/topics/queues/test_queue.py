@@ -28,7 +28,7 @@ from sawlog import (
 from sawlog.topics.queues import delivery as delivery_module
 from sawlog.topics.queues import queue as queue_module
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture

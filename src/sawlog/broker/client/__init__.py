@@ -12,20 +12,27 @@ with connect("127.0.0.1:9092") as store:
 
 It is what the command line uses for `-b HOST:PORT`, and has the methods of a `Store`, a `Topic`, a `Log` and `Groups`
 that it needs, with the same errors. It is small on purpose: programs that consume or produce all day have clients with
-rebalancing, batching in the background and encryption to choose from.
+rebalancing and batching in the background to choose from.
+
+`connect("logs.example:9093", access=Access(encrypted("ca.pem"), Login("ann", password)))` uses TLS and a user.
 
 `connection` sends and receives, `cluster` knows who leads what and tries again, `asking` has the questions about
-partitions; `store`, `topic`, `log` and `groups` are what a program sees.
+partitions; `store`, `topic`, `log`, `groups` and `acls` are what a program sees.
 """
 
 from __future__ import annotations
 
+from .access import Access, Login, encrypted
+from .acls import RemoteAcls
 from .groups import RemoteGroup, RemoteGroups, RemoteMember
 from .log import RemoteLog
 from .store import RemoteStore, connect
 from .topic import RemoteDescription, RemotePartition, RemoteTopic
 
 __all__ = [
+    "Access",
+    "Login",
+    "RemoteAcls",
     "RemoteDescription",
     "RemoteGroup",
     "RemoteGroups",
@@ -35,4 +42,5 @@ __all__ = [
     "RemoteStore",
     "RemoteTopic",
     "connect",
+    "encrypted",
 ]

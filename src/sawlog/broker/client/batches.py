@@ -1,18 +1,12 @@
-"""What a fetch returned, as batches whose records a reader may see.
-
-A response may end within a batch, and may begin before the offset that was asked for. Markers of transactions are not
-records. The records of a transaction that was aborted are left out: the broker names its producer and its first offset;
-from there up to the producer's next marker, its transactional batches are skipped.
-"""
+"""What a fetch returned, as complete batches. A response may end within a batch, and may begin before the offset that
+was asked for."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 
 from ...batch import kernel
-from ...batch.header import ATTRIBUTES, CONTROL_BIT, LAST, POSITION, PRODUCER_ID, TRANSACTIONAL_BIT, Rows, new_rows
+from ...batch.header import LAST, POSITION, Rows, new_rows
 from ...batch.read import first_bad_crc
 from ...errors import CorruptBatch
 
@@ -36,23 +30,3 @@ def complete(view: memoryview) -> Rows:
     if bad >= 0:
         raise CorruptBatch(f"the checksum of the batch at byte {found[bad, POSITION]} of the answer does not match")
     return found
-
-
-def visible(rows: Rows, aborted: Sequence[tuple[int, int]]) -> Rows:
-    """The batches with records for a reader: no markers, nothing of the `aborted` transactions (producer id, first
-    offset), which are sorted by offset."""
-    special = (rows[:, ATTRIBUTES] & (CONTROL_BIT | TRANSACTIONAL_BIT)) != 0
-    if not special.any():
-        return rows
-    waiting, inside = list(reversed(aborted)), set[int]()
-    kept = np.ones(len(rows), bool)
-    for number in np.flatnonzero(special).tolist():
-        last, attributes, producer_id = (int(rows[number, at]) for at in (LAST, ATTRIBUTES, PRODUCER_ID))
-        while waiting and waiting[-1][1] <= last:
-            inside.add(waiting.pop()[0])
-        if attributes & CONTROL_BIT:
-            inside.discard(producer_id)
-            kept[number] = False
-        elif producer_id in inside:
-            kept[number] = False
-    return rows[kept]

@@ -22,7 +22,8 @@ from ..config import Address
 from ..wire.apis import Key
 from ..wire.errors import ErrorCode
 from ..wire.schema import Body
-from .connection import Connection
+from .access import Access
+from .connection import Connection, Unanswered
 from .refusals import check, is_temporary
 
 T = TypeVar("T")
@@ -31,15 +32,25 @@ Place = tuple[str, int]
 
 #: How long to wait before something is tried again: longer each time.
 _PAUSE_S, _PAUSE_MOST_S = 0.05, 1.0
+#: Connections that end without an answer are not for want of luck: the broker does not want this client.
+_STRANGER = 3
 
 
 class Cluster:
     """Connections to the brokers, and what they say about each other."""
 
-    def __init__(self, bootstrap: Sequence[Address], *, client_id: str = "sawlog", timeout_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        bootstrap: Sequence[Address],
+        *,
+        client_id: str = "sawlog",
+        timeout_s: float = 30.0,
+        access: Access | None = None,
+    ) -> None:
         self._bootstrap = tuple(bootstrap)
         self._client_id = client_id
         self.timeout_s = timeout_s
+        self._access = access or Access()
         self._lock = threading.RLock()
         self._connections: dict[Address, Connection] = {}
         self._nodes: dict[int, Address] = {}
@@ -90,7 +101,7 @@ class Cluster:
     def _connect(self, address: Address) -> Connection:
         found = self._connections.get(address)
         if found is None or not found.is_open:
-            found = Connection(address, client_id=self._client_id, timeout_s=self.timeout_s)
+            found = Connection(address, client_id=self._client_id, timeout_s=self.timeout_s, access=self._access)
             self._connections[address] = found
             self._was_connected = True
         return found
@@ -166,10 +177,14 @@ class Cluster:
         """Do something, and again if somebody else leads by now; unless it may be done only `once`, also if the
         connection broke."""
         deadline = Deadline(self.timeout_s, first_pause_s=_PAUSE_S, longest_pause_s=_PAUSE_MOST_S)
+        unanswered = 0
         while True:
             try:
                 return attempt()
             except SawlogError as error:
+                unanswered += isinstance(error, Unanswered)
+                if unanswered == _STRANGER:
+                    raise
                 broken = isinstance(error, BrokerUnavailable) and self._was_connected and not once
                 if not (broken or is_temporary(error)):
                     raise

@@ -15,13 +15,14 @@ from ...batch import read as batch_read
 from ...batch.build import Encoder, Recipe
 from ...batch.header import DEFAULT_COLUMNS, LAST, POSITION, SIZE, Rows
 from ...batch.kernel import Record
+from ...batch.visible import visible
 from ...config import MIB, LogConfig
 from ...errors import BrokerTimeout, CorruptBatch, OffsetOutOfRange, RecordTooLarge
 from ...isolation import Isolation, is_committed
 from ...log.read.pages import Fetched
 from ...topics.packing import Packer
 from . import asking
-from .batches import complete, visible
+from .batches import complete
 from .cluster import Cluster, Place
 from .producing import Sender
 

@@ -13,11 +13,14 @@ from ..config import Address
 from ..wire.apis import Key
 from ..wire.errors import ErrorCode
 from ..wire.schema import Body
+from .access import Access
+from .acls import RemoteAcls
 from .cluster import Cluster, Place
 from .groups import RemoteGroups
 from .log import wait_for_more
 from .refusals import check
 from .topic import RemoteTopic
+from .users import RemoteUsers
 
 _TOPIC = 2  # a type of resource
 _FROM_TOPIC = 1  # where a setting comes from
@@ -35,6 +38,8 @@ class RemoteStore:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.groups = RemoteGroups(cluster)
+        self.acls = RemoteAcls(cluster)
+        self.users = RemoteUsers(cluster)
 
     def close(self) -> None:
         """Close the connections."""
@@ -92,6 +97,8 @@ class RemoteStore:
             return {}
         asked = {"resource_type": _TOPIC, "resource_name": name, "configuration_keys": None}
         (result,) = broker.call(Key.DESCRIBE_CONFIGS, {"resources": [asked]})["results"]
+        if result["error_code"] == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            return {}  # who may read or write a topic need not know its settings
         check(result["error_code"], f"the settings of {name!r} at {self.path}", result["error_message"])
         given = {each["name"]: each["value"] for each in result["configs"] if each["config_source"] == _FROM_TOPIC}
         try:
@@ -177,11 +184,14 @@ class RemoteStore:
         wait_for_more(self._cluster, positions, seconds)
 
 
-def connect(address: str | Address, *, client_id: str = "sawlog", timeout_s: float = 30.0) -> RemoteStore:
-    """Connect to the broker at `HOST:PORT`, or to a cluster by several of them with commas in between."""
+def connect(
+    address: str | Address, *, client_id: str = "sawlog", timeout_s: float = 30.0, access: Access | None = None
+) -> RemoteStore:
+    """Connect to the broker at `HOST:PORT`, or to a cluster by several of them with commas in between. `access` says
+    how to encrypt and authenticate."""
     texts = [address] if isinstance(address, Address) else address.split(",")
     parsed = [each if isinstance(each, Address) else Address.parse(each.strip(), default_port=_PORT) for each in texts]
-    cluster = Cluster(parsed, client_id=client_id, timeout_s=timeout_s)
+    cluster = Cluster(parsed, client_id=client_id, timeout_s=timeout_s, access=access)
     cluster.any()  # an address where nobody listens is reported here
     return RemoteStore(cluster)
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from ...errors import GroupActive
-from ...topics.groups.serving import Claim, Served
+from ...topics.served import ClaimAttempt, Taken
 from .commits import Run
 
 #: How often to look whether a member that sends no heartbeats has expired.
@@ -25,7 +25,7 @@ class GroupClaim:
 
     def __init__(
         self,
-        new_claim: Callable[[], Claim],
+        new_claim: Callable[[], ClaimAttempt],
         run: Run,
         *,
         is_needed: Callable[[], bool],
@@ -36,7 +36,7 @@ class GroupClaim:
         #: Whether the group has members, or anything else for which it must be kept.
         self._is_needed = is_needed
         self._before_release = before_release
-        self._served: Served | None = None
+        self._served: Taken | None = None
         self._users = 0
         self._changing = asyncio.Lock()
         self._releasing: asyncio.Task[None] | None = None
@@ -45,6 +45,11 @@ class GroupClaim:
     def is_held(self) -> bool:
         """Whether it is held: what is committed now is written before it is released."""
         return self._served is not None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether somebody else has it by now."""
+        return self._served is not None and not self._served.current
 
     @property
     def is_idle(self) -> bool:
@@ -75,7 +80,7 @@ class GroupClaim:
                 finally:
                     await self._run(claim.close)
 
-    async def _attempt(self, claim: Claim) -> Served:
+    async def _attempt(self, claim: ClaimAttempt) -> Taken:
         """Take it; wait for the session of a member that does not say anything."""
         while True:
             try:

@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from ...clock import now_ms
-from ...errors import DirectoryLocked, GroupActive, LogClosed, SawlogError, StorageFull
+from ...errors import DirectoryLocked, GroupError, LogClosed, NotCoordinator, SawlogError, StorageFull
 from ...topics.groups.assignment import Share
 from ...topics.groups.groups import Change
 from ...topics.groups.offsets import Committed
-from ...topics.store import Store
-from ...topics.topic import Topic
+from ...topics.served import ServedTopic, StoreService
 from ..wire.errors import ErrorCode
 from .stored import Topics
 
@@ -34,6 +33,10 @@ class Run(Protocol):
 
     def __call__(self, call: Callable[[], _T], /) -> asyncio.Future[_T]:
         """Call it."""
+
+
+#: An offset that stands for the end of a partition.
+_END = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ class Commit:
 class CommitQueue:
     """Commits that wait for their turn."""
 
-    def __init__(self, store: Store, loop: asyncio.AbstractEventLoop, run: Run) -> None:
+    def __init__(self, store: StoreService, loop: asyncio.AbstractEventLoop, run: Run) -> None:
         self._store = store
         self._loop = loop
         self._run = run
@@ -147,22 +150,30 @@ class CommitQueue:
         ]
 
 
-def _committed(topic: Topic, number: int, member_id: str, new: NewOffset) -> Committed:
+def _committed(topic: ServedTopic, number: int, member_id: str, new: NewOffset) -> Committed:
     """What is stored. A client that names no leader epoch has read in the current one: consumers of this library go by
-    it if the log loses its end, and the client gets back what it said."""
-    epoch, told = new.leader_epoch, None
-    if epoch < 0:
+    it if the log loses its end, and the client gets back what it said. The same holds for a negative offset, by which a
+    client says to begin at the end (-1) or at the beginning."""
+    offset, epoch = new.offset, new.leader_epoch
+    if offset < 0 or epoch < 0:
         try:
-            epoch, told = topic.partition(number).leader_epoch, new.leader_epoch
+            log = topic.partition(number)
+            if offset < 0:
+                offset = log.visible_offset if offset == _END else log.lowest_offset
+            if epoch < 0:
+                epoch = log.leader_epoch
         except SawlogError as error:
-            _logger.warning("the leader epoch of partition %d of %s is not known: %s", number, topic.name, error)
-    return Committed(new.offset, topic.id, new.metadata, now_ms(), member_id, epoch, told)
+            _logger.warning("partition %d of %s cannot be asked for its epoch: %s", number, topic.name, error)
+            offset = max(offset, 0)
+    told_epoch = None if epoch == new.leader_epoch else new.leader_epoch
+    told_offset = None if offset == new.offset else new.offset
+    return Committed(offset, topic.id, new.metadata, now_ms(), member_id, epoch, told_epoch, told_offset)
 
 
-def _refused(group: str, error: GroupActive) -> ErrorCode:
-    """As Kafka refuses a commit from outside while a group has members."""
+def _refused(group: str, error: GroupError) -> ErrorCode:
+    """As Kafka refuses a commit from outside while a group has members; or one that another broker coordinates."""
     _logger.warning("a commit to group %s was refused: %s", group, error)
-    return ErrorCode.UNKNOWN_MEMBER_ID
+    return ErrorCode.NOT_COORDINATOR if isinstance(error, NotCoordinator) else ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def _code(is_there: bool) -> ErrorCode:

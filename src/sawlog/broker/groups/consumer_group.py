@@ -62,6 +62,8 @@ class Beat:
     pattern: str | None = None
     assignor: str | None = None
     owned: frozenset[Share] | None = None
+    #: Which topics the member may know of: a pattern matches no others.
+    sees: Callable[[str], bool] = lambda topic: True
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,7 @@ class ConsumerMember:
     rebalance_timeout_ms: int = 300_000
     topics: frozenset[str] = frozenset()
     pattern: str = ""
+    sees: Callable[[str], bool] = lambda topic: True
     #: The topics that the pattern matches.
     matched: frozenset[str] = frozenset()
     assignor: str | None = None
@@ -294,7 +297,7 @@ class ConsumerGroup:
     def _update(self, member: ConsumerMember, beat: Beat) -> bool:
         """Remember what a heartbeat says; whether the target has to be computed again."""
         before = (member.topics, member.pattern, member.assignor)
-        member.client_id, member.client_host = beat.client_id, beat.client_host
+        member.client_id, member.client_host, member.sees = beat.client_id, beat.client_host, beat.sees
         member.rack_id = member.rack_id if beat.rack_id is None else beat.rack_id
         if beat.rebalance_timeout_ms is not None:
             member.rebalance_timeout_ms = beat.rebalance_timeout_ms
@@ -365,7 +368,7 @@ class ConsumerGroup:
         """Notice topics that are new, gone, recreated or have got more partitions."""
         for member in self._members.values():
             if member.pattern:
-                member.matched = matching(member.pattern, topics)
+                member.matched = frozenset(filter(member.sees, matching(member.pattern, topics)))
         read = {name: topics[name] for name in sorted(self.topics) if name in topics}
         if read != self._topics:
             self._topics = read

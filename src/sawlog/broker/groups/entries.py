@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from ...topics.groups.assignment import Share
-from ...topics.groups.serving import Claim
+from ...topics.served import ClaimAttempt
 from ..wire.errors import ErrorCode
 from .claims import GroupClaim
 from .commits import Run
@@ -71,9 +71,9 @@ class Entry:
             return ErrorCode.NONE if transactional else ErrorCode.UNKNOWN_MEMBER_ID
         return self.consumers.commit_error(member_id, generation, partitions)
 
-    def end(self) -> None:
+    def end(self, error: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE) -> None:
         """Forget the members; answer whatever waits."""
-        self.classic.end(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        self.classic.end(error)
         self.consumers.end()
 
 
@@ -86,7 +86,7 @@ class Entries:
         config: GroupConfig,
         run: Run,
         *,
-        new_claim: Callable[[str], Claim],
+        new_claim: Callable[[str], ClaimAttempt],
         is_pending: Callable[[str], bool],
         before_release: Callable[[], Awaitable[None]],
     ) -> None:
@@ -139,6 +139,14 @@ class Entries:
         """Whether nobody else can join a group now."""
         entry = self._entries.get(name)
         return entry is not None and entry.claim.is_held
+
+    def give_up(self, name: str) -> None:
+        """Another broker has a group: forget its members, who look for that broker."""
+        entry = self._entries.pop(name, None)
+        if entry is not None:
+            entry.forgetting.stop()
+            entry.end(ErrorCode.NOT_COORDINATOR)
+            entry.claim.let_go()
 
     def let_go(self, name: str) -> None:
         """Let others join a group soon, if nobody needs it."""

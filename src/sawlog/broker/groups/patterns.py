@@ -1,4 +1,6 @@
-"""Regular expressions of clients, matched in linear time: RE2, which Kafka's brokers use as well (Arrow brings it)."""
+"""Regular expressions of clients, matched in linear time: RE2, which Kafka's brokers use as well. Arrow brings it, and
+is imported when a client first sends one: it takes memory, and time at the start.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,11 @@ from collections.abc import Iterable
 from functools import lru_cache
 from itertools import accumulate
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 
 def is_pattern(pattern: str) -> bool:
     """Whether it is a regular expression."""
+    import pyarrow as pa
+
     try:
         matching(pattern, ["x"])
     except pa.ArrowInvalid:
@@ -27,6 +28,9 @@ def matching(pattern: str, names: Iterable[str]) -> frozenset[str]:
 
 @lru_cache(64)
 def _matching(pattern: str, names: tuple[str, ...]) -> frozenset[str]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     # Not `pa.array`: that imports pandas, if it is installed, which takes half a second.
     encoded = [name.encode() for name in names]
     ends = array("i", accumulate(map(len, encoded), initial=0))

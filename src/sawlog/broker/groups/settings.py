@@ -10,7 +10,7 @@ class GroupConfig:
     """What members may ask for, and how long the coordinator waits."""
 
     #: group.min.session.timeout.ms
-    group_min_session_timeout_ms: int = 100
+    group_min_session_timeout_ms: int = 6_000
     #: group.max.session.timeout.ms
     group_max_session_timeout_ms: int = 1_800_000
     #: group.initial.rebalance.delay.ms: how long the first members of a group wait for others. Kafka waits 3 s, which

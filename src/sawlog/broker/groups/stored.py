@@ -9,8 +9,7 @@ from uuid import UUID
 from ...errors import GroupNotFound, InvalidConfig, TopicNotFound
 from ...topics.groups.assignment import Share
 from ...topics.groups.offsets import Committed
-from ...topics.store import Store
-from ...topics.topic import Topic
+from ...topics.served import ServedTopic, StoreService
 from .consumer_group import TopicInfo
 from .group import MemberSummary, State
 from .subscription import CONSUMER, encode_assignment, encode_subscription
@@ -32,11 +31,11 @@ class GroupSummary:
 class Topics:
     """The topics of a store at one moment, each looked up once."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: StoreService) -> None:
         self._store = store
-        self._found: dict[str, Topic | None] = {}
+        self._found: dict[str, ServedTopic | None] = {}
 
-    def find(self, name: str) -> Topic | None:
+    def find(self, name: str) -> ServedTopic | None:
         """One of them; None if it does not exist."""
         if name not in self._found:
             try:
@@ -45,7 +44,7 @@ class Topics:
                 self._found[name] = None
         return self._found[name]
 
-    def __getitem__(self, name: str) -> Topic:
+    def __getitem__(self, name: str) -> ServedTopic:
         """One that exists."""
         found = self.find(name)
         assert found is not None
@@ -65,13 +64,13 @@ class Topics:
         }
 
 
-def missing_partitions(store: Store, shares: Iterable[Share]) -> set[Share]:
+def missing_partitions(store: StoreService, shares: Iterable[Share]) -> set[Share]:
     """Those that do not exist."""
     topics = Topics(store)
     return {share for share in shares if share not in topics}
 
 
-def topic_infos(store: Store, names: Iterable[str] | None) -> Mapping[str, TopicInfo]:
+def topic_infos(store: StoreService, names: Iterable[str] | None) -> Mapping[str, TopicInfo]:
     """The topics of these names that exist, or all."""
     topics = Topics(store)
     wanted = store.topics() if names is None else names
@@ -79,13 +78,13 @@ def topic_infos(store: Store, names: Iterable[str] | None) -> Mapping[str, Topic
     return {name: TopicInfo(UUID(topic.id).hex, topic.partitions) for name, topic in found.items() if topic is not None}
 
 
-def stored_groups(store: Store) -> dict[str, GroupSummary]:
+def stored_groups(store: StoreService) -> dict[str, GroupSummary]:
     """All groups that have committed, or that have members which opened the store themselves."""
     found = {name: stored_group(store, name) for name in store.groups.list()}
     return {name: each for name, each in found.items() if each is not None}
 
 
-def stored_group(store: Store, name: str) -> GroupSummary | None:
+def stored_group(store: StoreService, name: str) -> GroupSummary | None:
     """One of these; None if it does not exist."""
     try:
         seen = store.groups.describe(name)

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...errors import SawlogError
+from ..security.users import ANONYMOUS
 from ..wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from ..broker import Broker
     from ..config import Address
+    from ..security.session import Session
     from ..wire.frames import RequestHeader
 
 Body = dict[str, Any]
@@ -31,7 +33,10 @@ class Context:
     client_host: str
     #: Where clients of this listener are sent.
     advertised: Address
-    principal: str = "User:ANONYMOUS"
+    #: Who asks, as ACLs name them.
+    principal: str = ANONYMOUS
+    #: What the connection has proved so far.
+    session: Session | None = None
 
 
 Handler = Callable[[Context, Body], Answer]

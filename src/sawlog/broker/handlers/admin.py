@@ -7,10 +7,9 @@ from dataclasses import fields
 from typing import Any
 
 from ...errors import InvalidConfig, SawlogError, TopicExists
-from ...storage.system import space_of
 from ...topics import settings
 from ...topics.entry import TopicEntry
-from ...topics.topic import Topic
+from ...topics.served import ServedTopic
 from ..config import BrokerConfig
 from ..partitions import id_of
 from ..trouble import code_of, message_of
@@ -18,7 +17,7 @@ from ..wire.apis import Key
 from ..wire.errors import ErrorCode
 from . import Body, Context, KafkaError
 
-_TOPIC, _BROKER, _BROKER_LOGGER = 2, 4, 8
+_TOPIC, _BROKER, _BROKER_LOGGER, _GROUP = 2, 4, 8, 32
 #: Where the value of a setting comes from.
 _FROM_TOPIC, _FROM_STATIC, _FROM_DEFAULT = 1, 4, 5
 _BOOLEAN, _STRING, _INT, _LONG, _DOUBLE, _LIST = 1, 2, 3, 5, 6, 7
@@ -142,7 +141,7 @@ async def _grow(context: Context, asked: Body, *, validate_only: bool) -> Body:
         ):
             raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "one assignment, to this broker, per new partition")
         if not validate_only:
-            await broker.run(lambda: broker.store.alter_topic(topic.name, count))
+            await broker.run(broker.store.alter_topic, topic.name, count, {})
             await broker.partitions.refresh(topic.name)
     except SawlogError as error:
         made.update(error_code=code_of(error), error_message=message_of(error))
@@ -170,6 +169,8 @@ async def _describe(context: Context, asked: Body, request: Body) -> Body:
         elif kind == _BROKER_LOGGER:
             _check_node(context, name)
             rows = []
+        elif kind == _GROUP:
+            rows = _setting_rows(_values(context, _GROUP_NAMES), asked["configuration_keys"])
         else:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings here")
         if not request["include_synonyms"]:
@@ -226,11 +227,12 @@ def _text(value: Any) -> str:
 
 #: Kafka's names of what clients ask a broker for.
 _BROKER_NAMES = {
-    "node_id": "node.id",
     "auto_create_topics": "auto.create.topics.enable",
     "default_partitions": "num.partitions",
     "max_request_bytes": "socket.request.max.bytes",
     "max_fetch_bytes": "fetch.max.bytes",
+    "max_connections": "max.connections",
+    "max_connections_per_address": "max.connections.per.ip",
     "group_min_session_timeout_ms": "group.min.session.timeout.ms",
     "group_max_session_timeout_ms": "group.max.session.timeout.ms",
     "group_initial_rebalance_delay_ms": "group.initial.rebalance.delay.ms",
@@ -242,18 +244,61 @@ _BROKER_NAMES = {
 }
 
 
+#: The same for a group whose partitions the broker assigns. All groups have the broker's settings.
+_GROUP_NAMES = {
+    "group_consumer_session_timeout_ms": "consumer.session.timeout.ms",
+    "group_consumer_heartbeat_interval_ms": "consumer.heartbeat.interval.ms",
+}
+
+
+#: What each of them is, for who asks for documentation.
+_ABOUT = {
+    "advertised.listeners": "Where clients are told to connect.",
+    "auto.create.topics.enable": "Whether a topic that a client asks for is created.",
+    "broker.id": "The id of this broker.",
+    "consumer.heartbeat.interval.ms": "How often members of a group whose partitions the broker assigns report.",
+    "consumer.session.timeout.ms": "How long such a member may be silent before it is removed.",
+    "default.replication.factor": "Copies of a partition; there is always one.",
+    "fetch.max.bytes": "The most that a fetch returns.",
+    "group.initial.rebalance.delay.ms": "How long the first rebalance of a group waits for more members.",
+    "group.max.session.timeout.ms": "The longest session timeout that a member may ask for.",
+    "group.max.size": "The most members of a group.",
+    "group.min.session.timeout.ms": "The shortest session timeout that a member may ask for.",
+    "listeners": "Where the broker listens.",
+    "log.dirs": "Where the store is.",
+    "max.connections": "The most connections at the same time.",
+    "max.connections.per.ip": "The most connections of one address.",
+    "message.max.bytes": "The largest batch, unless a topic says otherwise (max.message.bytes).",
+    "node.id": "The id of this broker.",
+    "num.io.threads": "Threads that wait for the disk.",
+    "num.partitions": "The partitions of a topic that is created without a number.",
+    "offset.metadata.max.bytes": "The largest metadata of a committed offset.",
+    "socket.request.max.bytes": "The largest request.",
+    "transaction.max.timeout.ms": "The longest timeout that a transaction may ask for.",
+    "transactional.id.expiration.ms": "How long a transactional id is remembered after its last transaction.",
+}
+
+
+def _values(context: Context, names: dict[str, str]) -> dict[str, tuple[Any, Any]]:
+    """Settings of the broker under Kafka's names, each with its default."""
+    config, defaults = context.broker.config, {each.name: each.default for each in fields(BrokerConfig)}
+    return {name: (getattr(config, ours), defaults[ours]) for ours, name in names.items()}
+
+
 def _broker_rows(context: Context, wanted: list[str] | None) -> list[Body]:
     """The settings of the broker, under Kafka's names. They are given when it starts."""
-    config, defaults = context.broker.config, {each.name: each.default for each in fields(BrokerConfig)}
-    values: dict[str, tuple[Any, Any]] = {
-        name: (getattr(config, ours), defaults[ours]) for ours, name in _BROKER_NAMES.items()
-    }
-    values["broker.id"] = values["node.id"]
+    values = _values(context, _BROKER_NAMES)
+    values["node.id"] = values["broker.id"] = (context.broker.node_id, None)
     values["default.replication.factor"] = (1, 1)
     values["message.max.bytes"] = (settings.default_of("max.message.bytes"),) * 2
     values["advertised.listeners"] = (f"PLAINTEXT://{context.advertised}", None)
     values["listeners"] = (f"PLAINTEXT://{context.broker.listening}", None)
     values["log.dirs"] = (context.broker.store.path, None)
+    return _setting_rows(values, wanted)
+
+
+def _setting_rows(values: dict[str, tuple[Any, Any]], wanted: list[str] | None) -> list[Body]:
+    """Settings that nobody can change while the broker runs."""
     rows: list[Body] = []
     for name, (value, default) in sorted(values.items()):
         if wanted is not None and name not in wanted:
@@ -268,7 +313,7 @@ def _broker_rows(context: Context, wanted: list[str] | None) -> list[Body]:
                 "is_sensitive": False,
                 "synonyms": [{"name": name, "value": _text(value), "source": source}],
                 "config_type": _BOOLEAN if isinstance(value, bool) else (_INT if isinstance(value, int) else _STRING),
-                "documentation": None,
+                "documentation": _ABOUT[name],
             }
         )
     return rows
@@ -285,7 +330,7 @@ async def incremental_alter_configs(context: Context, request: Body) -> Body:
 
 
 async def _alter(
-    context: Context, asked: Body, request: Body, changes_of: Callable[[Topic, list[Body]], dict[str, object]]
+    context: Context, asked: Body, request: Body, changes_of: Callable[[ServedTopic, list[Body]], dict[str, object]]
 ) -> Body:
     kind, name = asked["resource_type"], asked["resource_name"]
     made: Body = {"resource_type": kind, "resource_name": name, "error_code": ErrorCode.NONE, "error_message": None}
@@ -304,12 +349,12 @@ async def _alter(
     return made
 
 
-def _replaced(topic: Topic, configs: list[Body]) -> dict[str, object]:
+def _replaced(topic: ServedTopic, configs: list[Body]) -> dict[str, object]:
     """These settings, and no others."""
     return {**dict.fromkeys(topic.settings), **{each["name"]: each["value"] for each in configs}}
 
 
-def _changes(topic: Topic, configs: list[Body]) -> dict[str, object]:
+def _changes(topic: ServedTopic, configs: list[Body]) -> dict[str, object]:
     """What incremental operations come to."""
     changes: dict[str, object] = {}
     for each in configs:
@@ -323,12 +368,17 @@ def _changes(topic: Topic, configs: list[Body]) -> dict[str, object]:
         elif operation == _DELETE:
             changes[name] = None
         elif operation in (_APPEND, _SUBTRACT) and name == "cleanup.policy":
-            now = set(str(topic.settings.get(name, settings.default_of(name))).split(","))
-            named = set((value or "").split(","))
+            now = _parts(topic.settings.get(name, settings.default_of(name)))
+            named = _parts(value)
             changes[name] = ",".join(sorted(now | named if operation == _APPEND else now - named))
         else:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} is not a list: set it, or delete it")
     return changes
+
+
+def _parts(value: settings.Value | None) -> set[str]:
+    """The elements of a list; none of an empty text."""
+    return {part.strip() for part in str(value).split(",")} if value else set()
 
 
 async def describe_log_dirs(context: Context, request: Body) -> Body:
@@ -350,12 +400,12 @@ async def describe_log_dirs(context: Context, request: Body) -> Body:
                 ],
             }
         )
-    total, free = await broker.run(space_of, broker.store.path)
+    total, free = await broker.run(broker.store.space)
     result = {"error_code": ErrorCode.NONE, "log_dir": broker.store.path, "topics": topics}
-    return {"results": [{**result, "total_bytes": total, "usable_bytes": free}]}
+    return {"results": [{**result, "total_bytes": total, "usable_bytes": free, "is_cordoned": False}]}
 
 
-def _sizes(topic: Topic, numbers: list[int]) -> list[tuple[int, int]]:
+def _sizes(topic: ServedTopic, numbers: list[int]) -> list[tuple[int, int]]:
     return [(number, topic.partition(number).size_bytes) for number in numbers]
 
 

@@ -158,7 +158,7 @@ def _answer(number: int, committed: Committed | None, code: ErrorCode) -> Body:
     epoch = committed.leader_epoch if committed.told_epoch is None else committed.told_epoch
     return {
         "partition_index": number,
-        "committed_offset": committed.offset,
+        "committed_offset": committed.offset if committed.told_offset is None else committed.told_offset,
         "committed_leader_epoch": epoch,
         "metadata": committed.metadata,
         "error_code": code,

@@ -10,7 +10,7 @@ from ..groups.consumer_group import Beat, ConsumerGroup, ConsumerMember
 from ..wire.apis import Key
 from ..wire.errors import ErrorCode
 from . import Body, Context
-from .groups import NOT_ASKED, OPERATIONS
+from .groups import operations_of
 
 
 async def consumer_group_heartbeat(context: Context, request: Body) -> Body:
@@ -30,6 +30,7 @@ async def consumer_group_heartbeat(context: Context, request: Body) -> Body:
             pattern=request["subscribed_topic_regex"],
             assignor=request["server_assignor"],
             owned=None if owned is None else _shares(owned),
+            sees=context.broker.authority.sees(context),
         ),
     )
     return {
@@ -66,10 +67,10 @@ def _by_topic(shares: Iterable[Share]) -> dict[str, list[int]]:
 
 async def consumer_group_describe(context: Context, request: Body) -> Body:
     """Members, what they have and what they should have."""
-    operations = OPERATIONS if request["include_authorized_operations"] else NOT_ASKED
     names = {id.hex(): name for name, id in (await context.broker.groups.topic_ids()).items()}
     groups = [
-        _described(name, context.broker.groups.consumer_group(name), names, operations) for name in request["group_ids"]
+        _described(name, context.broker.groups.consumer_group(name), names, operations_of(context, request, name))
+        for name in request["group_ids"]
     ]
     return {"groups": groups}
 

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from concurrent.futures import Future
 from typing import Any
 
 from ...errors import CorruptBatch, OffsetOutOfRange, SawlogError
+from ...isolation import Isolation
+from ...log.read.pages import Fetched
 from ...storage.counting import count_damage
+from ...storage.mapped import copied_bytes
 from ..partitions import Partition
 from ..trouble import code_of
 from ..wire.apis import Key
@@ -47,7 +51,11 @@ class _Fetch:
         self._committed = request["isolation_level"] == 1
         self._deadline = context.broker.loop.time() + max(request["max_wait_ms"], 0) / 1000
         self._min_bytes = request["min_bytes"]
-        self._max_bytes = min(request["max_bytes"], context.broker.config.max_fetch_bytes)
+        self._max_bytes = context.broker.limits.fetch_bytes(request["max_bytes"])
+        #: How much memory what the last look has found takes.
+        self._copied_bytes = 0
+        #: What is being read elsewhere, or was.
+        self._loads: dict[Partition, asyncio.Future[Fetched]] = {}
         #: For each topic and partition of the request, in its order.
         self._places: list[tuple[Body, list[tuple[Body, Partition | ErrorCode]]]] = []
 
@@ -89,7 +97,7 @@ class _Fetch:
     def read(self, *, enough: int | None = None) -> Body | None:
         """The response; None if there is too little and time is left."""
         enough = self._min_bytes if enough is None else enough
-        left, size, failed = self._max_bytes, 0, False
+        left, size, copied, failed = self._max_bytes, 0, 0, False
         topics: list[Body] = []
         for topic, places in self._places:
             parts: list[Body] = []
@@ -98,9 +106,13 @@ class _Fetch:
                 bytes_read = sum(map(len, made["records"]))
                 left -= bytes_read
                 size += bytes_read
+                copied += copied_bytes(made["records"])
                 failed = failed or made["error_code"] != ErrorCode.NONE
                 parts.append(made)
             topics.append({"topic": topic["topic"], "topic_id": topic["topic_id"], "partitions": parts})
+        self._copied_bytes = copied
+        if self._loads and self._is_loading:
+            return None  # a client that waits for less than that takes would never get anything
         if size >= enough or failed or not topics:
             return {"error_code": ErrorCode.NONE, "session_id": 0, "responses": topics}
         return None
@@ -126,7 +138,7 @@ class _Fetch:
             made["log_start_offset"] = log.lowest_offset
             if self._diverges(part, found, made):
                 return made
-            if start > end or start < 0:
+            if start < 0 or (start > end and log.current):
                 raise OffsetOutOfRange(start, log.lowest_offset, end)
             room = min(part["partition_max_bytes"], left)
             if room > 0 or first:
@@ -139,7 +151,9 @@ class _Fetch:
         return made
 
     def _fill(self, made: Body, found: Partition, start: int, room: int, *, first: bool) -> None:
-        page = found.log.fetch(start, room, isolation="committed" if self._committed else "uncommitted")
+        page = self._page(found, start, room)
+        if page is None:
+            return
         if page.size_bytes > room and not first:
             return  # a large batch does not fit into what is left; the next fetch begins with it
         made["records"] = page.buffers
@@ -151,6 +165,25 @@ class _Fetch:
                 {"producer_id": producer, "first_offset": offset} for producer, offset in page.aborted
             ]
         self._context.broker.metrics.fetched(found.topic.name, page.size_bytes)
+
+    def _page(self, found: Partition, start: int, room: int) -> Fetched | None:
+        """What there is; None if that has to be read elsewhere first."""
+        load = self._loads.get(found) if self._loads else None
+        if load is not None:
+            return load.result() if load.done() else None
+        isolation: Isolation = "committed" if self._committed else "uncommitted"
+        if found.log.is_tiered and start < found.log.local_offset:  # only in the replica, which may answer late
+            self._loads[found] = self._context.broker.run(_fetched, found, start, room, isolation)
+            return None
+        page = found.log.fetch(start, room, isolation=isolation)
+        if not isinstance(page, Future):
+            return page
+        self._loads[found] = asyncio.wrap_future(page)
+        return None
+
+    @property
+    def _is_loading(self) -> bool:
+        return not all(each.done() for each in self._loads.values())
 
     def _diverges(self, part: Body, found: Partition, made: Body) -> bool:
         """Whether the client has read what the log no longer has: it goes back to where they agree."""
@@ -170,16 +203,24 @@ class _Fetch:
         if not self._places:
             await self._open()
         woken = asyncio.Event()
-        broker = self._context.broker
+        broker, budget = self._context.broker, self._context.broker.limits.budget
         found = [place for _, places in self._places for _, place in places if isinstance(place, Partition)]
         for partition in found:
             partition.wait(woken.set)
         try:
             while True:
+                while budget.is_over and not broker.is_stopping:
+                    await budget.room()
+                self._max_bytes = broker.limits.fetch_bytes(self._request["max_bytes"])
                 rest = self._deadline - broker.loop.time()
                 answer = self.read(enough=0 if rest <= 0 or broker.is_stopping else None)
                 if answer is not None:
+                    budget.promise(self._copied_bytes)
                     return answer
+                if self._is_loading:
+                    await asyncio.wait(self._loads.values())
+                    continue
+                self._loads.clear()  # that was too little
                 woken.clear()
                 try:
                     async with asyncio.timeout(rest):
@@ -189,6 +230,19 @@ class _Fetch:
         finally:
             for partition in found:
                 partition.forget(woken.set)
+            for load in self._loads.values():
+                load.add_done_callback(_retrieved)  # nobody may want it any more
+
+
+def _fetched(found: Partition, start: int, room: int, isolation: Isolation) -> Fetched:
+    """A page that may take long. In a thread."""
+    page = found.log.fetch(start, room, isolation=isolation)
+    return page.result() if isinstance(page, Future) else page
+
+
+def _retrieved(load: asyncio.Future[Fetched]) -> None:
+    if not load.cancelled():
+        load.exception()
 
 
 def check_epoch(given: int, current: int) -> None:

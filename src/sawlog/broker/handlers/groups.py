@@ -5,30 +5,36 @@ from __future__ import annotations
 
 from ..groups.member import JoinRequest, SyncRequest
 from ..groups.stored import GroupSummary
+from ..nodes import Kind
+from ..security.acls import Resource
 from ..wire.apis import Key
 from ..wire.errors import ErrorCode
+from ..wire.schema import NOT_ASKED
 from . import Body, Context
 
-#: Key types of FindCoordinator: groups and transactional ids. This broker coordinates all of both.
-_KEY_TYPES = (0, 1)
-#: What clients may do with a group, as bits by Kafka's numbers of operations: read, delete, describe.
-OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
-NOT_ASKED = -(2**31)
+#: Key types of FindCoordinator.
+_KEY_TYPES: dict[int, Kind] = {0: "group", 1: "transaction"}
 
 
 def find_coordinator(context: Context, request: Body) -> Body:
-    """This broker, whatever the key."""
-    is_known = request["key_type"] in _KEY_TYPES
-    found = {
-        "node_id": context.broker.node_id if is_known else -1,
-        "host": context.advertised.host if is_known else "",
-        "port": context.advertised.port if is_known else -1,
-        "error_code": ErrorCode.NONE if is_known else ErrorCode.INVALID_REQUEST,
-        "error_message": None if is_known else f"unknown coordinator type {request['key_type']}",
-    }
+    """The broker that is asked for a key."""
     if context.header.version >= 4:
-        return {"coordinators": [{"key": key, **found} for key in request["coordinator_keys"]]}
-    return found
+        return {"coordinators": [{"key": key, **_found(context, request, key)} for key in request["coordinator_keys"]]}
+    return _found(context, request, request["key"])
+
+
+def _found(context: Context, request: Body, key: str) -> Body:
+    if request["key_type"] not in _KEY_TYPES:
+        why = f"unknown coordinator type {request['key_type']}"
+        return {"node_id": -1, "host": "", "port": -1, "error_code": ErrorCode.INVALID_REQUEST, "error_message": why}
+    node = context.broker.nodes.of(_KEY_TYPES[request["key_type"]], key, context.advertised)
+    return {
+        "node_id": node.id,
+        "host": node.host,
+        "port": node.port,
+        "error_code": ErrorCode.NONE,
+        "error_message": None,
+    }
 
 
 async def join_group(context: Context, request: Body) -> Body:
@@ -136,11 +142,18 @@ async def list_groups(context: Context, request: Body) -> Body:
 
 async def describe_groups(context: Context, request: Body) -> Body:
     """Members, and what they were assigned."""
-    operations = OPERATIONS if request["include_authorized_operations"] else NOT_ASKED
     groups = [
-        _described(context, name, await context.broker.groups.describe(name), operations) for name in request["groups"]
+        _described(context, name, await context.broker.groups.describe(name), operations_of(context, request, name))
+        for name in request["groups"]
     ]
     return {"groups": groups}
+
+
+def operations_of(context: Context, request: Body, name: str) -> int:
+    """What the client may do with a group, if it asks for that."""
+    if not request["include_authorized_operations"]:
+        return NOT_ASKED
+    return context.broker.authority.operations(context, Resource.GROUP, name)
 
 
 def _described(context: Context, name: str, found: GroupSummary | None, operations: int) -> Body:

@@ -6,16 +6,19 @@ from typing import Any
 
 from ...errors import InvalidTopicName, SawlogError, TopicExists, TopicNotFound
 from ...topics.names import check_topic_name
-from ...topics.topic import Topic
+from ...topics.served import ServedTopic
 from ..partitions import id_of
+from ..security.acls import CLUSTER_NAME, Operation, Resource
+from ..security.authority import who
 from ..trouble import code_of
 from ..wire.apis import Key
 from ..wire.errors import ErrorCode
+from ..wire.schema import NOT_ASKED
 from . import Body, Context, KafkaError
 
-#: "Not known", for the fields that list what the client may do.
-NO_OPERATIONS = -(2**31)
 NO_ID = bytes(16)
+#: From this version on the answer about an unknown id has no name; before, the name cannot be null.
+_UNNAMED_FROM = 12
 
 
 def api_versions(context: Context, request: Body) -> Body:
@@ -32,22 +35,44 @@ async def metadata(context: Context, request: Body) -> Body:
         topics = [_listed(context, name, each) for name, each in (await broker.partitions.catalogue()).items()]
     else:
         topics = [await _asked(context, each, create=request["allow_auto_topic_creation"]) for each in asked]
+    if request["include_topic_authorized_operations"]:
+        topics = [_with_operations(context, topic) for topic in topics]
     return {
-        "brokers": [_broker(context)],
+        "brokers": _brokers(context),
         "cluster_id": broker.cluster_id,
         "controller_id": broker.node_id,
         "topics": topics,
+        "cluster_authorized_operations": _cluster_operations(context, request),
     }
 
 
-def _listed(context: Context, name: str, topic: Topic | SawlogError) -> Body:
+def _with_operations(context: Context, topic: Body) -> Body:
+    """A topic with what the client may do with it."""
+    if topic["error_code"] != ErrorCode.NONE:
+        return topic
+    operations = context.broker.authority.operations(context, Resource.TOPIC, topic["name"])
+    return {**topic, "topic_authorized_operations": operations}
+
+
+def _cluster_operations(context: Context, request: Body) -> int:
+    """What the client may do with the cluster, if it asks for that; nothing if it may not know."""
+    if not request["include_cluster_authorized_operations"]:
+        return NOT_ASKED
+    authority = context.broker.authority
+    may_know = authority.allows(who(context), Operation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME)
+    return authority.operations(context, Resource.CLUSTER) if may_know else 0
+
+
+def _listed(context: Context, name: str, topic: ServedTopic | SawlogError) -> Body:
     """A topic of the list of all; with an error if it cannot be looked at: it is there, whatever is wrong with it."""
-    return _described(context, topic, opened=False) if isinstance(topic, Topic) else _missing(name, code_of(topic))
+    if isinstance(topic, SawlogError):
+        return _missing(name, code_of(topic))
+    return _described(context, topic, opened=False)
 
 
-def _broker(context: Context) -> Body:
-    advertised = context.advertised
-    return {"node_id": context.broker.node_id, "host": advertised.host, "port": advertised.port}
+def _brokers(context: Context) -> list[Body]:
+    nodes = context.broker.nodes.all(context.advertised)
+    return [{"node_id": each.id, "host": each.host, "port": each.port} for each in nodes]
 
 
 async def _asked(context: Context, asked: Body, *, create: bool) -> Body:
@@ -56,7 +81,8 @@ async def _asked(context: Context, asked: Body, *, create: bool) -> Body:
     if name is None:
         name = await broker.partitions.find_name(asked["topic_id"])
         if name is None:
-            return _missing(None, ErrorCode.UNKNOWN_TOPIC_ID, asked["topic_id"])
+            unnamed = None if context.header.version >= _UNNAMED_FROM else ""
+            return _missing(unnamed, ErrorCode.UNKNOWN_TOPIC_ID, asked["topic_id"])
     try:
         topic = await broker.partitions.topic(name)
     except TopicNotFound:
@@ -77,7 +103,7 @@ async def _asked(context: Context, asked: Body, *, create: bool) -> Body:
     return _described(context, topic, opened=True)
 
 
-async def _created(context: Context, name: str) -> Topic:
+async def _created(context: Context, name: str) -> ServedTopic:
     """A new topic, or the one that another client has just created."""
     try:
         return await context.broker.create_topic(name)
@@ -98,20 +124,19 @@ def _missing(name: str | None, code: ErrorCode, topic_id: bytes = NO_ID) -> Body
     return {"error_code": code, "name": name, "topic_id": topic_id, "partitions": []}
 
 
-def _described(context: Context, topic: Topic, *, opened: bool) -> Body:
+def _described(context: Context, topic: ServedTopic, *, opened: bool) -> Body:
     return {
         "error_code": ErrorCode.NONE,
         "name": topic.name,
         "topic_id": id_of(topic),
         "is_internal": False,
         "partitions": [_partition(context, topic, index, opened=opened) for index in range(topic.partitions)],
-        "topic_authorized_operations": NO_OPERATIONS,
     }
 
 
-def _partition(context: Context, topic: Topic, index: int, *, opened: bool) -> dict[str, Any]:
+def _partition(context: Context, topic: ServedTopic, index: int, *, opened: bool) -> dict[str, Any]:
     """One partition. The leader epoch of one that is not open is not known; clients do without it."""
-    node, found = context.broker.node_id, context.broker.partitions.known(topic.name, index)
+    node, found = context.broker.nodes.leader(topic.id, index), context.broker.partitions.known(topic.name, index)
     code = ErrorCode.KAFKA_STORAGE_ERROR if found is None and opened else ErrorCode.NONE
     return {
         "error_code": code,
@@ -125,15 +150,17 @@ def _partition(context: Context, topic: Topic, index: int, *, opened: bool) -> d
 
 
 async def describe_cluster(context: Context, request: Body) -> Body:
-    """The one broker."""
+    """The brokers."""
     if request["endpoint_type"] != 1:
         raise KafkaError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, "there are no controllers here, only a broker")
-    node = _broker(context)
     return {
         "cluster_id": context.broker.cluster_id,
         "controller_id": context.broker.node_id,
         "endpoint_type": 1,
-        "brokers": [{"broker_id": node["node_id"], "host": node["host"], "port": node["port"]}],
+        "brokers": [
+            {"broker_id": each["node_id"], "host": each["host"], "port": each["port"]} for each in _brokers(context)
+        ],
+        "cluster_authorized_operations": _cluster_operations(context, request),
     }
 
 
@@ -148,7 +175,7 @@ async def describe_topic_partitions(context: Context, request: Body) -> Body:
     room = max(min(request["response_partition_limit"], 2000), 1)
     topics: list[Body] = []
     for name in names:
-        found = await _asked(context, {"name": name, "topic_id": NO_ID}, create=False)
+        found = _with_operations(context, await _asked(context, {"name": name, "topic_id": NO_ID}, create=False))
         first = cursor["partition_index"] if cursor is not None and cursor["topic_name"] == name else 0
         parts = found["partitions"][first:]
         if len(parts) > room or (room == 0 and parts):

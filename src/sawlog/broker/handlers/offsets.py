@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from ...errors import OffsetOutOfRange, SawlogError
-from ...log.log import Log
+from ...topics.served import ServedLog
 from ..partitions import Partition
 from ..trouble import code_of
 from ..wire.apis import Key
@@ -13,11 +15,13 @@ from .fetch import check_epoch
 
 #: What a timestamp in ListOffsets means if it is none.
 _LATEST, _EARLIEST, _MAX_TIMESTAMP, _EARLIEST_LOCAL, _LATEST_TIERED = -1, -2, -3, -4, -5
+_BEGINNINGS = (_EARLIEST, _EARLIEST_LOCAL)
 
 
 async def list_offsets(context: Context, request: Body) -> Body:
     """The offset at a time, or at an end, of each partition."""
     committed = request["isolation_level"] == 1
+    await context.broker.catch_up()
     topics: list[Body] = []
     for topic in request["topics"]:
         parts = [await _listed(context, topic["name"], part, committed=committed) for part in topic["partitions"]]
@@ -31,6 +35,8 @@ async def _listed(context: Context, name: str, part: Body, *, committed: bool) -
         found = await context.broker.partitions.partition(name, part["partition_index"])
         log = found.log
         check_epoch(part["current_leader_epoch"], log.leader_epoch)
+        if part["timestamp"] not in _BEGINNINGS:
+            await _settle(context, log)
         offset, timestamp, epoch = await _find(context, found, part["timestamp"], committed=committed)
         made.update(offset=offset, timestamp=timestamp, leader_epoch=epoch)
         if context.header.version == 0:
@@ -40,17 +46,35 @@ async def _listed(context: Context, name: str, part: Body, *, committed: bool) -
     return made
 
 
+async def _settle(context: Context, log: ServedLog) -> None:
+    """Wait until what is written now is visible. With acks=1 it is acknowledged before, and who then asks where the
+    partition ends expects it to be counted. If it cannot be synced, what is visible counts."""
+    written = log.written_offset
+    if not log.locked or log.visible_offset >= written:
+        return
+    broker = context.broker
+    settled: asyncio.Future[None] = broker.loop.create_future()
+    log.when_settled(written, lambda _: broker.later(_end, settled))
+    await settled
+
+
+def _end(settled: asyncio.Future[None]) -> None:
+    if not settled.done():  # nobody waits any more if the connection is gone
+        settled.set_result(None)
+
+
 async def _find(context: Context, found: Partition, wanted: int, *, committed: bool) -> tuple[int, int, int]:
     """Offset, timestamp and leader epoch."""
     log = found.log
     if wanted == _LATEST:
         end, epoch = log.position(isolation="committed" if committed else "uncommitted")
         return end, -1, epoch
-    if wanted in (_EARLIEST, _EARLIEST_LOCAL):
-        lowest = log.lowest_offset
+    if wanted in _BEGINNINGS:
+        lowest = log.lowest_offset if wanted == _EARLIEST else log.local_offset
         return lowest, -1, _epoch_at(log, lowest)
     if wanted == _LATEST_TIERED:
-        return -1, -1, -1
+        last = log.local_offset - 1  # the last offset that is only in the replica
+        return (last, -1, _epoch_at(log, last)) if last >= log.lowest_offset else (-1, -1, -1)
     if wanted == _MAX_TIMESTAMP:
         newest = await context.broker.run(log.newest)
         return (-1, -1, -1) if newest is None else (*newest, _epoch_at(log, newest[0]))
@@ -59,7 +83,7 @@ async def _find(context: Context, found: Partition, wanted: int, *, committed: b
     return await context.broker.run(_at, log, wanted, committed)
 
 
-def _at(log: Log, timestamp: int, committed: bool) -> tuple[int, int, int]:
+def _at(log: ServedLog, timestamp: int, committed: bool) -> tuple[int, int, int]:
     """The first record that is not older; (-1, -1, -1) if there is none."""
     end = log.last_stable_offset if committed else log.visible_offset
     offset = log.offset_at(timestamp)
@@ -69,7 +93,7 @@ def _at(log: Log, timestamp: int, committed: bool) -> tuple[int, int, int]:
     return record.offset, record.timestamp, _epoch_at(log, record.offset)
 
 
-def _epoch_at(log: Log, offset: int) -> int:
+def _epoch_at(log: ServedLog, offset: int) -> int:
     """The leader epoch that an offset belongs to."""
     epochs = [epoch for epoch, first in log.leader_epochs if first <= offset]
     return epochs[-1] if epochs else max(log.leader_epoch, 0)
@@ -77,6 +101,7 @@ def _epoch_at(log: Log, offset: int) -> int:
 
 async def offset_for_leader_epoch(context: Context, request: Body) -> Body:
     """Where a leader epoch ends: a client that has read beyond that goes back."""
+    await context.broker.catch_up()
     topics: list[Body] = []
     for topic in request["topics"]:
         parts: list[Body] = []
@@ -93,7 +118,7 @@ async def offset_for_leader_epoch(context: Context, request: Body) -> Body:
     return {"topics": topics}
 
 
-def _end_of(log: Log, epoch: int) -> tuple[int, int]:
+def _end_of(log: ServedLog, epoch: int) -> tuple[int, int]:
     """The largest epoch that is not above the given one, and its end. An epoch of which nothing is left ends where the
     log begins; (-1, -1) for one that is yet to come."""
     end, current = log.position(isolation="uncommitted")
@@ -107,6 +132,7 @@ def _end_of(log: Log, epoch: int) -> tuple[int, int]:
 
 async def delete_records(context: Context, request: Body) -> Body:
     """Drop the beginning of partitions."""
+    await context.broker.catch_up()
     topics: list[Body] = []
     for topic in request["topics"]:
         parts: list[Body] = []
@@ -124,9 +150,11 @@ async def delete_records(context: Context, request: Body) -> Body:
 
 def _trim(found: Partition, offset: int) -> int:
     """Drop what is below an offset, or with -1 everything; the new beginning."""
-    if "delete" not in str(found.topic.settings.get("cleanup.policy", "delete")):
+    if found.topic.settings.get("cleanup.policy") == "compact":
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "records of a compacted topic cannot be deleted by offset")
     log = found.log
+    if log.locked and log.visible_offset < log.written_offset and not 0 <= offset <= log.visible_offset:
+        log.sync()  # acknowledged with acks=1, and not visible yet: it can be deleted, too
     end = log.visible_offset
     offset = end if offset == -1 else offset
     if not 0 <= offset <= end:

@@ -12,13 +12,17 @@ So a connection may have many requests on their way, and one fdatasync acknowled
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
 from struct import Struct
 from typing import Any
 
 from ...batch.header import HEADER_BYTES
+from ...batch.kernel import Record
 from ...clock import now_ms
 from ...errors import CorruptBatch, InvalidRecord, RecordTooLarge, SawlogError, StorageFull
-from ..partitions import Partition
+from ...log.write.incoming import checked_rows
+from ..partitions import Partition, TopicLimits
 from ..trouble import code_of, message_of
 from ..wire.apis import Key
 from ..wire.errors import ErrorCode
@@ -45,6 +49,14 @@ def produce(context: Context, request: Body) -> Answer:
     if missing:
         return pending.place_missing(missing)
     return pending.answer()
+
+
+class _BadRecords(KafkaError):
+    """Some records of a batch cannot be stored, so none is. Clients are told which: the others can be sent again."""
+
+    def __init__(self, code: ErrorCode, message: str, indexes: list[int]) -> None:
+        super().__init__(code, message)
+        self.indexes = indexes
 
 
 class _Pending:
@@ -112,11 +124,13 @@ class _Pending:
     async def _forward(self, found: Partition, part: Body, made: Body) -> None:
         """Another process has the lock: it places the batch, and it has the policy of the topic."""
         data = self._checked(found, part["records"])
-        trusted = not self._context.broker.config.check_records
+        config = self._context.broker.config
         append = found.topic.append_batches
         async with found.asking:
             try:
-                placed = await self._context.broker.ask(append, data, found.index, trusted=trusted)
+                if config.check_records:
+                    await self._context.broker.run(checked_rows, data, max_unpacked_bytes=config.max_decompressed_bytes)
+                placed = await self._context.broker.ask(append, data, found.index, trusted=True)
             except StorageFull as error:
                 self._context.broker.room.lacks(_name(found), error)
                 raise
@@ -126,14 +140,32 @@ class _Pending:
         try:
             data = self._checked(found, part["records"])
             trusted = not (self._context.broker.config.check_records or found.limits.compacted)
-            placed = found.log.place_batches(data, trusted=trusted, wait=False)
+            most = self._context.broker.config.max_decompressed_bytes
+            placed = found.engine.place_batches(data, trusted=trusted, wait=False, max_decompressed_bytes=most)
         except (SawlogError, OSError) as error:
             if isinstance(error, StorageFull):
                 self._context.broker.room.lacks(_name(found), error)
             self._refuse(made, error)
             return
+        if isinstance(placed, Future):
+            self._promise(found, placed, data, made)
+            return
         self._stored(found, placed, data, made)
         self._settle(found, placed.stop, made)
+
+    def _promise(self, found: Partition, placed: Future[range], data: memoryview, made: Body) -> None:
+        """Only a commit says where a batch is: then it is also durable, whatever `acks` asks for."""
+        self._waits += self._acks != 0
+        later = self._context.broker.later
+        placed.add_done_callback(lambda done: later(self._kept, found, done, data, made))
+
+    def _kept(self, found: Partition, placed: Future[range], data: memoryview, made: Body) -> None:
+        """A promise is kept, or will never be. In the event loop."""
+        error = placed.exception()
+        if error is None:
+            self._stored(found, placed.result(), data, made)
+        if self._acks != 0:
+            self._settled(made, error)
 
     def _stored(self, found: Partition, placed: range, data: memoryview, made: Body) -> None:
         """A batch is in the log."""
@@ -165,10 +197,11 @@ class _Pending:
             raise InvalidRecord("a producer's batch has no sequence number")
         if attributes & _COMPRESSION == _ZSTD and context.header.version < _ZSTD_FROM:
             raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs a newer version of Produce")
+        room = context.broker.config.max_decompressed_bytes
         if limits.stamped:
-            _check_times(limits.timestamp_before_max_ms, limits.timestamp_after_max_ms, first, last)
+            _check_times(limits, data, first, last, room)
         if limits.compacted:
-            _check_keys(data, found.log.config.max_decompressed_bytes)
+            _check_keys(data, room)
         if attributes & _TRANSACTIONAL:
             context.broker.transactions.check_produce(
                 self._request["transactional_id"], producer, epoch, found.topic.name, found.index
@@ -181,6 +214,8 @@ class _Pending:
         made["error_code"] = code = code_of(error)
         made["base_offset"] = -1
         made["error_message"] = message_of(error)
+        if isinstance(error, _BadRecords):
+            made["record_errors"] = [{"batch_index": index} for index in error.indexes]
         self._context.broker.metrics.failed("Produce", code.name)
 
     # --- acknowledging
@@ -233,21 +268,30 @@ def _accept(made: Body, found: Partition, placed: range, data: memoryview) -> No
     made["log_start_offset"] = found.log.lowest_offset
 
 
-def _check_times(before_ms: int, after_ms: int, first: int, last: int) -> None:
+def _check_times(limits: TopicLimits, data: memoryview, first: int, last: int, max_bytes: int) -> None:
     """Timestamps far from now are most often a mistake in the unit."""
     now = now_ms()
-    if last > now + after_ms or (first >= 0 and first < now - before_ms):
-        raise KafkaError(
+    lowest, highest = now - limits.timestamp_before_max_ms, now + limits.timestamp_after_max_ms
+    if last > highest or 0 <= first < lowest:
+        raise _BadRecords(
             ErrorCode.INVALID_TIMESTAMP,
             f"timestamps from {first} to {last} are out of the range that message.timestamp.*.max.ms allows",
+            _indexes(data, lambda record: record.timestamp > highest or 0 <= record.timestamp < lowest, max_bytes),
         )
 
 
 def _check_keys(data: memoryview, max_bytes: int) -> None:
+    indexes = _indexes(data, lambda record: record.key is None, max_bytes)
+    if indexes:
+        why = "the topic keeps the last record of each key (cleanup.policy), so a record needs a key"
+        raise _BadRecords(ErrorCode.INVALID_RECORD, why, indexes)
+
+
+def _indexes(data: memoryview, is_bad: Callable[[Record], bool], max_bytes: int) -> list[int]:
+    """Where in a batch such records are."""
     from ...batch.read import decode
 
-    if any(record.key is None for record in decode(data, max_bytes=max_bytes)):
-        raise InvalidRecord("the topic keeps the last record of each key (cleanup.policy), so a record needs a key")
+    return [index for index, record in enumerate(decode(data, max_bytes=max_bytes)) if is_bad(record)]
 
 
 def _nothing(error: BaseException | None) -> None:

@@ -8,7 +8,7 @@ from collections import defaultdict
 
 from ...clock import now_ms
 from ...errors import SawlogError
-from ...log.log import Log
+from ...topics.served import ServedLog
 from ..groups.commits import NewOffset
 from ..ledger import State
 from ..trouble import code_of, message_of
@@ -204,7 +204,7 @@ async def describe_producers(context: Context, request: Body) -> Body:
     return {"topics": topics}
 
 
-def _producers(log: Log) -> list[Body]:
+def _producers(log: ServedLog) -> list[Body]:
     return [
         {
             "producer_id": each.producer_id,

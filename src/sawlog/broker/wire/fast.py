@@ -16,7 +16,7 @@ from typing import Any, Final
 from ...errors import Malformed, Unencodable
 from .messages.fetch import FETCH
 from .messages.produce import PRODUCE
-from .reading import UNREADABLE, Decoder, decoder, skip_tags, uvarint
+from .reading import ELEMENTS_MAX, UNREADABLE, Decoder, decoder, skip_tags, uvarint
 from .schema import INT64_MAX, Body, Field
 from .writing import (
     UNWRITABLE,
@@ -37,8 +37,6 @@ _TWO_INT32: Final = Struct(">ii")
 _ERROR_AND_SESSION: Final = Struct(">hi")
 _UUID: Final = Struct(">16s")
 _NIL: Final = bytes(16)
-#: How many topics and partitions a request may produce to: more are not records but empty structs.
-_PLACES_MAX: Final = 200_000
 
 
 # --- reading -----------------------------------------------------------------------------------------------------
@@ -138,8 +136,8 @@ def produce_request(version: int) -> Decoder:
                 name, position = text(frame, position)
             partitions, position = count(frame, position, partition_bytes_min)
             places += partitions
-            if places > _PLACES_MAX:
-                raise Malformed(f"records for more than {_PLACES_MAX:,} partitions")
+            if places > ELEMENTS_MAX:
+                raise Malformed(f"records for more than {ELEMENTS_MAX:,} topics and partitions")
             partition_data = []
             for _ in range(partitions):
                 if flexible:
@@ -182,7 +180,7 @@ def fetch_request(version: int) -> Decoder:
     The table reads versions below 9, which only old clients use, and tagged fields, which only a follower sends.
     """
     flexible, by_id = version >= 12, version >= 13
-    by_table = decoder(FETCH.request, version, flexible=flexible)
+    by_table = decoder(FETCH.request, version, flexible=flexible, elements_max=ELEMENTS_MAX)
     if version < 9:
         return by_table
     text, count = (_compact_text, _compact_count) if flexible else (_text, _count)
@@ -226,6 +224,8 @@ def fetch_request(version: int) -> Decoder:
         frame: memoryview, position: int, read_inner: Callable[[memoryview, int], tuple[list[Any], int]]
     ) -> tuple[list[Body], int]:
         length, position = count(frame, position, topic_bytes_min)
+        if length > ELEMENTS_MAX:
+            raise Malformed(f"a fetch of {length:,} topics; the most is {ELEMENTS_MAX:,}")
         topics = []
         for _ in range(length):
             name, topic_id = "", _NIL

@@ -3,6 +3,7 @@
 ```
 request    size i32 | api_key i16 | version i16 | correlation_id i32 | client_id string | tags, if flexible | body
 response   size i32 | correlation_id i32 | tags, if flexible and not ApiVersions | body
+token      size i32 | bytes of a SASL mechanism, in both directions, after version 0 of SaslHandshake
 ```
 
 The size counts what follows it. A frame here is what follows the size; what is encoded has the size, too. `client_id`
@@ -21,7 +22,7 @@ from typing import Final, NamedTuple
 from ...errors import Malformed, Unencodable, UnsupportedVersion
 from . import fast
 from .apis import BY_KEY, Api, Key
-from .reading import UNREADABLE, Decoder, decoder, skip_tags
+from .reading import ELEMENTS_MAX, UNREADABLE, Decoder, decoder, skip_tags
 from .schema import Body
 from .writing import Buffer, Encoder, Sink, encoder
 
@@ -100,6 +101,11 @@ def encode_response(header: RequestHeader, body: Body) -> list[Buffer]:
     return _finish(sink)
 
 
+def encode_token(token: bytes) -> list[Buffer]:
+    """Return a message of a SASL mechanism that has no header, ready to be sent."""
+    return [_SIZE.pack(len(token)) + token]
+
+
 def encode_request(key: int, version: int, correlation_id: int, client_id: str | None, body: Body) -> list[Buffer]:
     """Return a request, ready to be sent."""
     encode = _request_encoders.get((key, version))
@@ -140,7 +146,7 @@ def _request_decoder(key: int, version: int) -> Decoder:
         return fast.produce_request(version)
     if key == Key.FETCH:
         return fast.fetch_request(version)
-    return decoder(api.request, version, flexible=api.flexible(version))
+    return decoder(api.request, version, flexible=api.flexible(version), elements_max=ELEMENTS_MAX)
 
 
 def _response_encoder(key: int, version: int) -> Encoder:

@@ -4,13 +4,17 @@ A reader takes the frame and a position and returns the value and the position a
 follow each other are read by one `struct` call.
 
 A length is compared with the bytes that are left before anything is allocated; the length of an array with the bytes
-that its elements need at least. So time and memory are bounded by the size of the frame. A reader may also raise
-`struct.error`, `IndexError` or `UnicodeDecodeError` where the frame ends or is no text; `decoder` turns them into
-`Malformed`.
+that its elements need at least. So time and memory are bounded by the size of the frame; but an element of two bytes
+becomes a dict of hundreds, so all arrays of a request together may have `ELEMENTS_MAX` elements.
+
+A reader may also raise `struct.error`, `IndexError` or `UnicodeDecodeError` where the frame ends or is no text;
+`decoder` turns them into `Malformed`.
 """
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable, Sequence
 from struct import Struct, calcsize
 from struct import error as StructError
@@ -26,15 +30,33 @@ Decoder: TypeAlias = Callable[[memoryview, int], Body]
 #: What a reader may raise besides `Malformed`.
 UNREADABLE: Final = (StructError, IndexError, UnicodeDecodeError)
 
+#: How many elements the arrays of a request may have, all together. A commit of 100,000 partitions has that many.
+ELEMENTS_MAX: Final = 200_000
+
+
+class _Allowance(threading.local):
+    """How many elements may still be read in this thread."""
+
+    left = sys.maxsize
+
+    def take(self, count: int, name: str) -> None:
+        self.left -= count
+        if self.left < 0:
+            raise Malformed(f"{name} has too many elements: a request may have {ELEMENTS_MAX:,} in all of its arrays")
+
+
+_allowance: Final = _Allowance()
+
 _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
 
 
-def decoder(fields: Fields, version: int, *, flexible: bool) -> Decoder:
+def decoder(fields: Fields, version: int, *, flexible: bool, elements_max: int = sys.maxsize) -> Decoder:
     """Return a function that reads the message at a position. Bytes that follow the message are ignored."""
     read = _struct(tuple(fields), version, flexible)
 
     def decode(frame: memoryview, position: int) -> Body:
+        _allowance.left = elements_max
         try:
             body: Body = read(frame, position)[0]
         except UNREADABLE as error:
@@ -128,6 +150,7 @@ def _array(length_of: Length, nullable: bool, name: str, element: Reader, elemen
             return None, position
         if length * element_bytes_min > len(frame) - position:
             raise Malformed(f"{name} claims {length} elements, which do not fit into the message")
+        _allowance.take(length, name)
         values = []
         for _ in range(length):
             value, position = element(frame, position)
@@ -150,6 +173,7 @@ def _fixed_array(length_of: Length, nullable: bool, name: str, kind: Kind) -> Re
         end = position + length * size
         if end > len(frame):
             raise Malformed(f"{name} claims {length} elements, which do not fit into the message")
+        _allowance.take(length, name)
         return [value for (value,) in one.iter_unpack(frame[position:end])], end
 
     return read

@@ -131,6 +131,7 @@ def _field(
 boolean = partial(_field, BOOLEAN)
 int8 = partial(_field, INT8)
 int16 = partial(_field, INT16)
+uint16 = partial(_field, UINT16)
 int32 = partial(_field, INT32)
 int64 = partial(_field, INT64)
 float64 = partial(_field, FLOAT64)

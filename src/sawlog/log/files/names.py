@@ -12,6 +12,7 @@ upkeep                           what upkeep has done so far, see upkeep.py
 wanted                           a writer waits for upkeep to end, see locking.py
 visible                          where readers in other processes stop, see visible.py
 leader-epoch-checkpoint          leader epochs, as Kafka writes them, see epochs.py
+remote                           what of the log is only in its replica, see remote.py
 *.tmp                            being written; worthless after a crash
 <base>-<end>.log.swap            finished, about to replace the segments with offsets from base to end
 *.deleted                        discarded, about to be unlinked
@@ -33,6 +34,7 @@ UPKEEP = "upkeep"
 VISIBLE = "visible"
 WANTED = "wanted"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
+REMOTE = "remote"
 #: A directory with this file is a store of topics, not a log.
 STORE = "sawlog.json"
 LOG, INDEX, TIME_INDEX, TXN_INDEX = ".log", ".index", ".timeindex", ".txnindex"
@@ -46,7 +48,7 @@ _OURS = re.compile(
 )
 _SMALL = frozenset(
     each + suffix
-    for each in (LOCK, CHECKPOINT, PRODUCERS, UPKEEP, VISIBLE, WANTED, LEADER_EPOCHS)
+    for each in (LOCK, CHECKPOINT, PRODUCERS, UPKEEP, VISIBLE, WANTED, LEADER_EPOCHS, REMOTE)
     for suffix in ("", TMP)
 )
 

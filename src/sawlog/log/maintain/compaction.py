@@ -28,7 +28,7 @@ from ...batch.header import LAST
 from ...batch.kernel import KeyMap
 from ...batch.read import MALFORMED, unpack
 from ...clock import Stopwatch, now_ms
-from ...errors import CorruptBatch, StorageError
+from ...errors import CorruptBatch, InvalidConfig, StorageError
 from ...storage.counting import count
 from ..files.state import UpkeepState, load_state, store_state
 from ..segment.segment import Segment
@@ -95,6 +95,11 @@ def compact(
     """Remove superseded records from the sealed segments. One at a time per log; appends and reads continue."""
     watch = Stopwatch()
     report = CompactionReport()
+    if appender.segments.remote is not None:
+        raise InvalidConfig(
+            f"{appender.directory.path} cannot be compacted: its first records are only in the replica, where records "
+            "of the same keys would stay"
+        )
     with appender.upkeep.turn():
         cuts, state = rewrite.begin(appender)
         if state.damaged:

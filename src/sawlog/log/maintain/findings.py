@@ -25,6 +25,7 @@ class Where(Enum):
     CHECKPOINT = "the checkpoint is missing or damaged"
     PRODUCERS = "the producers' state is missing or damaged"
     EPOCHS = "the leader epochs are missing or damaged"
+    REMOTE = "the list of segments that are only in the replica is damaged"
     TRUNCATION = "records were being truncated"
     SWAP = "segments were being replaced by a rewritten one"
     DAMAGED_SWAP = "a rewritten segment is damaged, and all segments that it was to replace exist"
@@ -40,6 +41,7 @@ class Action(Enum):
     FINISH = "finish what the crash interrupted"
     REBUILD = "rebuild from the log"
     SET_ASIDE = "report as corruption, set aside, continue with the old files"
+    ASK = "keep the file, and take what the replica has"
     REMOVE = "remove"
     IGNORE = "ignore"
 
@@ -64,6 +66,8 @@ DECISIONS: Mapping[tuple[Where, bool], Action] = {
     (Where.PRODUCERS, True): Action.REBUILD,
     (Where.EPOCHS, False): Action.REBUILD,
     (Where.EPOCHS, True): Action.REBUILD,
+    (Where.REMOTE, False): Action.ASK,
+    (Where.REMOTE, True): Action.ASK,
     (Where.TRUNCATION, False): Action.FINISH,
     (Where.TRUNCATION, True): Action.REPORT,
     (Where.SWAP, False): Action.FINISH,

@@ -33,6 +33,7 @@ from ..files.names import (
     LOG,
     PRODUCERS,
     QUARANTINED,
+    REMOTE,
     SWAP,
     TIME_INDEX,
     TMP,
@@ -45,6 +46,7 @@ from ..files.names import (
     segment_base,
     swap_range,
 )
+from ..files.remote import UNKNOWN, RemotePart, found_remote
 from ..segment.batches import Walk
 from ..segment.histories import as_the_batches_say, epochs_of, unfinished_cut
 from ..segment.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, SegmentIndex
@@ -87,6 +89,8 @@ class Recovered:
     epochs_in_order: bool
     #: Whether their file has the same content.
     epochs_stored: bool
+    #: What is only in the replica.
+    remote: RemotePart | None = None
 
 
 def recover(directory: Directory, config: LogConfig) -> Recovered:
@@ -100,6 +104,7 @@ class _Recovery:
         self.config = config
         self.report = RecoveryReport()
         self.saved: Checkpoint | None = None
+        self.remote: RemotePart | None = None
         self.clean = False
 
     def run(self) -> Recovered:
@@ -115,10 +120,11 @@ class _Recovery:
         self._check_initial_offset(bases)
         segments = self._segments(bases)
         lowest = self._trim(segments)
+        self.remote = self._remote(lowest)
         epochs, in_order, stored = self._epochs(segments)
         producers = self._producers(segments, epochs, lowest)
         self.report.finish(watch.elapsed_ms)
-        return Recovered(segments, lowest, producers, self.report, epochs, in_order, stored)
+        return Recovered(segments, lowest, producers, self.report, epochs, in_order, stored, self.remote)
 
     def _find(self, where: Where, detail: str) -> Action:
         action = DECISIONS[where, self.clean]
@@ -428,6 +434,12 @@ class _Recovery:
             segments.pop(-2).delete()
         return lowest
 
+    def _remote(self, lowest: int) -> RemotePart | None:
+        found = found_remote(self.directory, lowest)
+        if found is UNKNOWN:
+            self._find(Where.REMOTE, f"{self.directory.path}/{REMOTE}")
+        return found
+
     def _epochs(self, segments: list[Segment]) -> tuple[Epochs, bool, bool]:
         """The leader epochs from their file, if it is the one in the checkpoint; else from the batches. Also whether
         those of the batches are in order, and whether the file on disk has the same list."""
@@ -443,7 +455,7 @@ class _Recovery:
                 return self._cut(known, saved, segments)
             if found is None:
                 self._find(Where.EPOCHS, f"{LEADER_EPOCHS} is missing, and the log is in epoch {saved.leader_epoch}")
-        rebuilt, in_order = epochs_of(segments)
+        rebuilt, in_order = epochs_of(segments, self.remote)
         # The last recorded epoch may have no batch yet, and no number is used twice.
         last = max(0 if saved is None else saved.leader_epoch or 0, 0 if found is None else found.current)
         if last > rebuilt.current:
@@ -460,7 +472,7 @@ class _Recovery:
             self._find(
                 Where.EPOCHS, f"epoch {epochs.current} begins at {offset}, but the batch there is of an earlier one"
             )
-            return as_the_batches_say(epochs, segments), True, False
+            return as_the_batches_say(epochs, segments, self.remote), True, False
         detail = f"from offset {offset} on"
         at = max(number for number, segment in enumerate(segments) if segment.base_offset <= offset)
         try:
@@ -478,7 +490,7 @@ class _Recovery:
                 delete_above(self.directory, segments[at].base_offset)
                 segments[at:] = [cut(self.directory, self.config, point)]
                 return epochs, True, True
-        return as_the_batches_say(epochs, segments), True, False
+        return as_the_batches_say(epochs, segments, self.remote), True, False
 
     def _hide(self, offset: int, epoch: int) -> None:
         """Before a truncation is finished: readers see nothing from there on, as if its writer had lived."""

@@ -11,6 +11,7 @@ from datetime import timedelta
 
 from ...clock import now_ms
 from ...errors import InvalidConfig
+from ..files.remote import Run
 from ..segment.segments import SegmentSet
 from ..write.appender import Appender
 from .trimming import trim
@@ -54,12 +55,12 @@ def apply_retention(appender: Appender) -> RetentionReport:
 
 def is_due(segments: SegmentSet) -> bool:
     """Whether something should be dropped according to the log's own settings."""
-    return _wanted_start(segments) > segments.lowest_offset
+    return _wanted_start(segments) > segments.log_start
 
 
 def _wanted_start(segments: SegmentSet) -> int:
     """Where the log would start after that."""
-    end, config = segments.lowest_offset, segments.config
+    end, config = segments.log_start, segments.config
     if config.retention_ms is not None:
         end = _expired_end(segments, config.retention_ms)
     if config.retention_bytes is not None:
@@ -68,7 +69,19 @@ def _wanted_start(segments: SegmentSet) -> int:
 
 
 def _expired_end(segments: SegmentSet, age_ms: float) -> int:
-    """The offset after the leading run of expired segments."""
+    """The offset after the leading run of expired segments, wherever they are."""
+    oldest = now_ms() - age_ms
+    end = segments.log_start
+    for run in _remote(segments):
+        if not 0 <= run.max_timestamp <= oldest:
+            return end
+        end = max(end, run.next_offset)
+    local = expired_here(segments, age_ms)
+    return local if local > segments.lowest_offset else end
+
+
+def expired_here(segments: SegmentSet, age_ms: float) -> int:
+    """The offset after the leading run of expired segments that are here."""
     oldest = now_ms() - age_ms
     end = segments.lowest_offset
     for segment in segments.all:
@@ -80,7 +93,20 @@ def _expired_end(segments: SegmentSet, age_ms: float) -> int:
 
 
 def _surplus_end(segments: SegmentSet, keep_bytes: int) -> int:
-    """The offset after the oldest segments that are not needed for `keep_bytes`. Never the active one."""
+    """The offset after the oldest segments that are not needed for `keep_bytes`, wherever they are."""
+    end, runs = segments.log_start, _remote(segments)
+    total = segments.size_bytes + sum(run.size_bytes for run in runs)
+    for run in runs:
+        if total - run.size_bytes < keep_bytes:
+            return end
+        total -= run.size_bytes
+        end = max(end, run.next_offset)
+    local = surplus_here(segments, keep_bytes)
+    return local if local > segments.lowest_offset else end
+
+
+def surplus_here(segments: SegmentSet, keep_bytes: int) -> int:
+    """The same for those that are here. Never the active one."""
     end = segments.lowest_offset
     total = segments.size_bytes
     for segment in segments.all[:-1]:
@@ -91,11 +117,17 @@ def _surplus_end(segments: SegmentSet, keep_bytes: int) -> int:
     return end
 
 
+def _remote(segments: SegmentSet) -> tuple[Run, ...]:
+    """What is only in the replica."""
+    remote = segments.remote
+    return () if remote is None else remote.below(segments.lowest_offset)
+
+
 def _trim(appender: Appender, offset: int) -> RetentionReport:
     with appender.lock:
         before = appender.segments
         segments, size = len(before.all), before.size_bytes
         rotated = offset == before.next_offset and before.active.size > 0
-        removed = trim(appender, offset) if offset > before.lowest_offset else 0
+        removed = trim(appender, offset) if offset > before.log_start else 0
         gone = segments + rotated - len(before.all)
-        return RetentionReport(gone, removed, size - before.size_bytes, before.lowest_offset)
+        return RetentionReport(gone, removed, size - before.size_bytes, before.log_start)

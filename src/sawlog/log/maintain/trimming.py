@@ -3,12 +3,19 @@
 Trimming records the new log start durably, then deletes the segments that are completely below it. Everything below it
 is made durable first, whatever the policy: a log that ends before it starts could not be opened. Offsets never go back:
 if nothing is left, the log continues in an empty segment at the next offset.
+
+If the beginning is only in the replica, the start moves there, and nothing happens here; the replica keeps what it has,
+unless it mirrors retention.
 """
 
 from __future__ import annotations
 
-from ...errors import OffsetOutOfRange, StorageFull
+import errno
+
+from ...errors import OffsetOutOfRange, RemoteUnavailable, StorageFull
+from ..files.remote import RemotePart
 from ..segment.segment import Segment
+from ..segment.segments import SegmentSet
 from ..write.appender import Appender
 
 
@@ -16,9 +23,12 @@ def trim(appender: Appender, offset: int) -> int:
     """Drop the records below `offset` and return how many were dropped."""
     with appender.exclusive():
         segments = appender.segments
-        lowest, following = segments.lowest_offset, segments.next_offset
+        lowest, following = segments.log_start, segments.next_offset
         if offset < lowest:
             return 0
+        if segments.remote is not None and offset < segments.lowest_offset:
+            appender.history.leave(_shortened(segments, offset))
+            return offset - lowest
         if offset > following:
             raise OffsetOutOfRange(offset, lowest, following, appender.directory.path)
         if offset == following and segments.active.size:
@@ -29,6 +39,7 @@ def trim(appender: Appender, offset: int) -> int:
             gone.append(kept.pop(0))
         if offset > appender.commit.durable_offset:
             appender.active.sync_now()
+        appender.history.leave(None)  # first: what is in the replica is no longer part of the log
         try:
             appender.history.move_start(offset)
         except StorageFull:
@@ -37,12 +48,25 @@ def trim(appender: Appender, offset: int) -> int:
             _make_room(appender, kept, gone)
             appender.history.move_start(offset)
         else:
-            _drop(appender, kept, gone)
+            drop(appender, kept, gone)
     segments.wake()
     return offset - lowest
 
 
-def _drop(appender: Appender, kept: list[Segment], gone: list[Segment]) -> None:
+def _shortened(segments: SegmentSet, offset: int) -> RemotePart | None:
+    """What is only in the replica, from an offset on."""
+    remote = segments.remote
+    assert remote is not None
+    if not remote.is_known:
+        raise RemoteUnavailable(
+            errno.EAGAIN,
+            f"the start of {segments.directory.path} cannot be moved to offset {offset}: its list of what is only in "
+            "the replica is damaged; the next upkeep (`sawlog upkeep`) takes it from the replica",
+        )
+    return remote.trimmed(offset) if offset < remote.end else None
+
+
+def drop(appender: Appender, kept: list[Segment], gone: list[Segment]) -> None:
     """Delete segments that are below the start."""
     if gone:
         appender.segments.set(kept)

@@ -1,4 +1,4 @@
-"""Maintains a log while it is in use: retention, compaction, merging, recompression, scrubbing.
+"""Maintains a log while it is in use: retention, compaction, merging, recompression, scrubbing, tiering.
 
 `upkeep` does what a policy (`UpkeepConfig`) asks for and reports it. Each task can also be called alone. They work on
 sealed segments, concurrently with appends and reads, one task at a time per log; each can be interrupted safely at any
@@ -20,12 +20,13 @@ from ..read.verify import Checked, Problem, VerifyReport, verify_segment
 from ..segment.segment import Segment
 from ..segment.segments import SegmentSet
 from ..write.appender import Appender
-from . import compaction, retention, rewrite
+from . import compaction, retention, rewrite, tiering
 from .compaction import CompactionReport, times_of
 from .rebatch import Wanted
 from .replacement import TooLarge
 from .retention import RetentionReport
 from .rewrite import Gone, locked, unless_gone
+from .tiering import Shipped, TieringReport
 
 #: In the background, segments are merged when this many neighbours are small: fewer would be rewritten repeatedly.
 _LEAST_RUN = 4
@@ -89,12 +90,13 @@ class UpkeepReport:
     merge: MergeReport | None = None
     recompression: RecompressionReport | None = None
     scrub: ScrubReport | None = None
+    tiering: TieringReport | None = None
     duration_ms: float = 0.0
 
     @property
     def actions(self) -> tuple[object, ...]:
         """The reports of the tasks that did something."""
-        every = (self.retention, self.compaction, self.merge, self.recompression, self.scrub)
+        every = (self.retention, self.compaction, self.merge, self.recompression, self.scrub, self.tiering)
         return tuple(each for each in every if each is not None)
 
     def __bool__(self) -> bool:
@@ -105,20 +107,22 @@ class UpkeepReport:
         return f"{self.path}: {done}"
 
 
-def upkeep(appender: Appender, config: UpkeepConfig) -> UpkeepReport:
-    """Do what is due."""
+def upkeep(appender: Appender, config: UpkeepConfig, shipped: Shipped | None = None) -> UpkeepReport:
+    """Do what is due; with what is proven to be in the replica."""
     try:
-        return _upkeep(appender, config)
+        return _upkeep(appender, config, shipped)
     except StorageError:
         appender.upkeep.check()  # the log was closed or removed meanwhile
         raise
 
 
-def _upkeep(appender: Appender, config: UpkeepConfig) -> UpkeepReport:
+def _upkeep(appender: Appender, config: UpkeepConfig, shipped: Shipped | None) -> UpkeepReport:
     watch = Stopwatch()
     report = UpkeepReport(appender.directory.path)
     removed = retention.apply_retention(appender) if config.delete else None
     report.retention = removed if removed is not None and removed.removed_records else None
+    if shipped is not None:  # before segments are rewritten for nothing
+        report.tiering = tiering.remove(appender, shipped) or None
     if _compaction_is_due(appender.segments, config):
         report.compaction = compaction.compact(
             appender, delete_retention_ms=config.delete_retention_ms, min_lag_ms=config.min_compaction_lag_ms
@@ -151,11 +155,15 @@ def is_due(segments: SegmentSet, config: UpkeepConfig) -> bool:
 
 
 def _compaction_is_due(segments: SegmentSet, config: UpkeepConfig) -> bool:
-    return config.compact and compaction.is_due(
-        segments,
-        min_dirty_ratio=config.min_dirty_ratio,
-        delete_retention_ms=config.delete_retention_ms,
-        min_lag_ms=config.min_compaction_lag_ms,
+    return (
+        config.compact
+        and segments.remote is None
+        and compaction.is_due(
+            segments,
+            min_dirty_ratio=config.min_dirty_ratio,
+            delete_retention_ms=config.delete_retention_ms,
+            min_lag_ms=config.min_compaction_lag_ms,
+        )
     )
 
 

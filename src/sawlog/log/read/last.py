@@ -45,10 +45,19 @@ def last_record(reader: Reader) -> Record | None:
     segments = reader.segments
     lowest, end = reader.span(None, None)
     for segment in reversed(segments.all):
-        first, stop, step = max(segment.base_offset, lowest), min(segment.next_offset, end), _FIRST
-        while first < stop:
-            start = max(stop - step, first)
-            if found := deque(reader.scan(start, stop, None), maxlen=1):
-                return found[0]
-            stop, step = start, step * _TIMES
+        found = _before(reader, max(segment.base_offset, lowest), min(segment.next_offset, end))
+        if found is not None:
+            return found
+    if lowest < segments.lowest_offset:  # the rest is only in the replica
+        return _before(reader, lowest, segments.lowest_offset)
+    return None
+
+
+def _before(reader: Reader, first: int, stop: int) -> Record | None:
+    step = _FIRST
+    while first < stop:
+        start = max(stop - step, first)
+        if found := deque(reader.scan(start, stop, None), maxlen=1):
+            return found[0]
+        stop, step = start, step * _TIMES
     return None

@@ -6,14 +6,19 @@ nobody. Nothing here takes a lock. Each call works on the segments as they were 
 never skips one silently: what cannot be read raises `CorruptBatch` with the next readable offset, from where the caller
 may continue. If a file is missing because the log was trimmed meanwhile, that is `OffsetOutOfRange`, not a gap.
 
+What is only in the replica (remote.py) is asked for where an offset is below the first segment: where a log that is not
+tiered raises `OffsetOutOfRange`. A scan that begins there goes on with the segments, also if some of them are removed
+at that moment: it always knows the next offset, and looks again where that is.
+
 Memory: a scan reads about a megabyte at a time and releases mapped pages after it.
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -23,16 +28,19 @@ from ...batch.header import BASE, COUNT, LAST, LEADER_EPOCH, POSITION, SIZE, Row
 from ...batch.kernel import Record
 from ...clock import Deadline, Pauses
 from ...config import LogConfig, whole_number
-from ...errors import CorruptBatch, OffsetOutOfRange, RecordRemoved, StorageError
+from ...errors import CorruptBatch, OffsetOutOfRange, RecordRemoved, RemoteUnavailable, StorageError
+from ..files.remote import RemotePart
 from ..segment.batches import CHUNK_BYTES, Chunk
 from ..segment.segment import Segment
 from ..segment.segments import RETRIES, SegmentSet
 from . import times
 from .pages import Fetched
+from .remote import Located, RemoteLog, RemoteSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+T = TypeVar("T")
 #: Mapped pages that a scan has passed are released when they add up to this.
 _FORGET_BYTES = 32 << 20
 ARROW_ROWS = 65_536
@@ -50,8 +58,13 @@ class Reader:
         config: LogConfig,
         is_open: Callable[[], bool],
         place: tuple[str | None, int] = (None, -1),
+        remote: RemoteSource | None = None,
     ) -> None:
         self.segments = segments
+        #: Where the replica is found.
+        self._remote = remote
+        #: What the replica has, if the list of that is damaged.
+        self._found: RemotePart | None = None
         self.config = config
         self._is_open = is_open
         #: The topic and partition that are set in records.
@@ -62,6 +75,43 @@ class Reader:
     def _usual_reads(self) -> kernel.UsualReads:
         keeps = self.config.max_mapped_segments != 0
         return kernel.UsualReads(self.segments, self._topic, self._partition, keeps)
+
+    # --- what is only in the replica
+
+    @property
+    def lowest_offset(self) -> int:
+        """The first offset of the log. Asks the replica only if the list of what is there is damaged."""
+        segments = self.segments
+        remote = segments.remote
+        if remote is None or remote.is_known or self._remote is None:
+            return segments.log_start
+        if self._found is None:
+            self._found = self.replica().part(segments.lowest_offset)
+        return min(self._found.log_start, segments.lowest_offset)
+
+    def replica(self) -> RemoteLog:
+        """The same log in the replica."""
+        if self._remote is None:
+            where = self.segments.directory.path
+            raise RemoteUnavailable(
+                errno.ENOENT,
+                f"the offsets of {where} below {self.segments.lowest_offset} are only in its replica: open the log "
+                "through its store (sawlog.open) to read them",
+            )
+        return self._remote.open()
+
+    def is_remote(self, offset: int) -> bool:
+        """Whether an offset is only in the replica."""
+        segments = self.segments
+        return segments.remote is not None and self.lowest_offset <= offset < segments.lowest_offset
+
+    def _read_remote(self, offset: int, committed: bool) -> Record:
+        records: Iterator[Record] = chain.from_iterable(self._cursors(offset, offset + 1, committed=committed))
+        found = next(records, None)
+        if found is None:
+            end = self.segments.end(committed=committed)
+            raise RecordRemoved(offset, self.lowest_offset, end, self._first_from(offset + 1, committed))
+        return found
 
     # --- one record
 
@@ -91,6 +141,8 @@ class Reader:
             end = segments.outlook.stable(end)
         if not segments.lowest_offset <= offset < end:
             segments.refresh()
+            if self.is_remote(offset):
+                return self._read_remote(offset, committed)
             segments.check(offset, committed=committed)
         segment = segments.find(offset)
         segments.use(segment)
@@ -107,7 +159,7 @@ class Reader:
         """No record has that offset although the log covers it: a hole that compaction or an aborted transaction left,
         or damage."""
         if not segment.dense or segment.has_hole_at(offset) or (committed and self._is_aborted(segment, offset)):
-            lowest, end = self.segments.lowest_offset, self.segments.end(committed=committed)
+            lowest, end = self.segments.log_start, self.segments.end(committed=committed)
             return RecordRemoved(offset, lowest, end, self._first_from(following, committed))
         return CorruptBatch(
             f"offset {offset} is missing", path=segment.path, position=segment.size, next_offset=following
@@ -131,15 +183,25 @@ class Reader:
 
     def chunks(
         self, start: int, end: int, chunk_bytes: int = CHUNK_BYTES, *, committed: bool = False
-    ) -> Iterator[tuple[Segment, Chunk]]:
-        """All checked batches that contain offsets from `start` to `end`, with their segment; without those of aborted
+    ) -> Iterator[tuple[Located, Chunk]]:
+        """All checked batches that contain offsets from `start` to `end`, with where they are; without those of aborted
         transactions, if only what is `committed` is wanted."""
         offset, retries = start, 0
         while offset < end:
             version = self.segments.version
             before = offset
             try:
-                segment = self._segment_for(offset)
+                try:
+                    segment = self._segment_for(offset)
+                except OffsetOutOfRange:
+                    if not self.is_remote(offset):
+                        raise
+                    replica, stop = self.replica(), min(end, self.segments.lowest_offset)
+                    for view, rows in replica.chunks(offset, stop, committed=committed):
+                        yield replica, Chunk(view, rows, 0, offset)
+                        offset = int(rows[-1, LAST]) + 1
+                    offset = max(offset, stop)
+                    continue
                 following = segment.next_offset  # as of now: it may be truncated and grow again meanwhile
                 for chunk in self._chunks_of(segment, offset, end, chunk_bytes):
                     chunk.skip_below(offset)
@@ -214,6 +276,8 @@ class Reader:
         segments = self.segments
         segments.refresh()
         lowest, visible = segments.lowest_offset, segments.visible_offset
+        if segments.remote is not None and (start is None or whole_number(start) < lowest):
+            lowest = self.lowest_offset
         start = lowest if start is None else whole_number(start)
         end = None if end is None else whole_number(end)
         if not lowest <= start <= visible:
@@ -254,14 +318,14 @@ class Reader:
                     done += len(run)
 
     @staticmethod
-    def _located(error: CorruptBatch, segment: Segment, chunk: Chunk, number: int) -> CorruptBatch:
+    def _located(error: CorruptBatch, segment: Located, chunk: Chunk, number: int) -> CorruptBatch:
         """The same error with the position of its batch, and the next readable offset."""
         row = chunk.rows[number]
         return error.at(segment.path, chunk.origin + int(row[POSITION]), int(row[LAST]) + 1)
 
     def _limited(
         self, start: int, end: int, max_bytes: int | None, *, needs_record: bool = False, committed: bool = False
-    ) -> Iterator[tuple[Segment, Chunk]]:
+    ) -> Iterator[tuple[Located, Chunk]]:
         """Chunks up to `max_bytes`, but at least one batch; if it `needs_record`, one with a record from `start` on:
         then batches that compaction has emptied do not count."""
         if max_bytes is None:
@@ -328,7 +392,7 @@ class Reader:
                 yield batch.slice(first, batch_rows)
 
     def _arrow_one_by_one(
-        self, segment: Segment, chunk: Chunk, start: int, end: int, columns: Sequence[str], views: bool
+        self, segment: Located, chunk: Chunk, start: int, end: int, columns: Sequence[str], views: bool
     ) -> Iterator[pa.RecordBatch]:
         """Something in this chunk does not parse: yield what precedes it, then raise with its position."""
         from ...batch.arrow import to_arrow
@@ -354,6 +418,8 @@ class Reader:
         segments = self.segments
         if not segments.lowest_offset <= start < segments.visible_offset:
             segments.refresh()
+            if self.is_remote(start):
+                return self._remote_page(start, max_bytes, committed)
             segments.check(start, end_allowed=True)
         end = stable = segments.visible_offset
         if segments.unsettled:
@@ -371,6 +437,13 @@ class Reader:
             following, special = int(chunk.rows[-1, LAST]) + 1, special or chunk.special
         aborted = self._aborted(start, following) if special and committed else ()
         return Fetched(tuple(buffers), following, stable, aborted)
+
+    def _remote_page(self, start: int, max_bytes: int, committed: bool) -> Fetched:
+        """A page of what is only in the replica. It ends where the segments here begin: from there on the replica may
+        have what was truncated here since."""
+        stop = self.segments.lowest_offset
+        page = self.replica().page(start, stop, max(max_bytes, 1), committed=committed)
+        return page._replace(last_stable_offset=self.segments.end(committed=True))
 
     def _aborted(self, start: int, end: int) -> tuple[tuple[int, int], ...]:
         """The aborted transactions in a page."""
@@ -414,11 +487,45 @@ class Reader:
 
     def offset_at(self, timestamp: int) -> int:
         """The first offset whose record is not older than `timestamp`; the end if all are."""
-        return times.offset_at(self.segments, timestamp, self.config.max_decompressed_bytes)
+        return self._settled(lambda: self._offset_at(timestamp))
+
+    def _offset_at(self, timestamp: int) -> int:
+        segments = self.segments
+        if self._may_have(timestamp):
+            found = self.replica().offset_at(timestamp, self.lowest_offset, segments.lowest_offset)
+            if found is not None:
+                return found
+        return times.offset_at(segments, timestamp, self.config.max_decompressed_bytes)
 
     def newest(self) -> tuple[int, int] | None:
         """Offset and timestamp of the first record with the largest timestamp; None if there is no record."""
-        return times.newest(self.segments, self.config.max_decompressed_bytes)
+        return self._settled(self._newest)
+
+    def _newest(self) -> tuple[int, int] | None:
+        found = times.newest(self.segments, self.config.max_decompressed_bytes)
+        if not self._may_have(-1 if found is None else found[1]):
+            return found
+        elsewhere = self.replica().newest(self.lowest_offset, self.segments.lowest_offset)
+        better = elsewhere is not None and (found is None or elsewhere[1] >= found[1])
+        return elsewhere if better else found
+
+    def _may_have(self, timestamp: int) -> bool:
+        """Whether a record that is only in the replica may be as new as that."""
+        remote = self.segments.remote
+        return remote is not None and (
+            not remote.is_known or any(run.max_timestamp >= timestamp for run in remote.runs)
+        )
+
+    def _settled(self, look: Callable[[], T]) -> T:
+        """What is found in the replica and in the segments; again, if some of them were removed meanwhile."""
+        segments = self.segments
+        if segments.remote is not None:
+            segments.refresh()
+        while True:
+            lowest = segments.lowest_offset
+            found = look()
+            if segments.remote is None or segments.lowest_offset == lowest:
+                return found
 
     # --- as it grows
 
@@ -465,7 +572,7 @@ class Reader:
             segments = self.segments
             segments.refresh()
             if (end := segments.epoch_end(before)) < offset:
-                raise OffsetOutOfRange(offset, segments.lowest_offset, end, segments.directory.path)
+                raise OffsetOutOfRange(offset, segments.log_start, end, segments.directory.path)
         return max(epoch, before)
 
     def _continue_in(self, segments: SegmentSet) -> SegmentSet:
@@ -486,7 +593,7 @@ class Reader:
                 segments.refresh()
                 continue
             if (end := segments.epoch_end(epoch)) < offset:  # truncated: what was returned is no longer there
-                raise OffsetOutOfRange(offset, segments.lowest_offset, end, segments.directory.path)
+                raise OffsetOutOfRange(offset, segments.log_start, end, segments.directory.path)
             if segments.end(committed=committed) > offset:
                 return True
             if deadline.passed or not self._is_open():

@@ -66,6 +66,8 @@ class VerifyReport(Checked):
     records: int = 0
     size_bytes: int = 0
     problems: list[Problem] = field(default_factory=list)
+    #: How many offsets are only in the replica, and were not read.
+    remote_offsets: int = 0
 
     def __bool__(self) -> bool:
         return self.ok
@@ -76,6 +78,8 @@ class VerifyReport(Checked):
             f"{verdict}: {self.records:,} records in {self.batches:,} batches, {self.segments} segments, "
             f"{self.size_bytes:,} bytes"
         )
+        if self.remote_offsets:
+            head += f"; {self.remote_offsets:,} offsets are only in the replica, and were not read"
         return "\n  ".join([head, *map(str, self.problems)])
 
 
@@ -90,7 +94,7 @@ def verify(segments: SegmentSet, max_decompressed_bytes: int) -> VerifyReport:
 
 
 def _verify_all(segments: SegmentSet, max_decompressed_bytes: int) -> VerifyReport:
-    report = VerifyReport()
+    report = VerifyReport(remote_offsets=segments.lowest_offset - segments.log_start)
     for segment in segments.all:
         segments.use(segment)
         try:

@@ -17,7 +17,8 @@ from ...storage.forking import forkable
 from ..files import checkpoint
 from ..files.checkpoint import Checkpoint
 from ..files.epochs import Epochs, load_epochs
-from ..files.names import INDEX, VISIBLE, file_name, segment_base, swap_range
+from ..files.names import INDEX, REMOTE, VISIBLE, file_name, segment_base, swap_range
+from ..files.remote import found_remote
 from .histories import as_the_batches_say, epochs_of, unfinished_cut
 from .index import SegmentIndex
 from .outlook import FollowedOutlook, Outlook
@@ -40,7 +41,7 @@ def _files(names: Iterable[str]) -> dict[int, str]:
 class FollowedSet(SegmentSet):
     """A reader's view of a log that another process may be writing, trimming and replacing."""
 
-    __slots__ = ("_published", "_published_as", "_rebuilt", "_refreshing", "_seen", "_told")
+    __slots__ = ("_published", "_published_as", "_rebuilt", "_refreshing", "_remote_as", "_seen", "_told")
 
     def __init__(self, directory: Directory, config: LogConfig, *, late: bool = False) -> None:
         """Reads the directory immediately, or, if `late`, when it is first needed."""
@@ -50,6 +51,8 @@ class FollowedSet(SegmentSet):
         #: The directory's stamp when it was last listed, and what was published then, or else the size of the active
         #: file.
         self._seen: tuple[object, object] = (None, None)
+        #: The directory's stamp when the list of what is only in the replica was last read.
+        self._remote_as: object = None
         self._published: Published | None = None
         self._published_as: object = None
         #: The visible end and the epoch that the writer has published; None: every complete batch may be read.
@@ -85,7 +88,8 @@ class FollowedSet(SegmentSet):
             return before != self._state()
 
     def _state(self) -> object:
-        return self.lowest_offset, self.visible_offset, self._list[0], self._list[0][-1].tail if self._list[0] else None
+        tail = self._list[0][-1].tail if self._list[0] else None
+        return self.lowest_offset, self.visible_offset, self._list[0], tail, self.remote
 
     def _is_unchanged(self) -> bool:
         """Whether no name has changed, and the writer has published nothing new, or, if nothing is published, the
@@ -107,7 +111,7 @@ class FollowedSet(SegmentSet):
         if self._published is None or identity != self._published_as:
             self._published, self._published_as = open_published(self.directory, VISIBLE), identity
         self._told = None if self._published is None else self._published.load()
-        self._look_through()
+        self._look_through(stamp)
         self._look_at_epochs()
         if self._told is None and self.epochs_known:
             self._hide_what_goes()
@@ -137,7 +141,7 @@ class FollowedSet(SegmentSet):
             found = Epochs()  # a log that was never in another epoch has no list
         self._rebuilt = found is None or found.current != current
         if found is None or self._rebuilt:
-            found, _ = epochs_of(self._list[0])
+            found, _ = epochs_of(self._list[0], self.remote)
             found = found if found.current >= current else found.begun(current, self.next_offset)
         self.epochs = found
 
@@ -158,7 +162,7 @@ class FollowedSet(SegmentSet):
                 self.visible_offset = end
                 self.unsettle()  # a marker may go with it
             elif end is not None:
-                self.epochs = as_the_batches_say(self.epochs, self._list[0])
+                self.epochs = as_the_batches_say(self.epochs, self._list[0], self.remote)
 
     def _last_epoch(self) -> int | None:
         """The current epoch, from what the writer has published, or its checkpoint, or the list itself."""
@@ -178,8 +182,9 @@ class FollowedSet(SegmentSet):
         segment.meet(offset)
         self.unsettle()
 
-    def _look_through(self) -> None:
-        files = _files(self.directory.names())
+    def _look_through(self, stamp: object) -> None:
+        names = self.directory.names()
+        files = _files(names)
         bases = sorted(files)
         known = {segment.base_offset: segment for segment in self._list[0]}
         following: Sequence[int | None] = [*bases[1:], None]
@@ -202,7 +207,13 @@ class FollowedSet(SegmentSet):
         if found and self.visible_offset < start and (end >= start or not self.all[-1].size):
             self.visible_offset = start  # it begins there, and nothing has been published yet
         # After damage the log may end before the offset that it was trimmed to.
-        self.lowest_offset = min(max(self.lowest_offset, start), self.visible_offset) if found else start
+        lowest = min(max(self.lowest_offset, start), self.visible_offset) if found else start
+        # After the files: whatever was not found of them is listed there by now.
+        if REMOTE not in names:
+            self.remote, self._remote_as = None, None
+        elif self._remote_as is None or self._remote_as != stamp:
+            self.remote, self._remote_as = found_remote(self.directory, lowest), stamp
+        self.lowest_offset = lowest
 
     def _segment(self, base: int, following: int | None, known: Segment | None, name: str) -> Segment:
         identity = self.directory.identity(name)

@@ -9,11 +9,13 @@ import numpy as np
 from ...batch.header import BASE, LEADER_EPOCH, Rows
 from ...errors import CorruptBatch, StorageError
 from ..files.epochs import Epochs
+from ..files.remote import RemotePart
 from .segment import Segment
 
 
-def epochs_of(segments: Iterable[Segment]) -> tuple[Epochs, bool]:
-    """The list, rebuilt from the batches; and whether their epochs increase, as those of this version do.
+def epochs_of(segments: Iterable[Segment], remote: RemotePart | None = None) -> tuple[Epochs, bool]:
+    """The list, rebuilt from the batches, with the epochs of what is only in the replica; and whether those of the
+    batches increase, as those of this version do.
 
     Version 0.2 appended in epoch 0 to what it had imported in later epochs. The epochs below such a step cannot be
     distinguished: they all end where the next epoch begins, if there is one.
@@ -30,10 +32,12 @@ def epochs_of(segments: Iterable[Segment]) -> tuple[Epochs, bool]:
                 elif epoch < most:
                     entries, ordered = [], False
     if not entries:
-        return Epochs(((max(most, 0), 0),)), ordered
+        found = Epochs(((max(most, 0), 0),))
+        return found if remote is None or not ordered else remote.with_epochs(found), ordered
     if ordered and entries[0][0] == 0:
         entries[0] = (0, 0)
-    return Epochs(tuple(entries)), ordered
+    found = Epochs(tuple(entries))
+    return found if remote is None or not ordered else remote.with_epochs(found), ordered
 
 
 def _rows_of(segment: Segment) -> Iterable[Rows]:
@@ -45,9 +49,9 @@ def _rows_of(segment: Segment) -> Iterable[Rows]:
         segment.unload()
 
 
-def as_the_batches_say(epochs: Epochs, segments: Sequence[Segment]) -> Epochs:
+def as_the_batches_say(epochs: Epochs, segments: Sequence[Segment], remote: RemotePart | None) -> Epochs:
     """The list without entries that contradict the batches; the last epoch number is not reused."""
-    return epochs_of(segments)[0].begun(epochs.current, segments[-1].next_offset)
+    return epochs_of(segments, remote)[0].begun(epochs.current, segments[-1].next_offset)
 
 
 def epoch_at(segments: Sequence[Segment], offset: int) -> int | None:

@@ -22,6 +22,7 @@ from ...storage import Directory
 from ...storage.forking import forkable
 from ...storage.system import most_descriptors
 from ..files.epochs import Epochs
+from ..files.remote import RemotePart
 from .outlook import Outlook
 from .segment import Segment
 
@@ -52,10 +53,11 @@ class SegmentSet(kernel.SegmentSetFields):
         "epochs",
         "epochs_known",
         "outlook",
+        "remote",
         "successor",
         "version",
     )
-    #: The log start: the first offset that is not trimmed.
+    #: The first offset that can be read here: that of the log, unless what is before it is only in the replica.
     lowest_offset: int
     #: The first offset that may not be read yet.
     visible_offset: int
@@ -72,6 +74,8 @@ class SegmentSet(kernel.SegmentSetFields):
         self.config = config
         self.lowest_offset = 0
         self.visible_offset = 0
+        #: What of the log is only in its replica: see files/remote.py.
+        self.remote: RemotePart | None = None
         #: The leader epochs up to the current one; and whether they are known, which they are not in a log of
         #: version 0.2.
         self.epochs = Epochs()
@@ -95,11 +99,18 @@ class SegmentSet(kernel.SegmentSetFields):
 
     @classmethod
     def of(
-        cls, directory: Directory, config: LogConfig, segments: Iterable[Segment], lowest_offset: int, epochs: Epochs
+        cls,
+        directory: Directory,
+        config: LogConfig,
+        segments: Iterable[Segment],
+        lowest_offset: int,
+        epochs: Epochs,
+        remote: RemotePart | None = None,
     ) -> SegmentSet:
         """What recovery has found."""
         made = cls(directory, config)
         made.set(segments)
+        made.leave(remote)
         made.start_at(lowest_offset)
         made.begin_epoch(epochs)
         return made
@@ -164,16 +175,26 @@ class SegmentSet(kernel.SegmentSetFields):
         return bases[at] if at < len(bases) else self.next_offset
 
     def check(self, offset: int, *, end_allowed: bool = False, committed: bool = False) -> None:
-        """Raise `OffsetOutOfRange` unless the log contains that offset, and it may be read."""
+        """Raise `OffsetOutOfRange` unless the log contains that offset here, and it may be read."""
         lowest, end = self.lowest_offset, self.end(committed=committed)
         if not lowest <= offset < end + end_allowed:
-            raise OffsetOutOfRange(offset, lowest, end, self.directory.path)
+            raise OffsetOutOfRange(offset, self.log_start, end, self.directory.path)
 
     # --- its ends, and its epochs: set by the writer
 
     def start_at(self, offset: int) -> None:
-        """The log starts here."""
+        """The log can be read here from this offset on."""
         self.lowest_offset = offset
+
+    def leave(self, remote: RemotePart | None) -> None:
+        """This part of the log is only in its replica, or will be."""
+        self.remote = remote
+
+    @property
+    def log_start(self) -> int:
+        """The first offset of the log, wherever it is. If only the replica knows that: 0."""
+        remote = self.remote
+        return self.lowest_offset if remote is None else min(remote.log_start, self.lowest_offset)
 
     def show(self, offset: int) -> None:
         """The log may be read up to here. Does not wake those who wait: see `wake`."""

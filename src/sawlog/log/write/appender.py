@@ -37,6 +37,7 @@ from ...batch.refusals import refuse
 from ...clock import now_ms
 from ...config import Interval, LogConfig
 from ...errors import (
+    InvalidConfig,
     InvalidRecord,
     InvalidRecordType,
     LogClosed,
@@ -540,6 +541,11 @@ class Appender(kernel.AppenderFields):
         with self.exclusive():
             segments = self.segments
             lowest, following = segments.lowest_offset, segments.next_offset
+            if segments.log_start <= offset < lowest:
+                raise InvalidConfig(
+                    f"the log {self.directory.path} cannot be truncated to offset {offset}: what is below offset "
+                    f"{lowest} is only in its replica, which is never truncated"
+                )
             if not lowest <= offset <= following:
                 raise OffsetOutOfRange(offset, lowest, following, self.directory.path)
             if offset == following:

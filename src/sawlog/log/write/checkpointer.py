@@ -16,6 +16,7 @@ from ...storage.forking import forkable
 from ..files import checkpoint
 from ..files.checkpoint import Checkpoint
 from ..files.epochs import Epochs, store_epochs
+from ..files.remote import RemotePart, store_remote
 from ..segment.segments import SegmentSet
 from .marks import Marks
 
@@ -50,6 +51,10 @@ class Checkpointer:
             checkpoint.store(self._directory, made)
             self._saved = (offset, start)
             self._ended = clean
+
+    def note_remote(self, part: RemotePart | None) -> None:
+        """Record durably what of the log is only in its replica."""
+        store_remote(self._directory, part)
 
     def note_error(self, error: StorageError) -> None:
         """What was to be saved with the checkpoint could not be written."""

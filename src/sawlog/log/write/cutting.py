@@ -79,7 +79,7 @@ def epochs_after(segments: SegmentSet, offset: int) -> Epochs:
     it is as if that had never existed; but epochs that began in it now begin here."""
     epochs = segments.epochs
     if segments.visible_offset > offset:
-        return epochs.trimmed(segments.lowest_offset).begun(epochs.current + 1, offset)
+        return epochs.trimmed(segments.log_start).begun(epochs.current + 1, offset)
     return epochs.begun(epochs.current, offset) if epochs.entries[-1][1] > offset else epochs
 
 

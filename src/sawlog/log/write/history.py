@@ -7,6 +7,7 @@ Threads: the caller holds the log's lock.
 from __future__ import annotations
 
 from ..files.epochs import Epochs
+from ..files.remote import RemotePart
 from ..segment.segments import SegmentSet
 from .checkpointer import Checkpointer
 from .marks import Marks, Tail
@@ -20,8 +21,15 @@ class History:
         self._marks = marks
         self._checkpoints = checkpoints
 
+    def leave(self, remote: RemotePart | None) -> None:
+        """Record what of the log is only in its replica, or that nothing is. Before anything is removed here, and
+        before the start is moved. The caller holds the lock."""
+        if remote != self._segments.remote:
+            self._checkpoints.note_remote(remote)
+            self._segments.leave(remote)
+
     def move_start(self, offset: int) -> None:
-        """Record where the log starts now; or leave it where it started. The caller holds the lock."""
+        """Record where the log starts here now; or leave it where it started. The caller holds the lock."""
         before = self._segments.lowest_offset
         self._segments.start_at(offset)
         try:
@@ -64,7 +72,7 @@ class History:
         read: begin a new epoch at its end. Not if the current one began there, and nothing more of it was visible since
         the machine was started. `in_order`: the epochs of the batches increase; `stored`: the list on disk is up to
         date."""
-        epochs, end = self._segments.epochs.trimmed(self._segments.lowest_offset), self._segments.next_offset
+        epochs, end = self._segments.epochs.trimmed(self._segments.log_start), self._segments.next_offset
         before = self._marks.visible.before
         unseen = epochs.entries[-1][1] == end and before == (end, epochs.current)
         # If the files with the epochs are lost, readers may still know an epoch of which no batch is left.

@@ -58,10 +58,13 @@ def checked_rows(data: memoryview, *, max_unpacked_bytes: int | None = None) -> 
     return rows
 
 
-def place(appender: Appender, data: memoryview, *, trusted: bool, expect_offset: int | None = None) -> range:
+def place(
+    appender: Appender, data: memoryview, trusted: bool, expect_offset: int | None, max_decompressed_bytes: int | None
+) -> range:
     """Place batches in a buffer of ours, giving them the next offsets; all of them or none. Does not wait for a disk.
     What is expected is compared after duplicates are recognised: whoever sends again has the old expectation."""
-    max_unpacked_bytes = None if trusted else appender.config.max_decompressed_bytes
+    allowed = appender.config.max_decompressed_bytes
+    max_unpacked_bytes = None if trusted else min(allowed, max_decompressed_bytes or allowed)
     if expect_offset is None:
         sole = _place_sole(appender, data, max_unpacked_bytes)
         if sole is not None:
@@ -71,7 +74,7 @@ def place(appender: Appender, data: memoryview, *, trusted: bool, expect_offset:
         rows, placed = _without_duplicates(appender.producers, rows)
         if len(rows):
             if appender.config.timestamp_type == "append":
-                _stamp_batches(data, rows)
+                stamp_batches(data, rows)
             if not _is_contiguous(rows):
                 data, rows = _compacted(data, rows)
             placed = appender.place_rows(data, rows, expect_offset)
@@ -162,7 +165,7 @@ def _compacted(data: memoryview, rows: Rows) -> tuple[memoryview, Rows]:
     return memoryview(kept), rows_of(memoryview(kept))
 
 
-def _stamp_batches(data: memoryview, rows: Rows) -> None:
+def stamp_batches(data: memoryview, rows: Rows) -> None:
     """LogAppendTime: the log's clock for all records of the batches."""
     for row in rows:
         position, size = int(row[POSITION]), int(row[SIZE])

@@ -22,6 +22,7 @@ from ...batch import kernel
 from ...batch.checksum import crc32c
 from ...batch.header import BASE, COUNT, HEADER_BYTES, LAST, LEADER_EPOCH, MAX_TIME, POSITION, SIZE, Rows
 from ...errors import InvalidRecord, OffsetMismatch
+from ..files.epochs import Epochs
 from ..files.names import file_name
 from ..segment.index import MAX_SPAN, SegmentIndex
 from ..segment.segment import Segment
@@ -34,28 +35,31 @@ _MOST_MISSING = 2**31 - 1
 _MOST_GAP = 2**44
 
 
-def place_kept(appender: Appender, data: memoryview, rows: Rows) -> range:
+def place_kept(appender: Appender, data: memoryview, rows: Rows, *, any_size: bool = False) -> range:
     """Place complete, checked batches at their offsets; all of them or none. Returns the offsets from the first to the
-    last, with those that are missing before and between them."""
+    last, with those that are missing before and between them. With `any_size` one that is larger than a segment should
+    be becomes one alone: in a copy of a log whose segments were allowed to be larger before."""
     with appender.lock:
         appender.check_open()
         first = appender.segments.next_offset
         if not (int(rows[0, BASE]) < first <= int(rows[0, LAST]) and _is_empty(appender)):
-            return _place(appender, data, rows, first)
-        appender.check_sizes(rows)
+            return _place(appender, data, rows, first, any_size=any_size)
+        if not any_size:
+            appender.check_sizes(rows)
         _rename(appender, int(rows[0, BASE]))
         try:
-            return _place(appender, data, rows, first)
+            return _place(appender, data, rows, first, any_size=any_size)
         except BaseException:
             if appender.commit.failure is None and _is_empty(appender):
                 _rename(appender, first)  # offsets must not go back
             raise
 
 
-def _place(appender: Appender, data: memoryview, rows: Rows, first: int) -> range:
+def _place(appender: Appender, data: memoryview, rows: Rows, first: int, *, any_size: bool) -> range:
     with appender.appending() as placed_from:
         data, rows = _without_gaps(data, rows, placed_from)
-        appender.check_sizes(rows)
+        if not any_size:
+            appender.check_sizes(rows)
         data, rows = _in_later_epochs(appender, data, rows)
         start = 0
         while start < len(rows):
@@ -90,12 +94,26 @@ def advance(appender: Appender, offset: int, leader_epoch: int = 0) -> int:
                     appender.history.move_start(offset)
                     _rename(appender, offset)
             else:
-                data = _fillers(following, offset, -1, leader_epoch)
+                data = fillers(following, offset, -1, leader_epoch)
                 place_kept(appender, memoryview(data), rows_of(memoryview(data)))
     return offset - following
 
 
+def retract_epochs(appender: Appender, epoch: int) -> None:
+    """Forget the leader epochs after `epoch` that have no batch. One begins whenever a log was not closed cleanly,
+    since what was lost may have been read; but a copy gets the same records again, in the epochs that they have."""
+    with appender.lock:
+        appender.check_open()
+        epochs, end = appender.segments.epochs, appender.segments.next_offset
+        later = [first for number, first in epochs.entries if number > epoch]
+        if later and min(later) >= end:
+            kept = tuple(each for each in epochs.entries if each[0] <= epoch)
+            appender.history.begin_epoch(Epochs(kept or ((epoch, appender.segments.lowest_offset),)))
+
+
 def _is_empty(appender: Appender) -> bool:
+    if appender.segments.remote is not None:
+        return False  # its first records are elsewhere, and the next ones follow them
     return len(appender.segments.all) == 1 and not appender.segments.active.size
 
 
@@ -139,14 +157,14 @@ def _without_gaps(data: memoryview, rows: Rows, following: int) -> tuple[memoryv
         like = rows[at - 1 if at else at]  # the neighbour's timestamp and epoch, so that neither decreases
         parts += (
             data[begin:position],
-            _fillers(int(ends[at]), int(rows[at, BASE]), int(like[MAX_TIME]), int(like[LEADER_EPOCH])),
+            fillers(int(ends[at]), int(rows[at, BASE]), int(like[MAX_TIME]), int(like[LEADER_EPOCH])),
         )
         begin = position
     made = memoryview(b"".join([*parts, data[begin:end]]))  # in one go: growing it costs ten times as much
     return made, rows_of(made)
 
 
-def _fillers(start: int, end: int, timestamp: int, epoch: int) -> bytearray:
+def fillers(start: int, end: int, timestamp: int, epoch: int) -> bytearray:
     """Batches without records for these offsets. If there are several, they have no timestamp: an index could not say
     where it is."""
     if end - start > _MOST_GAP:

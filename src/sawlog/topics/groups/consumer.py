@@ -70,11 +70,10 @@ from ...errors import (
     TopicNotFound,
 )
 from ...isolation import Isolation, is_committed
-from ...log.log import Log
+from ...log.protocols import LogReader
 from ...storage.forking import forkable
-from ..topic import Topic
 from .assignment import Share
-from .groups import ConsumerHost
+from .host import ConsumedTopic, ConsumerHost
 from .members import check_group_name
 from .offsets import Committed, Start, checked_position, resolve
 from .position import ConsumerPosition, OnLost, PartitionPosition, checked_on_lost
@@ -86,6 +85,8 @@ _logger = logging.getLogger("sawlog.topics.consumer")
 
 #: The interval of background checks of a consumer; shorter if its session is short.
 _BEAT_S = 0.25
+#: A member loses its partitions if it sends no heartbeat for this long, unless its store says otherwise.
+SESSION_TIMEOUT_MS = 10_000
 
 
 #: Called with partitions.
@@ -104,7 +105,7 @@ class Consumer:
         start: Start = "earliest",
         on_lost: OnLost = "earliest",
         auto_commit_ms: int | None = 5000,
-        session_timeout_ms: int = 10_000,
+        session_timeout_ms: int | None = None,
         max_poll_interval_ms: int = 300_000,
         member: str | None = None,
         isolation: Isolation = "committed",
@@ -120,13 +121,14 @@ class Consumer:
         if auto_commit_ms is not None:
             checked_ms("auto_commit_ms", auto_commit_ms)
         self._auto_commit_s = None if auto_commit_ms is None or group is None else auto_commit_ms / 1000
+        session_timeout_ms = SESSION_TIMEOUT_MS if session_timeout_ms is None else session_timeout_ms
         checked_ms("session_timeout_ms", session_timeout_ms)
         max_poll_s = checked_ms("max_poll_interval_ms", max_poll_interval_ms) / 1000
         if group is not None and store.mode == "r":
             raise ReadOnlyLog(
                 f'the store {store.path} was opened with mode="r", and a group commits: consume without a group (None)'
             )
-        self._offsets = store.groups.offsets
+        self._path = store.path
 
         #: Held while partitions are added, removed and committed; never while the store is asked for topics.
         self._lock = forkable(threading.RLock())
@@ -150,7 +152,7 @@ class Consumer:
         self._session: Session | None = None
         if group is not None:
             terms = Terms(group, member or "", names, session_timeout_ms, max_poll_s)
-            self._session = Session(store.directory, self._offsets, terms)
+            self._session = Session(store.groups.membership(terms), terms)
 
         try:
             self._look_for_topics(missing_ok=False)
@@ -181,6 +183,7 @@ class Consumer:
         while True:
             pauses.look()
             self.go_on()
+            self._position.begin_poll()
             records = self._collect(max_records)
             if records or deadline.passed or self._ended.wait(deadline.at_most(pauses.next_s())):
                 return records
@@ -279,12 +282,13 @@ class Consumer:
                 if self._stirred:
                     self._share_out()
             except DirectoryLocked as error:
-                _logger.warning("the groups of %s are locked; trying again: %s", self._offsets.path, error)
+                _logger.warning("the groups of %s are locked; trying again: %s", self._path, error)
         self._tell()
-        self._position.begin_poll()
 
     def _tell(self) -> None:
         """Report partitions that it has got since the last time."""
+        if not self._news:
+            return
         news, self._news = self._news & self._position.shares(), set()
         if news and self._on_assigned is not None:
             self._on_assigned(news)
@@ -346,21 +350,20 @@ class Consumer:
         except TopicNotFound:
             self._watch.hurry()  # deleted meanwhile
             return
-        with self._offsets.turn() as turn:
-            places = turn.places(session.group, topics.values(), self._start, session.member_id)
-            for share, log in logs.items():
-                if session.take(share):
-                    try:
-                        self._begin(topics[share[0]], share[1], log, committed=places.get(share))
-                    except BaseException:
-                        session.give_up(share)
-                        raise
+        left = session.take(list(logs), topics, self._start)
+        try:
+            for share in list(left):
+                self._begin(topics[share[0]], share[1], logs[share], committed=left[share])
+                del left[share]
+        except BaseException:
+            session.give_up(left)
+            raise
 
     def _begin(
         self,
-        topic: Topic,
+        topic: ConsumedTopic,
         number: int,
-        log: Log,
+        log: LogReader,
         *,
         start: Start = "earliest",
         committed: tuple[int, int] | None = None,
@@ -387,10 +390,9 @@ class Consumer:
             self._on_revoked(told)
 
     def _remove(self, shares: Sequence[Share]) -> None:
-        for share in shares:
-            self._position.remove(share)
-            if self._session is not None:
-                self._session.give_up(share)
+        self._position.remove(shares)
+        if self._session is not None and shares:
+            self._session.give_up(shares)
 
     def _drop_strangers(self) -> None:
         """Release partitions whose topic is deleted or was recreated."""
@@ -435,9 +437,12 @@ class Consumer:
         session, changed = self._session, self._position.changed(positions)
         if not changed or session is None:
             return
-        with self._offsets.turn() as turn:
-            self._check_member()
-            turn.write(session.group, {share: self._read_so_far(session, share, at) for share, at in changed.items()})
+        try:
+            session.commit({share: self._read_so_far(session, share, at) for share, at in changed.items()})
+        except GroupFenced:
+            self._position.clear()
+            session.leave()
+            raise
         self._position.note_committed(changed)
 
     def _read_so_far(self, session: Session, share: Share, offset: int) -> Committed:
@@ -452,7 +457,7 @@ class Consumer:
         return self._ended.is_set()
 
     @property
-    def logs(self) -> list[Log]:
+    def logs(self) -> list[LogReader]:
         """The partitions that it reads now."""
         return [owned.log for owned in self._position]
 
@@ -484,7 +489,7 @@ class Consumer:
         """What the group has committed, by any member; None if nothing."""
         if self._session is None:
             return None
-        found = self._offsets.of(self._session.group).get((topic, partition))
+        found = self._session.committed().get((topic, partition))
         known = self._watch.get(topic)
         return None if found is None or (known is not None and known.id != found.topic_id) else found.offset
 
@@ -547,11 +552,11 @@ class Consumer:
             finally:
                 self._release()
 
-    def _release(self) -> None:
+    def _release(self, *, dropped: bool = False) -> None:
         self._ended.set()
         with ExitStack() as last:  # both are executed
             if self._session is not None:
-                last.callback(self._session.close)
+                last.callback(self._session.abandon if dropped else self._session.close)
             last.callback(self._position.clear)
         self._released = True
 
@@ -570,7 +575,7 @@ class Consumer:
     def __del__(self) -> None:
         """Dropped without `close`: the partitions are free for others, nothing more is committed."""
         if hasattr(self, "_session") and not self._released:
-            self._release()
+            self._release(dropped=True)
 
     def __repr__(self) -> str:
         state = "closed" if self._ended.is_set() else f"partitions {sorted(self._position.shares())}"

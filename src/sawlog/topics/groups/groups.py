@@ -30,8 +30,10 @@ from .members import (
     groups_with_members,
     refuse_workers,
 )
+from .membership import DirectoryMembership
 from .offsets import Committed, OffsetStore, Start, checked_position, resolve
 from .serving import Claim, noted_server, refuse_served, server_of
+from .terms import Terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,10 @@ class Groups:
         self._store = store
         #: Committed offsets; for consumers.
         self.offsets = OffsetStore(store.directory, writable=store.mode != "r", before_write=store.upgrade)
+
+    def membership(self, terms: Terms) -> DirectoryMembership:
+        """A place in a group, for a consumer."""
+        return DirectoryMembership(self._store.directory, self.offsets, terms)
 
     def close(self) -> None:
         """Close the files; `Store.close` does it."""
@@ -310,8 +316,8 @@ class Groups:
         return resolve(self._partition(share)[1], place)
 
 
-class ConsumerHost(Host, Protocol):
-    """A store, as its consumers see it."""
+class DirectoryHost(Host, Protocol):
+    """A store in a directory with its groups, as queues see it."""
 
     @property
     def groups(self) -> Groups:

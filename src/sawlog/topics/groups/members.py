@@ -37,7 +37,7 @@ import hashlib
 import json
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...batch.text import parse_json
@@ -166,14 +166,37 @@ class _Watched:
         self.silent_s += min(self._looked.restart(), _MOST_COUNTED_S)
 
 
+class Silence:
+    """Whose number has not changed for how long, as one process sees it. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._watched: dict[str, _Watched] = {}
+        self._watching = forkable(threading.Lock())
+
+    def watch(self, found: Mapping[str, Member]) -> None:
+        """These are the members now."""
+        with self._watching:
+            self._watched = {id: each for id, each in self._watched.items() if id in found}
+            for member in found.values():
+                seen = self._watched.get(member.id)
+                if seen is None or seen.beat != member.beat:
+                    self._watched[member.id] = _Watched(member.beat)
+                else:
+                    seen.note_silence()
+
+    def is_silent(self, member: Member) -> bool:
+        """Whether its number has not increased for its session timeout, as far as we have checked."""
+        seen = self._watched.get(member.id)
+        return seen is not None and seen.beat == member.beat and seen.silent_s * 1000 >= member.session_timeout_ms
+
+
 class Members:
     """The members of one group, as one process sees them."""
 
     def __init__(self, directory: Directory) -> None:
         #: members/<group>
         self.directory = directory
-        self._watched: dict[str, _Watched] = {}
-        self._watching = forkable(threading.Lock())
+        self._silence = Silence()
 
     def join(self, name: str, topics: Sequence[str], session_timeout_ms: int, *, works: bool = False) -> Membership:
         """Become a member, or a worker of the group's queue. In a turn."""
@@ -195,7 +218,7 @@ class Members:
                 member = self._member(name)
                 if member is not None:
                     found[member.id] = member
-        self._watch(found)
+        self._silence.watch(found)
         return found
 
     def glance(self) -> dict[str, Member]:
@@ -227,20 +250,9 @@ class Members:
         except (KeyError, ValueError):
             return None  # it is just joining
 
-    def _watch(self, found: dict[str, Member]) -> None:
-        with self._watching:
-            self._watched = {id: each for id, each in self._watched.items() if id in found}
-            for member in found.values():
-                seen = self._watched.get(member.id)
-                if seen is None or seen.beat != member.beat:
-                    self._watched[member.id] = _Watched(member.beat)
-                else:
-                    seen.note_silence()
-
     def is_silent(self, member: Member) -> bool:
         """Whether its number has not increased for its session timeout, as far as we have checked."""
-        seen = self._watched.get(member.id)
-        return seen is not None and seen.silent_s * 1000 >= member.session_timeout_ms
+        return self._silence.is_silent(member)
 
     def fence(self, member: Member) -> bool:
         """Take everything from an inactive member, unless it has come back; returns whether it is removed. In a

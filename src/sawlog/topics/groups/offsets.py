@@ -46,18 +46,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Literal, Protocol
 
 from ...batch.text import parse_json
 from ...clock import Stopwatch, now_ms
 from ...config import MIB, LogConfig, UpkeepConfig, whole_number
 from ...errors import CorruptBatch, InvalidConfig, LogClosed, LogNotFound, ReadOnlyLog, StorageError
 from ...log.log import Log
+from ...log.protocols import LogReader
 from ...log.shared import SharedLog
 from ...storage import Directory
 from ...storage.forking import forkable
 from ..names import GROUPS
-from ..topic import Topic
 from .assignment import Share
 
 #: Where to start: the first record, the end, an offset, or the first record that is not older than a time.
@@ -90,6 +90,8 @@ class Committed:
     leader_epoch: int = -1
     #: What a client said over the network about the leader epoch, if that differs: it gets the same answer back.
     told_epoch: int | None = None
+    #: The same about the offset: a negative one says to begin at an end of the partition. `offset` is where that was.
+    told_offset: int | None = None
 
     @classmethod
     def by_member(cls, member: str, topic_id: str, offset: int, epoch: int) -> Committed:
@@ -99,8 +101,9 @@ class Committed:
     def encode(self) -> bytes:
         """The value of its record."""
         fields = asdict(self)
-        if self.told_epoch is None:
-            del fields["told_epoch"]
+        for name in ("told_epoch", "told_offset"):
+            if fields[name] is None:
+                del fields[name]
         return json.dumps(fields).encode()
 
     @classmethod
@@ -114,8 +117,21 @@ class Committed:
             int(found["time_ms"]),
             str(found["member"]),
             int(found.get("leader_epoch", -1)),
-            None if found.get("told_epoch") is None else int(found["told_epoch"]),
+            *(None if found.get(name) is None else int(found[name]) for name in ("told_epoch", "told_offset")),
         )
+
+
+class StartingTopic(Protocol):
+    """A topic in which a group may begin."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def id(self) -> str: ...
+    @property
+    def partitions(self) -> int: ...
+    def partition(self, number: int) -> LogReader:
+        """One partition."""
 
 
 class OffsetStore:
@@ -273,7 +289,9 @@ class Turn:
         """The offsets of one group: nobody else changes them now."""
         return self._offsets.of(group)
 
-    def places(self, group: str, topics: Iterable[Topic], start: Start, member: str) -> dict[Share, tuple[int, int]]:
+    def places(
+        self, group: str, topics: Iterable[StartingTopic], start: Start, member: str
+    ) -> dict[Share, tuple[int, int]]:
         """Where a group continues in topics: offset and leader epoch of what is committed. Partitions that are not in
         it begin with the first record.
 
@@ -284,7 +302,7 @@ class Turn:
         known = {name for name, _ in found}
         for topic in topics:
             if topic.name not in known and start != "earliest":
-                begun = _begin(topic, start)
+                begun = begin(topic, start)
                 made = {share: Committed.by_member(member, topic.id, *place) for share, place in begun.items()}
                 self.write(group, made)
                 places.update(begun)
@@ -346,7 +364,7 @@ class Turn:
                 _messages.warning("the offsets in %s could not be compacted: %s", self._log.path, error)
 
 
-def _begin(topic: Topic, start: Start) -> dict[Share, tuple[int, int]]:
+def begin(topic: StartingTopic, start: Start) -> dict[Share, tuple[int, int]]:
     """A start in every partition of a topic, with the current leader epoch."""
     places: dict[Share, tuple[int, int]] = {}
     for number in range(topic.partitions):
@@ -356,7 +374,7 @@ def _begin(topic: Topic, start: Start) -> dict[Share, tuple[int, int]]:
     return places
 
 
-def resolve(log: Log, place: Start) -> int:
+def resolve(log: LogReader, place: Start) -> int:
     """A start as an offset of a log. A number is used unchanged, whether the log contains it or not."""
     end = log.last_stable_offset  # refreshes what other processes did
     if place == "earliest":

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, get_args
 
 from ...batch.kernel import RecordCursor
 from ...clock import rechecks
 from ...errors import InvalidConfig, OffsetOutOfRange, PositionLost
 from ...isolation import Isolation
-from ...log.log import Log
-from ..topic import Topic
+from ...log.protocols import LogReader
 from .assignment import Share
+from .host import ConsumedTopic
 
 OnLost = Literal["earliest", "latest", "error"]
 
@@ -43,9 +43,9 @@ class PartitionPosition:
 
     def __init__(
         self,
-        topic: Topic,
+        topic: ConsumedTopic,
         partition: int,
-        log: Log,
+        log: LogReader,
         position: int,
         epoch: int,
         *,
@@ -107,7 +107,7 @@ class PartitionPosition:
             if self._rest is None:
                 if self.position >= end:
                     return None
-                self._rest = self.log.cursors(self.position, end, isolation=self._isolation)
+                self._rest = self.log.engine.cursors(self.position, end, isolation=self._isolation)
                 self._end = end, epoch
             try:
                 found = next(self._rest, None)
@@ -199,17 +199,17 @@ class ConsumerPosition:
         self._owned[owned.share] = owned
         self._round.appendleft(owned.share)
 
-    def remove(self, share: Share) -> None:
-        """Remove a partition."""
-        owned = self._owned.pop(share)
-        self._paused.discard(share)
-        self._round = deque(each for each in self._round if each != share)
-        owned.stop()
+    def remove(self, shares: Iterable[Share]) -> None:
+        """Remove partitions."""
+        gone = {share: self._owned.pop(share) for share in shares}
+        self._paused.difference_update(gone)
+        self._round = deque(each for each in self._round if each not in gone)
+        for owned in gone.values():
+            owned.stop()
 
     def clear(self) -> None:
         """Remove all partitions, and forget the current records."""
-        for share in list(self._owned):
-            self.remove(share)
+        self.remove(list(self._owned))
         self._given = self._before = None
 
     def pause(self, share: Share) -> None:

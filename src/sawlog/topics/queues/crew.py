@@ -75,6 +75,10 @@ class Crew:
             if self._membership is not None:
                 self._membership.beat()
 
+    def abandon(self) -> None:
+        """The same: files are not waited for."""
+        self.leave()
+
     def leave(self) -> None:
         """Leave the group; `join` joins again. Safe to call twice."""
         with self._files:

@@ -1,9 +1,9 @@
 """`Delivery`: one exchange between a worker and the groups' log: it answers for messages and gets new ones, in one
 turn.
 
-A turn is exclusive among all processes (`sawlog.log.shared`), and what it writes is one append: the committed offset
-and all pages that have changed, or nothing. So a message is with one worker at a time, and a crash at any moment leaves
-the state before the turn or after it.
+A turn is exclusive among all processes (`sawlog.log.shared`; on object storage one of two is lost, and begins again),
+and what it writes is one append: the committed offset and all pages that have changed, or nothing. So a message is with
+one worker at a time, and a crash at any moment leaves the state before the turn or after it.
 
 Which messages are delivered: first those that were delivered or delayed before and are due, in the order of their
 offsets, then new ones. A message whose worker died or did not answer is *doubtful*: it may be what killed the worker.
@@ -16,19 +16,20 @@ Threads: one at a time.
 from __future__ import annotations
 
 import logging
+import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ...batch.kernel import Record
-from ...clock import now_ms, rechecks
+from ...clock import Pauses, now_ms, pause, rechecks
 from ...errors import SawlogError
-from ...log.log import Log
+from ...log.protocols import LogReader
 from ..groups.assignment import Share
-from ..groups.offsets import Committed, OffsetStore, Turn
-from ..topic import Topic
+from ..groups.host import ConsumedTopic
+from ..groups.offsets import Committed
 from .book import Book, runs_of
-from .crew import Crew
+from .host import QueueBooks, QueueCrew, QueueTurn, TurnLost
 from .letters import is_for, not_before_ms
 from .message import Answer, Message
 from .page import DOUBTFUL, FREE, LEASED, Entry
@@ -66,9 +67,9 @@ class Delivered:
 class _Partition:
     """One partition as a queue sees it."""
 
-    def __init__(self, topic: Topic, number: int) -> None:
+    def __init__(self, topic: ConsumedTopic, number: int) -> None:
         self.share: Share = (topic.name, number)
-        self.log: Log = topic.partition(number)
+        self.log: LogReader = topic.partition(number)
         self.book = Book(topic.id)
         #: What is committed, and the leader epoch in which it was read.
         self.committed: tuple[int, int] | None = None
@@ -116,7 +117,12 @@ class Delivery:
     """Exchanges messages and answers with the groups' log."""
 
     def __init__(
-        self, offsets: OffsetStore, crew: Crew, terms: Terms, topic_of: Callable[[str], Topic], queue_id: object
+        self,
+        offsets: QueueBooks,
+        crew: QueueCrew,
+        terms: Terms,
+        topic_of: Callable[[str], ConsumedTopic],
+        queue_id: object,
     ) -> None:
         self._offsets = offsets
         self._crew = crew
@@ -165,16 +171,23 @@ class Delivery:
     def exchange(self, acked: Sequence[Message], answers: Sequence[Answer], limit: int) -> Delivered:
         """Finish messages, answer for others, and get up to `limit` new ones. All of it is durable when this returns;
         if it raises, nothing has changed."""
-        try:
-            topic = self._topic_of(self._terms.topic)
-            partitions = self._known()
-            with self._offsets.turn() as turn:
-                return self._in_turn(turn, topic, partitions, (acked, answers), limit)
-        except BaseException:
-            self._partitions = {}  # they may have changed in memory
-            raise
+        pauses = Pauses()
+        while True:
+            try:
+                topic = self._topic_of(self._terms.topic)
+                partitions = self._known()
+                with self._offsets.turn() as turn:
+                    return self._in_turn(turn, topic, partitions, (acked, answers), limit)
+            except TurnLost:
+                self._partitions = {}
+                pause(pauses.next_s() * random.uniform(0.5, 1.5))  # not in step with the other workers
+            except BaseException:
+                self._partitions = {}  # they may have changed in memory
+                raise
 
-    def _in_turn(self, turn: Turn, topic: Topic, partitions: list[_Partition], said: _Said, limit: int) -> Delivered:
+    def _in_turn(
+        self, turn: QueueTurn, topic: ConsumedTopic, partitions: list[_Partition], said: _Said, limit: int
+    ) -> Delivered:
         worker, group = self._crew.join(), self._terms.group
         turn.places(group, [topic], self._terms.start, worker)  # commits where a new group begins
         offsets, pages = turn.offsets(group), turn.pages(group)
@@ -194,7 +207,7 @@ class Delivery:
             raise failure
         return made
 
-    def _write(self, turn: Turn, topic: Topic, partitions: list[_Partition], worker: str) -> None:
+    def _write(self, turn: QueueTurn, topic: ConsumedTopic, partitions: list[_Partition], worker: str) -> None:
         offsets: dict[Share, Committed] = {}
         pages: dict[Share, dict[int, bytes | None]] = {}
         for each in partitions:
@@ -315,6 +328,6 @@ class Delivery:
         return later <= now
 
 
-def _records(log: Log, offsets: dict[int, Entry]) -> Iterator[Record]:
+def _records(log: LogReader, offsets: dict[int, Entry]) -> Iterator[Record]:
     for first, end in runs_of(offsets):
         yield from log.scan(first, end)

@@ -38,7 +38,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from ... import background
 from ...batch.given import GivenHeaders
@@ -46,12 +46,10 @@ from ...clock import Deadline, Pauses, Stopwatch, now_ms
 from ...ending import Ending
 from ...errors import GroupError, InvalidConfig, LogClosed, ReadOnlyLog, SawlogError
 from ...storage.forking import forkable, this_process
-from ..groups.groups import ConsumerHost
 from ..groups.offsets import Start
-from ..topic import Position, Topic
-from ..transactions.transaction import Transaction
-from .crew import Crew
+from ..topic import Position
 from .delivery import Delivery
+from .host import QueueHost
 from .letters import dead_letter, delayed
 from .message import Answer, Message
 from .terms import Terms, milliseconds_of
@@ -64,16 +62,6 @@ _FLUSH_S = 0.1
 _FAST_S, _SLOW_S = 0.1, 0.5
 #: More answers than this are written at once.
 _MOST_ANSWERS = 5000
-
-
-class QueueHost(ConsumerHost, Protocol):
-    """A store, as its queues see it."""
-
-    def create_topic(self, name: str, partitions: int = 1, *, exist_ok: bool = False) -> Topic:
-        """The topic of that name, created if it does not exist."""
-
-    def transaction(self) -> Transaction:
-        """Records that are stored durably, all or none."""
 
 
 class Queue:
@@ -106,10 +94,10 @@ class Queue:
             raise ReadOnlyLog(f'the store {store.path} was opened with mode="r": a queue writes what was acknowledged')
         self._store = store
         self._process = this_process()
-        self._crew = Crew(store.directory, self._terms)
+        books, self._crew = store._queueing(self._terms)
         #: In each of its messages.
         self._id = object()
-        self._delivery = Delivery(store.groups.offsets, self._crew, self._terms, store.topic, self._id)
+        self._delivery = Delivery(books, self._crew, self._terms, store.topic, self._id)
         #: Held during an exchange.
         self._exchanging = forkable(threading.RLock())
         #: Fetched, and not handed out. This and the next two are changed by calls that are atomic, without a lock.
@@ -434,7 +422,7 @@ class Queue:
         if hasattr(self, "_task") and not self._ended.is_set():
             self._ended.set()
             self._task.cancel()
-            self._crew.leave()
+            self._crew.abandon()
 
     def __repr__(self) -> str:
         state = " closed" if self._ended.is_set() else ""

@@ -12,6 +12,7 @@ One run at a time per topic of dead letters: a second one gets `DirectoryLocked`
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -20,8 +21,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
-from ...errors import InvalidConfig, TopicNotFound
-from ..groups.groups import ConsumerHost
+from ...addresses import is_address
+from ...errors import InvalidConfig, StorageError, TopicNotFound
+from ..groups.groups import DirectoryHost
 from ..groups.members import group_directory
 from ..topic import Topic
 from ..transactions.transaction import Transaction
@@ -31,7 +33,7 @@ from .letters import Letter
 _CHUNK = 500
 
 
-class RedriveHost(ConsumerHost, Protocol):
+class RedriveHost(DirectoryHost, Protocol):
     """A store, as redriving sees it."""
 
     def transaction(self, name: str | None = None, sequence: int | None = None) -> Transaction:
@@ -67,6 +69,8 @@ def redrive(
     """
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise InvalidConfig(f"limit must be an integer, at least 1, not {limit!r}")
+    if is_address(store.path):
+        raise StorageError(errno.ENOTSUP, f"{store.path} is on object storage: redriving needs a store in a directory")
     topic = store.topic(dead_letters)
     if to == dead_letters:
         raise InvalidConfig(f"dead letters of {dead_letters!r} cannot go back to {to!r} itself")

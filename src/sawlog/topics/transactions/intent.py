@@ -49,6 +49,10 @@ class Piece:
         known: list[str | int] = [self.file, self.position, self.size_bytes]
         return [*known, self.count] if self.count else known
 
+    def joined(self, after: Piece) -> Piece:
+        """This piece and what follows it in the same file, as one."""
+        return replace(self, size_bytes=self.size_bytes + after.size_bytes)
+
 
 @dataclass(frozen=True, slots=True)
 class Part:

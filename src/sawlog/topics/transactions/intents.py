@@ -175,7 +175,7 @@ class Intents:
         """Block a log, waiting for its lock if another process holds it; False if that process places for others."""
         while True:
             try:
-                held.enter_context(log.hold())
+                held.enter_context(log.engine.hold())
                 return True
             except DirectoryLocked as error:
                 if self._neighbours.address(log) is not None:
@@ -236,7 +236,7 @@ class Intents:
         try:
             for part, log in zip(intent.parts, logs, strict=True):
                 log.truncate(part.offset)
-                log.unclaim()
+                log.engine.unclaim()
             there = False
             self.ledger.revoke(intent)
         except BaseException:
@@ -248,7 +248,7 @@ class Intents:
         """Nobody may write at the promised offsets: end writing here, the next open continues. If the intent is
         `there`, durably, it need not be written again, for which a full disk has no space."""
         for log in logs:
-            log.fail(why)
+            log.engine.fail(why)
         path = f"{self.ledger.path}/{intent.file}"
         try:
             if not there:

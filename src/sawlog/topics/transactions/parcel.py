@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Protocol
 
 from ...batch.build import Encoded
+from ...storage.interface import Buffer
 from .intent import Piece
-from .stage import StagedFile
+
+
+class OwnFile(Protocol):
+    """A staged file for the batches of one partition."""
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes were written to it, if more can be."""
+
+    def write(self, batches: Buffer) -> Piece:
+        """Append finished batches."""
 
 
 class Parcel:
@@ -33,14 +45,14 @@ class Parcel:
             self._pieces.append(write(b"".join(self._held)))
             self._held, self._size_bytes, self._held_count = [], 0, 0
 
-    def move_alone(self, file: StagedFile) -> None:
+    def move_alone(self, file: OwnFile) -> None:
         """Move everything in memory to a file that contains nothing else."""
         if not self._held:
             return
         count, made = self._held_count, file.write(b"".join(self._held))
         if made.position:
             before = self._pieces.pop()
-            count, made = count + before.count, replace(before, size_bytes=before.size_bytes + made.size_bytes)
+            count, made = count + before.count, before.joined(made)
         self._pieces.append(replace(made, count=count))
         self._held, self._size_bytes, self._held_count = [], 0, 0
 

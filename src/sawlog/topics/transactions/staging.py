@@ -32,7 +32,7 @@ from .area import StagingArea
 from .intent import Intent, Part, Piece, check_name
 from .intents import INLINE_BYTES, Intents
 from .numbering import ADOPT_BYTES
-from .parcel import Parcel
+from .parcel import OwnFile, Parcel
 from .stage import StagedFile
 from .transaction import PlacedOffsets
 
@@ -40,6 +40,7 @@ __all__ = [
     "ADOPT_BYTES",
     "INLINE_BYTES",
     "Intent",
+    "OwnFile",
     "Parcel",
     "Part",
     "Piece",

@@ -26,7 +26,7 @@ DESCRIBE_ACLS = Api(
     response=[
         int32("throttle_time_ms"),
         int16("error_code"),
-        string("error_message", nullable=ALWAYS),
+        string("error_message", nullable=ALWAYS, default=None),
         array("resources").of(
             int8("resource_type"),
             string("resource_name"),
@@ -60,7 +60,7 @@ CREATE_ACLS = Api(
         int32("throttle_time_ms"),
         array("results").of(
             int16("error_code"),
-            string("error_message", nullable=ALWAYS),
+            string("error_message", nullable=ALWAYS, default=None),
         ),
     ],
 )
@@ -84,10 +84,10 @@ DELETE_ACLS = Api(
         int32("throttle_time_ms"),
         array("filter_results").of(
             int16("error_code"),
-            string("error_message", nullable=ALWAYS),
+            string("error_message", nullable=ALWAYS, default=None),
             array("matching_acls").of(
                 int16("error_code"),
-                string("error_message", nullable=ALWAYS),
+                string("error_message", nullable=ALWAYS, default=None),
                 int8("resource_type"),
                 string("resource_name"),
                 int8("pattern_type", default=3),

@@ -20,11 +20,11 @@ DESCRIBE_USER_SCRAM_CREDENTIALS = Api(
     response=[
         int32("throttle_time_ms"),
         int16("error_code"),
-        string("error_message", nullable=ALWAYS),
+        string("error_message", nullable=ALWAYS, default=None),
         array("results").of(
             string("user"),
             int16("error_code"),
-            string("error_message", nullable=ALWAYS),
+            string("error_message", nullable=ALWAYS, default=None),
             array("credential_infos").of(
                 int8("mechanism"),
                 int32("iterations"),
@@ -55,7 +55,7 @@ ALTER_USER_SCRAM_CREDENTIALS = Api(
         array("results").of(
             string("user"),
             int16("error_code"),
-            string("error_message", nullable=ALWAYS),
+            string("error_message", nullable=ALWAYS, default=None),
         ),
     ],
 )
@@ -75,7 +75,7 @@ DESCRIBE_CLIENT_QUOTAS = Api(
     response=[
         int32("throttle_time_ms"),
         int16("error_code"),
-        string("error_message", nullable=ALWAYS),
+        string("error_message", nullable=ALWAYS, default=None),
         array("entries", nullable=ALWAYS).of(
             array("entity").of(
                 string("entity_type"),
@@ -111,7 +111,7 @@ ALTER_CLIENT_QUOTAS = Api(
         int32("throttle_time_ms"),
         array("entries").of(
             int16("error_code"),
-            string("error_message", nullable=ALWAYS),
+            string("error_message", nullable=ALWAYS, default=None),
             array("entity").of(
                 string("entity_type"),
                 string("entity_name", nullable=ALWAYS),

@@ -26,7 +26,7 @@ DESCRIBE_CONFIGS = Api(
         int32("throttle_time_ms"),
         array("results").of(
             int16("error_code"),
-            string("error_message", nullable=ALWAYS),
+            string("error_message", nullable=ALWAYS, default=None),
             int8("resource_type"),
             string("resource_name"),
             array("configs").of(
@@ -68,7 +68,7 @@ ALTER_CONFIGS = Api(
         int32("throttle_time_ms"),
         array("responses").of(
             int16("error_code"),
-            string("error_message", nullable=ALWAYS),
+            string("error_message", nullable=ALWAYS, default=None),
             int8("resource_type"),
             string("resource_name"),
         ),
@@ -96,7 +96,7 @@ INCREMENTAL_ALTER_CONFIGS = Api(
         int32("throttle_time_ms"),
         array("responses").of(
             int16("error_code"),
-            string("error_message", nullable=ALWAYS),
+            string("error_message", nullable=ALWAYS, default=None),
             int8("resource_type"),
             string("resource_name"),
         ),

@@ -59,7 +59,7 @@ SASL_AUTHENTICATE = Api(
     ],
     response=[
         int16("error_code"),
-        string("error_message", nullable=ALWAYS),
+        string("error_message", nullable=ALWAYS, default=None),
         binary("auth_bytes"),
         int64("session_lifetime_ms", since=1),
     ],

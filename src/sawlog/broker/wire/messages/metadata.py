@@ -133,7 +133,7 @@ FIND_COORDINATOR = Api(
     response=[
         int32("throttle_time_ms", since=1),
         int16("error_code", until=3),
-        string("error_message", since=1, until=3, nullable=ALWAYS),
+        string("error_message", since=1, until=3, nullable=ALWAYS, default=None),
         int32("node_id", until=3),
         string("host", until=3),
         int32("port", until=3),
@@ -143,7 +143,7 @@ FIND_COORDINATOR = Api(
             string("host"),
             int32("port"),
             int16("error_code"),
-            string("error_message", nullable=ALWAYS),
+            string("error_message", nullable=ALWAYS, default=None),
         ),
     ],
 )

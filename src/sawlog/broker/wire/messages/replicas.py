@@ -5,9 +5,34 @@ from __future__ import annotations
 from ..keys import Key
 from ..schema import ALWAYS, INT32, Api, array, boolean, int8, int16, int32, int64, string
 
+ALTER_REPLICA_LOG_DIRS = Api(
+    Key.ALTER_REPLICA_LOG_DIRS,
+    versions=(1, 2),
+    flexible_from=2,
+    request=[
+        array("dirs").of(
+            string("path"),
+            array("topics").of(
+                string("name"),
+                array("partitions").of(INT32),
+            ),
+        ),
+    ],
+    response=[
+        int32("throttle_time_ms"),
+        array("results").of(
+            string("topic_name"),
+            array("partitions").of(
+                int32("partition_index"),
+                int16("error_code"),
+            ),
+        ),
+    ],
+)
+
 DESCRIBE_LOG_DIRS = Api(
     Key.DESCRIBE_LOG_DIRS,
-    versions=(0, 4),
+    versions=(0, 5),
     flexible_from=2,
     request=[
         # Null: all.
@@ -33,6 +58,8 @@ DESCRIBE_LOG_DIRS = Api(
             ),
             int64("total_bytes", since=4, default=-1),
             int64("usable_bytes", since=4, default=-1),
+            # Whether no new replica may be placed there.
+            boolean("is_cordoned", since=5),
         ),
     ],
 )
@@ -58,7 +85,7 @@ ELECT_LEADERS = Api(
             array("partition_result").of(
                 int32("partition_id"),
                 int16("error_code"),
-                string("error_message", nullable=ALWAYS),
+                string("error_message", nullable=ALWAYS, default=None),
             ),
         ),
     ],
@@ -84,13 +111,13 @@ ALTER_PARTITION_REASSIGNMENTS = Api(
         int32("throttle_time_ms"),
         boolean("allow_replication_factor_change", since=1, default=True),
         int16("error_code"),
-        string("error_message", nullable=ALWAYS),
+        string("error_message", nullable=ALWAYS, default=None),
         array("responses").of(
             string("name"),
             array("partitions").of(
                 int32("partition_index"),
                 int16("error_code"),
-                string("error_message", nullable=ALWAYS),
+                string("error_message", nullable=ALWAYS, default=None),
             ),
         ),
     ],
@@ -110,7 +137,7 @@ LIST_PARTITION_REASSIGNMENTS = Api(
     response=[
         int32("throttle_time_ms"),
         int16("error_code"),
-        string("error_message", nullable=ALWAYS),
+        string("error_message", nullable=ALWAYS, default=None),
         array("topics").of(
             string("name"),
             array("partitions").of(

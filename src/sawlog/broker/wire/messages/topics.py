@@ -33,7 +33,7 @@ CREATE_TOPICS = Api(
             string("name"),
             uuid("topic_id", since=7),
             int16("error_code"),
-            string("error_message", nullable=ALWAYS),
+            string("error_message", nullable=ALWAYS, default=None),
             int16("topic_config_error_code", since=5, tag=0),
             int32("num_partitions", since=5, default=-1),
             int16("replication_factor", since=5, default=-1),

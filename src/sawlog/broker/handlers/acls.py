@@ -1,0 +1,154 @@
+"""Rules about who may do what: DescribeAcls, CreateAcls, DeleteAcls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+from itertools import groupby
+from typing import TypeVar
+
+from ...errors import InvalidConfig, SawlogError
+from ..security.acls import Binding, Filter, Operation, Pattern, Permission, Resource
+from ..trouble import code_of, message_of
+from ..wire.apis import Key
+from ..wire.errors import ErrorCode
+from . import Body, Context, KafkaError
+
+_E = TypeVar("_E", bound=IntEnum)
+
+
+async def describe_acls(context: Context, request: Body) -> Body:
+    """The bindings that match a filter, also those that another process has just added."""
+    authority = context.broker.authority
+    try:
+        wanted = _filter(request)
+        await authority.refresh()
+        if authority.trouble is not None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, authority.trouble)
+    except SawlogError as error:
+        return {"error_code": _code(error), "error_message": message_of(error), "resources": []}
+    return {"error_code": ErrorCode.NONE, "error_message": None, "resources": _by_pattern(authority.bindings(wanted))}
+
+
+def _by_pattern(bindings: Iterable[Binding]) -> list[Body]:
+    """Bindings, which are in order, grouped by the resources that they are about."""
+    found: list[Body] = []
+    for (resource, name, pattern), some in groupby(bindings, key=lambda each: (each.resource, each.name, each.pattern)):
+        acls = [_entry(each) for each in some]
+        found.append({"resource_type": resource, "resource_name": name, "pattern_type": pattern, "acls": acls})
+    return found
+
+
+def _entry(binding: Binding) -> Body:
+    return {
+        "principal": binding.principal,
+        "host": binding.host,
+        "operation": binding.operation,
+        "permission_type": binding.permission,
+    }
+
+
+async def create_acls(context: Context, request: Body) -> Body:
+    """Add bindings. Each that is wrong is refused by itself; the others are added together."""
+    results: list[Body] = []
+    made: list[Binding] = []
+    for creation in request["creations"]:
+        try:
+            made.append(_binding(creation))
+            results.append(_NO_ERROR)
+        except SawlogError as error:
+            results.append(_failed(error))
+    try:
+        if made:
+            await context.broker.authority.add(made)
+    except SawlogError as error:
+        results = [_failed(error) if each is _NO_ERROR else each for each in results]
+    return {"results": results}
+
+
+async def delete_acls(context: Context, request: Body) -> Body:
+    """Delete what matches filters. Each that is wrong is refused by itself; the others are applied together."""
+    filters: list[Filter | SawlogError] = []
+    for given in request["filters"]:
+        try:
+            filters.append(_filter(given))
+        except SawlogError as error:
+            filters.append(error)
+    try:
+        matched = iter(await context.broker.authority.delete([each for each in filters if isinstance(each, Filter)]))
+    except SawlogError as error:
+        return {"filter_results": [_failed(error) for _ in filters]}
+    return {
+        "filter_results": [
+            {**_NO_ERROR, "matching_acls": [_deleted(binding) for binding in next(matched)]}
+            if isinstance(each, Filter)
+            else _failed(each)
+            for each in filters
+        ]
+    }
+
+
+def _deleted(binding: Binding) -> Body:
+    pattern = {
+        "resource_type": binding.resource,
+        "resource_name": binding.name,
+        "pattern_type": binding.pattern,
+    }
+    return {**_NO_ERROR, **pattern, **_entry(binding)}
+
+
+# --- what the numbers of a request mean
+
+
+def _binding(given: Body) -> Binding:
+    return Binding(
+        resource=_one(Resource, given["resource_type"]),
+        name=given["resource_name"],
+        principal=given["principal"],
+        operation=_one(Operation, given["operation"]),
+        permission=_one(Permission, given["permission_type"]),
+        pattern=_one(Pattern, given["resource_pattern_type"]),
+        host=given["host"],
+    )
+
+
+def _filter(given: Body) -> Filter:
+    return Filter(
+        resource=_one(Resource, given["resource_type_filter"]),
+        name=given["resource_name_filter"],
+        principal=given["principal_filter"],
+        operation=_one(Operation, given["operation"]),
+        permission=_one(Permission, given["permission_type"]),
+        pattern=_one(Pattern, given["pattern_type_filter"]),
+        host=given["host_filter"],
+    )
+
+
+def _one(kind: type[_E], number: int) -> _E:
+    try:
+        return kind(number)
+    except ValueError:
+        name = kind.__name__.lower()
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{number} is not the number of a {name}") from None
+
+
+# --- errors
+
+
+_NO_ERROR: Body = {"error_code": ErrorCode.NONE, "error_message": None}
+
+
+def _failed(error: SawlogError) -> Body:
+    return {"error_code": _code(error), "error_message": message_of(error)}
+
+
+def _code(error: SawlogError) -> ErrorCode:
+    """What is wrong with a binding is wrong with the request."""
+    return ErrorCode.INVALID_REQUEST if isinstance(error, InvalidConfig) else code_of(error)
+
+
+HANDLERS = {
+    Key.DESCRIBE_ACLS: describe_acls,
+    Key.CREATE_ACLS: create_acls,
+    Key.DELETE_ACLS: delete_acls,
+}

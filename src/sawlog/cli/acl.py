@@ -1,0 +1,350 @@
+"""`sawlog acl`: adds, lists and deletes the rules that say who may do what at a broker."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..errors import InvalidConfig
+from .asking import confirm
+from .completion import complete_group, complete_topic
+from .fitting import Column
+from .helping import Command, CommandGroup
+from .options import BrokerAt, MaybeData, Output, Yes, read_as
+from .output import Output as Printer
+from .output import OutputFormat, note
+from .places import open_acls
+
+if TYPE_CHECKING:
+    from ..broker.security.acls import Binding, Filter, Operation, Pattern, Permission, Resource
+
+acls = typer.Typer(
+    help="Say who may do what at a broker: add, list and delete access control rules.",
+    cls=CommandGroup,
+    rich_markup_mode=None,
+)
+
+OnlyPrincipal = Annotated[
+    str | None, typer.Option("--principal", metavar="User:NAME", help="Only rules for this principal.")
+]
+Topics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic", "-t", metavar="TOPIC", autocompletion=complete_topic, help="A topic; * is every topic. Repeatable."
+    ),
+]
+Groups = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--group",
+        "-g",
+        metavar="GROUP",
+        autocompletion=complete_group,
+        help="A consumer group; * is every group. Repeatable.",
+    ),
+]
+TransactionalIds = Annotated[
+    list[str] | None,
+    typer.Option("--transactional-id", metavar="ID", help="A transactional id; * is every one. Repeatable."),
+]
+IsCluster = Annotated[
+    bool, typer.Option("--cluster", help="The broker as a whole: rules, users, and creating any topic.")
+]
+Operations = Annotated[
+    list[str] | None,
+    typer.Option("--operation", metavar="OPERATION", help="read, write, create, delete, alter, describe, all, ..."),
+]
+IsPrefixed = Annotated[bool, typer.Option("--prefixed", help="Names are prefixes: orders- means orders-1, orders-eu.")]
+
+_COLUMNS = [
+    Column("resource"),
+    Column("name"),
+    Column("pattern"),
+    Column("principal"),
+    Column("permission"),
+    Column("operation"),
+    Column("host", rank=1),
+]
+
+
+@acls.command(cls=Command)
+def add(
+    data: MaybeData = None,
+    broker: BrokerAt = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option("--allow", metavar="User:NAME", help="Who is allowed to; User:* is everybody. Repeatable."),
+    ] = None,
+    deny: Annotated[
+        list[str] | None,
+        typer.Option("--deny", metavar="User:NAME", help="Who is not, whatever other rules allow. Repeatable."),
+    ] = None,
+    operation: Operations = None,
+    topic: Topics = None,
+    group: Groups = None,
+    transactional_id: TransactionalIds = None,
+    cluster: IsCluster = False,
+    prefixed: IsPrefixed = False,
+    host: Annotated[
+        list[str] | None,
+        typer.Option("--host", metavar="ADDRESS", help="Only from this IP address. Repeatable.  [default: any]"),
+    ] = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Add rules: one for each principal, operation, resource and host that is given.
+
+    Without any rule everybody may do everything. From the first rule on, a broker of the store refuses what no rule
+    allows, and what a rule denies; its super users (`super_users`) may do everything. This command works on the data
+    directory whatever the rules say, so nobody is locked out for good. A running broker follows within a second.
+
+    A consumer needs read on its topics and on its group; a producer write on its topics, and write on its transactional
+    id if it has one. Whoever may read, write, delete or alter may describe as well.
+
+    \b
+    Examples:
+      sawlog acl add -d data --allow User:ann --operation read --topic orders --group billing
+      sawlog acl add -d data --allow User:shop --operation write --topic orders- --prefixed
+      sawlog acl add -d data --deny User:shop --operation delete --topic '*'
+      sawlog acl add -d data --allow User:ops --operation all --cluster --topic '*' --group '*'
+    """
+    from ..broker.security.acls import EVERY, Filter, Permission
+
+    operations = _operations(operation)
+    resources = _resources(topic, group, transactional_id, cluster)
+    people = [(Permission.ALLOW, read_as(_user, each, "--allow")) for each in allow or ()]
+    people += [(Permission.DENY, read_as(_user, each, "--deny")) for each in deny or ()]
+    for given, option in ((people, "--allow"), (operations, "--operation"), (resources, "--topic")):
+        if not given:
+            raise typer.BadParameter(_MISSING[option], param_hint=option)
+    _check_operations(operations, resources)
+    hosts = [read_as(_address, each, "--host") for each in host or [EVERY]]
+    made = list(dict.fromkeys(_bindings(people, resources, operations, hosts, prefixed)))
+    with open_acls(data, broker, "w") as rules:
+        before = frozenset(rules.find(Filter()))
+        rules.add(made)
+    Printer(output).rows([each.fields for each in made], _COLUMNS)
+    if output is OutputFormat.TABLE:
+        old = len(before.intersection(made))
+        note(f"added {_counted(len(made) - old)}" + (f"; {old} existed already" if old else ""))
+        if not before:
+            note("these are the first rules: a broker now refuses everything else, except to its super users")
+
+
+@acls.command("list", cls=Command)
+def list_rules(
+    data: MaybeData = None,
+    broker: BrokerAt = None,
+    principal: OnlyPrincipal = None,
+    operation: Operations = None,
+    topic: Topics = None,
+    group: Groups = None,
+    transactional_id: TransactionalIds = None,
+    cluster: IsCluster = False,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """List the rules: all of them, or those that concern a topic, a group or a principal.
+
+    --topic orders also lists rules for prefixes of that name and for every topic, because they decide, too.
+
+    \b
+    Examples:
+      sawlog acl list -d data
+      sawlog acl list -d data --topic orders --output json
+      sawlog acl list -b 127.0.0.1:9092 --principal User:ann
+    """
+    from ..broker.security.acls import Pattern
+
+    wanted = _filters(Pattern.MATCH, principal, None, operation, topic, group, transactional_id, cluster)
+    with open_acls(data, broker) as rules:
+        found = [rules.find(each) for each in wanted]
+    rows = [each.fields for each in _joined(found)]
+    Printer(output).rows(rows, _COLUMNS, empty="no rules match; without any rule everybody may do everything")
+
+
+@acls.command(cls=Command)
+def delete(
+    data: MaybeData = None,
+    broker: BrokerAt = None,
+    principal: OnlyPrincipal = None,
+    permission: Annotated[
+        str | None, typer.Option("--permission", metavar="allow|deny", help="Only rules that allow, or that deny.")
+    ] = None,
+    operation: Operations = None,
+    topic: Topics = None,
+    group: Groups = None,
+    transactional_id: TransactionalIds = None,
+    cluster: IsCluster = False,
+    prefixed: IsPrefixed = False,
+    every: Annotated[bool, typer.Option("--all", help="Delete all rules: everybody may do everything again.")] = False,
+    yes: Yes = False,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Delete rules. Asks first, unless --yes is given.
+
+    --topic orders deletes the rules for exactly that name: not those for every topic, nor those for a prefix, which
+    --prefixed deletes. Without the last rule everybody may do everything again.
+
+    \b
+    Examples:
+      sawlog acl delete -d data --principal User:ann --yes
+      sawlog acl delete -d data --topic orders- --prefixed --operation write --yes
+      sawlog acl delete -d data --all --yes
+    """
+    from ..broker.security.acls import Filter, Pattern
+
+    given = (principal, permission, operation, topic, group, transactional_id, cluster or None)
+    if every == any(each is not None for each in given):
+        raise typer.BadParameter("say which rules, with --principal, --topic, ..., or give --all", param_hint="--all")
+    pattern = Pattern.PREFIXED if prefixed else Pattern.LITERAL
+    wanted = [Filter()]
+    if not every:
+        wanted = _filters(pattern, principal, permission, operation, topic, group, transactional_id, cluster)
+    with open_acls(data, broker) as rules:
+        found = _joined([rules.find(each) for each in wanted])
+        left = len(rules.find(Filter())) - len(found)
+    if found:
+        confirm(f"delete {_counted(len(found))}", yes)
+        with open_acls(data, broker, "w") as rules:
+            found = _joined(rules.delete(wanted))
+    Printer(output).rows([each.fields for each in found], _COLUMNS, empty="no rules match; nothing was deleted")
+    if output is OutputFormat.TABLE and found:
+        note(f"deleted {_counted(len(found))}")
+        if not left:
+            note("no rule is left: everybody may do everything")
+
+
+# --- what options mean
+
+_MISSING = {
+    "--allow": "say who, with --allow User:NAME or --deny User:NAME",
+    "--operation": "say what, with --operation: read, write, create, delete, alter, describe, all, ...",
+    "--topic": "say on what, with --topic, --group, --transactional-id or --cluster",
+}
+
+
+def _bindings(
+    people: list[tuple[Permission, str]],
+    resources: list[tuple[Resource, str]],
+    operations: list[Operation],
+    hosts: list[str],
+    prefixed: bool,
+) -> Iterator[Binding]:
+    """One rule for each combination."""
+    from ..broker.security.acls import Binding, Pattern
+
+    for permission, principal in people:
+        for resource, name in resources:
+            pattern = Pattern.PREFIXED if prefixed and not _is_single(resource, name) else Pattern.LITERAL
+            for operation in operations:
+                for host in hosts:
+                    yield Binding(resource, name, principal, operation, permission, pattern, host)
+
+
+def _user(text: str) -> str:
+    """Another type of principal than a user would never match."""
+    from ..broker.security.acls import check_principal
+
+    check_principal(text)
+    if not text.startswith("User:"):
+        raise InvalidConfig(f"principals are users here: User:NAME, not {text!r}")
+    return text
+
+
+def _operations(given: list[str] | None) -> list[Operation]:
+    from ..broker.security.acls import Operation, parse
+
+    found = [read_as(lambda text: parse(Operation, text), each, "--operation") for each in given or ()]
+    if Operation.ANY in found:
+        raise typer.BadParameter("any is not an operation; all stands for every one", param_hint="--operation")
+    return found
+
+
+def _resources(
+    topics: list[str] | None, groups: list[str] | None, transactional_ids: list[str] | None, cluster: bool
+) -> list[tuple[Resource, str]]:
+    from ..broker.security.acls import CLUSTER_NAME, Resource
+
+    return [
+        *((Resource.TOPIC, each) for each in topics or ()),
+        *((Resource.GROUP, each) for each in groups or ()),
+        *((Resource.TRANSACTIONAL_ID, each) for each in transactional_ids or ()),
+        *([(Resource.CLUSTER, CLUSTER_NAME)] if cluster else []),
+    ]
+
+
+def _check_operations(operations: list[Operation], resources: list[tuple[Resource, str]]) -> None:
+    """A rule for an operation that its resource does not have would never decide anything."""
+    from ..broker.security.acls import OPERATIONS, Operation, word
+
+    for resource in dict.fromkeys(kind for kind, _ in resources):
+        valid = (*OPERATIONS[resource], Operation.ALL)
+        for each in operations:
+            if each not in valid:
+                raise typer.BadParameter(
+                    f"{word(each)} is not an operation on a {word(resource)}; use {', '.join(map(word, valid))}",
+                    param_hint="--operation",
+                )
+
+
+def _is_single(resource: Resource, name: str) -> bool:
+    """Whether a name is not a prefix, whatever --prefixed says."""
+    from ..broker.security.acls import EVERY, Resource
+
+    return resource is Resource.CLUSTER or name == EVERY
+
+
+def _address(text: str) -> str:
+    """A broker compares addresses: the name of a host would never match."""
+    try:
+        return str(ipaddress.ip_address(text)) if text != "*" else text
+    except ValueError:
+        raise InvalidConfig(f"{text!r} is not an IP address, and names of hosts are not looked up") from None
+
+
+def _filters(
+    pattern: Pattern,
+    principal: str | None,
+    permission: str | None,
+    operation: list[str] | None,
+    topics: list[str] | None,
+    groups: list[str] | None,
+    transactional_ids: list[str] | None,
+    cluster: bool,
+) -> list[Filter]:
+    """One filter for each combination."""
+    from ..broker.security.acls import Filter, Operation, Pattern, Permission, Resource, parse
+
+    kind = Permission.ANY
+    if permission is not None:
+        kind = read_as(lambda text: _allow_or_deny(parse(Permission, text)), permission, "--permission")
+    places: list[tuple[Resource, str | None, Pattern]] = [
+        (resource, name, Pattern.LITERAL if _is_single(resource, name) else pattern)
+        for resource, name in _resources(topics, groups, transactional_ids, cluster)
+    ] or [(Resource.ANY, None, Pattern.ANY)]
+    return [
+        Filter(resource, name, principal, what, kind, by)
+        for what in _operations(operation) or [Operation.ANY]
+        for resource, name, by in places
+    ]
+
+
+def _allow_or_deny(given: Permission) -> Permission:
+    from ..broker.security.acls import Permission
+
+    if given is Permission.ANY:
+        raise InvalidConfig("a rule says allow or deny")
+    return given
+
+
+def _joined(found: Sequence[Sequence[Binding]]) -> list[Binding]:
+    """What several filters found, each rule once, in order."""
+    from ..broker.security.stored_acls import sorted_bindings
+
+    return sorted_bindings({each for some in found for each in some})
+
+
+def _counted(count: int) -> str:
+    return "1 rule" if count == 1 else f"{count:,} rules"

@@ -1,0 +1,244 @@
+"""`sawlog replicate`, `sawlog restore` and `sawlog promote`: a store that is kept on object storage as well, and
+brought back from there."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..clock import Stopwatch, now_ms
+from ..display import size_text
+from .codes import FAILED
+from .fitting import Column
+from .options import Output, parsed
+from .output import Output as Printer
+from .output import OutputFormat, note
+from .store import given_options
+from .units import shown_count, shown_duration, time_ms
+
+if TYPE_CHECKING:
+    from ..replicas.progress import Lag, Progress
+
+#: A line is printed this often where nobody looks at a terminal.
+_EVERY_S = 10.0
+_COLUMNS = [
+    Column("topic"),
+    Column("records", "records behind", shown_count),
+    Column("size_bytes", "bytes behind", size_text),
+    Column("lag_ms", "time behind", shown_duration),
+]
+
+Url = Annotated[str, typer.Argument(metavar="URL", help="The store on object storage: s3://, gs://, az:// or file://.")]
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The data directory.", file_okay=False)]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="NAME=VALUE", help="An option of the address such as endpoint; can be repeated."),
+]
+Topics = Annotated[
+    list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic; repeatable.")
+]
+
+
+def replicate(
+    data: Directory,
+    url: Url,
+    once: Annotated[bool, typer.Option("--once", help="Ship what there is, and end.")] = False,
+    topics: Topics = None,
+    mirror_retention: Annotated[
+        bool, typer.Option("--mirror-retention", help="Drop in the replica what retention drops in the directory.")
+    ] = False,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete in the replica the topics and groups that are deleted here.")
+    ] = False,
+    registry: Annotated[
+        bool, typer.Option("--registry", help="Ship users, what their passwords are checked against, and ACLs.")
+    ] = False,
+    options: Options = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Ship a store to object storage and keep the replica up to date, a second or so behind, until SIGTERM or Ctrl-C.
+
+    Topics with their ids and settings, records with their offsets, and what groups have committed. It reads the
+    directory, beside a writer or a broker, and records the address in it. It can be killed at any time and continues
+    where the replica ends. Exits with 1 if something could not be shipped, for instance a topic that was truncated.
+
+    \b
+    Examples:
+      sawlog replicate data s3://bucket/store
+      sawlog replicate data s3://bucket/store --once --output json
+      sawlog replicate data s3://bucket/store --mirror-retention --delete
+    """
+    from ..replicas import replicate as run
+
+    if url.startswith("memory://"):
+        raise typer.BadParameter("a replica in memory ends with this command: give another address", param_hint="URL")
+    shown = _Shown(Printer(output), "shipped", is_brief=once)
+    with _until_signal() as stopped:
+        done = run(
+            data,
+            url,
+            once=once,
+            topics=topics or (),
+            mirror_retention=mirror_retention,
+            delete=delete,
+            registry=registry,
+            options=given_options(options),
+            stopped=stopped,
+            on_round=shown.round,
+        )
+    shown.end(done)
+    if done.problems:
+        raise typer.Exit(FAILED)
+
+
+def restore(
+    url: Url,
+    data: Directory,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="TIME", help="As it was then: 2026-11-17T12:00:00Z.")
+    ] = None,
+    at_commit: Annotated[
+        int | None, typer.Option("--at-commit", metavar="N", min=0, help="As it was after N commits.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Keep the directory up to date until SIGTERM or Ctrl-C: a warm stand-by.")
+    ] = False,
+    topics: Topics = None,
+    registry: Annotated[bool, typer.Option("--registry", help="Also users and ACLs, if they were shipped.")] = False,
+    options: Options = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Fill a new directory with a store on object storage: the same topics, offsets, settings and groups.
+
+    What was interrupted continues if the same command is given again; until it is complete, nothing else opens the
+    directory. One that is followed can be read; it can be written when that has ended.
+
+    \b
+    Examples:
+      sawlog restore s3://bucket/store data
+      sawlog restore s3://bucket/store data --until 2026-11-17T12:00:00Z
+      sawlog restore s3://bucket/store standby --follow
+    """
+    from ..replicas import restore as run
+
+    shown = _Shown(Printer(output), "restored", is_brief=not follow)
+    with _until_signal() as stopped:
+        done = run(
+            url,
+            data,
+            at_commit=at_commit,
+            until_ms=parsed("--until", until, time_ms),
+            topics=topics or (),
+            registry=registry,
+            follow=follow,
+            options=given_options(options),
+            stopped=stopped,
+            on_round=shown.round,
+        )
+    shown.end(done)
+
+
+def promote(url: Url, options: Options = None, output: Output = OutputFormat.TABLE) -> None:
+    """Make a replica on object storage a store of its own, because its source is lost or given up.
+
+    It may be written from then on, retention and compaction are done there, and `sawlog replicate` refuses it. A
+    directory that `sawlog restore --follow` has filled needs no command: open it for writing.
+
+    \b
+    Examples:
+      sawlog promote s3://bucket/store
+    """
+    from ..replicas import promote as run
+
+    run(url, options=given_options(options))
+    printer = Printer(output)
+    if printer.for_people:
+        note(f"{url} is a store of its own now")
+    else:
+        printer.item({"url": url, "promoted": True})
+
+
+@contextmanager
+def _until_signal() -> Iterator[threading.Event]:
+    """Set when the process is asked to end: what is on its way is completed."""
+    stopped = threading.Event()
+    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Shown:
+    """Says how far it is: in place on a terminal, else a line now and then; and all topics at the end."""
+
+    def __init__(self, printer: Printer, verb: str, *, is_brief: bool) -> None:
+        self._printer = printer
+        self._verb = verb
+        self._is_brief = is_brief
+        self._is_live = sys.stderr.isatty() and printer.for_people
+        self._since: Stopwatch | None = None
+        self._problems: dict[str, str] = {}
+
+    def round(self, progress: Progress) -> None:
+        """After each round."""
+        for where, why in progress.problems.items():
+            if self._problems.get(where) != why:
+                note(f"!! {why if why.startswith(where) else f'{where}: {why}'}")
+        self._problems = dict(progress.problems)
+        if self._is_live:
+            print(f"\r\x1b[K{self._line(progress)}", end="", file=sys.stderr, flush=True)
+        elif self._since is None or self._since.elapsed_s >= _EVERY_S:
+            self._since = Stopwatch()
+            if self._is_brief:
+                return
+            if self._printer.for_people:
+                note(self._line(progress))
+            else:
+                self._printer.rows(_rows(progress), _COLUMNS, live=True)
+
+    def _line(self, progress: Progress) -> str:
+        lag = progress.lag
+        total = progress.records + lag.records
+        share = f" ({100 * progress.records // total} %)" if lag.records and total else ""
+        done = f"{self._verb} {shown_count(progress.records)} records, {size_text(progress.size_bytes)}{share}"
+        if not lag.records:
+            stuck = f"{len(progress.problems)} not shipped: see above" if progress.problems else "nothing is behind"
+            return f"{done}; {stuck}"
+        slowest = max(progress.lags.values(), key=lambda each: each.seconds)
+        return (
+            f"{done}; behind: {shown_count(lag.records)} records, {size_text(lag.size_bytes)}, {lag.seconds:.1f} s "
+            f"({slowest.topic})"
+        )
+
+    def end(self, progress: Progress) -> None:
+        """At the end: all topics, and what was done."""
+        if self._is_live:
+            print(file=sys.stderr)
+        self._printer.rows(_rows(progress), _COLUMNS)
+        if progress.lost:
+            note(f"{progress.lost} offsets were deleted at the source before they were shipped")
+        if self._printer.for_people:
+            note(self._line(progress))
+
+
+def _rows(progress: Progress) -> Sequence[dict[str, Any]]:
+    return [_row(each) for each in progress.lags.values()]
+
+
+def _row(lag: Lag) -> dict[str, Any]:
+    return {
+        "topic": lag.topic,
+        "records": lag.records,
+        "size_bytes": lag.size_bytes,
+        "lag_ms": round(lag.seconds * 1000),
+        "time_ms": now_ms(),
+    }

@@ -1,0 +1,93 @@
+"""`sawlog store`: tests whether object storage keeps the promises that a store depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from ..objects.bucket import Bucket
+from ..objects.selftest import BRIEF, BRIEF_SCALE, TRIALS, Finding, Scale, refuse, run
+from .fitting import Column
+from .helping import Command, CommandGroup
+from .options import Output
+from .output import Output as Printer
+from .output import OutputFormat, note
+from .progress import ProgressBar
+from .units import shown_duration
+
+stores = typer.Typer(help="Test whether object storage is safe for a store.", cls=CommandGroup, rich_markup_mode=None)
+
+_COLUMNS = [
+    Column("state"),
+    Column("check"),
+    Column("requests"),
+    Column("elapsed_ms", "time", shown_duration),
+    Column("evidence", cut=False),
+]
+
+
+@stores.callback()
+def _store() -> None:
+    """Test whether object storage is safe for a store."""
+
+
+@stores.command("test", cls=Command)
+def try_bucket(
+    url: Annotated[str, typer.Argument(metavar="URL", help="The bucket: s3://, gs://, az://, file:// or memory://.")],
+    brief: Annotated[bool, typer.Option("--brief", help="Send some thirty requests only.")] = False,
+    threads: Annotated[int, typer.Option("--threads", min=2, max=256, metavar="N", help="Racing threads.")] = 8,
+    processes: Annotated[int, typer.Option("--processes", min=2, max=64, metavar="N", help="Racing processes.")] = 3,
+    options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option",
+            metavar="NAME=VALUE",
+            help="An option such as endpoint=http://127.0.0.1:8333 or timeout=10s; can be repeated. Credentials belong "
+            "into variables such as AWS_ACCESS_KEY_ID.",
+        ),
+    ] = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Test whether object storage keeps the promises that a store depends on.
+
+    Several threads and processes race to create the same objects, requests are given up halfway, and what was written
+    is read and listed at once. It sends about 2,500 requests, uses a folder of its own, sawlog-selftest/, and deletes
+    everything that it has created. Exits with 1 if a promise is broken, for instance by a server that ignores
+    preconditions, where a store would lose data, and if requests failed.
+
+    \b
+    Examples:
+      sawlog store test s3://bucket/store
+      sawlog store test file:///tmp/bucket --output json
+      sawlog store test s3://bucket --brief --option endpoint=http://127.0.0.1:8333
+    """
+    bucket = Bucket(url, given_options(options))
+    names: Sequence[str] = BRIEF if brief else list(TRIALS)
+    scale = BRIEF_SCALE if brief else Scale(threads=threads, processes=processes)
+    with ProgressBar("testing", len(names), "checks") as progress:
+        found = run(bucket, scale, names=names, on_found=lambda _: progress.advance(1))
+    printer = Printer(output)
+    printer.rows(map(_row, found), _COLUMNS)
+    refuse(bucket, found)
+    if printer.for_people:
+        note(f"{bucket.url} kept all promises that were tested")
+
+
+def _row(found: Finding) -> dict[str, Any]:
+    return {
+        "state": found.state,
+        "check": found.check,
+        "requests": found.requests,
+        "elapsed_ms": round(found.elapsed_s * 1000, 1),
+        "evidence": found.evidence,
+    }
+
+
+def given_options(options: Sequence[str] | None) -> dict[str, str]:
+    """The options by name. A wrong one is not repeated: it may be a secret."""
+    pairs = [each.partition("=") for each in options or ()]
+    if not all(name and sign for name, sign, _ in pairs):
+        raise typer.BadParameter("an option is NAME=VALUE", param_hint="--option")
+    return {name: value for name, _, value in pairs}

@@ -1,0 +1,206 @@
+"""`Core`: what the parts of an open store share: its bucket, its journal, and who makes its commits."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
+from typing import Protocol, TypeVar
+
+from .. import errors
+from ..errors import AmbiguousAppend, LogClosed, ReadOnlyLog, SawlogError
+from ..storage.forking import forkable, this_process
+from .bucket import Bucket
+from .cache import BlockCache
+from .clocks import Clocks
+from .commit import Request
+from .committer import Committer
+from .journal import Journal
+from .news import News, Recent
+from .reading import ExtentReader
+from .state import STAGED, Outcome, State
+from .terms import Terms
+
+_T = TypeVar("_T")
+
+#: Rejections of what relied on a state that is gone.
+_CONFLICTS = {"Changed": "Conflict", "BrokerRemoved": "Conflict"}
+#: What was looked at this long ago is not asked for again, unless a caller must know.
+LOOK_S = 0.05
+#: Whoever looks again and again asks less often while there is nothing new, up to this.
+CALM_S = 1.0
+
+
+class Closable(Protocol):
+    """What came from a store and is closed with it."""
+
+    def close(self) -> None:
+        """Safe to call twice."""
+
+
+class Core:
+    """One store, open in one process. Safe for threads."""
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        mode: str,
+        terms: Terms | None = None,
+        *,
+        clocks: Clocks | None = None,
+        cache: BlockCache | None = None,
+        linger_s: float = 0.0,
+    ) -> None:
+        self.bucket = bucket
+        self.mode = mode
+        self.terms = Terms() if terms is None else terms
+        self._process = this_process()
+        self._clocks = Clocks() if clocks is None else clocks
+        self._lock = forkable(threading.RLock())
+        self._journal = Journal(bucket, self.terms, clocks=self._clocks)
+        #: Commits that were folded lately: whoever follows the end of a partition finds its batches there.
+        self.recent = Recent()
+        self._journal.on_fold = self.recent.add
+        #: Reads batches.
+        self.extents = ExtentReader(bucket, cache, self.recent)
+        #: Tells others that there is something new.
+        self.news = News(self)
+        self._committer = Committer(self._journal, self._lock, linger_s=linger_s, on_commit=self.news.tell)
+        #: When the bucket has last said what is new.
+        self._answered_s = 0.0
+        #: How long those wait who look again and again.
+        self._calm_s = LOOK_S
+        #: What is closed with the store: writers and consumers.
+        self._kept: weakref.WeakSet[Closable] = weakref.WeakSet()
+        self._closed = False
+
+    def keep(self, thing: Closable) -> None:
+        """Close it with the store, if it is still there then."""
+        self._kept.add(thing)
+
+    def close(self) -> None:
+        """Close what came from it, and commit what waits. A forked child leaves that to its parent."""
+        if not self._closed and self._process == this_process():
+            with ExitStack() as last:  # each of them, whatever the others raise
+                last.callback(self._end)
+                for thing in list(self._kept):
+                    last.callback(thing.close)
+        self._end()
+
+    def _end(self) -> None:
+        self._closed = True
+        self.news.close()
+        self.extents.close()
+        if self._process == this_process():
+            self._committer.close()
+
+    def check_open(self) -> None:
+        """Raise if it is closed, or its parent's: two processes must not make commits with the same nonces."""
+        if self._closed:
+            raise LogClosed(f"the store {self.bucket.url} is closed")
+        if self._process != this_process():
+            raise LogClosed(f"the store {self.bucket.url} was opened by the parent process; open it in this one")
+
+    def check_writable(self) -> None:
+        """Raise if it is closed, or only for reading."""
+        self.check_open()
+        if self.mode != "w":
+            raise ReadOnlyLog(f'the store {self.bucket.url} was opened with mode="r"')
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
+    def look(self, read: Callable[[State], _T], *, fresh: bool = False, calm: bool = False) -> _T:
+        """Read something of the state, as it was at most a moment ago. Who looks again and again is `calm`: then it is
+        at most a second old, and the bucket is asked less and less often while nothing happens."""
+        self.check_open()
+        enough_s = 0.0 if fresh else self._calm_s if calm else LOOK_S
+        oldest_s = self._clocks.now_s()[0] - enough_s
+        with self._lock:
+            before = self._journal.state.number
+            if self._refresh(oldest_s, may_be_old=not fresh):
+                is_idle = self._journal.state.number == before
+                self._calm_s = min(self._calm_s * 2, CALM_S) if is_idle and calm else LOOK_S
+            return read(self._journal.state)
+
+    def peek(self, read: Callable[[State], _T]) -> _T:
+        """Read something of the state as it was folded last, without asking the bucket: it never waits for long."""
+        with self._journal.folding:
+            return read(self._journal.state)
+
+    def poll(self, age_s: float) -> None:
+        """Look for new commits, unless that was done within this time."""
+        with self._lock:
+            self._refresh(self._clocks.now_s()[0] - age_s)
+
+    def _refresh(self, oldest_s: float, *, may_be_old: bool = True) -> bool:
+        """Look for new commits, unless a request that was sent after this time has shown that there are none: many who
+        ask at the same time are answered by one look, and a commit is one. Whether it has looked.
+
+        What `may_be_old` counts from when the answer came: a bucket that takes longer to answer than that would be
+        asked again by every call."""
+        proved_s = self._journal.proved_s
+        if proved_s is not None and (proved_s > oldest_s or (may_be_old and self._answered_s > oldest_s)):
+            return False
+        is_new = self._journal.refresh()
+        self._answered_s = self._clocks.now_s()[0]
+        if is_new:
+            self.news.tell()
+        return True
+
+    def glance(self, read: Callable[[State], _T]) -> _T | None:
+        """The same; None if it is closed, or nothing is known."""
+        return None if self._closed or self._journal.proved_s is None else self.peek(read)
+
+    def check_end(self) -> None:
+        """Raise `CorruptData` if a commit is missing before others."""
+        self.check_open()
+        with self._lock:
+            self._journal.check_end()
+
+    def checkpoint(self) -> bool:
+        """Store the state as a checkpoint, unless there is one."""
+        self.check_open()
+        with self._lock:
+            return self._journal.checkpoint()
+
+    def known(self) -> int:
+        """How many commits are known."""
+        return self.look(lambda state: state.number)
+
+    def upload(self, data: bytes) -> str:
+        """Store batches in an object of their own, and return its key, for an action."""
+        key = f"{STAGED}{self.known():020}-{uuid.uuid4().hex}"
+        self.bucket.put(key, data)
+        return key
+
+    def submit(self, request: Request, inline: Sequence[bytes] = ()) -> Future[Outcome]:
+        """Let a request be part of the next commit."""
+        self.check_writable()
+        return self._committer.submit(request, inline)
+
+    def commit(self, request: Request, inline: Sequence[bytes] = ()) -> list[object]:
+        """Commit a request, and return a result for each of its actions; its error if it is rejected."""
+        return results(self.submit(request, inline).result())
+
+
+def results(outcome: Outcome) -> list[object]:
+    """The results of a request, or the error that its rejection is."""
+    if "ok" in outcome:
+        return list(outcome["ok"])
+    raise rejection(*outcome["no"])
+
+
+def rejection(kind: str, message: str, *numbers: int) -> SawlogError:
+    """The error for a request that was rejected."""
+    if kind in ("Expired", "Void"):
+        return AmbiguousAppend(message)
+    made = getattr(errors, _CONFLICTS.get(kind, kind), None)
+    if isinstance(made, type) and issubclass(made, SawlogError):
+        return made(*numbers) if numbers else made(message)
+    return SawlogError(f"{kind}: {message}")

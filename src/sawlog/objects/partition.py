@@ -1,0 +1,305 @@
+"""`ObjectPartition`: one partition of a topic on object storage, for a server and for those who read and append."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, TypeVar
+
+from ..batch.header import Rows
+from ..batch.read import decode
+from ..clock import Deadline, milliseconds
+from ..config import LogConfig, whole_number
+from ..errors import DataLoss, InvalidRecordType, OffsetOutOfRange, StorageError
+from ..isolation import Isolation, is_committed
+from ..log.files.aborted import Aborted
+from ..log.read.pages import Fetched
+from .aio import AsyncAppends
+from .copies import epoch_end
+from .core import Core, results
+from .filesonly import FilesOnly
+from .pieces import append_action, describe, placed
+from .records import ObjectRecords
+from .slices import ObjectSlice, ObjectSliceReader, cut_into
+from .state import INLINE, Extent, Outcome, State
+
+#: Larger batches are uploaded before the commit that refers to them.
+INLINE_BATCH_BYTES = 1 << 20
+_POLL_S = 0.1
+_T = TypeVar("_T")
+
+
+class ObjectPartition(AsyncAppends, FilesOnly, ObjectRecords):
+    """One partition. Safe for threads."""
+
+    def __init__(
+        self, core: Core, topic: str, topic_id: str, number: int, config: LogConfig, *, calm: bool = False
+    ) -> None:
+        self._core = core
+        self._topic = topic
+        self._id = topic_id
+        self._number = number
+        #: Its settings.
+        self.config = config
+        #: Whether it is looked at again and again.
+        self._calm = calm
+
+    def patient(self) -> ObjectPartition:
+        """The same partition for somebody who looks for new records again and again: an idle store is asked about once
+        a second."""
+        return ObjectPartition(self._core, self._topic, self._id, self._number, self.config, calm=True)
+
+    # --- what there is
+
+    def _ends(self) -> tuple[int, int]:
+        return self._core.look(lambda state: state.ends(self._id, self._number), calm=self._calm)
+
+    @property
+    def lowest_offset(self) -> int:
+        """The first offset that there is."""
+        return self._ends()[0]
+
+    @property
+    def visible_offset(self) -> int:
+        """Every record below this can be read, and is durable."""
+        return self._ends()[1]
+
+    @property
+    def next_offset(self) -> int:
+        """The same: there is nothing that is stored and cannot be read."""
+        return self.visible_offset
+
+    @property
+    def durable_offset(self) -> int:
+        """The same: what can be read is durable."""
+        return self.visible_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below this every transaction is committed or aborted."""
+        return self._core.look(lambda state: state.stable(self._id, self._number), calm=self._calm)
+
+    @property
+    def leader_epoch(self) -> int:
+        """The current one: 0, unless it is a copy of a partition that had others."""
+        epochs = self._core.look(lambda state: state.epochs(self._id, self._number), calm=self._calm)
+        return epochs[-1][0] if epochs else 0
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of all its batches."""
+        return self._core.look(lambda state: sum(each.size_bytes for each in state.extents(self._id, self._number, 0)))
+
+    def plan(
+        self,
+        start: int,
+        end: int,
+        *,
+        target_bytes: int | None = None,
+        max_records: int | None = None,
+        isolation: Isolation = "committed",
+    ) -> list[ObjectSlice]:
+        """See `ObjectTopic.plan`."""
+
+        def look(state: State) -> tuple[int, int, list[Extent], list[tuple[int, int, int]]]:
+            aborted = state.aborted(self._id, self._number, start, end) if is_committed(isolation) else []
+            extents = list(state.extents(self._id, self._number, start, end))
+            return *state.ends(self._id, self._number), extents, aborted
+
+        if start >= end:
+            return []
+        lowest, last, extents, aborted = self._core.look(look)
+        if last < end:
+            lowest, last, extents, aborted = self._core.look(look, fresh=True)
+        if start < lowest or last < end:
+            where = f"{self._topic}/{self._number}"
+            raise DataLoss(f"offsets {start} to {end - 1} of {where} are gone: it has {lowest} to {last - 1}")
+        found = cut_into(extents, start, end, target_bytes=target_bytes, max_records=max_records)
+        gone = tuple(Aborted(*each, each[2] + 1) for each in aborted)
+        return [replace(each, isolation=isolation, aborted=_among(gone, each)) for each in found]
+
+    def epoch_end(self, leader_epoch: int) -> int:
+        """The first offset after an epoch."""
+
+        def look(state: State) -> tuple[list[tuple[int, int]], int]:
+            return state.epochs(self._id, self._number), state.ends(self._id, self._number)[1]
+
+        epochs, end = self._core.look(look, calm=self._calm)
+        return epoch_end(epochs, leader_epoch, end)
+
+    def offset_at(self, timestamp: int | datetime) -> int:
+        """The first offset whose record is not older than `timestamp`; `visible_offset` if all are."""
+        timestamp = whole_number(milliseconds(timestamp), "a timestamp")
+
+        def find(fresh: bool) -> int:
+            extent = self._core.look(lambda state: state.offset_at(self._id, self._number, timestamp), fresh=fresh)
+            if extent is None:
+                return self.visible_offset
+            data, _ = self._read(extent)
+            lowest = self.lowest_offset  # those below it are still in the extent
+            return next(
+                (each.offset for each in decode(data, lowest) if each.timestamp >= timestamp), extent.next_offset
+            )
+
+        return _again(find)
+
+    # --- reading
+
+    def _read(self, extent: Extent) -> tuple[memoryview, list[tuple[int, int, int]]]:
+        """The batches of an extent with their offsets."""
+        data = self._core.extents.read(extent)
+        return data, placed(data, extent.base_offset, extent.leader_epoch)
+
+    def fetch(
+        self,
+        start: int,
+        max_bytes: int = 1 << 20,
+        *,
+        min_bytes: int = 0,
+        timeout: float | None = 0.0,
+        isolation: Isolation = "committed",
+    ) -> Fetched:
+        """Complete batches from the one that contains `start` on, up to `max_bytes` but at least one; waits for up to
+        `timeout` seconds until there are `min_bytes`. With isolation "committed" the end is the last stable offset, and
+        the page lists the aborted transactions in it, which the caller leaves out."""
+        committed = is_committed(isolation)
+        deadline = Deadline(timeout, first_pause_s=_POLL_S, longest_pause_s=_POLL_S)
+        asked = self
+        while True:
+            found = asked._page(whole_number(start), max_bytes, committed=committed)
+            if found.size_bytes >= min_bytes or not deadline.retry():
+                return found
+            asked = self.patient()
+
+    def _page(self, start: int, max_bytes: int, *, committed: bool) -> Fetched:
+        return _again(lambda fresh: self._fetch(start, max_bytes, fresh=fresh, committed=committed))
+
+    def _fetch(self, start: int, max_bytes: int, *, fresh: bool, committed: bool) -> Fetched:
+        def look(state: State) -> tuple[int, int, int, list[Extent]]:
+            lowest, end = state.ends(self._id, self._number)
+            stable = state.stable(self._id, self._number)
+            chosen: list[Extent] = []
+            size = 0
+            for extent in state.extents(self._id, self._number, start, stable if committed else None):
+                chosen.append(extent)
+                size += extent.size_bytes
+                if size >= max_bytes:
+                    break
+            return lowest, end, stable, chosen
+
+        lowest, end, stable, extents = self._core.look(look, fresh=fresh, calm=self._calm)
+        if not lowest <= start <= end:
+            lowest, end, stable, extents = self._core.look(look, fresh=True)
+        if not lowest <= start <= end:
+            raise OffsetOutOfRange(start, lowest, end, f"{self._topic}/{self._number}")
+        buffers, after = page_of(self._core.extents.read_all(extents), start, stable if committed else end, max_bytes)
+        aborted: list[tuple[int, int, int]] = []
+        if committed and buffers:
+            aborted = self._core.peek(lambda state: state.aborted(self._id, self._number, start, after))
+        return Fetched(tuple(buffers), after, stable, tuple((producer, first) for producer, first, _ in aborted))
+
+    def _chunks(self, start: int, end: int, isolation: Isolation) -> Iterator[tuple[memoryview, Rows]]:
+        """Checked batches from `start` to `end`, a few MiB at a time; the next ones are requested meanwhile."""
+        [*slices] = self.plan(start, end, isolation=isolation) if start < end else ()
+        reader = ObjectSliceReader(self._core, self._topic, self._id, self._number)
+        for piece in slices:
+            try:
+                yield from reader.chunks(piece)
+            except DataLoss:
+                raise OffsetOutOfRange(start, *self._ends(), f"{self._topic}/{self._number}") from None
+
+    def watch(self, call: Callable[[], None]) -> Callable[[], None]:
+        """Call back when the visible end may have moved, until the returned function is called."""
+        before = self._core.peek(lambda state: state.ends(self._id, self._number))
+
+        def look() -> None:
+            nonlocal before
+            now = self._core.peek(lambda state: state.ends(self._id, self._number))
+            if now != before:
+                before = now
+                call()
+
+        return self._core.news.watch(look)
+
+    # --- appending
+
+    def append_batches(
+        self,
+        raw: bytes | bytearray | memoryview,
+        *,
+        trusted: bool = False,
+        wait: bool = True,
+        expect_offset: int | None = None,
+    ) -> range:
+        """Place encoded batches at the next offsets: all of them or none, durable when it returns. An offset is known
+        only when a commit has decided, so `wait=False` waits, too."""
+        if not isinstance(raw, (bytes, bytearray, memoryview)):
+            raise InvalidRecordType(f"append_batches expects encoded batches as bytes, not {type(raw).__name__}")
+        found: Any = results(self.submit(bytes(raw), trusted=trusted, expect_offset=expect_offset).result())[0]
+        return range(found[0], found[1])
+
+    def submit(self, data: bytes, *, trusted: bool = False, expect_offset: int | None = None) -> Future[Outcome]:
+        """Let batches be part of the next commit."""
+        action, inline = self.action(data, trusted=trusted, expect_offset=expect_offset)
+        return self._core.submit([action], inline)
+
+    def action(
+        self, data: bytes, *, trusted: bool = False, expect_offset: int | None = None
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        """What a request says to place batches, and those that go into the commit with it; large ones are uploaded."""
+        if expect_offset is not None and (isinstance(expect_offset, bool) or not isinstance(expect_offset, int)):
+            raise InvalidRecordType(f"expect_offset must be an integer, not {expect_offset!r}")
+        limit = None if trusted else self.config.max_decompressed_bytes
+        described = describe(memoryview(data), max_unpacked_bytes=limit)
+        if len(data) <= INLINE_BATCH_BYTES:
+            return append_action(self._id, self._number, INLINE, described, expect_offset), [data]
+        return append_action(self._id, self._number, self._core.upload(data), described, expect_offset), []
+
+    def when_settled(self, offset: int, call: Callable[[BaseException | None], None]) -> None:
+        """Call back when an append that ended at `offset` may be acknowledged: at once, since an offset is known only
+        then."""
+        whole_number(offset)
+        call(None)
+
+    def trim(self, offset: int) -> int:
+        """Drop the records below `offset`, and return how many offsets that are."""
+        action = {"do": "move start", "topic": self._id, "partition": self._number, "offset": whole_number(offset)}
+        return int(str(self._core.commit([action])[0]))
+
+
+def _among(aborted: Sequence[Aborted], piece: ObjectSlice) -> tuple[Aborted, ...]:
+    """Those that may have batches in a slice."""
+    start, end = piece.start_offset, piece.end_offset
+    return tuple(each for each in aborted if each.first_offset < end and each.last_offset >= start)
+
+
+def page_of(
+    pieces: Iterable[tuple[Extent, bytearray | memoryview]], start: int, end: int, max_bytes: int
+) -> tuple[list[memoryview], int]:
+    """The batches of extents, given with their bytes, from the one that contains `start` on, below `end` and up
+    to `max_bytes` but at least one; and the offset after them."""
+    buffers: list[memoryview] = []
+    at, size = start, 0
+    for extent, data in pieces:
+        batches = placed(data, extent.base_offset, extent.leader_epoch)
+        view = memoryview(data)
+        for number, (position, base, after) in enumerate(batches):
+            stop = batches[number + 1][0] if number + 1 < len(batches) else len(data)
+            if after <= start:
+                continue
+            if base >= end or (buffers and size + stop - position > max_bytes):
+                return buffers, at
+            buffers.append(view[position:stop])
+            size += stop - position
+            at = after
+    return buffers, at
+
+
+def _again(read: Callable[[bool], _T]) -> _T:
+    """What is read may have been consolidated and removed since its place was looked up: then it has another one."""
+    try:
+        return read(False)
+    except StorageError:
+        return read(True)

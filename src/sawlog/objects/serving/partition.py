@@ -1,0 +1,272 @@
+"""`ServedPartition`: a partition on object storage, for an event loop.
+
+What it says of the partition is what was folded last (`Core.peek`): true, and perhaps old. `fetch` returns batches at
+once if they are in a commit that was folded lately, which those who follow the end of a partition find there; else a
+thread reads them. An append is part of the next commit; its offsets are known when that is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+
+from ...batch.header import ATTRIBUTES, CONTROL_BIT, PRODUCER_EPOCH, PRODUCER_ID, TRANSACTIONAL_BIT, Rows
+from ...batch.kernel import Record
+from ...clock import now_ms
+from ...config import LogConfig
+from ...isolation import Isolation, is_committed
+from ...log.read.pages import Fetched
+from ...log.write.incoming import checked_rows, stamp_batches
+from ...log.write.markers import marker
+from ...log.write.producers import ProducerInfo
+from ..commit import Action
+from ..core import Core
+from ..partition import INLINE_BATCH_BYTES, ObjectPartition, page_of
+from ..pieces import append_action, described
+from ..state import INLINE, Extent, State
+from .line import Line, Ready
+
+
+class ServedPartition:
+    """One partition. Safe for threads."""
+
+    #: Nothing has to be opened, locked or recovered, and what others write is learnt of later.
+    closed, locked, writable, current = False, True, True, False
+    leader_epoch = 0
+    leader_epochs: tuple[tuple[int, int], ...] = ((0, 0),)
+    durable_lag_bytes = 0
+
+    def __init__(
+        self,
+        core: Core,
+        threads: Executor,
+        partition: ObjectPartition,
+        name: str,
+        topic_id: str,
+        number: int,
+        config: Callable[[], LogConfig],
+    ) -> None:
+        self._core = core
+        self._threads = threads
+        self._partition = partition
+        self._id = topic_id
+        self._number = number
+        self._config = config
+        self._line = Line(core, threads)
+        self.path = f"{core.bucket.url}/{name}/{number}"
+
+    @property
+    def engine(self) -> ServedPartition:
+        """For appends."""
+        return self
+
+    # --- what there is
+
+    def _ends(self) -> tuple[int, int]:
+        return self._core.peek(lambda state: state.ends(self._id, self._number))
+
+    @property
+    def lowest_offset(self) -> int:
+        """The first offset that there is."""
+        return self._ends()[0]
+
+    is_tiered = False
+    local_offset = lowest_offset
+
+    @property
+    def visible_offset(self) -> int:
+        """Every record below this can be read, and is durable."""
+        return self._ends()[1]
+
+    next_offset = written_offset = durable_offset = visible_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below this every transaction is decided."""
+        return self._core.peek(lambda state: state.stable(self._id, self._number))
+
+    def position(self, *, isolation: Isolation = "committed") -> tuple[int, int]:
+        """The end for a reader, and the leader epoch: there is one, since nothing is ever taken back."""
+        return (self.last_stable_offset if is_committed(isolation) else self.visible_offset), 0
+
+    def epoch_end(self, leader_epoch: int) -> int:
+        """The first offset after an epoch. A client may have read what is not known here yet, and never what will be
+        gone: so there is no end that it has to go back to."""
+        return max(self.visible_offset, 2**62) if leader_epoch == 0 else self.visible_offset
+
+    @property
+    def segments(self) -> Sequence[Extent]:
+        """The extents."""
+        return self._core.peek(lambda state: list(state.extents(self._id, self._number, 0)))
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all batches."""
+        return sum(each.size_bytes for each in self.segments)
+
+    @property
+    def producer_states(self) -> list[ProducerInfo]:
+        """What is known of producers."""
+        return self._core.peek(self._producers)
+
+    def _producers(self, state: State) -> list[ProducerInfo]:
+        prefix, found = f"producer/{self._id}/{self._number}/", []
+        opened = state.entries.get(f"open/{self._id}/{self._number}", {})
+        for name in state.entries.names(prefix):
+            producer = name.removeprefix(prefix)
+            epoch, batches, _ = state.entries.get(name)
+            begun = opened.get(producer, [-1])[0]
+            found.append(ProducerInfo(int(producer), epoch, batches[-1][1] if batches else -1, -1, -1, begun))
+        return found
+
+    # --- reading
+
+    def fetch(
+        self, start: int, max_bytes: int = 1 << 20, *, isolation: Isolation = "committed"
+    ) -> Fetched | Future[Fetched]:
+        """Complete batches from the one that contains `start` on, up to `max_bytes` but at least one, or the promise of
+        them."""
+        committed = is_committed(isolation)
+
+        def look(state: State) -> tuple[int, int, int, list[Extent]]:
+            lowest, end = state.ends(self._id, self._number)
+            stable = state.stable(self._id, self._number)
+            chosen: list[Extent] = []
+            size = 0
+            for extent in state.extents(self._id, self._number, start, stable if committed else None):
+                chosen.append(extent)
+                size += extent.size_bytes
+                if size >= max_bytes:
+                    break
+            return lowest, end, stable, chosen
+
+        lowest, end, stable, extents = self._core.peek(look)
+        if lowest <= start <= end:
+            stop = stable if committed else end
+            if start >= stop or not extents:
+                return Fetched((), start, stable)
+            buffers, after = page_of(self._kept(extents), start, stop, max_bytes)
+            if buffers:
+                return self._fetched(buffers, start, after, stable, committed=committed)
+        return self._threads.submit(self._partition.fetch, start, max_bytes, isolation=isolation)
+
+    def _kept(self, extents: list[Extent]) -> Iterator[tuple[Extent, bytearray]]:
+        """The extents that are in memory, up to the first that is not."""
+        for extent in extents:
+            found = self._core.recent.get(extent.key, extent.position, extent.size_bytes)
+            if found is None:
+                return
+            yield extent, bytearray(found)
+
+    def _fetched(self, buffers: list[memoryview], start: int, end: int, stable: int, *, committed: bool) -> Fetched:
+        aborted: tuple[tuple[int, int], ...] = ()
+        if committed and buffers:
+            found = self._core.peek(lambda state: state.aborted(self._id, self._number, start, end))
+            aborted = tuple((producer, first) for producer, first, _ in found)
+        return Fetched(tuple(buffers), end, stable, aborted)
+
+    def watch(self, call: Callable[[], None]) -> Callable[[], None]:
+        """Call back when an end may have moved, until the returned function is called."""
+
+        def seen() -> tuple[int, int]:
+            return self._core.peek(lambda state: (state.ends(self._id, self._number)[1], self._stable_of(state)))
+
+        before = seen()
+
+        def look() -> None:
+            nonlocal before
+            now = seen()
+            if now != before:
+                before = now
+                call()
+
+        return self._core.news.watch(look)
+
+    def _stable_of(self, state: State) -> int:
+        return state.stable(self._id, self._number)
+
+    def offset_at(self, timestamp: int) -> int:
+        """The first offset whose record is not older."""
+        return self._partition.offset_at(timestamp)
+
+    def newest(self) -> tuple[int, int] | None:
+        """Offset and timestamp of the record with the largest timestamp."""
+        extents = self.segments
+        if not extents:
+            return None
+        largest = max(each.max_timestamp for each in extents)
+        found = next(each for each in extents if each.max_timestamp == largest)
+        for record in self._partition.scan(
+            max(found.base_offset, self.lowest_offset), found.next_offset, isolation="uncommitted"
+        ):
+            if record.timestamp == largest:
+                return record.offset, largest
+        return None
+
+    def scan(
+        self, start: int | None = None, end: int | None = None, *, isolation: Isolation = "committed"
+    ) -> Iterator[Record]:
+        """The records of a range."""
+        return self._partition.scan(start, end, isolation=isolation)
+
+    # --- appending
+
+    def place_batches(
+        self,
+        raw: bytearray | memoryview,
+        *,
+        trusted: bool = True,
+        wait: bool = True,
+        max_decompressed_bytes: int | None = None,
+    ) -> Future[range]:
+        """Let batches be part of the next commit; the promise of their offsets."""
+        data, config = memoryview(raw), self._config()
+        allowed = config.max_decompressed_bytes
+        rows = checked_rows(
+            data, max_unpacked_bytes=None if trusted else min(allowed, max_decompressed_bytes or allowed)
+        )
+        if config.timestamp_type == "append":
+            stamp_batches(data, rows)
+        conditions = self._conditions(rows)
+        what, kept = described(rows), bytes(data)
+        if len(kept) <= INLINE_BATCH_BYTES:
+            action = append_action(self._id, self._number, INLINE, what, None)
+            made = self._line.append(([*conditions, action], [kept]))
+        else:
+
+            def upload() -> Ready:
+                key = self._core.upload(kept)
+                return [*conditions, append_action(self._id, self._number, key, what, None)], []
+
+            made = self._line.prepare(upload)
+        if wait:
+            made.result()
+        return made
+
+    def _conditions(self, rows: Rows) -> list[Action]:
+        """A batch of a transaction is stored only if that includes the partition."""
+        special = rows[(rows[:, ATTRIBUTES] & (TRANSACTIONAL_BIT | CONTROL_BIT)) == TRANSACTIONAL_BIT]
+        wanted = {(int(row[PRODUCER_ID]), int(row[PRODUCER_EPOCH])) for row in special}
+        return [
+            {"do": "in transaction", "producer": producer, "epoch": epoch, "topic": self._id, "partition": self._number}
+            for producer, epoch in sorted(wanted)
+        ]
+
+    def take(self) -> None:
+        """Anybody may write."""
+
+    def when_settled(self, offset: int, call: Callable[[BaseException | None], None]) -> None:
+        """Call back when an append may be acknowledged: at once, since an offset is known only then."""
+        call(None)
+
+    def append_marker(self, producer_id: int, epoch: int, *, commit: bool, coordinator_epoch: int = 0) -> int:
+        """End a producer's transaction in this partition."""
+        data = marker(producer_id, epoch, coordinator_epoch, now_ms(), commit=commit)
+        return self.place_batches(data).result().start
+
+    def sync(self) -> None:
+        """What is acknowledged is visible."""
+
+    def trim(self, offset: int) -> int:
+        """Drop the records below `offset`."""
+        return self._partition.trim(offset)

@@ -1,0 +1,359 @@
+"""The parts of the limits by themselves: what is counted, who waits, what is late, what is said."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import mmap
+import random
+from collections import deque
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from sawlog.broker.limits import Budget, Intake, Notices, Oversized, Pace
+from sawlog.broker.limits.intake import SCRATCH_BYTES, Scratch
+from sawlog.broker.limits.outbox import PIECE_BYTES, SMALL_PIECE_BYTES, Outbox, Piece
+from sawlog.broker.limits.pace import Patience, Seen
+
+KIB = 1 << 10
+LARGE = SCRATCH_BYTES * 4
+
+
+class Loop:
+    """Calls when it is told to."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], None]] = []
+
+    def soon(self, call: Callable[[], None]) -> None:
+        self.calls.append(call)
+
+    def turn(self) -> None:
+        calls, self.calls = self.calls, []
+        for call in calls:
+            call()
+
+
+class Client:
+    """A connection without a socket."""
+
+    def __init__(self, budget: Budget, scratch: Scratch | None = None, limit_bytes: int = 1 << 30) -> None:
+        self.queue: deque[memoryview] = deque()
+        self.resumed = 0
+        self.intake = Intake(scratch or Scratch(), budget, self, self.queue, limit_bytes)
+
+    def resume(self) -> bool:
+        self.resumed += 1
+        return self.intake.retry()
+
+    def send(self, data: bytes) -> int:
+        """As the loop does it: as much as there is room for, again and again."""
+        complete = 0
+        while data:
+            buffer = self.intake.buffer()
+            size = min(len(buffer), len(data))
+            buffer[:size] = data[:size]
+            data = data[size:]
+            complete += self.intake.took(size)
+        return complete
+
+    @property
+    def frames(self) -> list[bytes]:
+        return list(map(bytes, self.queue))
+
+
+def framed(body: bytes) -> bytes:
+    return len(body).to_bytes(4, "big") + body
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+@pytest.fixture
+def budget(loop: Loop) -> Budget:
+    """Three quarters of it, eight large requests, are for large requests."""
+    return Budget(32 * LARGE // 3 + 1, loop.soon)
+
+
+BODIES = [bytes(8), bytes(range(256)) * 8, b"z" * (SCRATCH_BYTES - 4), b"L" * LARGE, b"m" * 65533, bytes(9)]
+
+
+@pytest.mark.parametrize("step", [1, 3, 4, 7, 1000, 65535, 65536, 65537, 1 << 30])
+def test_frames_are_the_same_however_their_bytes_come(budget: Budget, step: int) -> None:
+    client, sent = Client(budget), b"".join(map(framed, BODIES))
+    complete = 0
+    for at in range(0, len(sent), step):
+        complete += client.send(sent[at : at + step])
+    assert client.frames == BODIES
+    assert complete == sum(map(len, BODIES)) == budget.used_bytes
+    assert client.intake.count == len(BODIES)
+
+
+def test_connections_share_the_buffer_without_seeing_each_other(budget: Budget) -> None:
+    scratch = Scratch()
+    one, two = Client(budget, scratch), Client(budget, scratch)
+    mine, yours = framed(b"a" * 5000), framed(b"b" * 5000)
+    for at in range(0, 5004, 700):
+        one.send(mine[at : at + 700])
+        two.send(yours[at : at + 700])
+    assert (one.frames, two.frames) == ([b"a" * 5000], [b"b" * 5000])
+
+
+def test_a_large_request_takes_its_bytes_before_they_come_and_waits_if_there_are_none(
+    budget: Budget, loop: Loop
+) -> None:
+    budget.used_bytes = 8 * LARGE - LARGE // 2
+    client = Client(budget)
+    client.send(framed(b"x" * LARGE)[:100])
+    assert client.intake.is_waiting
+    assert budget.used_bytes == 8 * LARGE - LARGE // 2
+    budget.give(LARGE // 4)
+    loop.turn()
+    assert client.intake.is_waiting
+    budget.give(LARGE // 4)
+    loop.turn()
+    assert not client.intake.is_waiting
+    assert budget.used_bytes == 8 * LARGE
+    client.send(framed(b"x" * LARGE)[100:])
+    assert client.frames == [b"x" * LARGE]
+
+
+def test_large_requests_begin_in_the_order_in_which_they_came(budget: Budget, loop: Loop) -> None:
+    budget.used_bytes = 8 * LARGE - 100
+    first, second = Client(budget), Client(budget)
+    for client in (first, second):
+        client.send(framed(b"x" * LARGE)[:8])
+    budget.give(LARGE)
+    loop.turn()
+    assert (first.intake.is_waiting, second.intake.is_waiting) == (False, True)
+    assert first.intake.close() == LARGE
+    budget.give(LARGE)
+    loop.turn()
+    assert not second.intake.is_waiting
+
+
+def test_who_goes_away_does_not_hold_up_the_line(budget: Budget, loop: Loop) -> None:
+    budget.used_bytes = 8 * LARGE - 100
+    first, second = Client(budget), Client(budget)
+    first.send(framed(b"x" * 7 * LARGE)[:8])
+    second.send(framed(b"x" * LARGE)[:8])
+    budget.give(LARGE)
+    loop.turn()
+    assert second.intake.is_waiting  # the first one is first, though it does not fit
+    budget.leave(first)
+    loop.turn()
+    assert not second.intake.is_waiting
+
+
+def test_a_request_of_the_size_of_the_budget_begins_when_little_else_is_there(budget: Budget) -> None:
+    budget.used_bytes = 2 * LARGE
+    client = Client(budget)
+    client.send(framed(b"x" * 10 * LARGE)[:8])
+    assert not client.intake.is_waiting
+
+
+def test_a_length_that_is_only_announced_takes_no_memory(budget: Budget) -> None:
+    with open("/proc/self/statm") as statm:
+        before = int(statm.read().split()[1])
+        big = Budget(1 << 34, Loop().soon)
+        clients = [Client(big) for _ in range(10)]
+        for client in clients:
+            client.send((200 << 20).to_bytes(4, "big") + bytes(1000))
+        statm.seek(0)
+        grown_pages = int(statm.read().split()[1]) - before
+    assert grown_pages * 4096 < 100 << 20
+
+
+def test_a_promise_is_counted_until_the_response_is(budget: Budget, loop: Loop) -> None:
+    budget.promise(11 * LARGE)
+    assert budget.is_full
+    loop.turn()
+    assert budget.is_full
+    loop.turn()
+    assert not budget.is_full
+
+
+# --- responses
+
+
+class Transport(asyncio.WriteTransport):
+    """It passes on what it is told to, and keeps the rest."""
+
+    def __init__(self, passes_bytes: int) -> None:
+        self.passes_bytes = passes_bytes
+        self.kept, self.got = 0, b""
+
+    def writelines(self, list_of_data: Iterable[Piece]) -> None:
+        data = b"".join(list_of_data)
+        self.got += data
+        passed = min(self.passes_bytes, len(data))
+        self.passes_bytes -= passed
+        self.kept += len(data) - passed
+
+    def get_write_buffer_size(self) -> int:
+        return self.kept
+
+    def is_closing(self) -> bool:
+        return False
+
+    def drain(self) -> None:
+        self.kept = 0
+
+
+@pytest.fixture
+def mapped(tmp_path: Path) -> memoryview:
+    path = tmp_path / "records"
+    path.write_bytes(random.Random(7).randbytes(5 * PIECE_BYTES + 123))
+    with path.open("rb") as file:
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def test_responses_are_passed_on_a_piece_at_a_time_in_their_order(mapped: memoryview) -> None:
+    outbox, transport = Outbox(Budget(1 << 30, Loop().soon)), Transport(0)
+    sent: list[list[Piece]] = [[b"head", mapped], [b"small"], [mapped[5:], b"tail"]]
+    for buffers in sent:
+        outbox.send(transport, buffers, sum(map(len, buffers)))
+    assert transport.kept == PIECE_BYTES  # and nothing of those after it
+    while outbox.size_bytes:
+        before = len(transport.got)
+        transport.drain()
+        outbox.feed(transport)
+        assert before < len(transport.got) <= before + PIECE_BYTES
+    assert transport.got == b"".join(each for buffers in sent for each in buffers)
+    assert outbox.copied_bytes == 0
+
+
+def test_a_transport_that_passes_everything_on_gets_everything_at_once(mapped: memoryview) -> None:
+    outbox, transport = Outbox(Budget(1 << 30, Loop().soon)), Transport(1 << 30)
+    outbox.send(transport, [mapped], len(mapped))
+    assert transport.got == mapped
+    assert outbox.size_bytes == 0
+
+
+def test_what_is_left_in_the_transport_of_a_small_response_holds_up_no_large_one(mapped: memoryview) -> None:
+    outbox, transport = Outbox(Budget(1 << 30, Loop().soon)), Transport(0)
+    outbox.send(transport, [b"small"], 5)
+    assert transport.kept == 5  # it may say nothing when that is gone
+    outbox.send(transport, [mapped], len(mapped))
+    assert transport.kept == 5 + PIECE_BYTES
+
+
+def test_bytes_of_a_mapped_file_are_not_memory_and_others_are(mapped: memoryview) -> None:
+    outbox, transport = Outbox(Budget(1 << 30, Loop().soon)), Transport(0)
+    copied = bytes(mapped)
+    outbox.send(transport, [mapped, copied], 2 * len(mapped))
+    assert outbox.size_bytes == 2 * len(mapped) - PIECE_BYTES
+    assert outbox.copied_bytes == len(copied)
+
+
+def test_pieces_are_small_if_there_is_little_room(budget: Budget, mapped: memoryview) -> None:
+    outbox, transport = Outbox(budget), Transport(0)
+    budget.used_bytes = budget.most_bytes * 3 // 4
+    outbox.send(transport, [mapped], len(mapped))
+    assert transport.kept == SMALL_PIECE_BYTES
+
+
+@pytest.mark.parametrize(
+    ("head", "said"),
+    [
+        (b"\x16\x03\x01\x02", "this looks like TLS"),
+        (b"GET ", "this looks like HTTP"),
+        (b"PRI ", "this looks like HTTP/2"),
+        (b"\x7f\xff\xff\xff", "a request of 2147483647 bytes; 8 to 1000 are allowed"),
+        (b"\xff\xff\xff\xff", "a request of -1 bytes"),
+        (b"\0\0\0\7", "a request of 7 bytes"),
+    ],
+)
+def test_a_length_that_cannot_be_is_refused_and_says_what_it_looks_like(budget: Budget, head: bytes, said: str) -> None:
+    with pytest.raises(Oversized, match=said):
+        Client(budget, limit_bytes=1000).send(head)
+    assert budget.used_bytes == 0
+
+
+# --- time
+
+PATIENCE = Patience(first_frame_s=10, frame_s=30, idle_s=600, frame_bytes_per_s=1000)
+NEW = Seen(
+    requests=0, partial_bytes=0, expected_bytes=0, is_reading=True, is_busy=False, taken_bytes=0, untaken_bytes=0
+)
+OLD = NEW._replace(requests=5, taken_bytes=500)
+
+
+def same(seen: Seen, second: int) -> Seen:
+    return seen
+
+
+def closed_after(seen: Seen, changes: Callable[[Seen, int], Seen] = same) -> tuple[int, str] | None:
+    """After how many seconds a connection that looks like this is closed, and why; within an hour."""
+    pace = Pace()
+    pace.look(seen, 0, PATIENCE)
+    for second in range(1, 3600):
+        late = pace.look(changes(seen, second), 1, PATIENCE)
+        if late is not None:
+            return second, late[0]
+    return None
+
+
+@pytest.mark.parametrize(
+    ("seen", "closed"),
+    [
+        pytest.param(NEW, (10, "silent"), id="says nothing"),
+        pytest.param(NEW._replace(partial_bytes=3), (10, "slow"), id="three bytes of the first request"),
+        pytest.param(OLD, (600, "idle"), id="has nothing to say any more"),
+        pytest.param(OLD._replace(partial_bytes=1, expected_bytes=100), (30, "slow"), id="half a request"),
+        pytest.param(OLD._replace(partial_bytes=1, expected_bytes=90_000), (90, "slow"), id="much to send"),
+        pytest.param(OLD._replace(untaken_bytes=9), (600, "unread"), id="does not read"),
+        pytest.param(OLD._replace(is_busy=True), None, id="waits for an answer"),
+        pytest.param(NEW._replace(is_reading=False, partial_bytes=9), None, id="is not read from"),
+    ],
+)
+def test_who_takes_too_long_is_closed(seen: Seen, closed: tuple[int, str] | None) -> None:
+    assert closed_after(seen) == closed
+
+
+def test_a_byte_per_second_is_no_progress() -> None:
+    assert closed_after(NEW, lambda seen, second: seen._replace(partial_bytes=second)) == (10, "slow")
+
+
+def test_who_goes_on_is_not_closed() -> None:
+    assert closed_after(OLD, lambda seen, second: seen._replace(requests=5 + second // 500)) is None
+    unread = OLD._replace(untaken_bytes=100_000)
+    assert closed_after(unread, lambda seen, second: seen._replace(taken_bytes=500 + second // 500)) is None
+
+
+# --- lines
+
+
+def test_a_flood_of_lines_is_cut_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    notices = Notices(lambda: now, lines=3, while_s=60)
+    for number in range(1000):
+        notices.tell("size", "line %s", number)
+    notices.tell("other", "another line")
+    assert [record.getMessage() for record in caplog.records] == ["line 0", "line 1", "line 2", "another line"]
+    now = 61.0
+    notices.tell("size", "line again")
+    notices.tell_left_out()
+    assert [record.getMessage() for record in caplog.records[4:]] == [
+        "997 more lines like those about 'size' were left out",
+        "line again",
+    ]
+
+
+def test_what_was_left_out_is_said_also_if_nothing_follows(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    notices = Notices(lambda: now, lines=1, while_s=60)
+    for _ in range(3):
+        notices.tell("size", "line", level=logging.ERROR)
+    notices.tell_left_out()
+    now = 60.0
+    notices.tell_left_out()
+    notices.tell_left_out()
+    assert [record.getMessage() for record in caplog.records] == [
+        "line",
+        "2 more lines like those about 'size' were left out",
+    ]

@@ -1,0 +1,150 @@
+"""The commands work on a store on object storage: `-d s3://bucket/store`, on a server that is a process of its own."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sawlog.objects.store import ObjectStore
+
+from ..objects import servers
+from .conftest import Cli, Program
+
+
+@pytest.fixture(scope="module")
+def moto() -> Iterator[servers.Server]:
+    """A server of S3's protocol."""
+    with servers.moto() as server:
+        yield server
+
+
+@pytest.fixture
+def url(moto: servers.Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where the store is, or will be: every command finds it in the environment."""
+    for name, value in moto.variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("COLUMNS", "100")
+    url = moto.new_url()
+    monkeypatch.setenv("SAWLOG_DATA", url)
+    return url
+
+
+@pytest.fixture
+def sawlog(url: str) -> Cli:
+    return Cli(Path("unused"))
+
+
+@pytest.fixture
+def orders(sawlog: Cli, url: str) -> str:
+    """A store with a topic `orders`: two partitions, ten records with keys."""
+    sawlog("topic", "create", "orders", "-P", 2, "-d", url).ok()
+    lines = "".join(f"k{number}:v{number}\n" for number in range(10)).encode()
+    sawlog("produce", "orders", "--key-delimiter", ":", stdin=lines).ok()
+    return url
+
+
+def _values(result: object) -> list[str]:
+    return sorted(row["value"] for row in map(json.loads, result.lines))  # type: ignore[attr-defined]
+
+
+def test_topics_are_created_altered_listed_and_deleted(sawlog: Cli, url: str) -> None:
+    sawlog("topic", "create", "orders", "-P", 2, "--set", "retention.ms=1000").ok()
+    sawlog("topic", "alter", "orders", "-P", 3).ok()
+    assert [row["name"] for row in sawlog("topic", "list", "--output", "json").ok().json] == ["orders"]
+    about = sawlog("topic", "describe", "orders", "--output", "json").ok().json
+    assert (about["partitions"], about["settings"]) == (3, {"retention.ms": 1000})
+    sawlog("topic", "delete", "orders", "--yes").ok()
+    assert sawlog("topic", "list", "--output", "json").ok().json == []
+
+
+def test_what_is_produced_is_read(sawlog: Cli, orders: str) -> None:
+    found = sawlog("read", "orders", "-d", orders, "--output", "ndjson").ok()
+    assert _values(found) == [f"v{number}" for number in range(10)]
+    assert len(sawlog("read", "orders", "-p", 0, "-o", "-1", "--output", "ndjson").ok().lines) == 1
+
+
+def test_a_store_is_not_created_by_a_mistyped_address(sawlog: Cli, url: str) -> None:
+    assert "no store" in sawlog("read", "orders", "-d", url).failed(3)
+    assert "no store" in sawlog("produce", "orders", "-d", url, stdin=b"x\n").failed(3)
+    with pytest.raises(Exception, match="no store"):
+        ObjectStore.open(url, "r")
+    sawlog("produce", "orders", "-d", url, "--create", stdin=b"x\n").ok()
+
+
+@pytest.mark.slow
+def test_a_follower_in_another_process_sees_what_comes(orders: str, sawlog: Cli) -> None:
+    program = Program(Path(orders))
+    reader = program.start("read", "orders", "-d", orders, "-o", "end:", "--follow", "-n", 1, "--output", "ndjson")
+    deadline = time.monotonic() + 60
+    while reader.poll() is None and time.monotonic() < deadline:
+        sawlog("produce", "orders", stdin=b"later\n").ok()
+        time.sleep(0.2)
+    out, err = reader.communicate(timeout=30)
+    assert json.loads(out)["value"] == "later", err
+
+
+def test_a_group_reads_each_record_once(sawlog: Cli, orders: str) -> None:
+    first = sawlog("read", "orders", "--group", "billing", "-n", 4, "--output", "ndjson").ok()
+    second = sawlog("read", "orders", "--group", "billing", "--output", "ndjson").ok()
+    assert sorted(_values(first) + _values(second)) == [f"v{number}" for number in range(10)]
+    assert [row["group"] for row in sawlog("groups", "list", "--output", "json").ok().json] == ["billing"]
+    assert all(row["lag"] == 0 for row in sawlog("groups", "describe", "billing", "--output", "json").ok().json["rows"])
+    sawlog("groups", "seek", "billing", "--to", "start").ok()
+    again = sawlog("read", "orders", "--group", "billing", "--output", "ndjson").ok()
+    assert len(again.lines) == 10
+    sawlog("groups", "delete", "billing", "--yes").ok()
+    assert sawlog("groups", "list", "--output", "json").ok().json == []
+
+
+@pytest.mark.slow
+def test_statistics_sql_and_upkeep_work(sawlog: Cli, orders: str) -> None:
+    stats = sawlog("stats", "--output", "json").ok().json
+    assert sum(row["records"] for row in stats["partitions"]) == 10
+    assert sawlog("sql", "select count(*) as n from orders", "--output", "json").ok().json == [{"n": 10}]
+    sawlog("upkeep", "--output", "json").ok()
+    sawlog("upkeep", "orders").ok()
+    trimmed = sawlog("topic", "trim", "orders", "--to", "end", "-p", 0, "--yes", "--output", "json").ok().json
+    assert trimmed[0]["dropped"] > 0
+    assert sawlog("sql", "select count(*) as n from orders where partition = 0", "--output", "csv").ok().lines[1] == "0"
+
+
+def test_damage_is_found_and_named(sawlog: Cli, orders: str, moto: servers.Server) -> None:
+    good = sawlog("verify", "--output", "json").ok().json
+    assert sum(row["records"] for row in good) == 10
+    with ObjectStore.open(orders, upkeep_interval_s=None) as store:
+        store.create_topic("large").append(b"x" * (2 << 20))  # in an object of its own
+        bucket, extent = store._core.bucket, store.topic("orders").partition(1).extents(0, 1)[0]
+        large = store.topic("large").partition(0).extents(0, 1)[0]
+    sawlog("verify", "large").ok()
+    bucket.delete(large.key)
+    found = sawlog("verify", "large")
+    assert found.code == 4
+    assert large.key in found.err
+    assert "does not exist" in found.err
+    content = bytearray(bucket.get(extent.key) or b"")
+    content[extent.position + extent.size_bytes - 1] ^= 1
+    bucket.put(extent.key, bytes(content))
+    assert extent.key in sawlog("verify", "orders").failed(4)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("repair", "orders", "--plan"),
+        ("redrive", "orders"),
+        ("export", "orders", "somewhere"),
+        ("import", "somewhere"),
+        ("pipeline", "verify"),
+        ("doctor",),
+        ("bench",),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_command_about_files_says_so_in_one_line(sawlog: Cli, url: str, arguments: tuple[str, ...]) -> None:
+    said = sawlog(*arguments, "-d", url).failed(2)
+    assert f"{url} is on object storage: this command needs a store in a directory" in said
+    assert len(said.strip().splitlines()) == 1

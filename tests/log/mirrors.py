@@ -1,0 +1,101 @@
+"""`Mirror`: a replica of a log in memory, for tests of what a log does with one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from sawlog import Log
+from sawlog.batch.header import BASE, LAST, MAX_TIME, POSITION, SIZE, Rows
+from sawlog.errors import RemoteUnavailable
+from sawlog.isolation import Isolation
+from sawlog.log.files.epochs import Epochs
+from sawlog.log.files.remote import RemotePart, Run
+from sawlog.log.read.pages import Fetched
+from sawlog.log.read.remote import Evidence
+from sawlog.log.write.incoming import rows_of
+
+
+class Mirror:
+    """A copy of a log's batches; a `RemoteSource` and a `RemoteLog`."""
+
+    is_recorded = True
+    path = "the mirror"
+
+    def __init__(self, raw: bytes = b"") -> None:
+        self.log = Log.in_memory()
+        self.raw = b""
+        self.is_reachable = True
+        #: How often it was asked for something.
+        self.asked = 0
+        self._add(raw)
+
+    def _add(self, raw: bytes) -> None:
+        if raw:
+            self.log.append_kept(raw)
+            self.raw += raw
+
+    def copy(self, log: Log) -> None:
+        """Copy what is new."""
+        while self.log.next_offset < log.visible_offset:
+            page = log.fetch(self.log.next_offset, 1 << 20, isolation="uncommitted")
+            self._add(page.raw)
+
+    def open(self) -> Mirror:
+        self.asked += 1
+        if not self.is_reachable:
+            raise RemoteUnavailable(5, "the mirror is away")
+        return self
+
+    def _rows(self, start: int, end: int) -> Iterator[tuple[memoryview, Rows]]:
+        if not self.log.lowest_offset <= start <= end <= self.log.next_offset:
+            raise RemoteUnavailable(2, f"the mirror does not have {start} to {end - 1}")
+        view = memoryview(self.raw)
+        rows = rows_of(view)
+        yield view, rows[(rows[:, LAST] >= start) & (rows[:, BASE] < end)]
+
+    def chunks(self, start: int, end: int, *, committed: bool) -> Iterator[tuple[memoryview, Rows]]:
+        for view, rows in self._rows(start, end):
+            found = self.log.engine.segment_set.outlook.committed(rows) if committed else rows
+            for number in range(len(found)):  # one batch at a time
+                yield view, found[number : number + 1]
+
+    def page(self, start: int, end: int, max_bytes: int, *, committed: bool) -> Fetched:
+        buffers, after = [], start
+        for view, rows in self._rows(start, end):
+            for row in rows.tolist():
+                if buffers and sum(map(len, buffers)) + row[SIZE] > max_bytes:
+                    break
+                buffers.append(view[row[POSITION] : row[POSITION] + row[SIZE]])
+                after = row[LAST] + 1
+        aborted = self.log.engine.segment_set.outlook.aborted(start, after - 1) if committed else ()
+        return Fetched(tuple(buffers), after, -1, tuple((each.producer_id, each.first_offset) for each in aborted))
+
+    def offset_at(self, timestamp: int, start: int, end: int) -> int | None:
+        return next((each.offset for each in self.log.scan(start, end) if each.timestamp >= timestamp), None)
+
+    def newest(self, start: int, end: int) -> tuple[int, int] | None:
+        found = [(each.timestamp, -each.offset) for each in self.log.scan(start, end, isolation="uncommitted")]
+        return (-max(found)[1], max(found)[0]) if found else None
+
+    def plan(
+        self, start: int, end: int, *, target_bytes: int | None, max_records: int | None, isolation: Isolation
+    ) -> list[Any]:
+        raise NotImplementedError
+
+    def slices(self) -> Any:
+        raise NotImplementedError
+
+    def evidence(self) -> Evidence:
+        return Evidence(self.log.lowest_offset, self.log.last_stable_offset, self.log.leader_epochs)
+
+    def part(self, end: int) -> RemotePart:
+        rows = rows_of(memoryview(self.raw))
+        lowest = self.log.lowest_offset
+        runs = [
+            Run(max(row[BASE], lowest), row[LAST] + 1, row[SIZE], row[MAX_TIME])
+            for row in rows.tolist()
+            if row[LAST] < end
+        ]
+        epochs = tuple(each for each in self.log.leader_epochs if each[1] < end)
+        return RemotePart(lowest, (), ()).grown(runs, Epochs(epochs))

@@ -1,0 +1,115 @@
+"""Plant each bug of `planted`, let the harnesses look for it, and print which of them found it, and how soon.
+
+`python -m tests.objects.hunt [--with scenario torture together] [--bug "no nonce"] [--write]`
+
+The first row is the unchanged code. With `--write` the table in `docs/internals/testing.md` is updated; what was not
+tried now stays as it was. A bug that none of the harnesses finds, or a control in which one finds something, is an
+error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from .planted import BUGS
+from .scenario import run
+
+TABLE = Path(__file__).parents[2] / "docs" / "internals" / "testing.md"
+_BEGIN, _END = "<!-- hunt: written by `python -m tests.objects.hunt --write` -->", "<!-- end of hunt -->"
+CONTROL = "nothing"
+#: So many seeds, each a longer story, until a simulated bug must be found.
+_SEEDS = 12
+_NOT_FOUND = "not found"
+
+
+def scenario(bug: str | None) -> str:
+    """Simulated processes: after how many stories."""
+    return next((f"{seed}" for seed in range(1, _SEEDS) if run(seed, steps=3000 * seed, bug=bug).wrong), "")
+
+
+def torture(bug: str | None) -> str:
+    """Real processes on a directory."""
+    return _processes("tests.objects.torture", "--seconds", "20", bug=bug)
+
+
+def together(bug: str | None) -> str:
+    """All roles behind a proxy."""
+    return _processes("tests.objects.together", "--minutes", "1", bug=bug)
+
+
+def _processes(module: str, *options: str, bug: str | None) -> str:
+    """In which run, with another seed each."""
+    for seed in range(1, 4 if bug else 2):
+        command = [sys.executable, "-m", module, "--seed", str(seed), *options]
+        done = subprocess.run([*command, *(["--bug", bug] if bug else [])], capture_output=True, text=True, check=False)
+        said = re.search(r"(\d+) wrong", done.stdout)
+        if said is None:
+            raise RuntimeError(done.stdout + done.stderr)
+        if int(said[1]):
+            return str(seed)
+    return ""
+
+
+FINDERS = {"scenario": scenario, "torture": torture, "together": together}
+Cells = dict[tuple[str, str], str]
+
+
+def hunt(bugs: list[str], finders: list[str]) -> Cells:
+    """Look for them."""
+    found: Cells = {}
+    for bug in bugs:
+        for name in finders:
+            begun_s = time.monotonic()
+            tries = FINDERS[name](None if bug == CONTROL else bug)
+            took_s = time.monotonic() - begun_s
+            found[bug, name] = f"{tries or _NOT_FOUND} ({took_s:.0f} s)"
+            sys.stdout.write(f"{bug:30} {name:10} {found[bug, name]}\n")
+            sys.stdout.flush()
+    return found
+
+
+def written() -> Cells:
+    """The cells that the page has."""
+    rows = TABLE.read_text().partition(_BEGIN)[2].partition(_END)[0].strip().splitlines()[2:]
+    cells: Cells = {}
+    for row in rows:
+        name, *texts = (each.strip() for each in row.strip("|").split("|"))
+        cells |= {(name.split("**")[1], finder): text for finder, text in zip(FINDERS, texts, strict=True) if text}
+    return cells
+
+
+def table(cells: Cells) -> str:
+    """As Markdown."""
+    lines = [f"| planted bug | {' | '.join(FINDERS)} |", "|---" * (len(FINDERS) + 1) + "|"]
+    for bug, story in {CONTROL: "no bug is planted: the control", **BUGS}.items():
+        lines.append(f"| **{bug}**: {story} | {' | '.join(cells.get((bug, name), '') for name in FINDERS)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """For the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bug", choices=[CONTROL, *BUGS], nargs="*", default=[CONTROL, *BUGS])
+    parser.add_argument("--with", dest="finders", choices=list(FINDERS), nargs="*", default=list(FINDERS))
+    parser.add_argument("--write", action="store_true", help=f"put the table into {TABLE.name}")
+    given = parser.parse_args()
+    cells = hunt(given.bug, given.finders)
+    if given.write:
+        head, _, rest = TABLE.read_text().partition(_BEGIN)
+        tail = rest.partition(_END)[2]
+        assert tail, f"{TABLE} has lost its marks"
+        TABLE.write_text(f"{head}{_BEGIN}\n{table(written() | cells)}{_END}{tail}")
+    missed = [
+        f"{bug} by {name}" for (bug, name), cell in cells.items() if cell.startswith(_NOT_FOUND) != (bug == CONTROL)
+    ]
+    sys.stdout.write("".join(f"NOT AS IT SHOULD BE: {each}\n" for each in missed))
+    return bool(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,302 @@
+"""A bucket, clocks and processes that are simulated: the same seed does the same thing again.
+
+Every request to the bucket is a step, and a seeded choice says who makes the next one. A process can be stopped for any
+time before any request, or end there. Requests fail without an answer, applied or not, or are applied much later. Time
+passes only here; the bucket's and everybody's clock is the same one, except for a process whose clock was told to be
+wrong.
+
+Processes are threads of which one runs at a time.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from sawlog.objects.bucket import Bucket, Entry, Unanswered
+from sawlog.objects.clocks import Clocks
+from sawlog.objects.committer import Committer, _Waiting
+
+#: What a request takes.
+STEP_S = 0.004
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@dataclass
+class Actor:
+    """One process."""
+
+    name: str
+    thread: threading.Thread
+    go: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    #: It makes no step before this time.
+    until_s: float = 0.0
+    is_killed: bool = False
+    has_ended: bool = False
+    error: BaseException | None = None
+
+
+@dataclass
+class Faults:
+    """How often requests fail: without an answer and not applied, applied, or applied later."""
+
+    lost: float = 0.0
+    applied: float = 0.0
+    late: float = 0.0
+    late_s: float = 10.0
+    #: How often a process stops where it matters most, before something is created or deleted and after it, and for how
+    #: long.
+    stalls: float = 0.0
+    stalls_s: tuple[float, ...] = (1.0,)
+
+
+class World:
+    """The bucket's content, the time, and who is there."""
+
+    def __init__(self, seed: int, faults: Faults | None = None) -> None:
+        self.random = random.Random(seed)
+        self.faults = Faults() if faults is None else faults
+        self.now_s = 1_700_000_000.0
+        self.objects: dict[str, tuple[bytes, float]] = {}
+        #: Creates that are still on their way: when they arrive, and what they are.
+        self.late: list[tuple[float, str, bytes]] = []
+        self.actors: list[Actor] = []
+        self.steps = 0
+        #: Who created which commit, in order.
+        self.creators: list[str] = []
+        #: What was first created under each number: the true log, whatever is collected.
+        self.history: dict[str, bytes] = {}
+        self._idle = threading.Semaphore(0)
+        self._current = threading.local()
+
+    # --- processes
+
+    def start(self, name: str, work: Callable[[], None]) -> Actor:
+        """Begin a process; it runs when it is its turn."""
+
+        def run() -> None:
+            self._current.actor = actor
+            actor.go.acquire()
+            try:
+                if not actor.is_killed:
+                    work()
+            except Killed:
+                pass
+            except BaseException as error:
+                actor.error = error
+            actor.has_ended = True
+            self._idle.release()
+
+        actor = Actor(name, threading.Thread(target=run, name=name, daemon=True))
+        self.actors.append(actor)
+        actor.thread.start()
+        return actor
+
+    def actor(self) -> Actor | None:
+        """The process that runs now; None for the test itself."""
+        return getattr(self._current, "actor", None)
+
+    def turn(self) -> None:
+        """A process is about to make a request: let another go first, perhaps."""
+        actor = self.actor()
+        if actor is None:
+            self.now_s += STEP_S
+            self._arrive()
+            return
+        self._idle.release()
+        actor.go.acquire()
+        if actor.is_killed:
+            raise Killed
+
+    def sleep(self, seconds: float) -> None:
+        """A process waits."""
+        actor = self.actor()
+        if actor is None:
+            self.now_s += seconds
+            return
+        actor.until_s = max(actor.until_s, self.now_s + seconds)
+        self.turn()
+
+    def stop(self, actor: Actor, seconds: float) -> None:
+        """A process does nothing for some time, wherever it is."""
+        actor.until_s = max(actor.until_s, self.now_s + seconds)
+
+    def kill(self, actor: Actor) -> None:
+        """A process ends, wherever it is."""
+        actor.is_killed = True
+        actor.until_s = 0.0
+
+    def step(self) -> bool:
+        """Let one process go on to its next request; False if all have ended."""
+        alive = [actor for actor in self.actors if not actor.has_ended]
+        if not alive:
+            return False
+        ready = [actor for actor in alive if actor.until_s <= self.now_s]
+        if not ready:
+            self.now_s = min(actor.until_s for actor in alive)
+            ready = [actor for actor in alive if actor.until_s <= self.now_s]
+        self.now_s += STEP_S
+        self.steps += 1
+        self._arrive()
+        chosen = self.random.choice(ready)
+        chosen.go.release()
+        self._idle.acquire()
+        return True
+
+    def end(self) -> None:
+        """End all processes."""
+        for actor in self.actors:
+            self.kill(actor)
+        while self.step():
+            pass
+        for actor in self.actors:
+            actor.thread.join(60)
+
+    # --- requests
+
+    def _arrive(self) -> None:
+        due = [each for each in self.late if each[0] <= self.now_s]
+        self.late = [each for each in self.late if each[0] > self.now_s]
+        for _, key, data in due:
+            self.create(key, data, "late")
+
+    def create(self, key: str, data: bytes, who: str) -> bool:
+        """At the server."""
+        if key in self.objects:
+            return False
+        self.objects[key] = (data, self.now_s)
+        if key.startswith("commits/") and key not in self.history:
+            self.history[key] = data
+            self.creators.append(who)
+        return True
+
+    def fails(self) -> str:
+        """What becomes of a request."""
+        point = self.random.random()
+        for kind in ("lost", "applied", "late"):
+            share = getattr(self.faults, kind)
+            if point < share:
+                return kind
+            point -= share
+        return ""
+
+
+class SimulatedBucket(Bucket):
+    """The bucket, as one process sees it."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__("memory://simulated")
+        self._world = world
+
+    def again(self) -> SimulatedBucket:
+        return self
+
+    def _request(self) -> str:
+        self._world.turn()
+        kind = self._world.fails() if self._world.actor() is not None else ""
+        if kind == "lost":
+            raise Unanswered(errno.EIO, "simulated: not applied")
+        return kind
+
+    def _stall(self) -> None:
+        world = self._world
+        if world.actor() is not None and world.random.random() < world.faults.stalls:
+            world.sleep(world.random.choice(world.faults.stalls_s))
+
+    def _answer(self, kind: str) -> None:
+        if self._world.actor() is not None and self._world.random.random() < 0.2:
+            self._world.turn()  # a process may also stop between the request and its answer
+        if kind == "applied":
+            raise Unanswered(errno.EIO, "simulated: applied")
+
+    def create(self, key: str, data: bytes) -> bool:
+        """See `Bucket`."""
+        self._stall()
+        kind = self._request()
+        actor = self._world.actor()
+        if kind == "late":
+            arrives = self._world.now_s + self._world.random.uniform(0, self._world.faults.late_s)
+            self._world.late.append((arrives, key, data))
+            raise Unanswered(errno.EIO, "simulated: on its way")
+        made = self._world.create(key, data, "test" if actor is None else actor.name)
+        self._stall()
+        self._answer(kind)
+        return made
+
+    def put(self, key: str, data: bytes) -> None:
+        """See `Bucket`."""
+        kind = self._request()
+        self._world.objects[key] = (bytes(data), self._world.now_s)
+        self._answer(kind)
+
+    def get(self, key: str) -> bytes | None:
+        """See `Bucket`."""
+        kind = self._request()
+        found = self._world.objects.get(key)
+        self._answer(kind)
+        return None if found is None else found[0]
+
+    def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
+        """See `Bucket`. One after the other, so that a seed says what happens."""
+        return [self.get(key) for key in keys]
+
+    def get_range(self, key: str, start: int, size_bytes: int) -> bytes:
+        """See `Bucket`."""
+        from sawlog.errors import StorageError
+
+        data = self.get(key)
+        if data is None or len(data) < start + size_bytes:
+            raise StorageError(errno.ENOENT, f"simulated: {key} has no {size_bytes} bytes from {start} on")
+        return data[start : start + size_bytes]
+
+    def list(self, prefix: str, after: str = "") -> Iterator[Entry]:
+        """See `Bucket`."""
+        kind = self._request()
+        found = sorted(key for key in self._world.objects if key.startswith(prefix) and key > after)
+        entries = [self._entry(key) for key in found]
+        self._answer(kind)
+        return iter(entries)
+
+    def _entry(self, key: str) -> Entry:
+        data, modified_s = self._world.objects[key]
+        return Entry(key, len(data), datetime.fromtimestamp(modified_s, UTC))
+
+    def delete(self, key: str) -> None:
+        """See `Bucket`."""
+        self._stall()
+        kind = self._request()
+        self._world.objects.pop(key, None)
+        self._answer(kind)
+
+
+class SimulatedClocks(Clocks):
+    """The world's time."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def now_s(self) -> tuple[float, float]:
+        """See `Clocks`."""
+        return self._world.now_s, self._world.now_s
+
+    def pause(self, seconds: float) -> None:
+        """See `Clocks`."""
+        self._world.sleep(seconds)
+
+
+class InlineCommitter(Committer):
+    """Commits in the thread of the caller: a simulated process has one."""
+
+    def submit(self, request, inline=()):  # type: ignore[no-untyped-def]
+        """See `Committer`."""
+        made = _Waiting(request, inline)
+        made.outcome.set_running_or_notify_cancel()
+        self._commit([made])
+        return made.outcome

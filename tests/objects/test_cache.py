@@ -1,0 +1,351 @@
+"""The cache of blocks: what it returns is right, whatever the disk, another process or a size do to it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from sawlog.batch.build import encode
+from sawlog.batch.header import BASE, LAST
+from sawlog.errors import CorruptBatch, InvalidConfig, StorageError
+from sawlog.log.write.incoming import rows_of
+from sawlog.objects import cache as cache_module
+from sawlog.objects.bucket import Bucket
+from sawlog.objects.cache import BlockCache, default_path
+from sawlog.objects.commit import Commit, Nonce, Tombstone
+from sawlog.objects.news import Recent
+from sawlog.objects.pieces import place_rows, placed
+from sawlog.objects.reading import ExtentReader
+from sawlog.objects.state import Extent
+from sawlog.objects.store import ObjectStore
+
+from . import servers
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> BlockCache:
+    return BlockCache(tmp_path / "cache", "store", 1 << 20)
+
+
+def files(place: Path) -> list[Path]:
+    return [each for each in place.rglob("*") if each.is_file()]
+
+
+def test_what_was_put_is_there_also_for_another_process(cache: BlockCache, tmp_path: Path) -> None:
+    cache.put("a", 10, b"content")
+    assert cache.get("a", 10, 7) == b"content"
+    assert (cache.get("a", 10, 6), cache.get("a", 11, 7), cache.get("b", 10, 7)) == (None, None, None)
+    code = (
+        "import sys; from sawlog.objects.cache import BlockCache; "
+        "cache = BlockCache(sys.argv[1], 'store', 1 << 20); "
+        "assert cache.get('a', 10, 7) == b'content'; cache.put('b', 0, b'from there')"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "cache")], check=True, timeout=60)
+    assert cache.get("b", 0, 10) == b"from there"
+    assert (cache.hits, cache.misses) == (2, 3)
+
+
+def test_stores_do_not_see_the_blocks_of_others(cache: BlockCache, tmp_path: Path) -> None:
+    """Two stores have objects of the same names: commits are numbered."""
+    cache.put("commits/0", 0, b"ours")
+    assert BlockCache(tmp_path / "cache", "another", 1 << 20).get("commits/0", 0, 4) is None
+
+
+@pytest.mark.parametrize("at", [0, 3, 16, 20, 30, -1])
+def test_a_damaged_block_is_a_miss_and_is_removed(cache: BlockCache, tmp_path: Path, at: int) -> None:
+    cache.put("a", 0, b"content")
+    [file] = files(tmp_path)
+    data = bytearray(file.read_bytes())
+    data[at] ^= 1
+    file.write_bytes(data)
+    assert cache.get("a", 0, 7) is None
+    assert files(tmp_path) == []
+    cache.put("a", 0, b"content")
+    assert cache.get("a", 0, 7) == b"content"
+
+
+@pytest.mark.parametrize("size", [0, 5, 20, 37])
+def test_a_torn_block_is_a_miss(cache: BlockCache, tmp_path: Path, size: int) -> None:
+    cache.put("a", 0, b"content")
+    [file] = files(tmp_path)
+    os.truncate(file, size)
+    assert cache.get("a", 0, 7) is None
+    assert files(tmp_path) == []
+
+
+def test_the_content_of_another_block_is_a_miss(cache: BlockCache, tmp_path: Path) -> None:
+    """A file that was copied over another one has a right checksum."""
+    cache.put("a", 0, b"content")
+    [first] = files(tmp_path)
+    kept = first.read_bytes()
+    cache.put("b", 0, b"CONTENT")
+    [second] = [each for each in files(tmp_path) if each != first]
+    second.write_bytes(kept)
+    assert cache.get("b", 0, 7) is None
+    assert cache.get("a", 0, 7) == b"content"
+
+
+def test_what_was_not_needed_for_the_longest_time_goes_first(tmp_path: Path) -> None:
+    room = 1 << 20
+    cache = BlockCache(tmp_path, "store", room)
+    block = bytes(room // 32)
+    for number in range(24):
+        cache.put("a", number, block)
+    for age, file in enumerate(sorted(files(tmp_path), key=lambda each: each.stat().st_mtime_ns)):
+        os.utime(file, (1000 + age, 1000 + age))
+    assert cache.get("a", 0, len(block)) == block  # needed again
+    for number in range(24, 40):
+        cache.put("a", number, block)
+    assert sum(each.stat().st_size for each in files(tmp_path)) <= room
+    there = [number for number in range(40) if cache.get("a", number, len(block)) is not None]
+    assert 0 in there
+    assert there[1:] == list(range(there[1], 40))
+
+
+def test_processes_that_write_at_once_keep_to_the_size_together(tmp_path: Path) -> None:
+    room = 1 << 20
+    caches = [BlockCache(tmp_path, name, room) for name in ("one", "two", "three")]
+
+    def fill(cache: BlockCache) -> None:
+        for number in range(100):
+            cache.put("a", number, bytes(room // 64))
+
+    threads = [threading.Thread(target=fill, args=(each,)) for each in caches]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(each.stat().st_size for each in files(tmp_path)) <= room * 1.2
+
+
+def test_a_disk_that_refuses_is_a_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_bytes(b"not a folder")
+    cache = BlockCache(blocked, "store", 1 << 20)
+    cache.put("a", 0, b"content")
+    assert cache.get("a", 0, 7) is None
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    cache = BlockCache(tmp_path / "cache", "store", 1 << 20)
+    monkeypatch.setattr(cache_module.os, "rename", full)
+    cache.put("a", 0, b"content")
+    assert files(tmp_path / "cache") == []
+    monkeypatch.undo()
+    cache.put("a", 0, b"content")
+    assert cache.get("a", 0, 7) is None  # it does not try again for a while
+
+
+def test_a_block_that_is_too_large_is_not_kept(cache: BlockCache, tmp_path: Path) -> None:
+    cache.put("a", 0, bytes(1 << 20))
+    assert files(tmp_path) == []
+
+
+def test_the_default_is_the_users_folder_for_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert default_path() == Path("/somewhere/sawlog/blocks")
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert default_path() == Path.home() / ".cache/sawlog/blocks"
+
+    def nobody() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", nobody)
+    assert default_path() is None
+
+
+# --- reading through it
+
+
+class Counted(Bucket):
+    """Counts the ranges that are read."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.ranges: list[tuple[str, int, int]] = []
+
+    def get_range(self, key: str, start: int, size_bytes: int) -> bytes:
+        self.ranges.append((key, start, size_bytes))
+        return super().get_range(key, start, size_bytes)
+
+
+#: One batch; objects are made of some.
+BATCH = encode([b"value"])
+SIZE = len(BATCH)
+
+
+@pytest.fixture
+def bucket(request: pytest.FixtureRequest) -> Counted:
+    made = Counted(f"memory://{request.node.name}")
+    for key in "ab":
+        made.put(key, BATCH * 10)
+    return made
+
+
+def extent(key: str, first: int, batches: int) -> Extent:
+    return Extent(first, first + batches, key, first * SIZE, batches * SIZE, -1)
+
+
+def ranges(bucket: Counted) -> list[tuple[str, int, int]]:
+    """What was requested, in batches."""
+    return sorted((key, start // SIZE, size // SIZE) for key, start, size in bucket.ranges)
+
+
+def test_extents_that_follow_each_other_are_one_request(bucket: Counted) -> None:
+    wanted = [extent("a", 0, 1), extent("a", 1, 2), extent("a", 4, 1), extent("b", 4, 1), extent("b", 5, 5)]
+    reader = ExtentReader(bucket)
+    found = list(reader.read_all(wanted))
+    reader.close()
+    assert [each for each, _ in found] == wanted
+    assert [bytes(data) for _, data in found] == [BATCH * (each.next_offset - each.base_offset) for each in wanted]
+    assert ranges(bucket) == [("a", 0, 3), ("a", 4, 1), ("b", 4, 6)]
+
+
+def test_only_what_is_missing_is_requested(bucket: Counted, cache: BlockCache) -> None:
+    wanted = [extent("a", number, 1) for number in range(10)]
+    reader = ExtentReader(bucket, cache)
+    for number in (2, 5):
+        reader.read(wanted[number])
+    bucket.ranges.clear()
+    assert b"".join(data for _, data in reader.read_all(wanted)) == BATCH * 10
+    assert ranges(bucket) == [("a", 0, 2), ("a", 3, 2), ("a", 6, 4)]
+    bucket.ranges.clear()
+    assert b"".join(data for _, data in reader.read_all(wanted)) == BATCH * 10
+    assert bucket.ranges == []
+    reader.close()
+
+
+def test_a_damaged_block_among_others_is_requested_again(bucket: Counted, cache: BlockCache, tmp_path: Path) -> None:
+    """Cached blocks that follow each other are loaded into one buffer, and what is left of a damaged one must not be
+    in it."""
+    wanted = [extent("a", number, 1) for number in range(10)]
+    reader = ExtentReader(bucket, cache)
+    list(reader.read_all(wanted))
+    for each in files(tmp_path)[3:5]:
+        damaged = each.read_bytes()
+        each.write_bytes(damaged[:-1] + bytes([damaged[-1] ^ 1]))
+    bucket.ranges.clear()
+    [part] = reader.read_parts(wanted)
+    assert (part.extents, part.data) == (wanted, BATCH * 10)
+    assert bucket.ranges
+    bucket.ranges.clear()
+    assert [part.data for part in reader.read_parts(wanted)] == [BATCH * 10]
+    assert bucket.ranges == []
+    reader.close()
+
+
+def test_what_is_read_may_be_changed_and_others_do_not_see_it(bucket: Counted, cache: BlockCache) -> None:
+    for reader in (ExtentReader(bucket), ExtentReader(bucket, cache)):
+        for _ in range(2):
+            for _, data in reader.read_all([extent("a", 0, 2), extent("a", 2, 1)]):
+                assert data[: len(BATCH)] == BATCH
+                data[0] ^= 1
+        reader.close()
+
+
+def test_headers_get_the_offsets_that_batches_would() -> None:
+    data = bytearray(b"".join(encode([b"value"] * count) for count in (1, 3, 2)))
+    rows = rows_of(memoryview(data))
+    place_rows(rows, 1000, 7)
+    placed(data, 1000, 7)
+    assert rows.tolist() == rows_of(memoryview(data)).tolist()
+    assert rows[:, (BASE, LAST)].tolist() == [[1000, 1000], [1001, 1003], [1004, 1005]]
+
+
+def test_what_is_damaged_in_the_bucket_is_an_error_and_is_not_kept(
+    bucket: Counted, cache: BlockCache, tmp_path: Path
+) -> None:
+    bucket.put("a", BATCH + BATCH[:-1] + b"?")
+    reader = ExtentReader(bucket, cache)
+    assert reader.read(extent("a", 0, 1)) == BATCH
+    for _ in range(2):
+        with pytest.raises(CorruptBatch, match="checksum"):
+            reader.read(extent("a", 0, 2))
+    assert len(files(tmp_path)) == 1
+
+
+def test_reading_is_ahead_by_a_bounded_number_of_requests(bucket: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sawlog.objects.reading.REQUEST_BYTES", SIZE)
+    monkeypatch.setattr("sawlog.objects.reading._AHEAD", 3)
+    reader = ExtentReader(bucket)
+    found = reader.read_all([extent("a", number, 1) for number in range(10)])
+    next(found)
+    ending = time.monotonic() + 60
+    while len(bucket.ranges) < 3:
+        assert time.monotonic() < ending
+    assert len(bucket.ranges) == 3
+    assert len(list(found)) == 9
+    assert len(bucket.ranges) == 10
+    reader.close()
+
+
+def test_a_store_reads_a_second_time_from_the_disk(moto: servers.Server, tmp_path: Path) -> None:
+    url = moto.new_url()
+    options = {**moto.options, "cache_path": str(tmp_path / "cache"), "cache_bytes": "100000000"}
+    with ObjectStore.open(url, options=options, upkeep_interval_s=None) as store:
+        topic = store.create_topic("orders")
+        for number in range(20):
+            topic.partition(0).append_batches(encode([b"%d" % number]))
+        assert [record.value for record in topic.scan()] == [b"%d" % number for number in range(20)]
+        assert len(files(tmp_path / "cache")) == 20
+        for file in files(tmp_path / "cache")[:10]:
+            file.write_bytes(b"damaged")
+        assert [record.value for record in topic.scan()] == [b"%d" % number for number in range(20)]
+    with ObjectStore.open(url, options=moto.options, upkeep_interval_s=None, cache_bytes=0) as store:
+        assert [record.value for record in store.topic("orders").scan()] == [b"%d" % number for number in range(20)]
+    with pytest.raises(InvalidConfig, match="cache_bytes"):
+        ObjectStore.open(url, options={**moto.options, "cache_bytes": "much"})
+
+
+# --- commits of many partitions
+
+
+def committed(bucket: Bucket) -> list[Extent]:
+    """A commit with batches of some partitions, and where they are."""
+    data = Commit(Nonce("w", 1), 0, "", (), 0, BATCH * 10).encode()
+    bucket.put("commits/0", data)
+    return [Extent(0, 1, "commits/0", len(data) - SIZE * number, SIZE, -1) for number in range(10, 0, -1)]
+
+
+def test_a_commit_of_many_partitions_is_two_requests(bucket: Counted) -> None:
+    """Each partition has its own few bytes of it."""
+    wanted = committed(bucket)
+    reader = ExtentReader(bucket)
+    assert [bytes(reader.read(each)) for each in wanted[:2]] == [BATCH] * 2
+    bucket.delete("commits/0")
+    assert [bytes(reader.read(each)) for each in wanted] == [BATCH] * 10
+    assert len(bucket.ranges) == 1
+
+
+def test_a_commit_that_was_folded_is_read_from_memory(bucket: Counted) -> None:
+    wanted, recent = committed(bucket), Recent()
+    found = bucket.get("commits/0")
+    assert found is not None
+    recent.add("commits/0", found)
+    assert b"".join(data for _, data in ExtentReader(bucket, recent=recent).read_all(wanted)) == BATCH * 10
+    assert bucket.ranges == []
+
+
+@pytest.mark.parametrize("damage", ["a bit", "the end", "a tombstone", "all"])
+def test_a_commit_that_is_damaged_is_not_kept_in_memory(bucket: Counted, damage: str) -> None:
+    """What is in memory is served without looking at its checksums again."""
+    wanted, recent = committed(bucket), Recent()
+    reader = ExtentReader(bucket, recent=recent)
+    assert reader.read(wanted[0]) == BATCH
+    data = bytearray(bucket.get("commits/0") or b"")
+    data[-1] ^= 1
+    made = {"a bit": bytes(data), "the end": bytes(data[:-1]), "a tombstone": Tombstone(Nonce("w", 1)).encode()}
+    if damage == "all":
+        bucket.delete("commits/0")
+    else:
+        bucket.put("commits/0", made[damage])
+    with pytest.raises((CorruptBatch, StorageError)):
+        reader.read(wanted[-1])
+    assert not recent.has("commits/0")

@@ -1,0 +1,127 @@
+"""A queue on object storage delivers each message to one worker, and again until it is acknowledged."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from sawlog.errors import GroupActive
+from sawlog.objects.queueing import ObjectBooks, ObjectCrew, pages_of
+from sawlog.objects.store import ObjectStore
+from sawlog.topics.groups.offsets import Committed
+from sawlog.topics.queues.host import TurnLost
+from sawlog.topics.queues.terms import Terms
+
+
+@pytest.fixture
+def store() -> Iterator[ObjectStore]:
+    with ObjectStore.open(f"memory://{uuid.uuid4().hex}", upkeep_interval_s=None) as store:
+        yield store
+
+
+def _wait(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
+
+
+def test_what_is_acknowledged_is_not_delivered_again(store: ObjectStore) -> None:
+    store.create_topic("jobs", 2).append_many([(b"%d" % number, b"%d" % number) for number in range(10)])
+    with store.queue("jobs", "workers") as queue:
+        taken = queue.receive(4, 5.0)
+        for message in taken:
+            queue.ack(message)
+    with store.queue("jobs", "workers") as queue:
+        rest = queue.receive(10, 5.0)
+        assert {message.value for message in taken} | {message.value for message in rest} == {
+            b"%d" % n for n in range(10)
+        }
+        assert len(rest) == 6
+        for message in rest:
+            queue.ack(message)
+    assert sum(row.lag for row in store.groups.describe("workers").rows) == 0
+
+
+def test_workers_that_opened_the_store_themselves_share_the_messages(store: ObjectStore) -> None:
+    store.create_topic("jobs").append_many([b"%d" % number for number in range(60)])
+    done: list[bytes] = []
+
+    def work() -> None:
+        with (
+            ObjectStore.open(store.path, upkeep_interval_s=None) as mine,
+            mine.queue("jobs", "workers", prefetch=5) as queue,
+        ):
+            for message in queue.drain():
+                done.append(message.value or b"")
+                queue.ack(message)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(done, key=int) == [b"%d" % number for number in range(60)]
+
+
+def test_of_two_exchanges_at_the_same_moment_one_is_lost(store: ObjectStore) -> None:
+    topic = store.create_topic("jobs")
+    topic.append(b"a")
+    wanted = Terms.checked(
+        "jobs",
+        "workers",
+        visibility_s=30.0,
+        max_deliveries=5,
+        dead_letters=None,
+        start="earliest",
+        prefetch=10,
+        worker=None,
+    )
+    crew = ObjectCrew(store._core, wanted)
+    worker = crew.join()
+    books = ObjectBooks(store._core, crew)
+    with books.turn() as first, books.turn() as second:
+        assert first.pages("workers") == second.pages("workers") == {}
+        made = {("jobs", 0): Committed.by_member(worker, topic.id, 1, 0)}
+        first.write_all([("workers", made)], pages={"workers": {("jobs", 0): {0: b"page"}}})
+        with pytest.raises(TurnLost):
+            second.write_all([("workers", made)], pages={"workers": {("jobs", 0): {0: b"other"}}})
+    assert pages_of(store._core._journal.state, "workers") == {("jobs", 0): {0: b"page"}}
+
+
+def test_a_message_that_is_not_answered_comes_again_and_then_is_dead(store: ObjectStore) -> None:
+    store.create_topic("jobs").append(b"poison")
+    with store.queue("jobs", "workers", visibility_s=0.1, max_deliveries=2) as queue:
+        assert queue.receive(1, 5.0)[0].deliveries == 1
+        again: list[int] = []
+        _wait(lambda: bool(again.extend(message.deliveries for message in queue.receive(1, 0.2)) or again))
+        assert again == [2]
+        _wait(lambda: queue.receive(1, 0.2) == [] and "jobs-dead" in store)
+        _wait(lambda: len(store.topic("jobs-dead").partition(0)) == 1)
+    assert [record.value for record in store.topic("jobs-dead").scan()] == [b"poison"]
+
+
+def test_a_group_has_workers_or_consumers(store: ObjectStore) -> None:
+    store.create_topic("jobs").append(b"a")
+    with store.queue("jobs", "workers"):
+        with pytest.raises(GroupActive):
+            store.consumer("workers", ["jobs"])
+        with pytest.raises(GroupActive):
+            store.groups.commit("workers", {("jobs", 0): 1})
+    with store.consumer("readers", ["jobs"]), pytest.raises(GroupActive):
+        store.queue("jobs", "readers")
+
+
+def test_a_group_that_is_moved_forgets_what_its_queue_knew(store: ObjectStore) -> None:
+    store.create_topic("jobs").append_many([b"a", b"b"])
+    with store.queue("jobs", "workers") as queue:
+        first, second = queue.receive(2, 5.0)
+        queue.ack(second)
+        queue.release(first)
+    store.groups.seek("workers", {("jobs", 0): "earliest"})
+    with store.queue("jobs", "workers") as queue:
+        assert [message.value for message in queue.receive(2, 5.0)] == [b"a", b"b"]

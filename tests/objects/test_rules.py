@@ -1,0 +1,691 @@
+"""The rules of ADR 25, one by one: what a process does when it was stopped, interrupted, not answered, or lied to."""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from sawlog.batch.build import encode
+from sawlog.errors import AmbiguousAppend, CorruptData, InvalidConfig, LogClosed, SawlogError
+from sawlog.objects import checkpoints
+from sawlog.objects.bucket import Bucket, Unanswered
+from sawlog.objects.checkpoints import commit_key
+from sawlog.objects.collect import Collector
+from sawlog.objects.commit import TOMBSTONE_BYTES, Commit, Nonce, Tombstone, UpgradeRequired, canonical, is_tombstone
+from sawlog.objects.committer import Committer
+from sawlog.objects.core import Core
+from sawlog.objects.entries import Entries
+from sawlog.objects.journal import Journal, UnknownOutcome
+from sawlog.objects.pieces import append_action, describe
+from sawlog.objects.state import INLINE, State
+from sawlog.objects.store import ObjectStore
+from sawlog.objects.terms import Terms
+from sawlog.topics.transactions.staging import Part
+
+from .simulated import SimulatedBucket, SimulatedClocks, World
+
+TERMS = Terms(belief_s=10, grace_s=60, readers_s=5, checkpoint_every=4)
+TOPIC = {"do": "create topic", "name": "t", "id": "t1", "partitions": 1, "settings": {}}
+
+
+@pytest.fixture
+def world() -> World:
+    return World(0)
+
+
+def journal(world: World) -> Journal:
+    return Journal(SimulatedBucket(world), TERMS, clocks=SimulatedClocks(world))
+
+
+def opened(world: World) -> ObjectStore:
+    clocks = SimulatedClocks(world)
+    return ObjectStore.open(SimulatedBucket(world), terms=TERMS, upkeep_interval_s=None, clocks=clocks)
+
+
+def appended(value: bytes, **more: object) -> tuple[dict[str, Any], bytes]:
+    data = encode([value])
+    return {**append_action("t1", 0, INLINE, describe(memoryview(data)), None), **more}, data
+
+
+def append(to: Journal, value: bytes, **more: object) -> Any:
+    action, data = appended(value, **more)
+    (outcome,) = to.commit([[action]], data)
+    return outcome
+
+
+_Act = Callable[[Callable[..., Any], tuple[Any, ...]], Any]
+
+
+class Answers:
+    """A bucket whose next requests of one kind do something else first, or instead."""
+
+    def __init__(
+        self, bucket: Bucket, method: str, *acts: Callable[[Callable[..., Any], tuple[Any, ...]], Any]
+    ) -> None:
+        self._real: Callable[..., Any] = getattr(bucket, method)
+        self._acts = list(acts)
+        setattr(bucket, method, self)
+
+    def __call__(self, *given: Any) -> Any:
+        return self._acts.pop(0)(self._real, given) if self._acts else self._real(*given)
+
+
+def lost(real: Callable[..., Any], given: tuple[Any, ...]) -> Any:
+    raise Unanswered(5, "lost")
+
+
+def applied(real: Callable[..., Any], given: tuple[Any, ...]) -> Any:
+    real(*given)
+    raise Unanswered(5, "applied, but not answered")
+
+
+NOTHING = {"do": "forget names", "names": []}
+
+
+def collect_for_long(world: World, store: ObjectStore) -> None:
+    """Commit and collect until the numbers of now are long deleted, unless they have batches."""
+    collector = Collector(store._core, workers=1)
+    for _ in range(12):
+        for _ in range(5):
+            store._core.commit([NOTHING])
+        world.now_s += TERMS.grace_s / 2
+        collector.run()
+
+
+# --- R1: belief
+
+
+def test_a_writer_that_sleeps_while_its_number_is_collected_does_not_believe_its_create(world: World) -> None:
+    sleeper, store = journal(world), opened(world)
+    sleeper.commit([[TOPIC]])
+    created = []
+
+    def sleep(real: Callable[..., Any], given: tuple[Any, ...]) -> Any:
+        collect_for_long(world, store)
+        created.append(real(*given))
+        return created[-1]
+
+    Answers(sleeper._bucket, "create", sleep)
+    assert append(sleeper, b"once") == {"ok": [[0, 1]]}
+    assert created == [True]  # the server said so
+    assert [each.value for each in opened(world).topic("t").scan()] == [b"once"]
+    collect_for_long(world, store)
+    stray = [key for key in world.objects if key.startswith("commits/") and key < commit_key(30)]
+    assert not stray  # and the number that it has created again is free again
+
+
+def test_a_writer_that_sleeps_before_the_answer_finds_what_became_of_its_commit(world: World) -> None:
+    sleeper, store = journal(world), opened(world)
+    sleeper.commit([[TOPIC]])
+
+    def sleep(real: Callable[..., Any], given: tuple[Any, ...]) -> Any:
+        made = real(*given)
+        collect_for_long(world, store)
+        return made
+
+    Answers(sleeper._bucket, "create", sleep)
+    assert sleeper.commit([[{"do": "change document", "name": "d", "version": 0, "fields": {}}]])[0] in (
+        {"ok": [1]},  # it was there once
+        {"no": ["Expired", mock.ANY]},  # or its outcome was forgotten
+    )
+    fresh = journal(world)
+    fresh.refresh()
+    assert fresh.state.document("d")[0] == 1
+
+
+def test_a_reader_that_sleeps_does_not_take_a_collected_number_for_the_end(world: World) -> None:
+    reader, store = journal(world), opened(world)
+    reader.commit([[TOPIC]])
+    at = reader.state.number
+    store._core.commit([NOTHING])
+    append(journal(world), b"a")
+    collect_for_long(world, store)
+    assert commit_key(at) not in world.objects
+    reader.refresh()
+    assert reader.state.number == store._core.look(lambda state: state.number, fresh=True)
+    assert reader.state.ends("t1", 0) == (0, 1)
+
+
+def test_a_reader_that_sleeps_before_the_answer_does_not_take_it_for_the_end(world: World) -> None:
+    reader, store = journal(world), opened(world)
+    reader.commit([[TOPIC]])
+    store._core.commit([NOTHING])
+
+    def sleep(real: Callable[..., Any], given: tuple[Any, ...]) -> Any:
+        collect_for_long(world, store)
+        return real(*given)
+
+    Answers(reader._bucket, "get", sleep)
+    reader.refresh()
+    assert reader.state.number == store._core.look(lambda state: state.number, fresh=True)
+
+
+def test_a_clock_that_stood_still_is_outvoted_by_the_other(world: World) -> None:
+    class Still(SimulatedClocks):
+        def now_s(self) -> tuple[float, float]:
+            return 5.0, world.now_s
+
+    sleeper = Journal(SimulatedBucket(world), TERMS, clocks=Still(world))
+    sleeper.refresh()
+    assert sleeper._is_believed()
+    world.now_s += TERMS.belief_s + 1
+    assert not sleeper._is_believed()
+
+
+# --- R2: collection
+
+
+def test_numbers_are_deleted_only_long_after_a_checkpoint_was_confirmed_not_after_it_was_made(world: World) -> None:
+    """A checkpoint may lie unconfirmed for a week. Whoever began just before it was confirmed relies on what is behind
+    it."""
+    store = opened(world)
+    store.create_topic("t")
+    for _ in range(6):
+        store._core.commit([NOTHING])
+    store._core.checkpoint()
+    collector = Collector(store._core, workers=1)
+    collector.run()
+    world.now_s += 10 * TERMS.grace_s
+    collector.run()
+    late = journal(world)
+    late.refresh()
+    late_at = late.state.number - 2  # as if it had just begun, and had these two to read
+    for _ in range(6):
+        store._core.commit([NOTHING])
+    store._core.checkpoint()
+    store._core.commit([NOTHING])
+    for _ in range(3):
+        collector.run()
+    assert commit_key(late_at) in world.objects
+    world.now_s += TERMS.grace_s / 2
+    collector.run()
+    assert commit_key(late_at) in world.objects
+    world.now_s += TERMS.grace_s
+    collector.run()
+    assert commit_key(late_at) not in world.objects
+
+
+def test_a_large_commit_becomes_a_tombstone_when_its_batches_are_consolidated_and_not_before(world: World) -> None:
+    store = opened(world)
+    topic = store.create_topic("t")
+    first = store._core.known()
+    topic.append(b"x" * 10_000)
+    collector = Collector(store._core, workers=1)
+    for _ in range(20):
+        store._core.commit([NOTHING])
+        world.now_s += TERMS.grace_s
+        collector.run()
+    assert len(world.objects[commit_key(first)][0]) > 10_000  # its batches are the only ones
+    store.upkeep()
+    world.now_s += TERMS.readers_s - 1
+    collector.run()
+    assert commit_key(first) in world.objects  # somebody may be reading
+    world.now_s += TERMS.readers_s
+    collector.run()
+    left = world.objects.get(commit_key(first))
+    assert left is None or is_tombstone(left[0])
+    assert [each.value for each in topic.scan()] == [b"x" * 10_000]
+
+
+def test_tombstones_are_small_and_commits_are_not() -> None:
+    nonce = Nonce(uuid.uuid4().hex, 2**62)
+    assert len(Tombstone(nonce).encode()) <= TOMBSTONE_BYTES
+    assert len(Commit(Nonce(uuid.uuid4().hex, 0), 0, "0" * 64, ()).encode()) > TOMBSTONE_BYTES
+
+
+def test_the_last_two_confirmed_checkpoints_stay_and_so_do_the_commits_since(world: World) -> None:
+    store = opened(world)
+    for _ in range(40):
+        store._core.commit([NOTHING])
+    collector = Collector(store._core, workers=1)
+    for _ in range(6):
+        world.now_s += TERMS.grace_s
+        collector.run()
+    listed = checkpoints.listed(SimulatedBucket(world))
+    confirmed = [each for each in listed if checkpoints.is_confirmed(SimulatedBucket(world), each)]
+    assert len(confirmed) == 2
+    numbers = sorted(int(key.removeprefix("commits/")) for key in world.objects if key.startswith("commits/"))
+    assert numbers == list(range(confirmed[1].number, 40))
+    del world.objects[confirmed[0].key]  # whatever happens to the newest, the one before it does
+    assert opened(world)._core.known() == 40
+
+
+# --- R4, R5: nonces
+
+
+@pytest.mark.parametrize("acts", [(lost,), (applied,), (lost, applied), (applied, lost), (lost,) * 5])
+def test_a_create_without_an_answer_is_applied_once(world: World, acts: tuple[Any, ...]) -> None:
+    writer = journal(world)
+    writer.commit([[TOPIC]])
+    Answers(writer._bucket, "create", *acts)
+    assert append(writer, b"a") == {"ok": [[0, 1]]}
+    assert append(journal(world), b"b") == {"ok": [[1, 2]]}
+
+
+def test_after_an_unknown_outcome_the_next_commit_is_safe_wherever_the_first_one_lands(world: World) -> None:
+    writer = journal(world)
+    writer.commit([[TOPIC]])
+    late: list[tuple[Any, ...]] = []
+
+    def delayed(real: Callable[..., Any], given: tuple[Any, ...]) -> Any:
+        late.append(given)
+        raise Unanswered(5, "on its way")
+
+    Answers(writer._bucket, "create", *[delayed] * 8)
+    with pytest.raises(UnknownOutcome) as raised:
+        append(writer, b"a")
+    assert isinstance(raised.value, AmbiguousAppend)
+    assert world.create(*late[0], "late")
+    assert append(writer, b"b") == {"ok": [[1, 2]]}
+    assert not world.create(*late[1], "late")
+    fresh = journal(world)
+    fresh.refresh()
+    assert fresh.state.ends("t1", 0) == (0, 2)
+
+
+def test_a_commit_that_is_repeated_has_its_first_outcome_also_if_that_was_a_rejection() -> None:
+    state = State()
+    action, data = appended(b"a", expect=7)
+    apply(state, Nonce("w", 1), TOPIC)
+    repeated = Commit(Nonce("w", 2), 1, state.digest, ((action,),), 0, data)
+    first = state.apply(repeated, commit_key(1), 0)
+    assert first[0]["no"][0] == "OffsetMismatch"
+    for _ in range(7):
+        fresh, more = appended(b"b")
+        state.apply(Commit(Nonce("v", state.number), 0, "", ((fresh,),), 0, more), commit_key(state.number), 0)
+    again = state.apply(repeated, commit_key(state.number), 0)
+    assert again[0]["no"][0] == "OffsetMismatch"
+    assert state.ends("t1", 0) == (0, 7)
+
+
+def apply(state: State, nonce: Nonce, *actions: dict[str, Any], known: int | None = None) -> Any:
+    made = Commit(nonce, state.number if known is None else known, state.digest, (actions,))
+    return state.apply(made, commit_key(state.number), 0)[0]
+
+
+def test_what_was_begun_below_the_floor_and_forgotten_is_called_unknown_not_rejected() -> None:
+    state = State()
+    apply(state, Nonce("w", 1), TOPIC)
+    apply(state, Nonce("v", 1), {"do": "raise floor", "number": 1})
+    assert apply(state, Nonce("w", 1), TOPIC, known=0)["no"][0] == "Expired"
+    assert "ok" in apply(state, Nonce("w", 2), NOTHING)
+
+
+def test_a_writer_that_was_idle_while_the_floor_rose_is_not_told_that_it_is_too_late(world: World) -> None:
+    idle, busy = journal(world), journal(world)
+    idle.commit([[TOPIC]])
+    for _ in range(3):
+        busy.commit([[NOTHING]])
+    busy.commit([[{"do": "raise floor", "number": busy.state.number}]])
+    assert append(idle, b"a") == {"ok": [[0, 1]]}
+
+
+# --- R6: the floor
+
+
+def test_an_upload_below_the_floor_cannot_be_committed_any_more(world: World) -> None:
+    store = opened(world)
+    topic = store.create_topic("t")
+    with mock.patch("sawlog.objects.partition.INLINE_BATCH_BYTES", 0):
+        action, _ = topic.partition(0).action(encode([b"late"]))
+    collector = Collector(store._core, workers=1)
+    for _ in range(4):
+        store._core.commit([NOTHING])
+        world.now_s += TERMS.grace_s
+        collector.run()
+    with pytest.raises(AmbiguousAppend, match="upload it again"):
+        store._core.commit([action])
+    world.now_s += TERMS.readers_s
+    collector.run()
+    assert not [key for key in world.objects if key.startswith("staged/")]
+
+
+def test_an_upload_that_nobody_commits_goes_also_when_nothing_else_happens(world: World) -> None:
+    store = opened(world)
+    store.create_topic("t")
+    store._core.upload(b"orphan")
+    collector = Collector(store._core, workers=1)
+    before = store._core.known()
+    for _ in range(8):
+        world.now_s += TERMS.grace_s
+        collector.run()
+    assert not [key for key in world.objects if key.startswith(("staged/", "garbage/"))]
+    assert store._core.known() <= before + 3  # and it costs few commits
+
+
+def test_a_floor_above_all_commits_is_refused() -> None:
+    state = State()
+    assert apply(state, Nonce("w", 1), {"do": "raise floor", "number": 5})["no"][0] == "InvalidConfig"
+
+
+def test_a_job_that_is_given_up_keeps_what_was_published_and_loses_the_rest(world: World) -> None:
+    store = opened(world)
+    topic = store.create_topic("t")
+    parts = []
+    for value in (b"a", b"b"):
+        task = store.staging.task("job")
+        piece = task.write(encode([value]))
+        task.sync()
+        parts.append(Part("t", topic.id, 0, 1, (piece,)))
+    store.staging.publish("job", parts[:1])
+    store.staging.discard("job")
+    assert [each.value for each in topic.scan()] == [b"a"]
+    assert len([key for key in world.objects if key.startswith("staged/")]) == 1
+    (piece,) = parts[1].pieces  # what a driver that was stopped commits now
+    late = append_action(topic.id, 0, piece.file, describe(memoryview(encode([b"b"]))), None)
+    with pytest.raises(AmbiguousAppend, match="given up"):
+        store._core.commit([late])
+    with pytest.raises(SawlogError):
+        store.staging.publish("job", parts[1:])
+
+
+# --- R7: digests
+
+
+def test_a_checkpoint_is_not_used_before_the_next_commit_has_its_digest(world: World) -> None:
+    store = opened(world)
+    store.create_topic("t")
+    number, digest = store._core.look(lambda state: (state.number, state.digest))
+    wrong = State(Entries([("named/x", 7)]), number)
+    checkpoints.stored(SimulatedBucket(world), wrong)
+    assert opened(world)._core.look(lambda state: state.digest) == digest
+    store._core.commit([NOTHING])
+    with pytest.raises(CorruptData, match="is not the state before"):
+        opened(world)
+    with pytest.raises(CorruptData, match="is not the state before"):
+        Collector(store._core, workers=1).run()
+
+
+def test_a_digest_that_does_not_match_stops_a_process_for_good(world: World) -> None:
+    one, other = journal(world), journal(world)
+    one.commit([[TOPIC]])
+    other.refresh()
+    one.state.entries.put("named/x", 7)
+    one.commit([[NOTHING]])
+    for call in (other.refresh, other.refresh, lambda: other.commit([[NOTHING]]), other.checkpoint):
+        with pytest.raises(CorruptData, match="none may go on"):
+            call()
+
+
+def test_a_store_that_lost_its_checkpoints_is_not_taken_for_an_empty_one(world: World) -> None:
+    store = opened(world)
+    store.create_topic("t")
+    collect_for_long(world, store)
+    for key in list(world.objects):
+        if key.startswith("checkpoints/"):
+            del world.objects[key]
+    with pytest.raises(CorruptData, match="no checkpoint is confirmed"):
+        opened(world)
+
+
+def test_texts_of_rejections_are_not_part_of_the_state() -> None:
+    one, other = State(), State()
+    apply(one, Nonce("w", 1), {"do": "delete topic", "name": "t"})
+    with mock.patch.object(State, "_topic_of", side_effect=_rejected("in other words")):
+        apply(other, Nonce("w", 1), {"do": "delete topic", "name": "t"})
+    assert one.digest == other.digest
+
+
+def _rejected(text: str) -> Exception:
+    from sawlog.objects.state import Rejected
+
+    return Rejected("TopicNotFound", text)
+
+
+# --- R8: versions
+
+
+@pytest.mark.parametrize(
+    "action", [{"do": "something new"}, {**NOTHING, "but": "not all"}, {"without": "a name"}], ids=str
+)
+def test_what_is_not_known_stops_a_process_for_good(world: World, action: dict[str, Any]) -> None:
+    old = journal(world)
+    old.commit([[TOPIC]])
+    world.create(commit_key(1), Commit(Nonce("new", 1), 1, old.state.digest, ((action,),)).encode(), "new")
+    for call in (old.refresh, lambda: old.commit([[NOTHING]]), old.checkpoint):
+        with pytest.raises(UpgradeRequired):
+            call()
+    assert len(world.history) == 2
+
+
+def test_a_checkpoint_of_a_newer_version_is_not_used(world: World) -> None:
+    newer = State(Entries([("fork/a", 1)]), 1)
+    checkpoints.stored(SimulatedBucket(world), newer)
+    made = Commit(Nonce("new", 1), 1, newer.digest, ((NOTHING,),))
+    world.create(commit_key(1), made.encode(), "new")
+    with pytest.raises(UpgradeRequired):
+        journal(world).refresh()
+
+
+def test_a_commit_with_a_field_that_is_not_known_stops_a_process() -> None:
+    from sawlog.objects.commit import COMMIT, sealed
+
+    text = canonical({"nonce": ["w", 1], "known": 0, "digest": "", "time_ms": 0, "requests": [], "more": 1})
+    with pytest.raises(UpgradeRequired):
+        Commit.decode(sealed(COMMIT, text), "commits/0")
+
+
+# --- one bad request
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        {"do": "append", "topic": "t1", "partition": 0, "key": "not an upload", "extents": [[0, 1, 1, 0]]},
+        {"do": "append", "topic": "t1", "partition": 0, "key": "staged/x-y", "extents": [[0, 1, 1, 0]]},
+        {"do": "append", "topic": "t1", "partition": 0, "key": "", "extents": [["0", 1, 1, 0]]},
+        {"do": "append", "topic": "t1", "partition": 0, "key": "", "extents": [[0, 1, -1, 0]]},
+        {"do": "append", "topic": "t1"},
+        {"do": "move start", "topic": "t1", "partition": 0, "offset": "x"},
+    ],
+    ids=str,
+)
+def test_a_request_that_makes_no_sense_is_rejected_and_changes_nothing(action: dict[str, Any]) -> None:
+    state = State()
+    apply(state, Nonce("w", 1), TOPIC)
+    before = {name: value for name, value in state.entries if not name.startswith("nonce/")}
+    extra, _ = appended(b"undone")
+    assert apply(state, Nonce("w", 2), extra, action)["no"][0] == "InvalidConfig"
+    assert {name: value for name, value in state.entries if not name.startswith("nonce/")} == before
+    assert "ok" in apply(state, Nonce("w", 3), extra)
+
+
+# --- interruptions, threads, forks
+
+
+def test_a_fold_that_is_interrupted_leaves_no_half_of_it(world: World) -> None:
+    one, other = journal(world), journal(world)
+    one.commit([[TOPIC]])
+    append(one, b"a")
+    request = State._request
+
+    def interrupted(self: State, *given: Any) -> Any:
+        request(self, *given)
+        raise KeyboardInterrupt
+
+    with mock.patch.object(State, "_request", interrupted), pytest.raises(KeyboardInterrupt):
+        other.refresh()
+    assert append(other, b"b") == {"ok": [[1, 2]]}
+    one.refresh()
+    assert one.state.digest == other.state.digest
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_committer_whose_thread_died_starts_another() -> None:
+    with ObjectStore.open(f"memory://{uuid.uuid4().hex}", upkeep_interval_s=None) as store:
+        topic = store.create_topic("t")
+
+        def dies(*given: object) -> None:
+            raise SystemExit
+
+        with mock.patch.object(Journal, "commit", dies), pytest.raises(SystemExit):
+            topic.append(b"a")
+        store._core._committer._thread.join(60)  # type: ignore[union-attr]
+        assert topic.append(b"b") == (0, 0)
+
+
+def test_a_caller_that_gave_up_does_not_end_the_committer() -> None:
+    with ObjectStore.open(f"memory://{uuid.uuid4().hex}", upkeep_interval_s=None) as store:
+        topic = store.create_topic("t")
+        with store._core._lock:
+            running = store._core.submit([NOTHING])
+            waiting: list[Future[Any]] = [store._core.submit([NOTHING]) for _ in range(3)]
+            assert any(each.cancel() for each in waiting)
+        running.result(10)
+        assert topic.append(b"a") == (0, 0)
+
+
+def test_closing_commits_what_waits_and_refuses_the_rest() -> None:
+    url = f"memory://{uuid.uuid4().hex}"
+    store = ObjectStore.open(url, upkeep_interval_s=None)
+    topic = store.create_topic("t")
+    with store._core._lock:
+        waiting = [topic.partition(0).submit(encode([b"%d" % n])) for n in range(5)]
+        closing = threading.Thread(target=store.close)
+        closing.start()
+    closing.join(60)
+    assert all("ok" in each.result(0) for each in waiting)
+    with pytest.raises(LogClosed):
+        topic.append(b"late")
+    with ObjectStore.open(url, "r") as again:
+        assert len(list(again.topic("t").scan())) == 5
+
+
+def test_what_cannot_be_stored_fails_alone() -> None:
+    with ObjectStore.open(f"memory://{uuid.uuid4().hex}", upkeep_interval_s=None) as store:
+        with pytest.raises(TypeError):
+            store._core.submit([{"do": "forget names", "names": [b"bytes"]}])
+        store._core.commit([NOTHING])
+
+
+def test_closing_in_the_committers_own_thread_does_not_wait_for_itself(world: World) -> None:
+    core = Core(SimulatedBucket(world), "w", TERMS, clocks=SimulatedClocks(world))
+    done = threading.Event()
+
+    def close(future: Future[Any]) -> None:
+        core.close()
+        done.set()
+
+    with core._lock:
+        core.submit([NOTHING]).add_done_callback(close)
+    assert done.wait(60)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_forked_child_is_told_to_open_its_own() -> None:
+    store = ObjectStore.open(f"memory://{uuid.uuid4().hex}", upkeep_interval_s=None)
+    topic = store.create_topic("t")
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            topic.append(b"a")
+        except LogClosed:
+            store.close()
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(pid, 0)
+    assert status == 0
+    assert topic.append(b"b") == (0, 0)
+    store.close()
+
+
+# --- terms
+
+
+def test_all_processes_of_a_store_have_the_terms_with_which_it_was_created(world: World) -> None:
+    opened(world)
+    other = ObjectStore.open(SimulatedBucket(world), terms=Terms(), clocks=SimulatedClocks(world))
+    assert other._core.terms == TERMS
+    with pytest.raises(InvalidConfig):
+        Terms(belief_s=10, grace_s=15)
+
+
+def test_a_committer_is_the_only_one(world: World) -> None:
+    """Its lock is the journal's: nobody reads the state while it changes."""
+    core = Core(SimulatedBucket(world), "w", TERMS)
+    assert isinstance(core._committer, Committer)
+    assert core._committer._lock is core._lock
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses() -> Iterator[None]:
+    with mock.patch("sawlog.objects.clocks.Clocks.pause"):
+        yield
+
+
+# --- copies
+
+
+def folded(world: World, *requests: list[dict[str, Any]]) -> tuple[Journal, list[Any]]:
+    made = journal(world)
+    made.commit([[TOPIC]])
+    return made, [made.commit([request])[0] for request in requests]
+
+
+def test_a_copy_begins_where_its_original_does_and_nowhere_else(world: World) -> None:
+    advance = {"do": "advance", "topic": "t1", "partition": 0}
+    made, (first, back, wrong) = folded(
+        world, [{**advance, "offset": 100}], [{**advance, "offset": 99}], [{**advance, "offset": True}]
+    )
+    assert (first, back["no"][0], wrong["no"][0]) == ({"ok": [None]}, "InvalidConfig", "InvalidConfig")
+    assert made.state.ends("t1", 0) == (100, 100)
+    assert append(made, b"x") == {"ok": [[100, 101]]}
+    (late,) = made.commit([[{**advance, "offset": 200}]])
+    assert late["no"][0] == "Changed", "there is a record"
+    (missing,) = made.commit([[{**advance, "topic": "t2", "offset": 1}]])
+    assert missing["no"][0] == "TopicNotFound"
+    assert journal_of(world).state.digest == made.state.digest
+
+
+def journal_of(world: World) -> Journal:
+    again = journal(world)
+    again.refresh()
+    return again
+
+
+def test_leader_epochs_of_a_copy_grow_and_belong_to_what_is_placed_in_them(world: World) -> None:
+    begin = {"do": "begin epoch", "topic": "t1", "partition": 0}
+    made, _ = folded(world)
+    append(made, b"a")
+    for epoch, expected in ((3, "ok"), (3, "no"), (2, "no"), (-1, "no"), (True, "no"), (2**31, "no")):
+        (outcome,) = made.commit([[{**begin, "epoch": epoch}]])
+        if expected == "ok":
+            append(made, b"b")
+        assert expected in outcome
+    made.commit([[{**begin, "epoch": 5}]])
+    made.commit([[{**begin, "epoch": 7}]])
+    append(made, b"c")
+    assert made.state.epochs("t1", 0) == [(3, 1), (7, 2)], "epoch 5 has no record"
+    assert [each.leader_epoch for each in made.state.extents("t1", 0, 0)] == [0, 3, 7]
+    made.commit([[{"do": "delete topic", "name": "t", "id": "t1"}]])
+    assert not made.state.entries.names("epochs/")
+    assert journal_of(world).state.digest == made.state.digest
+
+
+def test_producers_of_a_copy_are_remembered_and_not_checked(world: World) -> None:
+    made, _ = folded(world)
+    assert append(made, b"a", producers=[[7, 0, 4, 4, 0]], copied=True) == {"ok": [[0, 1]]}
+    assert append(made, b"b", producers=[[7, 0, 9, 9, 0]], copied=True) == {"ok": [[1, 2]]}
+    assert append(made, b"b", producers=[[7, 0, 9, 9, 0]]) == {"ok": [[1, 2]]}, "whoever goes on there repeats it"
+    assert append(made, b"c", producers=[[7, 0, 10, 10, 0]]) == {"ok": [[2, 3]]}
+    assert append(made, b"d", producers=[[7, 0, 12, 12, 0]])["no"][0] == "OutOfOrderSequence"
+    assert append(made, b"e", expect=0, copied=True)["no"][0] == "OffsetMismatch"
+
+
+def test_a_request_can_depend_on_a_document(world: World) -> None:
+    change = {"do": "change document", "name": "d", "version": 0, "fields": {"a": 1}}
+    expect = {"do": "expect document", "name": "d"}
+    made, (ok, stale) = folded(
+        world, [{**expect, "version": 0}, change], [{**expect, "version": 0}, {**change, "version": 1}]
+    )
+    assert ("ok" in ok, stale["no"][0]) == (True, "Changed")
+    assert made.state.document("d") == (1, {"a": 1})

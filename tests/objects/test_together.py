@@ -1,0 +1,141 @@
+"""All who use a bucket at once, killed and stopped behind a network that loses requests: see `together`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .acting import Cast, Diary, Forked, last_told, told
+from .planted import BUGS
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+
+
+def _together(*options: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own: it forks, and this one has threads."""
+    command = [sys.executable, "-m", "tests.objects.together", *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+
+
+@pytest.mark.slow  # minutes of CPU; each role has a quick form: test_torture.py, test_brokers.py
+@pytest.mark.xdist_group("together")
+def test_everybody_at_once_loses_nothing() -> None:
+    done = _together("--minutes", "0.05", "--seed", "1", "--no-leftovers")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " 0 wrong" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("together")
+@pytest.mark.parametrize("server", ["moto", "seaweedfs"])
+def test_everybody_at_once_loses_nothing_for_long(server: str) -> None:
+    done = _together("--minutes", "2", "--seed", "2", "--server", server)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("together")
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_found_among_all_others(bug: str) -> None:
+    done = _together("--minutes", "5", "--seed", "3", "--bug", bug)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert " 0 wrong" not in done.stdout
+
+
+# --- the words that harnesses share; in a process of its own as well
+
+
+def _acted(folder: Path, program: str) -> str:
+    script = f"import itertools, random, sys, time\nfrom pathlib import Path\nfrom {__name__} import *\n{program}"
+    command = [sys.executable, "-c", script, str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+def count(diary: Diary, seed: int) -> None:
+    """Notes numbers for ever."""
+    number = 0
+    while True:
+        number += 1
+        diary.say(number)
+
+
+def fail(diary: Diary, seed: int) -> None:
+    """Ends by itself."""
+    raise ValueError(f"{diary.name} has had enough")
+
+
+def cast_of(folder: Path, work: object = count) -> Cast:
+    """One actor, who counts."""
+    import itertools
+    import random
+
+    made = Cast()
+    made.add(Forked("count", folder, work, random.Random(1), itertools.count(1)))  # type: ignore[arg-type]
+    return made
+
+
+def wait_for(folder: Path, name: str) -> None:
+    """Until that one was the last to note something."""
+    import time
+
+    while last_told(folder, "count") != name:
+        time.sleep(0.01)
+
+
+def test_what_was_noted_stays_when_a_process_is_killed_and_another_plays_its_role(tmp_path: Path) -> None:
+    _acted(
+        tmp_path,
+        """
+folder = Path(sys.argv[1])
+cast = cast_of(folder)
+wait_for(folder, "count-1")
+cast.kill(*cast.running())
+wait_for(folder, "count-2")
+cast.end()
+""",
+    )
+    noted = [number for (number,) in told(tmp_path, "count")]
+    again = noted.index(1, 1)
+    assert noted[:again] == list(range(1, again + 1))
+    assert noted[again:] == list(range(1, len(noted) - again + 1))
+
+
+def test_who_was_replaced_while_it_was_stopped_goes_on_beside_its_successor_and_ends(tmp_path: Path) -> None:
+    said = _acted(
+        tmp_path,
+        """
+folder = Path(sys.argv[1])
+cast = cast_of(folder)
+wait_for(folder, "count-1")
+cast.split(*cast.running(), 0.5, beside_s=0.5)
+before = (folder / "count-1.told").stat().st_size
+wait_for(folder, "count-2")
+assert (folder / "count-1.told").stat().st_size == before, "it was stopped"
+assert [each.name for each in cast.running()] == ["count-2"]
+while len(cast.running()) < 2:
+    cast.go_on()
+wait_for(folder, "count-1")
+while len(cast.running()) > 1:
+    cast.go_on()
+print(cast.running()[0].name, cast.deaths(), cast.stops, cast.splits)
+cast.end()
+""",
+    )
+    assert said.split() == ["count-2", "[]", "1", "1"]
+
+
+def test_who_has_ended_by_itself_is_named(tmp_path: Path) -> None:
+    said = _acted(
+        tmp_path,
+        """
+cast, found = cast_of(Path(sys.argv[1]), fail), []
+while not found:
+    found = cast.deaths()
+print(found[0])
+""",
+    )
+    assert said == "count-1 ended by itself: ValueError: count-1 has had enough\n"

@@ -1,0 +1,152 @@
+"""What must be true of a store, whatever was done to its processes: for what is simulated and for what is real."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sawlog.batch.kernel import Record
+from sawlog.objects import checkpoints
+from sawlog.objects.bucket import Bucket
+from sawlog.objects.checkpoints import COMMITS, commit_key
+from sawlog.objects.collect import GARBAGE
+from sawlog.objects.core import Core
+from sawlog.objects.state import SEGMENTS, STAGED, State
+from sawlog.objects.store import ObjectStore
+
+#: What the topics are for: all is kept; the last of each key; the newest bytes.
+PLAIN, KEYED, SHORT = "plain", "keyed", "short"
+PARTITIONS = {PLAIN: 2, KEYED: 1, SHORT: 1}
+
+Place = tuple[str, int]
+
+
+@dataclass
+class Told:
+    """What writers were told: where each value is."""
+
+    acked: dict[bytes, tuple[Place, int]] = field(default_factory=dict)
+
+    def note(self, place: Place, offsets: range, values: Iterable[bytes]) -> None:
+        """These values were acknowledged."""
+        for offset, value in zip(offsets, values, strict=True):
+            self.acked[value] = (place, offset)
+
+
+def value_of(writer: str, number: int, size: int) -> bytes:
+    """A value that nobody else writes, and that says who wrote it and when."""
+    return f"{writer}:{number:08}:".encode().ljust(size, b".")
+
+
+def found_in(store: ObjectStore) -> dict[Place, list[Record]]:
+    """All records, by topic and partition."""
+    return {
+        (topic, number): list(store.topic(topic).partition(number).scan())
+        for topic, count in PARTITIONS.items()
+        for number in range(count)
+    }
+
+
+def wrong_with_records(store: ObjectStore, told: Told) -> list[str]:
+    """Acknowledged records that are lost, doubled or in another order; offsets that are missing."""
+    found = found_in(store)
+    wrong: list[str] = []
+    for place, records in found.items():
+        partition = store.topic(place[0]).partition(place[1])
+        lowest, end = partition.lowest_offset, partition.visible_offset
+        offsets = [each.offset for each in records]
+        if place[0] != KEYED and offsets != list(range(lowest, end)):
+            wrong.append(f"offsets of {place} are not {lowest} to {end}: {_gaps(offsets, lowest, end)}")
+        if place[0] == PLAIN and lowest:
+            wrong.append(f"{place} starts at {lowest}")
+        wrong += _doubled(place, records)
+        wrong += _reordered(place, records)
+    wrong += _lost(store, found, told)
+    return wrong
+
+
+def _gaps(offsets: list[int], lowest: int, end: int) -> str:
+    missing = sorted(set(range(lowest, end)) - set(offsets))
+    return f"{len(missing)} missing, the first is {missing[0]}" if missing else f"{len(offsets)} records"
+
+
+def _doubled(place: Place, records: list[Record]) -> list[str]:
+    count = Counter(each.value for each in records)
+    return [f"{place}: {value!r:.40} is there {n} times" for value, n in count.items() if n > 1]
+
+
+def _reordered(place: Place, records: list[Record]) -> list[str]:
+    last: dict[bytes, int] = {}
+    wrong = []
+    for each in records:
+        writer, number, _ = (each.value or b"").split(b":", 2)
+        if last.get(writer, -1) >= int(number):
+            wrong.append(f"{place}: {each.value!r:.40} at {each.offset} comes after a later one")
+        last[writer] = int(number)
+    return wrong
+
+
+def _lost(store: ObjectStore, found: Mapping[Place, list[Record]], told: Told) -> list[str]:
+    wrong = []
+    by_offset = {place: {each.offset: each for each in records} for place, records in found.items()}
+    newest = {each.key: each.offset for each in found[KEYED, 0]}
+    lowest = store.topic(SHORT).partition(0).lowest_offset
+    for value, (place, offset) in told.acked.items():
+        record = by_offset[place].get(offset)
+        if record is not None and record.value == value:
+            continue
+        key = value.rpartition(b"key=")[2].rstrip(b".")
+        if place[0] == KEYED and record is None and newest.get(key, -1) > offset:
+            continue
+        if place[0] == SHORT and offset < lowest:
+            continue
+        wrong.append(f"{place}: {value!r:.40} was acknowledged at {offset}, where {record and record.value!r:.40} is")
+    return wrong
+
+
+def wrong_with_readers(store: ObjectStore, folder: Path) -> list[str]:
+    """Readers that have kept other bytes than there are."""
+    wrong = []
+    for number in range(PARTITIONS[PLAIN]):
+        whole, at, part = bytearray(), 0, store.topic(PLAIN).partition(number)
+        while at < part.visible_offset:
+            page = part.fetch(at)
+            whole += page.raw
+            at = page.next_offset
+        for file in folder.glob(f"read-*.{number}.seen"):
+            seen = file.read_bytes()
+            if whole[: len(seen)] != seen:
+                wrong.append(f"{file.name} has other bytes than there are")
+    return wrong
+
+
+def wrong_with_digests(one: ObjectStore, other: ObjectStore) -> list[str]:
+    """Processes that have computed different states."""
+    states = [each.core.look(lambda state: (state.number, state.digest), fresh=True) for each in (one, other)]
+    return [] if states[0] == states[1] else [f"two processes have computed {states[0]} and {states[1]}"]
+
+
+def wrong_with_bucket(core: Core) -> list[str]:
+    """After a quiet time: what is referred to and not there, what is there and not referred to."""
+    bucket = core.bucket
+    state: State = core.look(lambda state: state, fresh=True)
+    referenced = state.referenced()
+    wrong = [f"{key} is referred to, and gone" for key in referenced if bucket.get(key) is None]
+    for prefix in (STAGED, SEGMENTS):
+        left = [each.key for each in bucket.list(prefix) if each.key not in referenced]
+        wrong += [f"{key} is not referred to, and stays" for key in left]
+    wrong += [f"{each.key} stays" for each in bucket.list(GARBAGE)]
+    listed = checkpoints.listed(bucket)
+    confirmed = [each for each in listed if checkpoints.is_confirmed(bucket, each)]
+    if len(confirmed) > 2:
+        wrong.append(f"{len(confirmed)} confirmed checkpoints stay")
+    if len(confirmed) == 2:
+        wrong += _old_commits(bucket, confirmed[1].number, referenced)
+    return wrong
+
+
+def _old_commits(bucket: Bucket, behind: int, referenced: set[str]) -> list[str]:
+    left = [each.key for each in bucket.list(COMMITS) if each.key < commit_key(behind) and each.key not in referenced]
+    return [f"{key} is behind two checkpoints, and stays" for key in left]

@@ -1,0 +1,74 @@
+"""A store in a directory and its replica, and whether what came back is the same."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import sawlog
+from sawlog import Log, Store
+from sawlog.clock import Deadline
+from sawlog.objects.store import ObjectStore
+from sawlog.replicas import Progress, Replicator, replicate, restore
+
+
+def address() -> str:
+    """A bucket of its own in this process."""
+    return f"memory://replica-{uuid.uuid4().hex}"
+
+
+def ship(data: Path, url: str, **more: object) -> Progress:
+    """Ship what there is."""
+    return replicate(data, url, once=True, upkeep_interval_s=None, **more)  # type: ignore[arg-type]
+
+
+def batches(log: Log) -> bytes:
+    """All batches as they are stored."""
+    found, at = b"", log.lowest_offset
+    while at < log.visible_offset:
+        page = log.fetch(at, 1 << 20, isolation="uncommitted")
+        found, at = found + page.raw, page.next_offset
+    return found
+
+
+def assert_same(one: Store, other: Store) -> None:
+    """Byte for byte, with the same topics, offsets, settings and groups; and everything in order."""
+    assert other.topics() == one.topics()
+    for mine in one:
+        theirs = other[mine.name]
+        assert (theirs.id, theirs.partitions, theirs.settings) == (mine.id, mine.partitions, mine.settings)
+        for number in range(mine.partitions):
+            a, b = mine.partition(number), theirs.partition(number)
+            where = f"{mine.name}/{number}"
+            assert (b.lowest_offset, b.visible_offset) == (a.lowest_offset, a.visible_offset), where
+            assert batches(b) == batches(a), where
+            assert [each.value for each in b.scan()] == [each.value for each in a.scan()], where
+            assert not b.verify().problems
+    assert other.groups.list() == one.groups.list()
+    for group in one.groups.list():
+        assert other.groups.describe(group).rows == one.groups.describe(group).rows
+
+
+def assert_comes_back(source: Store, url: str, to: Path) -> None:
+    """What the replica contains is what the source does."""
+    restore(url, to)
+    with sawlog.open(to, "r") as again:
+        assert_same(source, again)
+
+
+def eventually(is_so: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Wait for something that another thread or process does."""
+    deadline = Deadline(seconds)
+    while not is_so():
+        assert deadline.retry(), "it did not happen in time"
+
+
+def replica(url: str) -> ObjectStore:
+    """The replica, for reading."""
+    return ObjectStore.open(url, "r")
+
+
+def replicator(data: Path, url: str) -> Replicator:
+    """One whose rounds a test takes itself."""
+    return Replicator(data, url, upkeep_interval_s=None)

@@ -1,0 +1,84 @@
+"""What docs/object-storage.md shows is what happens."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sawlog.objects.connecting import divided
+from sawlog.objects.selftest import TRIALS
+
+from .documents import ROOT, Step, make_program, run_program, shell_output, steps, typed
+from .objects import servers
+from .objects.careless import careless
+from .objects.servers import Server
+
+PAGE = (ROOT / "docs" / "object-storage.md").read_text(encoding="utf-8")
+ON_FILES, ON_A_SERVER, ON_A_CARELESS_ONE = [step for step in steps(PAGE) if "store test" in step.text]
+#: tests/objects/test_spark.py runs it: it needs a Spark.
+ON_SPARK = "import sawlog.spark"
+TOUR = [step for step in steps(PAGE) if "store test" not in step.text and not step.text.startswith(ON_SPARK)]
+
+
+def steady(printed: str) -> list[str]:
+    """What does not differ from run to run."""
+    text = re.sub(r"file://\S+/bucket", "file://bucket", printed)
+    text = re.sub(r"(?<=sawlog-selftest/)[0-9a-f]{32}|by( thread-\d,?)+;", "...", text)
+    text = re.sub(r"[\d.,]+ (µs|ms|s|min|[KMG]iB/s|B/s)(?= |,|$)", "T", text, flags=re.MULTILINE)
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
+def compare(step: Step, place: Path, command: str = "") -> None:
+    make_program(place)
+    assert steady(shell_output(place, command or step.text)) == steady(step.shown)
+
+
+def use(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in server.variables.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_from_a_laptop_to_a_bucket_as_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with servers.moto() as server:
+        use(server, monkeypatch)
+        monkeypatch.setenv("COLUMNS", "100")
+        for step in TOUR:
+            if step.text.startswith("import sawlog"):
+                assert run_program(step.text) == step.shown
+            else:
+                assert steady("\n".join(typed(step.text))) == steady(step.shown), step.text
+
+
+def test_a_directory_passes_as_shown(tmp_path: Path) -> None:
+    compare(ON_FILES, tmp_path)
+
+
+def test_a_server_passes_as_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with servers.moto() as server:
+        use(server, monkeypatch)
+        compare(ON_A_SERVER, tmp_path)
+
+
+def test_a_server_that_ignores_preconditions_is_refused_as_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with careless("no_preconditions") as (server, _):
+        use(server, monkeypatch)
+        compare(ON_A_CARELESS_ONE, tmp_path, ON_A_CARELESS_ONE.text.replace("http://127.0.0.1:9000", server.endpoint))
+
+
+def test_every_check_is_explained_and_every_default_is_right() -> None:
+    explained = {
+        name.strip() for row in re.findall(r"^\| ([a-z, -]+) \| ", PAGE, re.MULTILINE) for name in row.split(",")
+    }
+    assert set(TRIALS) - {"access"} <= explained
+    client, retries, _ = divided({})
+    shown = dict(re.findall(r"\| `(\w+)` \| `(\d+s?)` \|$", PAGE, re.MULTILINE))
+    assert shown == {
+        "timeout": client["timeout"],
+        "connect_timeout": client["connect_timeout"],
+        "max_retries": str(retries["max_retries"]),
+        "retry_timeout": f"{retries['retry_timeout'].seconds}s",
+    }

@@ -1,0 +1,104 @@
+"""What suites run against: `sawlog serve` with its defaults, or Apache Kafka with one node and its defaults.
+
+Both get the few settings that a suite asks its users to make: the number of partitions of a new topic, the id of the
+broker, short session timeouts. Kafka also gets its authorizer, which the suites' own set-ups turn on. Both are
+processes of their own, which are gone when the block ends.
+"""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from .places import ROOT
+
+SAWLOG, KAFKA = "sawlog", "kafka"
+BROKERS = (SAWLOG, KAFKA)
+
+_AUTHORIZER = (
+    "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found=true",
+    "super.users=User:admin",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a suite expects of a broker."""
+
+    partitions: int
+    node_id: int = 1
+    #: The shortest session timeout that a member may ask for; Kafka's default is 6000.
+    min_session_timeout_ms: int = 100
+
+
+@contextmanager
+def serving(against: str, wanted: Wanted, directory: Path) -> Iterator[str]:
+    """A broker with an empty store, and its address. What it logged stays in the directory."""
+    sys.path.insert(0, str(ROOT))  # the tests know how to start both
+    try:
+        if against == SAWLOG:
+            options = ["--partitions", str(wanted.partitions), "--set", f"node_id={wanted.node_id}"]
+            # After its first access control rule it refuses whoever is not named; the clients here have no name.
+            options += ["--set", "allow_everyone_if_no_acl_found=true"]
+            options += ["--set", f"group_min_session_timeout_ms={wanted.min_session_timeout_ms}"]
+            made = importlib.import_module("tests.broker.serving").Serving(directory / "data", *options)
+        else:
+            settings = (
+                f"num.partitions={wanted.partitions}",
+                f"group.min.session.timeout.ms={wanted.min_session_timeout_ms}",
+                *_AUTHORIZER,
+            )
+            made = importlib.import_module("tests.broker.oracle").Oracle(
+                directory, settings=settings, node_id=wanted.node_id
+            )
+    finally:
+        sys.path.remove(str(ROOT))
+    with made:
+        yield str(made.address)
+
+
+def kafka_tools(directory: Path) -> Path | None:
+    """A directory with the few programs of Kafka's distribution that suites call; None without Java or jars. They run
+    Kafka's own classes, whichever broker they are asked to talk to."""
+    java, jars = shutil.which("java"), importlib.import_module("fetch_kafka").jars_directory()
+    if java is None or not any(jars.glob("kafka-tools-[0-9]*.jar")):
+        return None
+    tools = {
+        "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
+        "kafka-acls.sh": "org.apache.kafka.tools.AclCommand",
+        "kafka-run-class.sh": "",
+    }
+    (directory / "bin").mkdir(parents=True, exist_ok=True)
+    for name, tool in tools.items():
+        script = directory / "bin" / name
+        command = f'"{java}" -Xmx256m -XX:TieredStopAtLevel=1 -cp "$CLASSPATH:{jars}/*" {tool}'
+        script.write_text(f'#!/bin/sh\nexec {command} "$@"\n', encoding="utf-8")
+        script.chmod(0o755)
+    if not (directory / "libs").exists():
+        (directory / "libs").symlink_to(jars)
+    return directory
+
+
+def version_of(against: str) -> str:
+    """Which version of a broker this is."""
+    if against == SAWLOG:
+        return str(importlib.import_module("sawlog").__version__)
+    return str(importlib.import_module("fetch_kafka").VERSION)
+
+
+def missing(against: str) -> str | None:
+    """What has to be installed before this broker can be started; None: nothing."""
+    if against == SAWLOG:
+        return None
+    fetch_kafka = importlib.import_module("fetch_kafka")
+    if shutil.which("java") is None:
+        return "a Java (17 or newer) is needed to run Apache Kafka"
+    if not any(fetch_kafka.jars_directory().glob("kafka_*.jar")):
+        return "Kafka's jars are not here: make kafka-jars"
+    return None

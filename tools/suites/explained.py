@@ -1,0 +1,33 @@
+"""Why a test ends differently with sawlog and with Apache Kafka, or fails with both: what the tables say beside it.
+
+A difference that is not listed here is shown as "not explained", which is work to do.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_REPLICAS = "creates topics with three replicas; both brokers here are alone"
+_SMALL_SEGMENTS = "asks for segments of less than 1 MiB, which Kafka refuses since 4.0"
+_FIXTURES = "starts a broker with files of the repository that the source package lacks"
+_TLS = "test/integration/test_ssl_integration.py::TestSSLConnection::"
+_CONSUMER = "tests/test_consumer.py::TestConsumerIntegration::"
+
+EXPLAINED: Final[dict[tuple[str, str], str]] = {
+    ("librdkafka", "0077_compaction"): _SMALL_SEGMENTS + "; its tool does so before any broker is asked",
+    (
+        "librdkafka",
+        "0081_admin",
+    ): "changes settings of the broker while it runs (`sasl.kerberos.*`, "
+    "`background.threads`): sawlog refuses what it does not have",
+    ("librdkafka", "0098_consumer_txn"): _REPLICAS,
+    ("librdkafka", "0101_fetch_from_follower"): _REPLICAS,
+    ("librdkafka", "0103_transactions"): _REPLICAS,
+    ("librdkafka", "0129_fetch_aborted_msgs"): _SMALL_SEGMENTS + "; sawlog takes them",
+    ("kafka-python", f"{_TLS}test_legacy_kafka_client_ssl"): _FIXTURES,
+    ("kafka-python", f"{_TLS}test_ssl_handshake"): _FIXTURES,
+    ("aiokafka", f"{_CONSUMER}test_exclude_internal_topics"): "looks for the topic `__consumer_offsets`: committed "
+    "offsets are not in a topic here, but in the store's own log",
+    ("aiokafka", f"{_CONSUMER}test_subscribe_manual"): "passes; the last test of its class, it is blamed for the "
+    "consumer that `test_exclude_internal_topics` leaves open when it fails",
+}

@@ -1,0 +1,78 @@
+"""What a suite must be able to do, and how programs are run for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from .brokers import Wanted
+from .outcomes import Outcome
+
+#: Told of each test that ended.
+Told = Callable[[str, Outcome], None]
+
+
+class CannotRun(Exception):
+    """A suite that cannot be fetched or built here. The text says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is asked of a suite: where the broker is, which tests, what is left in a directory."""
+
+    address: str
+    #: Only tests whose name contains one of these; none: all.
+    only: tuple[str, ...]
+    #: Only these tests, by their full names, one at a time; none: all.
+    again: tuple[str, ...]
+    #: Where logs go.
+    directory: Path
+    #: How long all of it may take.
+    limit_s: float
+    told: Told
+
+
+class Suite(Protocol):
+    """A suite that somebody else wrote."""
+
+    name: str
+    version: str
+    #: One line: what it is, and where it comes from.
+    about: str
+    wanted: Wanted
+
+    def prepare(self) -> None:
+        """Fetch and build it, unless that was done before."""
+        ...
+
+    def run(self, job: Job) -> None:
+        """Run its tests, and tell of each."""
+        ...
+
+
+def build(command: Sequence[str], where: Path, log: Path, env: Mapping[str, str] | None = None) -> None:
+    """Run a program that fetches or builds something. It writes to a log, whose end is shown if it fails."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        output.write(f"$ {' '.join(command)}\n".encode())
+        output.flush()
+        try:
+            done = subprocess.run(
+                command, cwd=where, env={**os.environ, **(env or {})}, stdout=output, stderr=output, check=False
+            )
+        except FileNotFoundError as error:
+            raise CannotRun(f"{command[0]} is needed, and is not installed") from error
+    if done.returncode != 0:
+        end = log.read_text(encoding="utf-8", errors="replace")[-1500:]
+        raise CannotRun(f"{' '.join(command)} failed; {log} has all it said, which ends with:\n{end}")
+
+
+def matches(name: str, job: Job) -> bool:
+    """Whether a test is asked for."""
+    if job.again:
+        return name in job.again
+    return not job.only or any(each in name for each in job.only)
