@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sawlog import Interval, Log, LogConfig, background
+from sawlog import Interval, Log, LogClosed, LogConfig, background
 
 from .log.places import eventually
 
@@ -93,6 +93,24 @@ def test_a_cancelled_task_is_not_called_again() -> None:
     background.every(0.001, other.call)
     assert eventually(lambda: other.calls > 20)
     assert customer.calls == calls
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_a_task_whose_log_is_closed_meanwhile_ends(monkeypatch: pytest.MonkeyPatch, *, once: bool) -> None:
+    class Closed(Customer):
+        def call(self) -> None:
+            super().call()
+            raise LogClosed("by another thread")
+
+    failures: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", failures.append)
+    customer, other = Closed(), Customer()
+    task = background.soon(customer.call) if once else background.every(0.001, customer.call)
+    assert eventually(lambda: customer.calls == 1)
+    task.wait()
+    background.every(0.001, other.call)
+    assert eventually(lambda: other.calls > 20)
+    assert (customer.calls, failures) == (1, [])
 
 
 def test_a_task_that_is_called_can_be_waited_for() -> None:

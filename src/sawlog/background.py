@@ -6,8 +6,8 @@ streamed to, delays only itself: the syncs, checkpoints and heartbeats of all ot
 again before its last call has returned.
 
 Tasks are methods whose objects are held weakly, so that an abandoned log is not kept alive by its own maintenance.
-`Task.cancel` ends one before its object is gone, and `Task.wait` waits for a call that has begun. A forked child starts
-its own threads.
+`Task.cancel` ends one before its object is gone, and `Task.wait` waits for a call that has begun. A task whose log is
+closed during a call ends with that call. A forked child starts its own threads.
 
 Threads: any.
 """
@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from .errors import LogClosed
 from .storage.forking import forkable
 
 #: An idle worker ends after this many seconds.
@@ -62,6 +63,8 @@ class Task:
             self._thread = threading.get_ident()
             try:
                 method()
+            except LogClosed:  # during the call, by another thread: nothing is left to do
+                return False
             finally:
                 self._thread = 0
             return not self._once
@@ -82,14 +85,14 @@ _suspensions = 0
 
 
 def every(seconds: float, method: Callable[[], None]) -> Task:
-    """Call a bound method repeatedly as long as its object lives, in a background thread. It must not raise; it may
-    wait."""
+    """Call a bound method repeatedly as long as its object lives, in a background thread. It must not raise, except
+    `LogClosed`; it may wait."""
     return _begin(Task(seconds, method, once=False))
 
 
 def soon(method: Callable[[], None]) -> Task:
-    """Call a bound method once, in a background thread, unless its object is gone by then. It must not raise; it may
-    wait."""
+    """Call a bound method once, in a background thread, unless its object is gone by then. It must not raise, except
+    `LogClosed`; it may wait."""
     task = Task(0.0, method, once=True)
     with _lock:
         _begin_timing()

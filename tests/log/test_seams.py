@@ -16,6 +16,7 @@ from sawlog.batch.build import encode
 from sawlog.log import access
 from sawlog.log.log import _RENAMED
 from sawlog.log.protocols import PartitionReader, PartitionWriter
+from sawlog.storage.file import FileDirectory
 from sawlog.testing import FaultyStorage
 
 RAW = encode([b"one", b"two"])
@@ -137,6 +138,24 @@ def test_those_who_watch_another_process_are_called(tmp_path: Path) -> None:
         log.append(b"one")
         assert moved.wait(60)
         assert reader.visible_offset == 1
+
+
+def test_a_log_may_be_closed_while_the_background_looks_at_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = begun_tasks(monkeypatch)
+    with Log.open(tmp_path) as log, Log.open(tmp_path, mode="r") as reader:
+        identity = FileDirectory.identity
+        closed = []
+
+        def closing(directory: FileDirectory, name: str) -> object:
+            reader.close()
+            closed.append(name)
+            return identity(directory, name)
+
+        reader.watch(lambda: None)
+        log.append(b"one")
+        monkeypatch.setattr(FileDirectory, "identity", closing)
+        assert not begun[-1].run(), "it ends"
+        assert closed
 
 
 def test_those_who_watch_are_called_after_the_lock_was_taken_and_given_up(tmp_path: Path) -> None:
