@@ -16,13 +16,14 @@ from typing import Any
 from unittest import mock
 
 from sawlog.objects import checkpoints
-from sawlog.objects import state as states
 from sawlog.objects.checkpoints import commit_key
 from sawlog.objects.collect import Collector
 from sawlog.objects.commit import Commit, Nonce, is_tombstone
 from sawlog.objects.entries import Entries
+from sawlog.objects.extents import SEGMENTS, STAGED
+from sawlog.objects.folding import actions
 from sawlog.objects.journal import Journal
-from sawlog.objects.state import SEGMENTS, STAGED, State
+from sawlog.objects.state import State
 
 #: The bugs, and what is wrong.
 BUGS = {
@@ -96,14 +97,14 @@ def _deleted_above_the_floor(patch: _Patch, is_affected: Callable[[], bool], now
 
 
 def _fold_depends_on_time(patch: _Patch, is_affected: Callable[[], bool], now_s: Callable[[], float]) -> None:
-    known = states._ACTIONS["append"]
+    known = actions.ACTIONS["append"]
 
     def append(self: State, *rest: Any) -> Any:
         self.put("document/time", [1, {"now": int(now_s() * 4)}])
         return known.apply(self, *rest)
 
-    states_actions = {**states._ACTIONS, "append": known._replace(apply=append)}
-    patch(states, "_ACTIONS", states_actions)
+    planted = {**actions.ACTIONS, "append": known._replace(apply=append)}
+    patch(actions, "ACTIONS", planted)
 
 
 def _checkpoint_without_digest(patch: _Patch, is_affected: Callable[[], bool], now_s: Callable[[], float]) -> None:
@@ -124,8 +125,8 @@ def _checkpoint_without_digest(patch: _Patch, is_affected: Callable[[], bool], n
 
 def _unknown_action_skipped(patch: _Patch, is_affected: Callable[[], bool], now_s: Callable[[], float]) -> None:
     """Processes that are not affected write "append 2", which means the same; the others do not know it."""
-    known = states._ACTIONS["append"]
-    patch(states, "_ACTIONS", {**states._ACTIONS, "append 2": known})
+    known = actions.ACTIONS["append"]
+    patch(actions, "ACTIONS", {**actions.ACTIONS, "append 2": known})
     request, commit = State._request, Journal._commit
 
     def _request(self: State, actions: Any, *rest: Any) -> Any:

@@ -23,9 +23,9 @@ from sawlog.errors import AmbiguousAppend, CorruptData, StorageError
 from sawlog.objects import consolidate, partition
 from sawlog.objects.collect import Collector
 from sawlog.objects.commit import UpgradeRequired
+from sawlog.objects.extents import Extent
 from sawlog.objects.journal import Journal
 from sawlog.objects.reading import ExtentReader
-from sawlog.objects.state import Extent
 from sawlog.objects.store import ObjectStore
 from sawlog.objects.terms import Terms
 from sawlog.topics.transactions.staging import Part

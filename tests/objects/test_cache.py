@@ -19,10 +19,10 @@ from sawlog.objects import cache as cache_module
 from sawlog.objects.bucket import Bucket
 from sawlog.objects.cache import BlockCache, default_path
 from sawlog.objects.commit import Commit, Nonce, Tombstone
+from sawlog.objects.extents import Extent
 from sawlog.objects.news import Recent
 from sawlog.objects.pieces import place_rows, placed
 from sawlog.objects.reading import ExtentReader
-from sawlog.objects.state import Extent
 from sawlog.objects.store import ObjectStore
 
 from . import servers

@@ -18,7 +18,8 @@ from sawlog.objects.checkpoints import Checkpoint
 from sawlog.objects.commit import Commit, Nonce, UpgradeRequired, canonical
 from sawlog.objects.core import results
 from sawlog.objects.entries import Entries
-from sawlog.objects.state import Extent, State, _extent_text
+from sawlog.objects.extents import Extent, entry_text
+from sawlog.objects.state import State
 
 NAMES = ["floor", "topic/a", 'topic/"', "topic/\\", "document/é\n", "document/a,\n", 'extent/",/0/1', "nonce/ ]"]
 VALUES: list[Any] = [0, 1.5, None, "", 'a"],\n["b', [], [1, ["é"]], {"b": 1, "a": [None]}]
@@ -77,7 +78,7 @@ def test_a_request_with_a_value_that_cannot_be_stored_is_rejected() -> None:
 
 def test_the_text_of_an_extent_is_canonical() -> None:
     for key in ("staged/1-é", 'a"\\\n', "commits/0"):
-        assert _extent_text(Extent(1, 2, key, 3, 4, -1)) == canonical([key, 3, 4, 2, -1])
+        assert entry_text(Extent(1, 2, key, 3, 4, -1)) == canonical([key, 3, 4, 2, -1])
 
 
 # --- checkpoints

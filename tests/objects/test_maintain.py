@@ -15,7 +15,7 @@ from sawlog.log.write.incoming import rows_of
 from sawlog.objects import consolidate
 from sawlog.objects.collect import Collector
 from sawlog.objects.consolidate import Place, small_runs
-from sawlog.objects.state import SEGMENTS, Extent
+from sawlog.objects.extents import SEGMENTS, Extent
 from sawlog.objects.store import ObjectStore
 from sawlog.objects.terms import Terms
 from sawlog.objects.topic import ObjectTopic

@@ -10,8 +10,8 @@ import pytest
 
 from sawlog.errors import GroupActive, GroupFenced, SawlogError, TopicNotFound
 from sawlog.objects.commit import UpgradeRequired
+from sawlog.objects.folding.actions import check_kinds, check_known
 from sawlog.objects.membership import members_of, owners_of
-from sawlog.objects.state import _check_known, check_kinds
 from sawlog.objects.store import ObjectStore
 
 
@@ -149,5 +149,5 @@ def test_workers_and_consumers_do_not_mix(group: Group) -> None:
 
 def test_what_members_do_is_known_by_its_fields() -> None:
     with pytest.raises(UpgradeRequired):
-        _check_known({"do": "join group", "group": "g", "colour": "red"}, "commits/1")
+        check_known({"do": "join group", "group": "g", "colour": "red"}, "commits/1")
     check_kinds(["member", "owner", "page", "queue"], "checkpoints/1")

@@ -22,9 +22,12 @@ from sawlog.objects.commit import TOMBSTONE_BYTES, Commit, Nonce, Tombstone, Upg
 from sawlog.objects.committer import Committer
 from sawlog.objects.core import Core
 from sawlog.objects.entries import Entries
+from sawlog.objects.extents import INLINE
+from sawlog.objects.folding import topics
+from sawlog.objects.folding.book import Rejected
 from sawlog.objects.journal import Journal, UnknownOutcome
 from sawlog.objects.pieces import append_action, describe
-from sawlog.objects.state import INLINE, State
+from sawlog.objects.state import State
 from sawlog.objects.store import ObjectStore
 from sawlog.objects.terms import Terms
 from sawlog.topics.transactions.staging import Part
@@ -428,14 +431,12 @@ def test_a_store_that_lost_its_checkpoints_is_not_taken_for_an_empty_one(world: 
 def test_texts_of_rejections_are_not_part_of_the_state() -> None:
     one, other = State(), State()
     apply(one, Nonce("w", 1), {"do": "delete topic", "name": "t"})
-    with mock.patch.object(State, "_topic_of", side_effect=_rejected("in other words")):
+    with mock.patch.object(topics, "_topic_of", side_effect=_rejected("in other words")):
         apply(other, Nonce("w", 1), {"do": "delete topic", "name": "t"})
     assert one.digest == other.digest
 
 
 def _rejected(text: str) -> Exception:
-    from sawlog.objects.state import Rejected
-
     return Rejected("TopicNotFound", text)
 
 

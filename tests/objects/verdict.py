@@ -13,7 +13,8 @@ from sawlog.objects.bucket import Bucket
 from sawlog.objects.checkpoints import COMMITS, commit_key
 from sawlog.objects.collect import GARBAGE
 from sawlog.objects.core import Core
-from sawlog.objects.state import SEGMENTS, STAGED, State
+from sawlog.objects.extents import SEGMENTS, STAGED
+from sawlog.objects.state import State
 from sawlog.objects.store import ObjectStore
 
 #: What the topics are for: all is kept; the last of each key; the newest bytes.

@@ -23,7 +23,8 @@ from ..errors import CorruptData
 from .bucket import Bucket
 from .commit import Commit, UpgradeRequired, canonical, is_tombstone
 from .entries import Entries
-from .state import State, check_kinds
+from .folding.actions import check_kinds
+from .state import State
 
 COMMITS, CHECKPOINTS = "commits/", "checkpoints/"
 _VERSION = 1

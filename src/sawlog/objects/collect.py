@@ -38,7 +38,8 @@ from .checkpoints import COMMITS, Checkpoint, Collected, commit_key
 from .commit import TOMBSTONE_BYTES, Commit, Tombstone, canonical, is_tombstone, opened, sealed
 from .consolidate import Check
 from .core import Core
-from .state import SEGMENTS, STAGED, State, begun_at
+from .extents import SEGMENTS, STAGED, begun_at
+from .state import State
 
 NOTES, GARBAGE, CLOCK = "notes/", "garbage/", "clock/"
 _NOW, _SWEPT = CLOCK + "now", CLOCK + "swept"

@@ -18,8 +18,9 @@ from typing import Any
 from ..errors import LogClosed, StorageError
 from ..storage.forking import forkable
 from .commit import Request, canonical
+from .extents import INLINE
 from .journal import Journal
-from .state import INLINE, Outcome
+from .state import Outcome
 
 #: How long a commit waits for those who shared the last one.
 _MOMENT_S = 0.005

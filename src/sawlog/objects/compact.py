@@ -31,7 +31,8 @@ from ..log.segment.transactions import aborted_rows
 from ..log.write.incoming import checked_rows
 from .consolidate import Check, Place, Run, is_settled, read, replace
 from .core import Core
-from .state import Clean, Extent
+from .extents import Extent
+from .folding.records import Clean
 
 #: The table of keys, at most: more keys are compacted in several rounds.
 _KEY_BYTES = 128 << 20

@@ -24,8 +24,8 @@ from ..errors import CorruptBatch
 from ..log.maintain.upkeep import MergeReport
 from ..log.write.incoming import checked_rows
 from .core import Core
+from .extents import SEGMENTS, STAGED, Extent
 from .pieces import described, placed
-from .state import SEGMENTS, STAGED, Extent
 
 #: A segment is about this large, at most; a topic's `segment.bytes` may make it smaller.
 SEGMENT_BYTES = 64 << 20

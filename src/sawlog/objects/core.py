@@ -18,10 +18,11 @@ from .cache import BlockCache
 from .clocks import Clocks
 from .commit import Request
 from .committer import Committer
+from .extents import STAGED
 from .journal import Journal
 from .news import News, Recent
 from .reading import ExtentReader
-from .state import STAGED, Outcome, State
+from .state import Outcome, State
 from .terms import Terms
 
 _T = TypeVar("_T")

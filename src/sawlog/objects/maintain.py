@@ -30,7 +30,8 @@ from .compact import Compactable, compact, is_due, settled
 from .consolidate import SEGMENT_BYTES, Place, consolidate, small_runs
 from .copies import COPY_OF
 from .core import Core
-from .state import Extent, State
+from .extents import Extent
+from .state import State
 
 #: Collection is done this often in the time for which readers may need what is not referred to any more.
 _COLLECTIONS = 24

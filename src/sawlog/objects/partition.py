@@ -19,11 +19,12 @@ from ..log.read.pages import Fetched
 from .aio import AsyncAppends
 from .copies import epoch_end
 from .core import Core, results
+from .extents import INLINE, Extent
 from .filesonly import FilesOnly
 from .pieces import append_action, describe, placed
 from .records import ObjectRecords
 from .slices import ObjectSlice, ObjectSliceReader, cut_into
-from .state import INLINE, Extent, Outcome, State
+from .state import Outcome, State
 
 #: Larger batches are uploaded before the commit that refers to them.
 INLINE_BATCH_BYTES = 1 << 20

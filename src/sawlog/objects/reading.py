@@ -38,8 +38,8 @@ from .bucket import Bucket
 from .cache import BlockCache
 from .checkpoints import COMMITS
 from .commit import Commit, UpgradeRequired, is_tombstone
+from .extents import Extent
 from .news import Recent
-from .state import Extent
 
 #: What is decoded at once, about: enough for a call, and not too much for the processor's cache.
 CHUNK_BYTES = 2 << 20

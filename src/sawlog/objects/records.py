@@ -29,7 +29,8 @@ from ..log.read.reader import ARROW_ROWS
 from ..log.read.verify import Problem, VerifyReport
 from ..log.write.incoming import rows_of
 from .core import Core
-from .state import Extent, State
+from .extents import Extent
+from .state import State
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -23,9 +23,10 @@ from ..log.segment.transactions import aborted_rows
 from ..log.slices import fail
 from ..log.write.incoming import rows_of
 from .core import Core
+from .extents import Extent
 from .pieces import place_rows
 from .reading import CHUNK_BYTES, Part
-from .state import Extent, State
+from .state import State
 
 if TYPE_CHECKING:
     import pyarrow as pa

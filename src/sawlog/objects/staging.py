@@ -19,8 +19,9 @@ from ..log.write.incoming import checked_rows, rows_of
 from ..storage.interface import Buffer
 from ..topics.transactions.staging import Intent, Part, Piece, PlacedOffsets, check_name
 from .core import Core, results
+from .extents import INLINE, STAGED, begun_at, job_of
 from .pieces import Described, append_action, described
-from .state import INLINE, STAGED, State, begun_at, job_of
+from .state import State
 
 #: An extent of what a job stages is at most this large, unless it is one batch. A commit names every extent, so it
 #: should not have many; and whoever looks for one record reads a whole one.

@@ -14,8 +14,8 @@ from ..isolation import Isolation, is_committed
 from ..log.segment.batches import Chunk
 from ..log.slices import Folding
 from ..log.summaries import Blocks
+from .extents import Extent
 from .partition import ObjectPartition
-from .state import Extent
 
 
 class Run(NamedTuple):

@@ -20,9 +20,10 @@ from ..log.read.pages import Fetched
 from ..log.read.remote import Evidence
 from .copies import COPY_OF
 from .core import Core
+from .extents import Extent
 from .partition import ObjectPartition, page_of
 from .slices import ObjectSlice, ObjectSliceReader
-from .state import Extent, State
+from .state import State
 from .store import ObjectStore
 
 #: A reader that goes on reads ahead; so much is read before that, since many want one page.

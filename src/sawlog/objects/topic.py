@@ -32,7 +32,8 @@ from ..topics.writer import TopicWriter
 from ..typed.places import Home
 from .appending import encoded_table, recipe_for
 from .core import Core
-from .folding.snapshots import MARK, id_in
+from .folding.book import MARK
+from .folding.snapshots import id_in
 from .partition import ObjectPartition
 from .slices import ObjectSlice
 from .snapshots import SnapshotInfo

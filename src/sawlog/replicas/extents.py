@@ -11,8 +11,8 @@ from itertools import chain
 from ..batch.header import BASE, LAST
 from ..errors import ImportMismatch, StorageError
 from ..objects.core import Core
+from ..objects.extents import Extent
 from ..objects.pieces import placed
-from ..objects.state import Extent
 from .batches import Batches, checked
 
 #: What is read with one request, at most, and how many of them are on their way.

@@ -25,7 +25,8 @@ from ..log.log import Log
 from ..objects.bucket import Unanswered
 from ..objects.copies import epoch_of
 from ..objects.entries import Entries
-from ..objects.state import Extent, State
+from ..objects.extents import Extent
+from ..objects.state import State
 from ..objects.store import ObjectStore
 from ..storage import FileDirectory
 from ..topics import standby

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 from ..batch.header import POSITION
 from ..objects.core import Core
+from ..objects.extents import INLINE
 from ..objects.pieces import append_action, described
-from ..objects.state import INLINE, Outcome
+from ..objects.state import Outcome
 from .batches import Batches
 
 #: Larger shipments are uploaded before the commit that refers to them.

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 from urllib.parse import quote
 
 from ..commit import Action
 from ..entries import Entries
+from ..extents import Extent
+
+#: What separates the id of a topic from the name of a snapshot.
+MARK = "@"
 
 
 class Rejected(Exception):
@@ -30,6 +35,49 @@ class Book(Protocol):
 
     def drop(self, name: str) -> None:
         """Remove an entry, if it is there."""
+
+
+class Extents(Book, Protocol):
+    """The same, with its topics and their extents. Topics are named by their ids, unless it says otherwise."""
+
+    def topics(self) -> list[str]:
+        """The names of all topics."""
+
+    def topic(self, name: str) -> Mapping[str, Any] | None:
+        """What is known of a topic, by its name."""
+
+    def has(self, topic: str, partition: int) -> bool:
+        """Whether there is such a partition."""
+
+    def ends(self, topic: str, partition: int) -> tuple[int, int]:
+        """The lowest and the next offset of a partition."""
+
+    def bases(self, topic: str, partition: int) -> Sequence[int]:
+        """The base offsets of its extents, in order."""
+
+    def extent(self, topic: str, partition: int, base: int) -> Extent:
+        """The extent that begins there."""
+
+    def add_extent(self, topic: str, partition: int, extent: Extent) -> None:
+        """Enter an extent."""
+
+    def drop_extent(self, topic: str, partition: int, base: int) -> None:
+        """Forget the extent that begins there."""
+
+    def copy_extents(self, topic: str, partition: int, to: str) -> None:
+        """Refer to the extents of a partition under another id, too."""
+
+    def drop_partition(self, topic: str, partition: int) -> None:
+        """Forget the extents and the ends of a partition."""
+
+
+def existing(book: Extents, topic: str, partition: int) -> tuple[int, int]:
+    """The lowest and the next offset of a partition that may be changed; rejected if there is none."""
+    if MARK in topic:
+        raise Rejected("ReadOnlyLog", "a snapshot does not change; topic.fork() makes a topic of it")
+    if not book.has(topic, partition):
+        raise Rejected("TopicNotFound", f"the topic with the id {topic} has no partition {partition} any more")
+    return book.ends(topic, partition)
 
 
 def quoted(name: str) -> str:

@@ -17,32 +17,11 @@ A transaction that is not decided at that moment never will be in the copy: it c
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from ..commit import Action
-from .book import Book, Rejected, quoted
-
-#: What separates the id of a topic from the name of a snapshot.
-MARK = "@"
-
-
-class Extents(Book, Protocol):
-    """A state while a request is applied to it."""
-
-    def topic(self, name: str) -> Mapping[str, Any] | None:
-        """What is known of a topic."""
-
-    def topics(self) -> list[str]:
-        """The names of all topics."""
-
-    def add_topic(self, name: str, made: Mapping[str, Any]) -> None:
-        """Enter a new topic; rejected if its name is taken."""
-
-    def copy_extents(self, topic: str, partition: int, to: str) -> None:
-        """Refer to the extents of a partition under another id, too."""
-
-    def drop_partition(self, topic: str, partition: int) -> None:
-        """Forget the extents and the ends of a partition."""
+from . import topics
+from .book import MARK, Book, Extents, Rejected, quoted
 
 
 def id_in(topic_id: str, snapshot: str) -> str:
@@ -68,14 +47,14 @@ def take(book: Extents, action: Action) -> None:
     name, wanted = action["name"], action["topics"]
     if book.entries.get(f"snapshot/{quoted(name)}") is not None:
         raise Rejected("SnapshotExists", f"snapshot {name} already exists")
-    topics: dict[str, Any] = {}
+    kept: dict[str, Any] = {}
     for each in book.topics() if wanted is None else wanted:
         entry = book.topic(each)
         if entry is None:
             raise Rejected("TopicNotFound", f"no topic {each}")
-        topics[each] = dict(entry)
+        kept[each] = dict(entry)
         _copy(book, entry["id"], id_in(entry["id"], name), range(entry["partitions"]))
-    book.put(f"snapshot/{quoted(name)}", {"time_ms": int(action["time_ms"]), "topics": topics})
+    book.put(f"snapshot/{quoted(name)}", {"time_ms": int(action["time_ms"]), "topics": kept})
 
 
 def drop(book: Extents, action: Action) -> None:
@@ -96,7 +75,7 @@ def fork(book: Extents, action: Action) -> None:
     entry = book.topic(source) if at is None else found(book, at)["topics"].get(source)
     if entry is None or entry["id"] != action["source_id"]:
         raise Rejected("TopicNotFound", f"no topic {source}" + ("" if at is None else f" in snapshot {at}"))
-    book.add_topic(action["name"], {**entry, "id": action["id"]})
+    topics.add(book, action["name"], {**entry, "id": action["id"]})
     from_id = entry["id"] if at is None else id_in(entry["id"], at)
     _copy(book, from_id, action["id"], range(entry["partitions"]))
 

@@ -18,9 +18,10 @@ from ...storage.forking import forkable
 from ...topics.groups.assignment import Share
 from ...topics.served import Marking, StagedOffset
 from ..core import Core
+from ..extents import INLINE
 from ..folding.book import quoted
 from ..pieces import append_action, described
-from ..state import INLINE, State
+from ..state import State
 
 #: Producer ids that are taken at once; what is left of them when the broker ends is nobody's.
 _BLOCK = 1000

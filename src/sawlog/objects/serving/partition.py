@@ -21,9 +21,10 @@ from ...log.write.markers import marker
 from ...log.write.producers import ProducerInfo
 from ..commit import Action
 from ..core import Core
+from ..extents import INLINE, Extent
 from ..partition import INLINE_BATCH_BYTES, ObjectPartition, page_of
 from ..pieces import append_action, described
-from ..state import INLINE, Extent, State
+from ..state import State
 from .line import Line, Ready
 
 
