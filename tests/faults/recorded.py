@@ -105,12 +105,26 @@ def _started_machine(boot: bytes) -> Iterator[None]:
         mock.patch.dict(DISTURBED, clear=True),
         mock.patch("sawlog.topics.store.doorway_of", return_value=NoDoorway()),  # sockets are not recorded
         background.suspended(),
+        _without_collector(),
     ):
         try:
             yield
         finally:
             for lock in set(locks._held) - before:
                 lock.release()
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """What the garbage collector closes is a call, too, before which mappings are looked at: when it comes depends on
+    all that the process did before."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @contextmanager
