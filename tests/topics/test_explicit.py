@@ -25,6 +25,7 @@ from sawlog import (
     Store,
     StoreNotFound,
     StreamTooLong,
+    Topic,
     Writer,
 )
 from sawlog.aio.store import AsyncStore
@@ -293,6 +294,13 @@ def test_internals_are_not_offered_and_old_names_work_with_a_warning(store: Stor
     with pytest.raises(AttributeError, match="'Store' object has no attribute 'nothing'"):
         store.nothing()  # type: ignore[attr-defined]
     assert not hasattr(topic, "nothing")
+
+
+@pytest.mark.parametrize("kind", [Log, Store, Topic])
+def test_attributes_are_found_without_code_of_ours(kind: type) -> None:
+    """CPython 3.11 specialises no access to attributes if the class has `__getattr__`, and an append needs several."""
+    assert not hasattr(kind, "__getattr__")
+    assert kind.__getattribute__ is object.__getattribute__
 
 
 def test_errors_say_what_is_meant(tmp_path: Path, store: Store) -> None:

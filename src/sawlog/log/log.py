@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from ..batch import kernel
 from ..batch.build import NOBODY, Producer
@@ -35,7 +35,7 @@ from ..config import DAY_MS, MAX_OFFSET, LogConfig, UpkeepConfig, whole_number
 from ..display import counted, size_text
 from ..errors import CorruptFile, InvalidConfig, InvalidRecordType, LogClosed, SawlogError
 from ..isolation import Isolation, is_committed
-from ..renamed import renamed
+from ..renamed import names_of_before
 from ..storage import Directory, MemoryDirectory
 from . import access
 from .access import Access
@@ -109,17 +109,13 @@ class SegmentInfo:
     path: str
 
 
+@names_of_before(_RENAMED)
 class Log(LogFace, Closing):
     """One partition's log. Created by `Log.open` or `Log.in_memory`."""
 
     def __init__(self, access: Access, on_lock: Callable[[Log], None] | None = None) -> None:
         self._access = access
         self._on_lock = on_lock
-
-    if not TYPE_CHECKING:  # else type checkers would accept every name
-
-        def __getattr__(self, name: str) -> Any:
-            return renamed(self, name, _RENAMED)
 
     @property
     def engine(self) -> Engine:

@@ -30,7 +30,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, Never, Unpack
+from typing import TYPE_CHECKING, Literal, Never, Unpack
 
 from ..addresses import refuse_address
 from ..closing import Closing
@@ -52,7 +52,7 @@ from ..log.maintain import retention
 from ..log.maintain.retention import RetentionReport
 from ..log.maintain.upkeep import UpkeepReport
 from ..log.slices import DirectorySlices
-from ..renamed import renamed
+from ..renamed import names_of_before
 from ..storage import Directory, FileDirectory
 from ..storage.forking import forkable
 from . import standby
@@ -99,6 +99,7 @@ _RENAMED = {
 }
 
 
+@names_of_before(_RENAMED)
 class Store(StoreFace, Closing):
     """A directory of topics. Created by `Store.open`, which is also `sawlog.open`."""
 
@@ -268,11 +269,6 @@ class Store(StoreFace, Closing):
         self._check_open()
         if self.mode == "r":
             raise ReadOnlyLog(f'the store {self.path} was opened with mode="r"')
-
-    if not TYPE_CHECKING:  # else type checkers would accept every name
-
-        def __getattr__(self, name: str) -> Any:
-            return renamed(self, name, _RENAMED)
 
     def __repr__(self) -> str:
         if self._closed:

@@ -23,8 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from errno import ENOTSUP
-from functools import partial
-from typing import TYPE_CHECKING, Any, Never, TypeVar
+from typing import TYPE_CHECKING, Never, TypeVar
 
 import numpy as np
 
@@ -38,7 +37,7 @@ from ..log.log import Log
 from ..log.maintain.upkeep import UpkeepReport
 from ..log.protocols import PlannedSlice
 from ..log.write.writer import BATCH_BYTES, Writer
-from ..renamed import renamed
+from ..renamed import names_of_before
 from ..storage import Directory
 from . import settings
 from .catalog import Catalog
@@ -64,8 +63,8 @@ M = TypeVar("M")
 
 __all__ = ["Offsets", "Position", "TableEnd", "Topic"]
 
-#: `Position` of a pair: its constructor is a Python function, and takes twice as long.
-_position: Callable[[tuple[int, int]], Position] = partial(tuple.__new__, Position)
+#: For a `Position` of a pair: its own constructor is a Python function, and takes twice as long.
+_made: Callable[[type[Position], tuple[int, int]], Position] = tuple.__new__
 
 
 #: Names of before 0.3.
@@ -76,6 +75,7 @@ _RENAMED = {
 }
 
 
+@names_of_before(_RENAMED)
 class Topic(TopicFace):
     """Partitions under one name. Created by `Store.topic` and `Store.create_topic`."""
 
@@ -87,11 +87,6 @@ class Topic(TopicFace):
         self.router = Router(holdings)
         #: Its store, for typed views: the topic of bad records, and consumers.
         self._home = home
-
-    if not TYPE_CHECKING:  # else type checkers would accept every name
-
-        def __getattr__(self, name: str) -> Any:
-            return renamed(self, name, _RENAMED)
 
     # --- properties
 
@@ -216,7 +211,7 @@ class Topic(TopicFace):
         log = holdings.ready.get(number)
         if log is not None:
             try:
-                return _position((number, log.append(value, key, headers, timestamp, expect_offset)))
+                return _made(Position, (number, log.append(value, key, headers, timestamp, expect_offset)))
             except DirectoryLocked:  # it had released its lock, and another process has it now
                 holdings.not_ready(number)
             except LogClosed:  # it was released at this moment: nothing is stored
@@ -224,7 +219,7 @@ class Topic(TopicFace):
                     raise
         with holdings.using(number):
             appends = holdings.appends(number)
-            return _position((number, appends.append(value, key, headers, timestamp, expect_offset)))
+            return _made(Position, (number, appends.append(value, key, headers, timestamp, expect_offset)))
 
     def append_many(
         self, records: Iterable[GivenRecord], *, partition: int | None = None, expect_offset: int | None = None
