@@ -95,18 +95,21 @@ class Nodes:
 
     def of(self, kind: Kind, key: str, advertised: Address) -> Node:
         """The broker that is asked for something."""
-        return max(self.all(advertised), key=lambda each: _weight(kind, key, each.id))
+        return max(self.all(advertised), key=lambda each: weight(kind, key, each.id))
 
     def leader(self, topic_id: str, partition: int) -> int:
         """The id of the broker that clients are sent to for a partition."""
         if len(self._ids) < 2:
             return self.id
-        return max(self._ids, key=lambda each: _weight("partition", f"{topic_id}/{partition}", each))
+        return max(self._ids, key=lambda each: weight("partition", f"{topic_id}/{partition}", each))
 
     def _coordinates(self, kind: Kind, key: str) -> bool:
+        """By what is known now, as `of` says it: a sign of life may take seconds, and a broker that clients are sent to
+        would refuse them for as long."""
+        self._look()
         if len(self._ids) < 2:
             return True
-        return max(self._ids, key=lambda each: _weight(kind, key, each)) == self.id
+        return max(self._ids, key=lambda each: weight(kind, key, each)) == self.id
 
     def coordinates_group(self, name: str) -> bool:
         """Whether this broker coordinates a group."""
@@ -117,5 +120,6 @@ class Nodes:
         return self._coordinates("transaction", name)
 
 
-def _weight(kind: Kind, key: str, node_id: int) -> bytes:
+def weight(kind: Kind, key: str, node_id: int) -> bytes:
+    """By which a broker is chosen for something: the highest has it."""
     return blake2b(f"{kind}/{node_id}/{key}".encode(), digest_size=8).digest()
