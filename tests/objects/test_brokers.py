@@ -47,7 +47,7 @@ from sawlog.topics.groups.offsets import Committed
 from sawlog.topics.served import Marking
 
 from . import brokerage
-from .brokerage import Fleet, Reader, Traffic, wait_until
+from .brokerage import Fleet, Mover, Reader, Traffic, wait_until
 from .proxy import Fault, Faults, Proxy
 from .servers import Server
 
@@ -371,6 +371,32 @@ def test_a_client_that_loses_a_broker_goes_on_with_the_other(tmp_path: Path, mot
         fleet.brokers[0].kill()
         traffic.go_on()
         assert traffic.verdict() == []
+
+
+def test_a_mover_whose_client_gets_nowhere_takes_another_one_and_waits_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hanging:
+        def subscribe(self, *_: object, **__: object) -> None:
+            pass
+
+        async def start(self) -> None:
+            await asyncio.Event().wait()
+
+        async def stop(self) -> None:
+            pass
+
+    class Stuck(Mover):
+        def _clients(self, slowness: int) -> tuple[Any, Any]:
+            lives.append(slowness)
+            if len(lives) == 4:
+                self.ended.set()
+            return Hanging(), Hanging()
+
+    lives = list[int]()
+    monkeypatch.setattr(brokerage, "_STILL_S", 0.01)
+    mover = Stuck(None)  # type: ignore[arg-type]
+    mover.work()
+    assert lives == [1, 2, 4, 4]
+    assert mover.troubles == {"TimeoutError": 4}
 
 
 @pytest.mark.parametrize("how", ["kill", "freeze"])
