@@ -13,9 +13,11 @@ import pytest
 from sawlog.batch.build import Producer
 from sawlog.batch.checksum import crc32c
 from sawlog.broker.coordinator import Coordinator
+from sawlog.broker.handlers import KafkaError
 from sawlog.broker.transactions import TransactionCoordinator
+from sawlog.broker.trouble import code_of
 from sawlog.broker.wire import ErrorCode, Key
-from sawlog.errors import StorageError
+from sawlog.errors import AmbiguousAppend, StorageError
 from sawlog.testing import Broker
 from sawlog.topics.service import DirectoryLedger
 
@@ -262,6 +264,41 @@ def test_what_is_not_decided_goes_on_after_a_restart(tmp_path: Path) -> None:
         assert client.end(commit=True) is ErrorCode.NONE
         assert values(broker) == [b"before", b"after"]
         assert committed(broker) == {("orders", 0): 3}
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (StorageError(5, "the bucket does not answer"), ErrorCode.NOT_COORDINATOR),
+        (AmbiguousAppend("it may be stored"), ErrorCode.COORDINATOR_NOT_AVAILABLE),
+    ],
+)
+def test_a_client_asks_again_when_the_storage_fails(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, error: Exception, code: ErrorCode
+) -> None:
+    client = Client(broker)
+
+    def fail(*_: object) -> None:
+        raise error
+
+    def while_it_fails(ask: Callable[[], ErrorCode]) -> ErrorCode:
+        with monkeypatch.context() as patch:
+            patch.setattr(DirectoryLedger, "save", fail)
+            return ask()
+
+    again = {"transactional_id": "t", "transaction_timeout_ms": 1000}
+    assert while_it_fails(lambda: client.peer.ask(Key.INIT_PRODUCER_ID, 4, again)["error_code"]) == code
+    assert while_it_fails(lambda: client.add("orders", 0)) is code
+    assert client.add("orders", 0) is ErrorCode.NONE
+    assert while_it_fails(lambda: client.end(commit=True)) is code
+    assert client.end(commit=True) is ErrorCode.NONE
+
+
+@pytest.mark.parametrize("key", [Key.JOIN_GROUP, Key.SYNC_GROUP, Key.HEARTBEAT, Key.END_TXN, Key.PRODUCE])
+def test_only_what_a_coordinator_is_asked_for_is_asked_again(key: Key) -> None:
+    expected = ErrorCode.KAFKA_STORAGE_ERROR if key is Key.PRODUCE else ErrorCode.NOT_COORDINATOR
+    assert code_of(StorageError(5, "failed"), key) is expected
+    assert code_of(KafkaError(ErrorCode.UNKNOWN_MEMBER_ID), key) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_a_deleted_topic_does_not_hold_up_the_end(broker: Broker) -> None:

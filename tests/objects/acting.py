@@ -199,9 +199,13 @@ class Cast:
         self._stopped[actor.name] = time.monotonic() + seconds
 
     def split(self, actor: Actor, seconds: float, beside_s: float) -> None:
-        """Stop somebody for so long while another one plays its role; then both do, for a while."""
-        self.splits += 1
+        """Stop somebody for so long while another one plays its role; then both do, for a while. Who was replaced
+        already is only stopped: it has a successor, and with two of them a role has more players for good. Two movers
+        with one transactional id fence each other again and again, and neither gets anywhere."""
         self.stop(actor, seconds)
+        if actor.name in self._replaced:
+            return
+        self.splits += 1
         self._replaced[actor.name] = time.monotonic() + seconds + beside_s
         self.add(actor.again())
 

@@ -49,8 +49,10 @@ from .servers import Server, started
 
 PATIENCE_S = 180.0
 PARTITIONS = 3
-#: How long the mover goes on without beginning again, and how long one of its transactions may take.
-_LIFE_S, _MOVE_S = 300.0, 15.0
+#: How long the mover goes on although it moves nothing, how long one of its transactions may take, and aborting it.
+_STILL_S, _MOVE_S, _ABORT_S = 25.0, 15.0, 5.0
+#: How many times longer it may wait for everything where everything is slow.
+_SLOWEST = 4
 #: Short times, so that a test need not wait for long until a broker that stands still is left out; but so long that on
 #: a busy machine those that do not stand still are not left out all the time.
 QUICK = ("--set", "broker_heartbeat_s=0.3", "--set", "broker_expiry_s=3", "--set", "refresh_s=0.2")
@@ -260,6 +262,10 @@ class Mover(_Worker):
 
     By aiokafka: librdkafka 2.16 hangs or crashes if the coordinator of a group that it commits offsets of in a
     transaction is left out of the metadata meanwhile.
+
+    aiokafka retries for ever. So a client that moves nothing for a while is given up, as a program that makes no
+    progress is started again, and the next one waits longer for everything: on a machine where a commit takes seconds a
+    session of three seconds expires while its heartbeats wait, and a transaction of ten is aborted before it can end.
     """
 
     def __init__(self, fleet: Fleet, say: Say = _keep_quiet) -> None:
@@ -271,16 +277,39 @@ class Mover(_Worker):
     def work(self) -> None:
         for name in ("aiokafka", "asyncio"):  # which tell of every transaction that has failed
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+        slowness = 1
         while not self.ended.is_set():
+            before = self.moved
             try:
-                asyncio.run(self._life())
+                asyncio.run(self._life(slowness))
             except (AioKafkaError, TimeoutError, OSError) as error:
                 self.troubles[type(error).__name__] += 1
+            slowness = 1 if self.moved > before else min(2 * slowness, _SLOWEST)
 
-    async def _life(self) -> None:
+    async def _life(self, slowness: int) -> None:
+        """Move with one client, as long as it gets on."""
+        still_s, now_s = slowness * _STILL_S, asyncio.get_running_loop().time
+        consumer, producer = self._clients(slowness)
+        turn = asyncio.Lock()
+        consumer.subscribe(["orders"], listener=_Patient(turn))
+        async with asyncio.timeout(still_s) as limit, contextlib.AsyncExitStack() as last:
+            # First the producer, which fences whoever moved before: it could still commit after the consumer has asked
+            # where to begin, and what it has moved would be moved again.
+            last.push_async_callback(_stopped, producer)
+            await producer.start()
+            last.push_async_callback(_stopped, consumer)
+            await consumer.start()
+            while not self.ended.is_set():
+                async with turn:
+                    found = await consumer.getmany(timeout_ms=200, max_records=200)
+                    if found:
+                        await self._move(producer, found, slowness)
+                        limit.reschedule(now_s() + still_s)
+
+    def _clients(self, slowness: int) -> tuple[AIOKafkaConsumer, AIOKafkaProducer]:
         given: dict[str, Any] = {
             "bootstrap_servers": self._fleet.servers,
-            "request_timeout_ms": 3000,
+            "request_timeout_ms": 3000 * slowness,
             "metadata_max_age_ms": 500,
             "retry_backoff_ms": 50,
         }
@@ -288,35 +317,37 @@ class Mover(_Worker):
             group_id="movers",
             auto_offset_reset="earliest",
             enable_auto_commit=False,
-            session_timeout_ms=3000,
+            session_timeout_ms=3000 * slowness,
             heartbeat_interval_ms=500,
             isolation_level="read_committed",
             **given,
         )
-        producer = AIOKafkaProducer(transactional_id="mover", transaction_timeout_ms=10_000, **given)
-        turn = asyncio.Lock()
-        consumer.subscribe(["orders"], listener=_Patient(turn))
-        async with asyncio.timeout(_LIFE_S), contextlib.AsyncExitStack() as last:
-            last.push_async_callback(_stopped, consumer)
-            await consumer.start()
-            last.push_async_callback(_stopped, producer)
-            await producer.start()
-            while not self.ended.is_set():
-                async with turn:
-                    found = await consumer.getmany(timeout_ms=200, max_records=200)
-                    if found:
-                        await self._move(producer, found)
+        timeout_ms = 10_000 * slowness
+        return consumer, AIOKafkaProducer(transactional_id="mover", transaction_timeout_ms=timeout_ms, **given)
 
-    async def _move(self, producer: AIOKafkaProducer, found: dict[Any, list[Any]]) -> None:
-        async with asyncio.timeout(_MOVE_S), producer.transaction():
-            for messages in found.values():
-                for message in messages:
-                    for partition in (0, 1):
-                        await producer.send("copies", message.value, partition=partition)
-            offsets = {share: messages[-1].offset + 1 for share, messages in found.items()}
-            await producer.send_offsets_to_transaction(offsets, "movers")
+    async def _move(self, producer: AIOKafkaProducer, found: dict[Any, list[Any]], slowness: int) -> None:
+        """One transaction. If it takes too long it is aborted; that may take for ever, too, and is not waited for."""
+        moving = asyncio.create_task(_copy(producer, found))
+        if not (await asyncio.wait({moving}, timeout=_MOVE_S * slowness))[0]:
+            moving.cancel()
+            await asyncio.wait({moving}, timeout=_ABORT_S)
+            raise TimeoutError
+        moving.result()
         self.moved += 1
         self.say(self.moved)
+
+
+async def _copy(producer: AIOKafkaProducer, found: dict[Any, list[Any]]) -> None:
+    async with producer.transaction():
+        sent = [
+            await producer.send("copies", message.value, partition=partition)
+            for messages in found.values()
+            for message in messages
+            for partition in (0, 1)
+        ]
+        await asyncio.gather(*sent)  # aiokafka commits also if some could not be stored
+        offsets = {share: messages[-1].offset + 1 for share, messages in found.items()}
+        await producer.send_offsets_to_transaction(offsets, "movers")
 
 
 class _Patient(ConsumerRebalanceListener):  # type: ignore[misc] - aiokafka has no types

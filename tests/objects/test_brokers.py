@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,8 @@ from sawlog.batch.build import Producer, encode
 from sawlog.batch.checksum import crc32c
 from sawlog.batch.header import TRANSACTIONAL_BIT
 from sawlog.broker.client import Access, Login, connect
+from sawlog.broker.config import Address
+from sawlog.broker.nodes import Kind, Nodes, weight
 from sawlog.broker.security.acls import Binding, Operation, Resource
 from sawlog.broker.security.scram import MECHANISMS, MIN_ITERATIONS, Salted
 from sawlog.broker.security.users import Users
@@ -44,7 +47,7 @@ from sawlog.topics.groups.offsets import Committed
 from sawlog.topics.served import Marking
 
 from . import brokerage
-from .brokerage import Fleet, Reader, Traffic, wait_until
+from .brokerage import Fleet, Mover, Reader, Traffic, wait_until
 from .proxy import Fault, Faults, Proxy
 from .servers import Server
 
@@ -154,6 +157,26 @@ def test_a_broker_that_leaves_is_gone_at_once(services: tuple[ObjectService, Obj
     other.fleet.leave()
     one.catch_up()
     assert [node.id for node in one.fleet.nodes()] == [1]
+
+
+@pytest.mark.parametrize("kind", ["group", "transaction"])
+def test_a_broker_that_clients_are_sent_to_does_not_refuse_them(
+    services: tuple[ObjectService, ObjectService], kind: Kind
+) -> None:
+    one, other = services
+    nodes, here = Nodes(SimpleNamespace(store=one)), Address("127.0.0.1", 9000)  # type: ignore[arg-type]
+    assert one.fleet.node is not None
+    nodes.id = one.fleet.node.id
+    one.ledger().refresh()
+    nodes._look()
+    coordinates = nodes.coordinates_group if kind == "group" else nodes.coordinates_transaction
+    others = [name for name in map(str, range(20)) if nodes.of(kind, name, here).id != nodes.id]
+    assert others
+    assert not any(map(coordinates, others))
+    other.fleet.leave()
+    one.ledger().refresh()  # and no sign of life was given since
+    assert {nodes.of(kind, name, here).id for name in others} == {nodes.id}
+    assert all(map(coordinates, others))
 
 
 def test_a_new_run_of_a_node_id_ends_the_one_before(services: tuple[ObjectService, ObjectService]) -> None:
@@ -348,6 +371,65 @@ def test_a_client_that_loses_a_broker_goes_on_with_the_other(tmp_path: Path, mot
         fleet.brokers[0].kill()
         traffic.go_on()
         assert traffic.verdict() == []
+
+
+def test_a_mover_whose_client_gets_nowhere_takes_another_one_and_waits_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hanging:
+        def subscribe(self, *_: object, **__: object) -> None:
+            pass
+
+        async def start(self) -> None:
+            await asyncio.Event().wait()
+
+        async def stop(self) -> None:
+            pass
+
+    class Stuck(Mover):
+        def _clients(self, slowness: int) -> tuple[Any, Any]:
+            lives.append(slowness)
+            if len(lives) == 4:
+                self.ended.set()
+            return Hanging(), Hanging()
+
+    lives = list[int]()
+    monkeypatch.setattr(brokerage, "_STILL_S", 0.01)
+    mover = Stuck(None)  # type: ignore[arg-type]
+    mover.work()
+    assert lives == [1, 2, 4, 4]
+    assert mover.troubles == {"TimeoutError": 4}
+
+
+@pytest.mark.parametrize("how", ["kill", "freeze"])
+def test_a_transaction_ends_though_its_client_and_its_coordinator_are_gone(
+    tmp_path: Path, moto: Server, how: str
+) -> None:
+    with Fleet(tmp_path, moto) as fleet:
+        fleet.create(("orders", 1))
+        fleet.wait_for(2)
+        name, patience_s = coordinated_by_the_first(fleet), brokerage.PATIENCE_S
+        gone = KafkaProducer(fleet.client(transactional_id=name, transaction_timeout_ms=3000))
+        gone.init_transactions(patience_s)
+        gone.begin_transaction()
+        gone.produce("orders", b"open", partition=0)
+        assert gone.flush(patience_s) == 0
+        getattr(fleet.brokers[0], how)()
+        with fleet.open() as store:
+            log = store.topic("orders").partition(0)
+            wait_until(lambda: log.last_stable_offset == log.next_offset > 1, "it is aborted")
+            fresh = KafkaProducer(fleet.client(transactional_id=name))
+            fresh.init_transactions(patience_s)
+            fresh.begin_transaction()
+            fresh.produce("orders", b"committed", partition=0)
+            fresh.commit_transaction(patience_s)
+            wait_until(lambda: [each.value for each in log.scan()] == [b"committed"], "only what was committed is read")
+
+
+def coordinated_by_the_first(fleet: Fleet) -> str:
+    """A transactional id that the first of the brokers coordinates."""
+    ids = {each.port: each.id for each in fleet.admin().list_topics(timeout=60).brokers.values()}
+    names = map(str, range(100))
+    mine = ids[fleet.brokers[0].port]
+    return next(name for name in names if max(ids.values(), key=lambda each: weight("transaction", name, each)) == mine)
 
 
 @pytest.mark.slow

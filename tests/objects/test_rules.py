@@ -182,6 +182,18 @@ def test_a_clock_that_stood_still_is_outvoted_by_the_other(world: World) -> None
     assert not sleeper._is_believed()
 
 
+def test_to_begin_again_does_not_prove_that_nothing_is_new(world: World) -> None:
+    core, other = opened(world).core, journal(world)
+    core.poll(0)
+    world.now_s += TERMS.belief_s + 1
+    other.commit([[TOPIC]])
+    Answers(core.bucket, "get_many", lost)
+    with pytest.raises(Unanswered):
+        core.poll(0)
+    core.poll(5)  # the checkpoints were listed within that time, and no commit was read
+    assert core.peek(lambda state: state.topics()) == ["t"]
+
+
 # --- R2: collection
 
 
@@ -516,6 +528,59 @@ def test_a_fold_that_is_interrupted_leaves_no_half_of_it(world: World) -> None:
     assert append(other, b"b") == {"ok": [[1, 2]]}
     one.refresh()
     assert one.state.digest == other.state.digest
+
+
+def test_who_looks_during_a_fold_that_is_interrupted_sees_no_half_of_it(world: World) -> None:
+    core, other = opened(world).core, journal(world)
+    core.poll(0)
+    other.commit([[TOPIC]])
+    request = State._request
+
+    def interrupted(self: State, *given: Any) -> Any:
+        request(self, *given)
+        raise KeyboardInterrupt
+
+    with mock.patch.object(State, "_request", interrupted), pytest.raises(KeyboardInterrupt):
+        core.poll(0)
+    assert core.look(lambda state: state.number) == other.state.number
+
+
+def test_who_looks_during_a_commit_that_loses_races_does_not_wait_for_its_end(world: World) -> None:
+    asks, looked = threading.Event(), threading.Event()
+    other, seen = journal(world), list[int]()
+
+    class Noting(SimulatedClocks):
+        def now_s(self) -> tuple[float, float]:
+            if threading.current_thread() is looking:
+                asks.set()
+            return super().now_s()
+
+    def look() -> None:
+        seen.append(core.look(lambda state: state.number, fresh=True))
+        looked.set()
+
+    def lose(real: Callable[..., Any], given: tuple[Any, ...]) -> Any:
+        other.refresh()
+        other.commit([[NOTHING]])
+        return real(*given)
+
+    def lose_while_somebody_looks(real: Callable[..., Any], given: tuple[Any, ...]) -> Any:
+        lost_it = lose(real, given)
+        looking.start()
+        assert asks.wait(60)
+        return lost_it
+
+    def win(real: Callable[..., Any], given: tuple[Any, ...]) -> Any:
+        assert looked.wait(10), "it waits for the lock"
+        return real(*given)
+
+    looking = threading.Thread(target=look, daemon=True)
+    core = Core(SimulatedBucket(world), "w", TERMS, clocks=Noting(world))
+    core.poll(0)
+    Answers(core.bucket, "create", lose, lose_while_somebody_looks, win)
+    core.commit([NOTHING])
+    assert seen == [other.state.number]
+    core.close()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -128,6 +128,27 @@ cast.end()
     assert said.split() == ["count-2", "[]", "1", "1"]
 
 
+def test_who_was_replaced_and_is_stopped_again_gets_no_second_successor(tmp_path: Path) -> None:
+    said = _acted(
+        tmp_path,
+        """
+cast = cast_of(Path(sys.argv[1]))
+first, = cast.running()
+cast.split(first, 0.0, beside_s=60)
+while first not in cast.running():
+    cast.go_on()
+cast.split(first, 0.0, beside_s=60)
+while first not in cast.running():
+    cast.go_on()
+print(*sorted(each.name for each in cast.running()), cast.stops, cast.splits)
+cast.resume_all()
+print(*(each.name for each in cast.running()))
+cast.end()
+""",
+    )
+    assert said.splitlines() == ["count-1 count-2 2 1", "count-2"]
+
+
 def test_who_has_ended_by_itself_is_named(tmp_path: Path) -> None:
     said = _acted(
         tmp_path,

@@ -73,6 +73,8 @@ from .verdict import PLAIN, Told, wrong_with_bucket, wrong_with_digests
 #: Longer than without brokers: everything takes its time behind a proxy, and an answer that takes longer than a third
 #: of it is not believed.
 GRACE_S = 6.0
+#: As long as by default: a commit may take seconds here, and brokers would leave each other out all the time.
+PATIENT = ("--set", "broker_expiry_s=10")
 #: The groups of Kafka clients, and the role of their members; None if they only move.
 GROUPS = {"readers": "subscribe", "modern": "modern", "movers": None}
 #: Roles that must go on in the end, after everything was done to them.
@@ -220,7 +222,7 @@ class Together(Torture):
         self._replica = Site(server.new_url(), grace_s, faults, behind.variables)
         self._data, self._standby, self._restored = folder / "data", folder / "standby", folder / "restored"
         module = ("sawlog.cli",) if self._bug is None else ("tests.objects.planted", self._bug)
-        self._fleet = Fleet(folder, behind, 2, url=site.url, module=module)
+        self._fleet = Fleet(folder, behind, 2, *PATIENT, url=site.url, module=module)
         self._server = server
 
     def _found(self) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import blake2b
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("sawlog.broker")
 
+#: What was looked at this long ago is not looked at again for every group.
+_LOOK_S = 0.05
+
 Kind = Literal["group", "transaction", "partition"]
 
 
@@ -39,6 +43,7 @@ class Nodes:
         #: The id of this broker, once it has joined.
         self.id = -1
         self._ids: tuple[int, ...] = ()
+        self._looked_s = 0.0
 
     async def join(self) -> None:
         """Become one of the others, before clients are served."""
@@ -83,30 +88,36 @@ class Nodes:
             self._look()
             self._broker.groups.give_up_others()
 
-    def _look(self) -> None:
-        self._ids = tuple(each.id for each in self._fleet.nodes())
+    def _look(self) -> Sequence[Node]:
+        found = self._fleet.nodes()
+        self._ids, self._looked_s = tuple(each.id for each in found), time.monotonic()
+        return found
 
     # --- who is asked for what
 
     def all(self, advertised: Address) -> Sequence[Node]:
         """All brokers; this one at the address that the client knows."""
         here = Node(self.id, advertised.host, advertised.port)
-        return [here if each.id == self.id else each for each in self._fleet.nodes()] or [here]
+        return [here if each.id == self.id else each for each in self._look()] or [here]
 
     def of(self, kind: Kind, key: str, advertised: Address) -> Node:
         """The broker that is asked for something."""
-        return max(self.all(advertised), key=lambda each: _weight(kind, key, each.id))
+        return max(self.all(advertised), key=lambda each: weight(kind, key, each.id))
 
     def leader(self, topic_id: str, partition: int) -> int:
         """The id of the broker that clients are sent to for a partition."""
         if len(self._ids) < 2:
             return self.id
-        return max(self._ids, key=lambda each: _weight("partition", f"{topic_id}/{partition}", each))
+        return max(self._ids, key=lambda each: weight("partition", f"{topic_id}/{partition}", each))
 
     def _coordinates(self, kind: Kind, key: str) -> bool:
+        """By what is known now, as `of` says it: a sign of life may take seconds, and a broker that clients are sent to
+        would refuse them for as long."""
+        if time.monotonic() > self._looked_s + _LOOK_S:
+            self._look()
         if len(self._ids) < 2:
             return True
-        return max(self._ids, key=lambda each: _weight(kind, key, each)) == self.id
+        return max(self._ids, key=lambda each: weight(kind, key, each)) == self.id
 
     def coordinates_group(self, name: str) -> bool:
         """Whether this broker coordinates a group."""
@@ -117,5 +128,6 @@ class Nodes:
         return self._coordinates("transaction", name)
 
 
-def _weight(kind: Kind, key: str, node_id: int) -> bytes:
+def weight(kind: Kind, key: str, node_id: int) -> bytes:
+    """By which a broker is chosen for something: the highest has it."""
     return blake2b(f"{kind}/{node_id}/{key}".encode(), digest_size=8).digest()

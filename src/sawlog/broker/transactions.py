@@ -130,11 +130,13 @@ class TransactionCoordinator:
         while True:
             await asyncio.sleep(_LOOK_S)
             now, expiry_ms = now_ms(), self._broker.config.transactional_id_expiration_ms
-            for name, entry in self._own():
+            for name, entry in self.entries().items():
                 late = entry.state is State.ONGOING and now > entry.started_ms + entry.timeout_ms
                 unused = entry.state is not State.ONGOING and now > entry.changed_ms + expiry_ms
                 if not (late or unused or entry.state.is_decided):
                     continue
+                if not self._broker.nodes.coordinates_transaction(name):
+                    continue  # which looks after it
                 async with self._lock(name):
                     if self._get(name) is not entry:
                         continue  # changed while we waited
@@ -177,11 +179,6 @@ class TransactionCoordinator:
         if known is None or known[0] is not fields:
             known = self._decoded[name] = fields, Entry.of(version, fields)
         return known[1]
-
-    def _own(self) -> list[tuple[str, Entry]]:
-        """The entries that this broker looks after."""
-        coordinates = self._broker.nodes.coordinates_transaction
-        return [(name, entry) for name, entry in self.entries().items() if coordinates(name)]
 
     async def _save(self, name: str, entry: Entry, *, forget: bool = False) -> Entry:
         """Make an entry durable, then use it: as it is stored."""

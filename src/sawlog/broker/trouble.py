@@ -40,12 +40,29 @@ _CODES: tuple[tuple[type[BaseException], ErrorCode], ...] = (
     (OSError, ErrorCode.KAFKA_STORAGE_ERROR),
 )
 
+#: What a coordinator is asked for.
+_COORDINATED = frozenset(
+    {
+        *(Key.JOIN_GROUP, Key.SYNC_GROUP, Key.HEARTBEAT, Key.LEAVE_GROUP, Key.CONSUMER_GROUP_HEARTBEAT),
+        *(Key.OFFSET_COMMIT, Key.OFFSET_FETCH, Key.TXN_OFFSET_COMMIT),
+        *(Key.INIT_PRODUCER_ID, Key.ADD_PARTITIONS_TO_TXN, Key.ADD_OFFSETS_TO_TXN, Key.END_TXN),
+    }
+)
+#: What Kafka's coordinators say when their own log fails. Clients look for the coordinator and ask again; most other
+#: codes end them, since Kafka never says those there. All of these requests may be repeated.
+_ASKED_AGAIN = {
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+}
 
-def code_of(error: BaseException) -> ErrorCode:
-    """The error code for an error."""
+
+def code_of(error: BaseException, key: int | None = None) -> ErrorCode:
+    """The error code for an error; of a request, if it is given."""
     if isinstance(error, KafkaError):
         return error.code
-    return next((code for kind, code in _CODES if isinstance(error, kind)), ErrorCode.UNKNOWN_SERVER_ERROR)
+    code = next((code for kind, code in _CODES if isinstance(error, kind)), ErrorCode.UNKNOWN_SERVER_ERROR)
+    return _ASKED_AGAIN.get(code, code) if key in _COORDINATED else code
 
 
 def message_of(error: BaseException) -> str:
@@ -262,7 +279,7 @@ _REFUSALS: dict[Key, Callable[[Body, ErrorCode], Body]] = {
 
 def refusal(key: int, request: Body, error: BaseException) -> Body:
     """The answer to a request that failed as a whole."""
-    code = code_of(error)
+    code = code_of(error, key)
     make = _REFUSALS.get(Key(key))
     if make is not None:
         return make(request, code)

@@ -31,6 +31,8 @@ _T = TypeVar("_T")
 _CONFLICTS = {"Changed": "Conflict", "BrokerRemoved": "Conflict"}
 #: What was looked at this long ago is not asked for again, unless a caller must know.
 LOOK_S = 0.05
+#: How often those who wait for the lock look whether they are answered by now.
+_WAIT_S = 0.02
 #: Whoever looks again and again asks less often while there is nothing new, up to this.
 CALM_S = 1.0
 
@@ -122,12 +124,19 @@ class Core:
         self.check_open()
         enough_s = 0.0 if fresh else self._calm_s if calm else LOOK_S
         oldest_s = self._clocks.now_s()[0] - enough_s
-        with self._lock:
+        while not self._lock.acquire(timeout=_WAIT_S):
+            # A commit that loses races has the lock for seconds, and reads all that is new again and again.
+            with self._journal.folding:
+                if self._is_proved(oldest_s):
+                    return read(self._journal.state)
+        try:
             before = self._journal.state.number
             if self._refresh(oldest_s, may_be_old=not fresh):
                 is_idle = self._journal.state.number == before
                 self._calm_s = min(self._calm_s * 2, CALM_S) if is_idle and calm else LOOK_S
             return read(self._journal.state)
+        finally:
+            self._lock.release()
 
     def peek(self, read: Callable[[State], _T]) -> _T:
         """Read something of the state as it was folded last, without asking the bucket: it never waits for long."""
@@ -145,14 +154,19 @@ class Core:
 
         What `may_be_old` counts from when the answer came: a bucket that takes longer to answer than that would be
         asked again by every call."""
-        proved_s = self._journal.proved_s
-        if proved_s is not None and (proved_s > oldest_s or (may_be_old and self._answered_s > oldest_s)):
+        is_answered = may_be_old and self._journal.proved_s is not None and self._answered_s > oldest_s
+        if is_answered or self._is_proved(oldest_s):
             return False
         is_new = self._journal.refresh()
         self._answered_s = self._clocks.now_s()[0]
         if is_new:
             self.news.tell()
         return True
+
+    def _is_proved(self, oldest_s: float) -> bool:
+        """Whether a request that was sent after this time has shown that nothing else is new."""
+        proved_s = self._journal.proved_s
+        return proved_s is not None and proved_s > oldest_s
 
     def glance(self, read: Callable[[State], _T]) -> _T | None:
         """The same; None if it is closed, or nothing is known."""

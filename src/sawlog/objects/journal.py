@@ -68,6 +68,9 @@ class Journal:
         self.state = State()
         #: When the request was sent that last proved that the next number was not collected; by both clocks.
         self._anchor: tuple[float, float] | None = None
+        #: When the request was sent that last proved that there were no other commits than those that are folded. To
+        #: begin again proves less: what was made since the checkpoint is read after that, if the bucket answers.
+        self.proved_s: float | None = None
         #: Held while a commit is folded, and never while the bucket is asked: for those who only look at the state.
         self.folding = forkable(threading.Lock())
         #: Told of each commit that is folded: its key, and what is in the object.
@@ -84,7 +87,8 @@ class Journal:
         if self._stopped is not None:
             raise type(self._stopped)(str(self._stopped)) from self._stopped
         if self._folding:
-            self.state, self._anchor, self._folding = State(), None, False
+            with self.folding:
+                self.state, self._anchor, self.proved_s, self._folding = State(), None, None, False
         try:
             yield
         except (CorruptData, UpgradeRequired) as error:
@@ -158,10 +162,14 @@ class Journal:
         for data in self._bucket.get_many([commit_key(number) for number in range(first, first + count)]):
             self._check_belief()
             if data is None:
-                self._anchor = sent
+                self._prove(sent)
                 return False
             self._fold(data)
         return True
+
+    def _prove(self, sent: tuple[float, float]) -> None:
+        """A request that was sent then has shown that the next number was free."""
+        self._anchor, self.proved_s = sent, sent[0]
 
     def _fold(self, data: bytes) -> list[Outcome]:
         key = commit_key(self.state.number)
@@ -177,7 +185,11 @@ class Journal:
             self._courtesy.saw_others(self._clocks.now_s()[0])
         with self.folding:
             self._folding = True
-            outcomes = self.state.apply(commit, key, inline_at)
+            try:
+                outcomes = self.state.apply(commit, key, inline_at)
+            except BaseException:
+                self.proved_s = None  # whoever looks next must not believe half of it
+                raise
             self._folding = False
         if self.on_fold is not None:
             self.on_fold(key, data)
@@ -268,7 +280,7 @@ class Journal:
                 sent = self._clocks.now_s()
                 if self._bucket.create(key, data):
                     self._check_belief()
-                    self._anchor = sent
+                    self._prove(sent)
                     self._courtesy.created(sent[0], self._clocks.now_s()[0])
                     return data
                 found = self._bucket.get(key)
@@ -299,11 +311,6 @@ class Journal:
 
     def _unknown(self, key: str) -> UnknownOutcome:
         return UnknownOutcome(errno.EIO, f"{self._bucket.url}/{key}: no answer; the commit may be stored or not")
-
-    @property
-    def proved_s(self) -> float | None:
-        """When the request was sent that last proved that there were no other commits than those that are known."""
-        return None if self._anchor is None else self._anchor[0]
 
     def give_way(self) -> None:
         """After a commit: a pause in which others can make theirs, if there are some."""

@@ -12,7 +12,7 @@ import pytest
 from sawlog.broker.groups.commits import NewOffset
 from sawlog.broker.wire.apis import Key
 from sawlog.broker.wire.errors import ErrorCode as E
-from sawlog.errors import DirectoryLocked, GroupActive, StorageError
+from sawlog.errors import AmbiguousAppend, DirectoryLocked, GroupActive, StorageError
 from sawlog.topics.groups.offsets import OffsetStore
 from sawlog.topics.store import Store
 
@@ -162,6 +162,7 @@ async def test_a_commit_is_written_though_its_client_is_gone(store: Store) -> No
     ("error", "code"),
     [
         (DirectoryLocked("store/groups", "process 7"), E.COORDINATOR_NOT_AVAILABLE),
+        (AmbiguousAppend("the bucket does not answer"), E.COORDINATOR_NOT_AVAILABLE),
         (StorageError(28, "no space left"), E.KAFKA_STORAGE_ERROR),
         (ZeroDivisionError(), E.UNKNOWN_SERVER_ERROR),
     ],

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from ...clock import now_ms
-from ...errors import DirectoryLocked, GroupError, LogClosed, NotCoordinator, SawlogError, StorageFull
+from ...errors import AmbiguousAppend, DirectoryLocked, GroupError, LogClosed, NotCoordinator, SawlogError, StorageFull
 from ...topics.groups.assignment import Share
 from ...topics.groups.groups import Change
 from ...topics.groups.offsets import Committed
@@ -111,7 +111,8 @@ class CommitQueue:
     async def _results(self, commits: Sequence[Commit]) -> Sequence[dict[Share, ErrorCode]]:
         try:
             return await self._run(lambda: self._write(commits))
-        except (DirectoryLocked, LogClosed) as error:  # another process is stuck in its turn, or we are stopping
+        except (DirectoryLocked, LogClosed, AmbiguousAppend) as error:
+            # Another process is stuck in its turn, we are stopping, or the bucket does not answer.
             _logger.warning("offsets could not be committed, clients try again: %s", error)
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         except StorageFull:  # which the broker logs, once

@@ -27,7 +27,7 @@ _KNOWS_FENCED = {
 
 def _told(context: Context, error: BaseException) -> ErrorCode:
     """An error code that the client knows."""
-    code = code_of(error)
+    code = code_of(error, context.header.api_key)
     if code is ErrorCode.PRODUCER_FENCED:
         since = _KNOWS_FENCED.get(Key(context.header.api_key))
         if since is None or context.header.version < since:
