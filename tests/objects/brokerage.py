@@ -244,8 +244,11 @@ class Reader(_Worker):
         while not self.ended.is_set():
             self.assigned = len(self._consumer.assignment())
             for message in self._consumer.consume(100, 0.1):
-                if message.error() is None:
+                error = message.error()
+                if error is None:
                     self._note(message.partition(), message.offset(), message.value())  # type: ignore[arg-type]
+                elif error.fatal():
+                    raise KafkaException(error)  # it would never read again, and nobody would know why
             with suppress(KafkaException):
                 self._consumer.commit(asynchronous=False)
         self._consumer.close()
