@@ -40,6 +40,7 @@ from sawlog.errors import (
 from sawlog.isolation import Isolation
 from sawlog.log.write.producers import ProducerInfo
 from sawlog.objects.bucket import Bucket
+from sawlog.objects.serving.fleet import ObjectFleet
 from sawlog.objects.serving.service import ObjectService
 from sawlog.objects.store import ObjectStore
 from sawlog.topics.groups.groups import Change
@@ -177,6 +178,24 @@ def test_a_broker_that_clients_are_sent_to_does_not_refuse_them(
     one.ledger().refresh()  # and no sign of life was given since
     assert {nodes.of(kind, name, here).id for name in others} == {nodes.id}
     assert all(map(coordinates, others))
+
+
+def test_a_broker_that_listens_removes_who_was_at_its_address(services: tuple[ObjectService, ObjectService]) -> None:
+    """After a crash it comes back with another id: clients need not wait until the others have missed the old one."""
+    one, other = services
+    one.groups.claim("g", "here").take()
+    again = ObjectFleet(one._core)
+    again.join(None, "127.0.0.1", 9000)
+    other.catch_up()
+    assert [node.id for node in other.fleet.nodes()] == [1, 2, 3], "it may still find that it cannot listen"
+    again.listens()
+    other.catch_up()
+    assert [node.id for node in other.fleet.nodes()] == [2, 3]
+    assert isinstance(commit(one, 5), NotCoordinator)
+    again.listens()
+    other.fleet.listens()
+    other.catch_up()
+    assert [node.id for node in other.fleet.nodes()] == [2, 3], "nobody else is removed"
 
 
 def test_a_new_run_of_a_node_id_ends_the_one_before(services: tuple[ObjectService, ObjectService]) -> None:

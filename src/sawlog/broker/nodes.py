@@ -57,6 +57,7 @@ class Nodes:
         config, told = self._broker.config, self._broker.server.advertised
         if told != (config.advertise or config.listen):  # the port was not known before
             await self._broker.run(self._fleet.join, self.id, told.host, told.port)
+        await self._broker.run(self._fleet.listens)
         self._look()
         self._beating = asyncio.create_task(self._beat())
 

@@ -329,6 +329,9 @@ class Fleet(Protocol):
     def join(self, node_id: int | None, host: str, port: int) -> int:
         """Be one of them, under this id or one that nobody has; the id. May wait."""
 
+    def listens(self) -> None:
+        """Clients reach this one at its address: whoever has joined with that before is gone. May wait."""
+
     def nodes(self) -> Sequence[Node]:
         """All of them, by id, as far as is known; with this one, if it has joined."""
 

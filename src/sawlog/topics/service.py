@@ -150,6 +150,9 @@ class Alone:
         self._nodes = (made,)
         return made.id
 
+    def listens(self) -> None:
+        """Nobody else does."""
+
     def nodes(self) -> Sequence[Node]:
         """This one."""
         return self._nodes

@@ -2,7 +2,8 @@
 
 A broker that gives no sign of life is removed by others, each of which goes by its own clock alone: it asks for the
 removal when it has seen the same beat for the whole time-out, and the fold refuses if there was another one meanwhile.
-A broker that was removed by mistake registers itself again.
+A broker that is restarted after a crash need not wait for that: it listens at the address, so nobody else does. A
+broker that was removed by mistake registers itself again.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ...clock import Stopwatch
 from ...errors import Conflict, LogClosed
@@ -39,9 +41,19 @@ class ObjectFleet:
         self.node = Node(found, host, port)
         return found
 
+    def listens(self) -> None:
+        """Clients reach this one at its address: whoever has registered that before is gone."""
+        node = self.node
+        if node is None:
+            return
+        for each in self._core.look(_registered):
+            if each.run != self.run and (each.node.host, each.node.port) == (node.host, node.port):
+                _logger.info("broker %d was at this address before, and is removed", each.node.id)
+                self._remove(each.node.id, each.run, None)
+
     def nodes(self) -> Sequence[Node]:
         """All of them, by id; with this one, which others may just have removed."""
-        found = {each.id: each for each in self._core.peek(_nodes)}
+        found = {each.node.id: each.node for each in self._core.peek(_registered)}
         if self.node is not None:
             found[self.node.id] = self.node
         return [found[each] for each in sorted(found)]
@@ -64,21 +76,21 @@ class ObjectFleet:
 
     def _remove_silent(self, timeout_s: float) -> None:
         seen = {}
-        for node_id, run, beat in self._core.peek(_beats):
-            before = self._seen.get(node_id)
+        for node, run, beat in self._core.peek(_registered):
+            before = self._seen.get(node.id)
             since = before[2] if before is not None and before[:2] == (run, beat) else Stopwatch()
-            seen[node_id] = run, beat, since
-            if run != self.run and since.elapsed_s >= timeout_s:
-                self._remove(node_id, run, beat)
+            seen[node.id] = run, beat, since
+            if run != self.run and since.elapsed_s >= timeout_s and self._remove(node.id, run, beat):
+                _logger.warning("broker %d gives no sign of life, and is removed", node.id)
         self._seen = seen
 
-    def _remove(self, node_id: int, run: str, beat: int | None) -> None:
+    def _remove(self, node_id: int, run: str, beat: int | None) -> bool:
+        """Remove a broker, with that beat if one is given; whether it was there."""
         try:
             self._core.commit([{"do": "remove broker", "id": node_id, "run": run, "beat": beat}])
-            if run != self.run:
-                _logger.warning("broker %d gives no sign of life, and is removed", node_id)
         except Conflict:
-            pass  # it has given one, or is gone
+            return False  # it has given another sign of life, or is gone
+        return True
 
     def leave(self) -> None:
         """Be none of them any more."""
@@ -90,11 +102,18 @@ class ObjectFleet:
                 pass
 
 
-def _nodes(state: State) -> list[Node]:
-    found = [(int(name.partition("/")[2]), state.entries.get(name)) for name in state.entries.names("broker/")]
-    return [Node(node_id, each["host"], each["port"]) for node_id, each in found]
+class _Registered(NamedTuple):
+    """What is known of a broker."""
+
+    node: Node
+    run: str
+    beat: int
 
 
-def _beats(state: State) -> list[tuple[int, str, int]]:
-    found = [(int(name.partition("/")[2]), state.entries.get(name)) for name in state.entries.names("broker/")]
-    return [(node_id, each["run"], each["beat"]) for node_id, each in found]
+def _registered(state: State) -> list[_Registered]:
+    found = []
+    for name in state.entries.names("broker/"):
+        entry = state.entries.get(name)
+        node = Node(int(name.partition("/")[2]), entry["host"], entry["port"])
+        found.append(_Registered(node, entry["run"], entry["beat"]))
+    return found
