@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Literal
 
+from ..clock import Stopwatch
 from ..errors import SawlogError
 from ..topics.served import Node
 from .config import Address
@@ -43,7 +43,7 @@ class Nodes:
         #: The id of this broker, once it has joined.
         self.id = -1
         self._ids: tuple[int, ...] = ()
-        self._looked_s = 0.0
+        self._looked = Stopwatch()
 
     async def join(self) -> None:
         """Become one of the others, before clients are served."""
@@ -91,7 +91,8 @@ class Nodes:
 
     def _look(self) -> Sequence[Node]:
         found = self._fleet.nodes()
-        self._ids, self._looked_s = tuple(each.id for each in found), time.monotonic()
+        self._ids = tuple(each.id for each in found)
+        self._looked.restart()
         return found
 
     # --- who is asked for what
@@ -114,7 +115,7 @@ class Nodes:
     def _coordinates(self, kind: Kind, key: str) -> bool:
         """By what is known now, as `of` says it: a sign of life may take seconds, and a broker that clients are sent to
         would refuse them for as long."""
-        if time.monotonic() > self._looked_s + _LOOK_S:
+        if self._looked.elapsed_s > _LOOK_S:
             self._look()
         if len(self._ids) < 2:
             return True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import sys
-import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..addresses import is_address
+from ..clock import Stopwatch
 from . import garbage
 from .options import read_as
 from .places import check_directory
@@ -112,12 +112,12 @@ def serve(
     )
     made = _config(config, flags, set_ or [])
     say = _log_to_stderr(log_format, logging.INFO if verbose else logging.WARNING)
-    began_s = time.monotonic()
+    began = Stopwatch()
 
     def ready(broker: Broker, watched: Address | None) -> None:
         garbage.look_as_usual()
         _greet(broker, watched)
-        say(f"started in {(time.monotonic() - began_s) * 1000:.0f} ms; Ctrl-C stops it")
+        say(f"started in {began.elapsed_ms:.0f} ms; Ctrl-C stops it")
 
     run(data, made, ready)
     say("stopped")
