@@ -220,9 +220,9 @@ class Coordinator:
         """Why a member is not told offsets. Members of the classic protocol, and others, do not say who they are."""
         error = self.name_error(name)
         entry = self._entries.get(name)
-        if error is not ErrorCode.NONE or not member_id or entry is None or entry.consumers.is_empty:
+        if error is not ErrorCode.NONE or not member_id or epoch < 0:
             return error
-        return entry.consumers.epoch_error(member_id, epoch)
+        return ErrorCode.UNKNOWN_MEMBER_ID if entry is None else entry.consumers.epoch_error(member_id, epoch)
 
     async def fetch(self, name: str, shares: Iterable[Share] | None) -> dict[Share, Committed]:
         """What a group has committed, of these partitions or of all. Offsets of topics that were deleted or recreated

@@ -551,3 +551,30 @@ def test_whatever_members_do_a_partition_has_one_owner() -> None:
 def test_whatever_members_do_a_thousand_times_a_partition_has_one_owner() -> None:
     for seed in range(1000, 2000):
         play(seed)
+
+
+# --- a coordinator that knows nothing of what was before
+
+
+def test_a_group_begins_with_the_epoch_that_it_is_given() -> None:
+    group = ConsumerGroup("billing", Clock(), GroupConfig(), first_epoch=1000)
+    assert (group.state, group.has_begun) == ("Empty", False)
+    beat = Beat("one", JOINING, "c", "h", rebalance_timeout_ms=1, topics=frozenset({"orders"}), owned=frozenset())
+    assert group.heartbeat(beat, {"orders": ORDERS}).epoch > 1000
+    assert group.has_begun
+
+
+def test_what_a_member_had_before_a_restart_does_not_count_after_it() -> None:
+    before, after = Broker(), Broker()
+    before.group = ConsumerGroup("billing", before.clock, GroupConfig(), first_epoch=70)
+    after.group = ConsumerGroup("billing", after.clock, GroupConfig(), first_epoch=50)
+    old = Client(before, "old")
+    old.join()
+    again, other = Client(after, "old"), Client(after, "other")
+    other.join()
+    again.join()
+    settle(again, other)
+    for share in sorted(old.owned | again.owned):
+        partitions = [("orders", share[1])]
+        assert after.group.commit_error("old", old.epoch, partitions) is E.STALE_MEMBER_EPOCH
+    assert after.group.epoch_error("old", old.epoch) is E.STALE_MEMBER_EPOCH

@@ -75,12 +75,15 @@ async def test_a_member_is_told_its_partitions_and_when_to_beat(store: Store, ve
         assert assigned(await member.beat(version)) == {UUID(store.topic("orders").id): [0, 1, 2]}
 
 
+async def fetched(broker: Asked, epoch: int, name: str = "mine") -> int:
+    """Fetch offsets as a member; the error code."""
+    group = {"group_id": "billing", "member_id": name, "member_epoch": epoch, "topics": None}
+    found: int = (await broker.ask(Key.OFFSET_FETCH, 9, groups=[group]))["groups"][0]["error_code"]
+    return found
+
+
 @in_loop
 async def test_members_commit_and_fetch_with_their_epoch(store: Store) -> None:
-    async def fetch(epoch: int, name: str = "mine") -> int:
-        group = {"group_id": "billing", "member_id": name, "member_epoch": epoch, "topics": None}
-        return (await broker.ask(Key.OFFSET_FETCH, 9, groups=[group]))["groups"][0]["error_code"]
-
     async with Asked(store) as broker:
         member = Member(broker, "mine")
         await member.join()
@@ -89,12 +92,29 @@ async def test_members_commit_and_fetch_with_their_epoch(store: Store) -> None:
         assert await broker.commit({ORDERS: 4}, {**said, "generation_id": 1}) == {ORDERS: E.STALE_MEMBER_EPOCH}
         assert await broker.commit({ORDERS: 4}, {**said, "member_id": "x"}) == {ORDERS: E.UNKNOWN_MEMBER_ID}
         assert await broker.commit({ORDERS: 4}) == {ORDERS: E.UNKNOWN_MEMBER_ID}, "not from outside"
-        assert [await fetch(member.epoch), await fetch(1), await fetch(member.epoch, "x")] == [
-            E.NONE,
-            E.STALE_MEMBER_EPOCH,
-            E.UNKNOWN_MEMBER_ID,
-        ]
+        epoch = member.epoch
+        tried = [await fetched(broker, *given) for given in [(epoch,), (1,), (epoch, "x")]]
+        assert tried == [E.NONE, E.STALE_MEMBER_EPOCH, E.UNKNOWN_MEMBER_ID]
         assert (await broker.committed(ORDERS))[ORDERS][0] == 3
+
+
+@in_loop
+async def test_what_a_member_had_at_a_broker_that_was_killed_does_not_count_at_the_next(store: Store) -> None:
+    """It keeps its id, but another member may have its partitions by now."""
+    async with Asked(store) as killed:
+        before = Member(killed, "mine")
+        await before.join()
+    old = {"member_id": "mine", "generation_id": before.epoch}
+    async with Asked(store) as broker:
+        assert await broker.commit({ORDERS: 3}, old) == {ORDERS: E.UNKNOWN_MEMBER_ID}
+        assert await fetched(broker, before.epoch) == E.UNKNOWN_MEMBER_ID
+        other, again = Member(broker, "other"), Member(broker, "mine")
+        await other.join()
+        assert await fetched(broker, before.epoch) == E.UNKNOWN_MEMBER_ID
+        await again.join()
+        assert await broker.commit({ORDERS: 3}, old) == {ORDERS: E.STALE_MEMBER_EPOCH}
+        assert await fetched(broker, before.epoch) == E.STALE_MEMBER_EPOCH
+        assert again.epoch < 1 << 24, "librdkafka takes the first byte for a part of the member's id"
 
 
 @in_loop

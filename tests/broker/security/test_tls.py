@@ -279,6 +279,22 @@ def test_broken_files_are_reported_and_the_old_ones_stay_in_use(
         until(lambda: serial_of(authority.trusting(), broker.address) != before)
 
 
+@pytest.mark.parametrize("which", ["certificate", "key"])
+def test_a_pipe_in_the_place_of_a_file_is_reported_and_holds_up_nothing(
+    authority: Authority, live: Files, caplog: pytest.LogCaptureFixture, which: str
+) -> None:
+    with Broker(**settings(live, refresh_s=0.05)) as broker:
+        before = serial_of(authority.trusting(), broker.address)
+        path = Path(getattr(live, which))
+        path.unlink()
+        os.mkfifo(path)
+        until(lambda: "it is not a regular file" in caplog.text)
+        assert serial_of(authority.trusting(), broker.address) == before
+        path.unlink()
+        copy(authority.server("third"), live)
+        until(lambda: serial_of(authority.trusting(), broker.address) != before)
+
+
 def test_an_authority_that_is_removed_lets_nobody_in_any_more(
     authority: Authority, live: Files, tmp_path: Path
 ) -> None:

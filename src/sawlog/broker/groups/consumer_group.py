@@ -12,6 +12,10 @@ waits for anybody.
   removed when it leaves, when nothing was heard of it for the session timeout, or when it does not give up within its
   rebalance timeout what it should.
 
+Members keep their ids when they join again, so an epoch must not be given out a second time: a commit or a fetch of
+before would count again. Nothing of a group is stored, so a group that a broker begins to coordinate, also after it was
+killed, begins with an epoch that is left to chance (`first_epoch`).
+
 A static member that leaves for a while keeps its partitions for the session timeout, and whoever comes back with its
 instance id gets them.
 
@@ -120,12 +124,20 @@ class ConsumerGroup:
     """The members of one group, and who should own what."""
 
     def __init__(
-        self, name: str, timers: Timers, config: GroupConfig, on_empty: Callable[[], None] = lambda: None
+        self,
+        name: str,
+        timers: Timers,
+        config: GroupConfig,
+        on_empty: Callable[[], None] = lambda: None,
+        *,
+        first_epoch: int = 0,
     ) -> None:
         self.name = name
-        self.epoch = 0
+        #: No epoch that members were told before is close to it.
+        self._first_epoch = first_epoch
+        self.epoch = first_epoch
         #: The group epoch for which the target was computed.
-        self.assignment_epoch = 0
+        self.assignment_epoch = first_epoch
         self._timers = timers
         self._config = config
         self._on_empty = on_empty
@@ -142,6 +154,11 @@ class ConsumerGroup:
     def is_empty(self) -> bool:
         """Whether it has no members."""
         return not self._members
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has had members."""
+        return self.assignment_epoch > self._first_epoch
 
     @property
     def members(self) -> Sequence[ConsumerMember]:

@@ -7,6 +7,7 @@ Threads: the event loop's.
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -48,7 +49,7 @@ class Entry:
     def summary(self) -> GroupSummary | None:
         """For those who look at it; None if nobody has ever joined."""
         classic, consumers = self.classic, self.consumers
-        if not consumers.is_empty or (consumers.epoch and classic.protocol_type is None):
+        if not consumers.is_empty or (consumers.has_begun and classic.protocol_type is None):
             return GroupSummary(self.name, CONSUMER, consumers.state, consumers.assignor, (), "consumer")
         if classic.protocol_type is None or (classic.is_empty and not classic.generation):
             return None
@@ -75,6 +76,11 @@ class Entry:
         """Forget the members; answer whatever waits."""
         self.classic.end(error)
         self.consumers.end()
+
+
+#: The first epoch of a group is below this: librdkafka 2.16 takes the first byte of an epoch for a part of the member's
+#: id unless it is zero, so that no epoch may reach 2**24.
+_FIRST_EPOCHS = 1 << 22
 
 
 class Entries:
@@ -128,7 +134,8 @@ class Entries:
 
     def new_consumers(self, name: str) -> ConsumerGroup:
         """A group without members, whose partitions the broker assigns."""
-        return ConsumerGroup(name, self._loop, self._config, lambda: self._emptied(name))
+        first_epoch = secrets.randbelow(_FIRST_EPOCHS)
+        return ConsumerGroup(name, self._loop, self._config, lambda: self._emptied(name), first_epoch=first_epoch)
 
     def is_needed(self, name: str) -> bool:
         """Whether a group has members, or a transaction holds offsets of it."""

@@ -51,6 +51,7 @@ class TlsFiles:
 
     def load(self) -> ssl.SSLContext:
         """Read the files; `InvalidConfig` if they are wrong."""
+        self._check_kinds()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION
@@ -59,6 +60,18 @@ class TlsFiles:
         if self.client_ca is not None:
             load_authorities(context, self.client_ca, "tls_client_ca")
         return context
+
+    def _check_kinds(self) -> None:
+        """Raise if something is no file: reading from a pipe would wait for ever."""
+        given = {
+            "tls_certificate": self.certificate,
+            "tls_key": self.key,
+            "tls_key_password_file": self.key_password,
+            "tls_client_ca": self.client_ca,
+        }
+        for setting, each in given.items():
+            if each and Path(each).exists() and not Path(each).is_file() and not Path(each).is_dir():
+                raise InvalidConfig(f"{setting}: {each} cannot be read: it is not a regular file")
 
     def stamp(self) -> _Stamp:
         """What is different when a file was changed."""
