@@ -29,7 +29,7 @@ from .handlers import Body, Context
 from .limits.intake import LEAST_BYTES, Intake, Oversized
 from .limits.outbox import FULL_BYTES, Outbox
 from .limits.pace import Pace, Seen
-from .limits.peers import is_closed, keep_alive
+from .limits.peers import is_closed, prepare
 from .security.session import LINGER_S, Session
 from .trouble import code_of, refusal
 from .wire import Malformed, Unencodable
@@ -94,7 +94,7 @@ class Connection(asyncio.BufferedProtocol):
         self._held_bytes = self._unsent_bytes = self._untaken_bytes = 0
         #: The rest of the responses that wait for earlier ones: bytes of mapped files.
         self._unsent_view_bytes = 0
-        self._outbox = Outbox(limits.budget)
+        self._outbox = Outbox(limits.budget, limits.turns, self._go_on)
         self._sent_bytes = 0
         self._is_admitted = False
         #: Whether it waits for room.
@@ -121,7 +121,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._is_admitted:
             transport.abort()
             return
-        keep_alive(transport.get_extra_info("socket"))
+        prepare(transport.get_extra_info("socket"))
         self._server.opened(self)
         try:
             self._session = session = self._broker.guard.session(transport, self._host, self._late)
@@ -156,6 +156,10 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """It does again."""
         self._is_choked = False
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Send more of what is there."""
         if self._transport is not None:
             self._outbox.feed(self._transport)
             self._look_at_untaken(self._transport)
@@ -214,6 +218,7 @@ class Connection(asyncio.BufferedProtocol):
             and len(self._slots) < self._broker.config.max_in_flight
             and self._transport is not None
             and not self._is_choked
+            and not self._outbox.is_waiting
             and self._unsent_bytes + self._unsent_view_bytes < self._limits.unread_bytes
             and (self._budget.used_bytes < self._budget.most_bytes or self._may_begin_in_full())
         )
@@ -246,6 +251,7 @@ class Connection(asyncio.BufferedProtocol):
         pause = (
             bool(self._queue)
             or self._is_choked
+            or self._outbox.is_waiting
             or self._is_ending
             or self._is_in_line
             or ((self._held_bytes > 0 or budget.used_bytes >= budget.most_bytes) and self._has_enough())

@@ -14,7 +14,7 @@ import pytest
 
 from sawlog.broker.limits import Budget, Intake, Notices, Oversized, Pace
 from sawlog.broker.limits.intake import SCRATCH_BYTES, Scratch
-from sawlog.broker.limits.outbox import PIECE_BYTES, SMALL_PIECE_BYTES, Outbox, Piece
+from sawlog.broker.limits.outbox import PIECE_BYTES, SMALL_PIECE_BYTES, TURN_BYTES, Outbox, Piece, Turns
 from sawlog.broker.limits.pace import Patience, Seen
 
 KIB = 1 << 10
@@ -212,8 +212,13 @@ def mapped(tmp_path: Path) -> memoryview:
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
+def outbox_of(budget: Budget) -> Outbox:
+    """One whose turn never ends."""
+    return Outbox(budget, Turns(lambda call: call()), lambda: None)
+
+
 def test_responses_are_passed_on_a_piece_at_a_time_in_their_order(mapped: memoryview) -> None:
-    outbox, transport = Outbox(Budget(1 << 30, Loop().soon)), Transport(0)
+    outbox, transport = outbox_of(Budget(1 << 30, Loop().soon)), Transport(0)
     sent: list[list[Piece]] = [[b"head", mapped], [b"small"], [mapped[5:], b"tail"]]
     for buffers in sent:
         outbox.send(transport, buffers, sum(map(len, buffers)))
@@ -228,14 +233,14 @@ def test_responses_are_passed_on_a_piece_at_a_time_in_their_order(mapped: memory
 
 
 def test_a_transport_that_passes_everything_on_gets_everything_at_once(mapped: memoryview) -> None:
-    outbox, transport = Outbox(Budget(1 << 30, Loop().soon)), Transport(1 << 30)
+    outbox, transport = outbox_of(Budget(1 << 30, Loop().soon)), Transport(1 << 30)
     outbox.send(transport, [mapped], len(mapped))
     assert transport.got == mapped
     assert outbox.size_bytes == 0
 
 
 def test_what_is_left_in_the_transport_of_a_small_response_holds_up_no_large_one(mapped: memoryview) -> None:
-    outbox, transport = Outbox(Budget(1 << 30, Loop().soon)), Transport(0)
+    outbox, transport = outbox_of(Budget(1 << 30, Loop().soon)), Transport(0)
     outbox.send(transport, [b"small"], 5)
     assert transport.kept == 5  # it may say nothing when that is gone
     outbox.send(transport, [mapped], len(mapped))
@@ -243,15 +248,35 @@ def test_what_is_left_in_the_transport_of_a_small_response_holds_up_no_large_one
 
 
 def test_bytes_of_a_mapped_file_are_not_memory_and_others_are(mapped: memoryview) -> None:
-    outbox, transport = Outbox(Budget(1 << 30, Loop().soon)), Transport(0)
+    outbox, transport = outbox_of(Budget(1 << 30, Loop().soon)), Transport(0)
     copied = bytes(mapped)
     outbox.send(transport, [mapped, copied], 2 * len(mapped))
     assert outbox.size_bytes == 2 * len(mapped) - PIECE_BYTES
     assert outbox.copied_bytes == len(copied)
 
 
+def test_connections_that_have_much_to_send_take_turns(mapped: memoryview) -> None:
+    """So that whoever has little to ask for is answered in between."""
+    loop, transports = Loop(), [Transport(1 << 30) for _ in range(20)]
+    budget, turns = Budget(1 << 30, loop.soon), Turns(loop.soon)
+    boxes: list[Outbox] = []
+    for transport in transports:
+        at = len(boxes)
+        boxes.append(Outbox(budget, turns, lambda at=at: boxes[at].feed(transports[at])))  # type: ignore[misc]
+        boxes[-1].send(transport, [mapped], len(mapped))
+    assert sum(len(each.got) for each in transports) == TURN_BYTES, "in the turn in which they were asked"
+    assert [each.is_waiting for each in boxes] == [True] * 20
+    while any(each.size_bytes for each in boxes):
+        before = sum(len(each.got) for each in transports)
+        loop.turn()
+        written = sum(len(each.got) for each in transports) - before
+        assert 0 < written < TURN_BYTES + PIECE_BYTES, "the last piece may be a part of the next turn"
+    assert all(each.got == mapped for each in transports)
+    assert not any(each.is_waiting for each in boxes)
+
+
 def test_pieces_are_small_if_there_is_little_room(budget: Budget, mapped: memoryview) -> None:
-    outbox, transport = Outbox(budget), Transport(0)
+    outbox, transport = outbox_of(budget), Transport(0)
     budget.used_bytes = budget.most_bytes * 3 // 4
     outbox.send(transport, [mapped], len(mapped))
     assert transport.kept == SMALL_PIECE_BYTES

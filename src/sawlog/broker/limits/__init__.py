@@ -4,6 +4,7 @@
 limits.py     Limits: how large a frame may be, how many connections there may be, who is refused and why
 budget.py     Budget: the bytes of all requests and responses together; who waits until there is room
 intake.py     Intake: frames out of the bytes of one connection, with memory only for what has really come
+outbox.py     Outbox: responses on their way to one connection; Turns: all connections take turns with that
 pace.py       Pace: how long one connection may take for what
 peers.py      what the system knows of the other end
 watch.py      Watch: looks at every connection once in a while, and drops those that take too long or too much

@@ -12,6 +12,7 @@ from ..metrics import Metrics
 from .budget import Budget
 from .intake import Scratch
 from .notices import Notices
+from .outbox import Turns
 from .pace import Patience
 
 #: Responses of one connection that were not taken, above which no further request of it is answered.
@@ -39,6 +40,7 @@ class Limits:
         self.notices = Notices(loop.time)
         # A request must be possible that is as large as allowed.
         self.budget = Budget(max(config.max_buffered_bytes, config.max_request_bytes), loop.call_soon)
+        self.turns = Turns(loop.call_soon)
         self.unread_bytes = min(max(self.budget.most_bytes >> 5, _FETCH_BYTES_MIN), _UNREAD_BYTES_MAX)
         self.scratch = Scratch()
         self.patience = Patience(
