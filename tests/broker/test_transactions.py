@@ -70,12 +70,12 @@ class Client:
             self._sequences[partition] = sequence + 1
         return code
 
-    def offsets(self, group: str, topic: str, offset: int) -> ErrorCode:
+    def offsets(self, group: str, topic: str, offset: int, **member: object) -> ErrorCode:
         answer = self.peer.ask(Key.ADD_OFFSETS_TO_TXN, 3, {**self._who(), "group_id": group})
         if answer["error_code"] != ErrorCode.NONE:
             return ErrorCode(answer["error_code"])
         part = {"partition_index": 0, "committed_offset": offset, "committed_metadata": "here"}
-        body = {**self._who(), "group_id": group, "topics": [{"name": topic, "partitions": [part]}]}
+        body = {**self._who(), **member, "group_id": group, "topics": [{"name": topic, "partitions": [part]}]}
         [answer] = self.peer.ask(Key.TXN_OFFSET_COMMIT, 3, body)["topics"]
         return ErrorCode(answer["partitions"][0]["error_code"])
 
@@ -310,3 +310,14 @@ def test_a_deleted_topic_does_not_hold_up_the_end(broker: Broker) -> None:
     client.peer.ask(Key.DELETE_TOPICS, 5, {"topic_names": ["doomed"], "timeout_ms": 1000})
     assert client.end(commit=True) is ErrorCode.NONE
     assert values(broker) == [b"x"]
+
+
+def test_members_of_both_protocols_are_refused_in_words_that_transactional_clients_know(broker: Broker) -> None:
+    """With STALE_MEMBER_EPOCH, which Kafka does not say there, librdkafka waits for ever."""
+    one = Client(broker)
+    joining = {"subscribed_topic_names": ["orders"], "rebalance_timeout_ms": 1000, "topic_partitions": []}
+    said = {"group_id": "g", "member_id": "mine", "member_epoch": 0, **joining}
+    epoch = one.peer.ask(Key.CONSUMER_GROUP_HEARTBEAT, 1, said)["member_epoch"]
+    assert one.offsets("g", "orders", 1, member_id="mine", generation_id=1) is ErrorCode.ILLEGAL_GENERATION
+    assert one.offsets("g", "orders", 1, member_id="x", generation_id=epoch) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert one.offsets("g", "orders", 1, member_id="mine", generation_id=epoch) is ErrorCode.NONE

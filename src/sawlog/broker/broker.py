@@ -161,6 +161,7 @@ class Broker:
         await self.transactions.close()
         await self.groups.close()
         self.partitions.close()
+        self.limits.notices.end()
         self._threads.shutdown(wait=True)
 
     def _recover(self) -> int:

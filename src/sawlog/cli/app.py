@@ -59,10 +59,10 @@ def sawlog(
 ) -> None:
     """A segmented commit log, without a server: topics, records and groups in a data directory.
 
-    Every command takes the store from -d DIR or from SAWLOG_DATA. topic, produce, read, groups, user and stats also
-    take a broker, which `sawlog serve` starts, from -b HOST:PORT or from SAWLOG_BROKER. Commands that only read take no
-    lock and can run while a writer is running. Data goes to stdout, everything else to stderr. Use --output json,
-    ndjson or csv in scripts.
+    Every command takes the store from -d DIR or from SAWLOG_DATA. topic, produce, read, groups, user, acl and stats
+    also take a broker, which `sawlog serve` starts, from -b HOST:PORT or from SAWLOG_BROKER. Commands that only
+    read take no lock and can run while a writer is running. Data goes to stdout, everything else to stderr. Use
+    --output json, ndjson or csv in scripts.
 
     \b
     Examples:

@@ -382,3 +382,15 @@ def test_what_was_left_out_is_said_also_if_nothing_follows(caplog: pytest.LogCap
         "line",
         "2 more lines like those about 'size' were left out",
     ]
+
+
+def test_what_was_left_out_is_said_when_the_broker_stops(caplog: pytest.LogCaptureFixture) -> None:
+    notices = Notices(lambda: 0.0, lines=1, while_s=60)
+    for _ in range(3):
+        notices.tell("size", "line")
+    notices.end()
+    notices.end()
+    assert [record.getMessage() for record in caplog.records] == [
+        "line",
+        "2 more lines like those about 'size' were left out",
+    ]

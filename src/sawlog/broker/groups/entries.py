@@ -70,7 +70,12 @@ class Entry:
             return self.classic.commit_error(member_id, instance_id, generation, transactional=transactional)
         if generation < 0 and not member_id:
             return ErrorCode.NONE if transactional else ErrorCode.UNKNOWN_MEMBER_ID
-        return self.consumers.commit_error(member_id, generation, partitions)
+        error = self.consumers.commit_error(member_id, generation, partitions)
+        if transactional and error is ErrorCode.STALE_MEMBER_EPOCH:
+            return (
+                ErrorCode.ILLEGAL_GENERATION
+            )  # as Kafka: TxnOffsetCommit knows no epochs, and librdkafka waits for ever
+        return error
 
     def end(self, error: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE) -> None:
         """Forget the members; answer whatever waits."""

@@ -1,6 +1,7 @@
 """Lines for the log about what clients did: a flood of them must not fill a disk.
 
-Of each reason a few lines are written in a while; what is left out is counted, and said in the next line.
+Of each reason a few lines are written in a while. What is left out is counted, and said later, or when the broker
+stops.
 """
 
 from __future__ import annotations
@@ -58,6 +59,11 @@ class Notices:
             if now - told.since_s >= self._while_s:
                 self._say_left_out(reason, told)
                 del self._told[reason]
+
+    def end(self) -> None:
+        """The broker stops: say what would have been said later."""
+        for reason, told in self._told.items():
+            self._say_left_out(reason, told)
 
     def _say_left_out(self, reason: str, told: _Told) -> None:
         if told.left_out:
