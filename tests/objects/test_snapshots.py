@@ -18,7 +18,7 @@ from sawlog.errors import (
     TopicExists,
     TopicNotFound,
 )
-from sawlog.objects.folding.snapshots import is_in_snapshot
+from sawlog.objects.folding.book import is_in_snapshot
 from sawlog.objects.state import State
 from sawlog.objects.store import ObjectStore
 from sawlog.objects.topic import ObjectTopic

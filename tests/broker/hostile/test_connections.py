@@ -14,6 +14,7 @@ from contextlib import ExitStack
 import pytest
 
 from sawlog.broker.limits import watch
+from sawlog.broker.limits.peers import UNSENT_BYTES
 from sawlog.broker.wire import ErrorCode, Key
 from sawlog.testing import Broker
 
@@ -296,6 +297,16 @@ def test_consumers_that_never_read_take_no_more_than_the_budget(broker: Broker) 
             assert responses_taken(good, 1)[0] > 0
         assert rejected(broker) == {}  # nobody had to be dropped
     until(lambda: budget.used_bytes == 0)
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_NOTSENT_LOWAT"), reason="this system has no such option")
+def test_the_system_keeps_little_of_what_a_client_does_not_take(broker: Broker) -> None:
+    with Peer(broker.address) as peer:
+        peer.ask(Key.API_VERSIONS, 0, {})
+        (connection,) = broker._live().server._connections
+        assert connection._transport is not None
+        found = connection._transport.get_extra_info("socket")
+        assert found.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == UNSENT_BYTES
 
 
 def test_a_consumer_that_never_reads_gets_one_response_at_a_time(broker: Broker) -> None:

@@ -72,9 +72,8 @@ class Entry:
             return ErrorCode.NONE if transactional else ErrorCode.UNKNOWN_MEMBER_ID
         error = self.consumers.commit_error(member_id, generation, partitions)
         if transactional and error is ErrorCode.STALE_MEMBER_EPOCH:
-            return (
-                ErrorCode.ILLEGAL_GENERATION
-            )  # as Kafka: TxnOffsetCommit knows no epochs, and librdkafka waits for ever
+            # TxnOffsetCommit knows no epochs: with their error librdkafka waits for ever.
+            return ErrorCode.ILLEGAL_GENERATION
         return error
 
     def end(self, error: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE) -> None:

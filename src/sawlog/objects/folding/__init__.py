@@ -1,1 +1,1 @@
-"""What the fold does with the actions of brokers. `State` is the fold; each module here has the actions of one noun."""
+"""What the fold does with actions. `State` is the fold; each module here has the actions of one noun."""

@@ -71,9 +71,14 @@ class Extents(Book, Protocol):
         """Forget the extents and the ends of a partition."""
 
 
+def is_in_snapshot(topic_id: str) -> bool:
+    """Whether an id is that of a topic in a snapshot, which nobody may change."""
+    return MARK in topic_id
+
+
 def existing(book: Extents, topic: str, partition: int) -> tuple[int, int]:
     """The lowest and the next offset of a partition that may be changed; rejected if there is none."""
-    if MARK in topic:
+    if is_in_snapshot(topic):
         raise Rejected("ReadOnlyLog", "a snapshot does not change; topic.fork() makes a topic of it")
     if not book.has(topic, partition):
         raise Rejected("TopicNotFound", f"the topic with the id {topic} has no partition {partition} any more")

@@ -29,11 +29,6 @@ def id_in(topic_id: str, snapshot: str) -> str:
     return f"{topic_id}{MARK}{quoted(snapshot)}"
 
 
-def is_in_snapshot(topic_id: str) -> bool:
-    """Whether an id is that of a topic in a snapshot, which nobody may change."""
-    return MARK in topic_id
-
-
 def found(book: Book, name: str) -> Mapping[str, Any]:
     """A snapshot; rejected if there is none of that name."""
     entry: Mapping[str, Any] | None = book.entries.get(f"snapshot/{quoted(name)}")
