@@ -89,6 +89,7 @@ faults: kernel ## the fault laboratory, long form: crashes, power cuts over reco
 	@$(BIN)/python -m tests.faults recorded --scenarios 20000
 	@$(BIN)/python -m tests.faults errors
 	@$(BIN)/python -m tests.faults threads
+	@$(BIN)/python -m tests.faults missing
 	@$(BIN)/python -m tests.faults kills --kills 1000
 	@$(BIN)/python -m tests.objects.scenario --scenarios 300
 	@$(BIN)/python -m tests.objects.torture --seconds 3600 --changes 300
@@ -111,7 +112,7 @@ fuzz-grow: kernel ## let atheris look for inputs that reach new code, and keep t
 kafka-jars: kernel ## fetch Kafka's own jars and Spark's Kafka source (Maven), for what asks Kafka itself
 	@$(BIN)/python tools/fetch_kafka.py --connector
 
-suites: kernel ## other projects' test suites (librdkafka, aiokafka, kafka-python) against sawlog and Apache Kafka; ARGS=--help first
+suites: kernel ## other projects' test suites (librdkafka, aiokafka, kafka-python, franz-go) against sawlog and Apache Kafka; ARGS=--help first
 	@$(BIN)/python tools/run_suites.py $(ARGS)
 
 upgrade: $(READY) ## take the newest versions of all tools and libraries, and write them into constraints.txt (then make test)

@@ -113,6 +113,57 @@ def _stream(bench: Bench) -> list[Row]:
     return [Row(name, best["stream"], "os.write", best["write"], at_most(Unit.SECONDS, 8e-6))]
 
 
+def _short_stream(bench: Bench) -> list[Row]:
+    """A stream that ends after one chunk, beside an append of the same value."""
+    value, calls = bytes(128), bench.scaled(5000, 2000)
+    candidates = [
+        _calling("append", _appending(bench, lambda log: partial(log.append, value), calls), calls),
+        _calling("stream", _appending(bench, lambda log: partial(log.append_stream, [value]), calls), calls),
+    ]
+    best = {name: _seconds(sample) for name, sample in best_of(candidates, bench.effort).items()}
+    name = "append_stream, 1 chunk of 128 B, no sync"
+    return [Row(name, best["stream"], "log.append", best["append"], share(1 / 1.5), percent=True)]
+
+
+def _short_reads(bench: Bench) -> list[Row]:
+    """Pages and scans of little, in a log of batches of one, across segments and within one."""
+    with bench.fresh(Sawlog) as store:
+        log = store.log
+        for number in range(4000):
+            log.append(bytes(512))
+            if number % 1000 == 999:
+                log.seal()
+        page, calls = 128 << 10, bench.scaled(2000, 500)
+
+        def reading(call: Callable[[], int], records: int) -> Callable[[], Any]:
+            return lambda: (call, lambda: expect(call(), records, "records"), lambda: None)
+
+        candidates = [
+            _calling("page", reading(lambda: log.fetch(0, page).next_offset, 225), calls),
+            _calling("boundary", reading(lambda: log.fetch(900, page).next_offset - 900, 225), calls),
+            _calling("read", reading(lambda: len([log.read(0), log.read(1)]), 2), calls),
+            _calling("slice", reading(lambda: len(log[0:2]), 2), calls),
+            _calling("scan", reading(lambda: len(list(log.scan(0, max_bytes=1200))), 2), calls),
+            _calling("records", reading(lambda: len(list(log.fetch(0, 1200).records())), 2), calls),
+        ]
+        best = {name: _seconds(sample) for name, sample in best_of(candidates, bench.effort).items()}
+    few = at_most(Unit.SECONDS, 8e-6)
+    within = "fetch within one segment"
+    return [
+        Row(
+            "fetch of 128 KiB across a segment boundary",
+            best["boundary"],
+            within,
+            best["page"],
+            share(1 / 4),
+            percent=True,
+        ),
+        Row("scan of 1,200 bytes, 2 records", best["scan"], "2 × read", best["read"], few),
+        Row("log[0:2]", best["slice"], "2 × read", best["read"], few),
+        Row("fetch of 1,200 bytes and its records", best["records"], "2 × read", best["read"], few),
+    ]
+
+
 def _fetch(batch_records: int, max_bytes: int) -> Callable[[Bench], list[Row]]:
     def run(bench: Bench) -> list[Row]:
         data = Dataset(100, bench.scaled(50_000, 30_000))
@@ -145,6 +196,8 @@ def _fetch(batch_records: int, max_bytes: int) -> Callable[[Bench], list[Row]]:
 CASES = [
     Case("small-append", _append),
     Case("small-stream", _stream),
+    Case("small-stream-short", _short_stream),
+    Case("small-reads-short", _short_reads),
     Case("small-fetch-1k", _fetch(1000, 1 << 10)),
     Case("small-fetch-256k", _fetch(1000, 1 << 18)),
     Case("small-fetch-1k-single", _fetch(1, 1 << 10)),

@@ -26,6 +26,8 @@ from .faults.seeds import repeat, seed_of_this_run
 MEMORY, MEMORY_BYTES = Path("/dev/shm"), 4 << 30
 KERNEL = Path(__file__).resolve().parent.parent / "src/sawlog/batch/kernel"
 
+pytest_plugins = ["tests.durations"]
+
 # The shipped suites explain their failures like any test of ours; said here, before anybody imports them.
 pytest.register_assert_rewrite(
     "sawlog.testing.storage_suite", "sawlog.testing.directory_suite", "sawlog.testing.store_suite"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 import sawlog
 from sawlog import Log, Record, Store
-from sawlog.display import bytes_text, size_text, time_text
+from sawlog.display import bytes_text, counted, size_text, time_text
 
 
 @pytest.fixture
@@ -184,3 +185,34 @@ def test_sizes_and_times_are_readable() -> None:
     assert time_text(-1) == ""
     assert time_text(10**18) == str(10**18)
     assert time_text(1_700_000_000_000).startswith("2023-11-1")
+
+
+# --- numbers with their nouns
+
+
+def test_a_number_agrees_with_its_noun() -> None:
+    assert [counted(number, "topic") for number in (0, 1, 2, 1204)] == [
+        "0 topics",
+        "1 topic",
+        "2 topics",
+        "1,204 topics",
+    ]
+    assert [counted(number, "batch", "batches") for number in (1, 2)] == ["1 batch", "2 batches"]
+
+
+#: A number directly before a noun in the plural, but not a limit, a rate, or "3 of 4 partitions".
+_DISAGREES = re.compile(
+    r"(?<!of )(?<!at most )(?<!more than )(?:\{[^{}]*\}|%s|%d) "
+    r"(?:topics|partitions|groups|records|rules|members|segments|batches|users|brokers|problems)\b(?!/s|=)"
+)
+
+
+@pytest.mark.parametrize("part", ["cli", "broker", "log/maintain"])
+def test_no_message_says_1_topics(part: str) -> None:
+    lines = [
+        f"{path.name}: {line.strip()}"
+        for path in sorted((Path(sawlog.__file__).parent / part).rglob("*.py"))
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if _DISAGREES.search(line) and "do not fit" not in line
+    ]
+    assert lines == [], "use display.counted"

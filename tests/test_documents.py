@@ -17,7 +17,7 @@ import pytest
 import sawlog
 from sawlog import Store, interop
 
-from .documents import ROOT, blocks, make_program, sessions, shell, without_timing
+from .documents import ROOT, blocks, make_program, run_program, sessions, shell, steps, without_timing
 from .interop.files import lay
 from .interop.kafkas import batch
 from .interop.test_unindexed import behind, with_metadata
@@ -44,10 +44,17 @@ def test_a_console_session_prints_what_the_document_shows(place: Path, number: i
         assert shell(place, command) == without_timing(expected), command
 
 
-def test_the_session_with_several_processes_prints_what_the_document_shows(place: Path) -> None:
-    [session] = blocks(PROCESSES, "console")
-    for command, expected in sessions(session):
-        assert shell(place, command) == without_timing(expected), command
+def test_the_page_about_several_processes_can_be_followed_from_top_to_bottom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs and commands in one directory, in the order of the page."""
+    make_program(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for step in steps(PROCESSES):
+        if step.kind == "command":
+            assert shell(tmp_path, step.text) == without_timing(step.shown.splitlines()), step.text
+        else:
+            assert run_program(step.text) == step.shown, step.text
 
 
 def test_the_session_with_kafka_shows_what_is_printed_for_such_a_directory(place: Path) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import sawlog
+from sawlog.objects.bucket import Bucket
 from sawlog.objects.connecting import divided
 from sawlog.objects.selftest import TRIALS
 
@@ -19,7 +21,10 @@ PAGE = (ROOT / "docs" / "object-storage.md").read_text(encoding="utf-8")
 ON_FILES, ON_A_SERVER, ON_A_CARELESS_ONE = [step for step in steps(PAGE) if "store test" in step.text]
 #: tests/objects/test_spark.py runs it: it needs a Spark.
 ON_SPARK = "import sawlog.spark"
-TOUR = [step for step in steps(PAGE) if "store test" not in step.text and not step.text.startswith(ON_SPARK)]
+REPAIRS = [step for step in steps(PAGE) if step.text.startswith("sawlog repair")]
+#: These have tests of their own.
+ELSEWHERE = {ON_FILES, ON_A_SERVER, ON_A_CARELESS_ONE, *REPAIRS}
+TOUR = [step for step in steps(PAGE) if step not in ELSEWHERE and not step.text.startswith(ON_SPARK)]
 
 
 def steady(printed: str) -> list[str]:
@@ -27,6 +32,7 @@ def steady(printed: str) -> list[str]:
     text = re.sub(r"file://\S+/bucket", "file://bucket", printed)
     text = re.sub(r"(?<=sawlog-selftest/)[0-9a-f]{32}|by( thread-\d,?)+;", "...", text)
     text = re.sub(r"[\d.,]+ (µs|ms|s|min|[KMG]iB/s|B/s)(?= |,|$)", "T", text, flags=re.MULTILINE)
+    text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+\+00:00|(?<=before-repair-)\d{8}-\d{6}", "...", text)
     return [" ".join(line.split()) for line in text.splitlines()]
 
 
@@ -49,6 +55,22 @@ def test_from_a_laptop_to_a_bucket_as_shown(tmp_path: Path, monkeypatch: pytest.
                 assert run_program(step.text) == step.shown
             else:
                 assert steady("\n".join(typed(step.text))) == steady(step.shown), step.text
+
+
+def test_a_store_that_lost_a_commit_is_repaired_as_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    with servers.moto() as server:
+        use(server, monkeypatch)
+        monkeypatch.setenv("COLUMNS", "100")
+        url = "s3://bucket/shop"
+        with sawlog.open(url) as store:
+            orders = store.create_topic("orders", partitions=3)
+            for number in range(4):
+                orders.partition(0).append(b"%d" % number)
+        Bucket(url).delete("commits/00000000000000000003")
+        for step in REPAIRS:
+            assert steady("\n".join(typed(step.text))) == steady(step.shown), step.text
+        with sawlog.open(url) as store:
+            assert [record.value for record in store.topic("orders").partition(0).scan()] == [b"0", b"1"]
 
 
 def test_a_directory_passes_as_shown(tmp_path: Path) -> None:

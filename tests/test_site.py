@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import zlib
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -15,18 +16,33 @@ import pytest
 import sawlog
 import sawlog.testing
 
+from .looping import for_each
+
 ROOT = Path(__file__).resolve().parent.parent
 #: Tags by which a page loads something. A link that a reader may click is none of them.
 _LOADED = re.compile(r"<(?:script|link|img|iframe|source|video|audio)\b[^>]*?\b(?:src|href|srcset)=\"([^\"]*)\"")
 _STYLE = re.compile(r"(?:url\(|@import)\s*[\"']?([^\"')]+)")
 
 
-@pytest.mark.parametrize("name", sorted(set(sawlog.__all__) - {"__version__"}))
+@for_each("name", sorted(set(sawlog.__all__) - {"__version__"}))
 def test_every_public_name_has_a_docstring_of_its_own(name: str) -> None:
     found = getattr(sawlog, name)
     text = vars(found).get("__doc__") if isinstance(found, type) else inspect.getdoc(found)
     assert text
     assert not text.startswith(f"{name}("), "made by dataclass, not written"
+
+
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_document_has_one_title_and_skips_no_level_of_headings(document: Path) -> None:
+    """`make docs` refuses other documents, but it is not part of the quick tests."""
+    text = re.sub(r"^(`{3,}|~{3,}).*?^\1", "", document.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    levels = [len(marks) for marks in re.findall(r"^(#{1,6}) ", text, re.MULTILINE)]
+    assert levels[:1] == [1]
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels)), levels
 
 
 def build(checkout: Path, target: Path) -> subprocess.CompletedProcess[str]:

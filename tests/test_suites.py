@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import os
 import subprocess
@@ -32,7 +33,7 @@ def suites() -> Iterator[SimpleNamespace]:
     """The modules below tools/, which is not a package that anybody installs."""
     sys.path.insert(0, str(ROOT / "tools"))
     try:
-        names = ("librdkafka", "outcomes", "report", "command", "explained")
+        names = ("librdkafka", "franz_go", "failover", "outcomes", "report", "command", "explained")
         found: dict[str, ModuleType] = {name: importlib.import_module(f"suites.{name}") for name in names}
         yield SimpleNamespace(**found)
     finally:
@@ -56,6 +57,56 @@ def test_librdkafkas_report_becomes_outcomes_with_reasons(suites: SimpleNamespac
 def test_a_runner_that_crashed_has_passed_nothing(suites: SimpleNamespace, tmp_path: Path) -> None:
     found = suites.librdkafka._outcomes(["0001_multiobj"], tmp_path / "none.json", "begun\nSegmentation fault\n")
     assert (found["0001_multiobj"].outcome, found["0001_multiobj"].reason) == ("failed", "Segmentation fault")
+
+
+def test_go_events_become_outcomes_without_subtests(suites: SimpleNamespace) -> None:
+    events = [
+        {"Action": "start"},
+        {"Action": "run", "Test": "TestGood"},
+        {"Action": "output", "Test": "TestGood/part", "Output": "    group_test.go:7: deleting topic x\n"},
+        {"Action": "skip", "Test": "TestGood/part", "Elapsed": 0},
+        {"Action": "pass", "Test": "TestGood", "Elapsed": 1.5},
+        {"Action": "output", "Test": "TestBad/part", "Output": "    group_test.go:9: expected 1, got 2\n"},
+        {"Action": "fail", "Test": "TestBad/part", "Elapsed": 0.1},
+        {"Action": "fail", "Test": "TestBad", "Elapsed": 0.1},
+        {"Action": "output", "Test": "TestLeftOut", "Output": "    a_test.go:1: no listener\n"},
+        {"Action": "skip", "Test": "TestLeftOut", "Elapsed": 0},
+        {"Action": "run", "Test": "TestHangs"},
+        {"Action": "fail", "Elapsed": 9},
+    ]
+    log, names = io.StringIO(), ["TestGood", "TestBad", "TestLeftOut", "TestHangs", "TestNeverBegun"]
+    found = dict(suites.franz_go._outcomes(names, map(json.dumps, events), log))
+    assert {name: (each.outcome, each.reason) for name, each in found.items()} == {
+        "TestGood": ("passed", ""),
+        "TestBad": ("failed", "expected 1, got 2"),
+        "TestLeftOut": ("skipped", "no listener"),
+        "TestHangs": ("failed", suites.franz_go._NOT_ENDED),
+        "TestNeverBegun": ("failed", suites.franz_go._NOT_ENDED),
+    }
+    assert "expected 1, got 2" in log.getvalue()
+
+
+def test_complaints_are_counted_once_per_group_and_kind(suites: SimpleNamespace) -> None:
+    topic, group = "ab" * 32, "    testConsumer sendErr group=cd0"
+    output = "\n".join([
+        f"{group}1: saw double offset t {topic} p0o25",
+        f"{group}1: saw double offset t {topic} p3o50 (txn #2, txid x)",
+        f"{group}2: saw double offset t {topic} p1o0",
+        f"{group}2: poll got unexpected errs: [{{ 0 unable to join group session: UNKNOWN_MEMBER_ID: No.}} {{ 0 b}}]",
+        f"{group}2: flush unexpected err: unable to dial: dial tcp 127.0.0.1:9: connect: connection refused",
+        "--- PASS: TestGroupETL/range/848 (5.00s)",
+        "    --- FAIL: TestGroupETL/range (5.00s)",
+    ])  # fmt: skip
+    found = suites.failover.Findings()
+    found.add("TestGroupETL", output)
+    assert dict(found.complaints) == {
+        ("TestGroupETL", "saw double offset"): 2,
+        ("TestGroupETL", "unable to join group session: UNKNOWN_MEMBER_ID"): 1,
+        ("TestGroupETL", "flush unexpected err: unable to dial: connect: connection refused"): 1,
+    }
+    table = suites.failover.tables({"sawlog": found, "kafka": suites.failover.Findings()})
+    assert "| `TestGroupETL/range/848` | 1 of 1 | 0 of 0 |" in table
+    assert "| `TestGroupETL`: saw double offset | 2 | 0 |" in table
 
 
 def test_what_pytest_ran_is_recorded_whatever_phase_failed(tmp_path: Path) -> None:
@@ -138,6 +189,6 @@ def test_help_names_every_suite(suites: SimpleNamespace, capsys: pytest.CaptureF
     with pytest.raises(SystemExit):
         suites.command.main(["--help"])
     told = capsys.readouterr().out
-    for name in ("librdkafka", "aiokafka", "kafka-python"):
+    for name in ("librdkafka", "aiokafka", "kafka-python", "franz-go"):
         assert name in listed
         assert name in told

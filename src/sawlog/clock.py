@@ -20,6 +20,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from .errors import InvalidConfig
+
 #: The first pause while polling, and the longest.
 _FIRST_PAUSE_S = 0.0005
 _LONGEST_PAUSE_S = 0.01
@@ -34,10 +36,21 @@ _RECHECKS, _DOUBT_S = 10, 0.002
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+def in_utc(time: datetime) -> datetime:
+    """The same time in UTC; one without a zone is local. `InvalidConfig` if the calendar ends before it."""
+    try:
+        return time.astimezone(UTC)
+    except (ValueError, OverflowError):  # in the first or last year, and in the year 0 or 10000 in UTC
+        raise InvalidConfig(
+            f"the time {time.isoformat()} cannot be converted to UTC: it is at the limit of the calendar; give one "
+            "with a time zone, or milliseconds since 1970"
+        ) from None
+
+
 def milliseconds(timestamp: Any) -> Any:
     """A datetime as record timestamps count; anything else unchanged."""
     if isinstance(timestamp, datetime):
-        return (timestamp.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
+        return (in_utc(timestamp) - _EPOCH) // timedelta(milliseconds=1)
     return timestamp
 
 

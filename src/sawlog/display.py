@@ -31,9 +31,9 @@ def size_text(number: int | float | None) -> str:
     return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
 
 
-def counted(number: int, what: str) -> str:
-    """A number with its noun: 1 topic, 1,204 topics."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+def counted(number: int, what: str, plural: str | None = None) -> str:
+    """A number with its noun: 1 topic, 1,204 topics. `plural` is for nouns that take more than an s."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {plural or what + 's'}"
 
 
 def bytes_text(data: bytes | None) -> str:

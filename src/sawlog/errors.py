@@ -62,7 +62,8 @@ SawlogError
 ├── Conflict                                   another process has changed it meanwhile; nothing was stored
 ├── TransactionError                           a write to several partitions, all or nothing
 │   ├── TransactionAborted                       nothing was stored
-│   └── TransactionPending                       committed; completed by the holders, or at the next open for writing
+│   ├── TransactionPending                       committed; completed by the holders, or at the next open for writing
+│   └── ReplayMismatch                           that name and sequence are stored with different records
 ├── InteropError                               other systems' logs
 │   ├── UnknownFormat (ValueError)               no known format matches, or more than one
 │   ├── ImportMismatch (ValueError)              the target does not match the source
@@ -471,6 +472,11 @@ class TransactionAborted(TransactionError):
 class TransactionPending(TransactionError):
     """The transaction is committed but not completely written; the processes that hold the partitions complete it, or
     opening the store for writing does."""
+
+
+class ReplayMismatch(TransactionError):
+    """A name and sequence that are already stored were committed again with different records; nothing was stored by
+    the second commit."""
 
 
 class InteropError(SawlogError):

@@ -52,6 +52,8 @@ from sawlog.batch.compression import (
 )
 from sawlog.errors import CorruptBatch, DecompressionLimit, InvalidConfig, UnsupportedCompression
 
+from ..looping import for_each
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python reads its schemas in a way that 3.11 is tired of
     import kafka.codec
@@ -206,7 +208,7 @@ def test_a_level_that_the_codec_does_not_take_is_refused(codec: int, level: int)
         compress(codec, BATCH, level)
 
 
-@pytest.mark.parametrize(("codec", "level"), [(codec, level) for codec in PACKING for level in LEVELS[codec][-22:]])
+@for_each(("codec", "level"), [(codec, level) for codec in PACKING for level in LEVELS[codec][-22:]])
 def test_every_level_round_trips(codec: int, level: int) -> None:
     assert decompress(codec, packed_by_us(codec, BATCH[:20_000], level)) == BATCH[:20_000]
 
@@ -231,9 +233,7 @@ def test_what_is_packed_unpacks_to_the_same(codec: int, data: bytes, times: int)
 
 
 # Around every size at which a block of some codec ends.
-@pytest.mark.parametrize(
-    "size_bytes", [n + d for n in (32 << 10, 64 << 10, 128 << 10, 256 << 10, MIB) for d in (-1, 0, 1)]
-)
+@for_each("size_bytes", [n + d for n in (32 << 10, 64 << 10, 128 << 10, 256 << 10, MIB) for d in (-1, 0, 1)])
 @every_codec
 def test_sizes_around_block_ends_round_trip(codec: int, size_bytes: int) -> None:
     data = batch_of(size_bytes)

@@ -28,6 +28,7 @@ from sawlog.batch.header import scan as scan_headers
 from sawlog.batch.read import decode, first_bad_crc
 from sawlog.errors import CorruptBatch, SawlogError
 
+from ..looping import for_each
 from .strategies import record_lists
 from .twins import BOTH, FOR_EVER, columns, interpreted, outcome, plain, scan
 from .wire import Header, around, batch, record, varint, with_right_crc
@@ -530,8 +531,8 @@ def test_rows_that_fit_are_decoded(kernel: Any, function: str) -> None:
 
 
 @pytest.mark.parametrize("kernel", BOTH)
-@pytest.mark.parametrize("function", DECODERS)
-@pytest.mark.parametrize(
+@for_each("function", DECODERS)
+@for_each(
     ("column", "value"),
     [
         (12, -1),

@@ -40,7 +40,8 @@ def _bare(tree: ast.AST) -> list[int]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Subscript):
             name = getattr(node.value, "attr", getattr(node.value, "id", ""))
-            column = node.slice.elts[-1] if isinstance(node.slice, ast.Tuple) else node.slice
+            several = isinstance(node.slice, ast.Tuple) and node.slice.elts
+            column = several[-1] if several else node.slice
             named = not (isinstance(column, ast.Constant) and isinstance(column.value, int))
             if not named and (name == "row" or (name == "rows" and isinstance(node.slice, ast.Tuple))):
                 found.append(node.lineno)
@@ -58,3 +59,8 @@ def test_the_columns_of_a_row_have_names(layer: str) -> None:
 @pytest.mark.parametrize("line", ["rows[q, 3]", "chunk.rows[-1, 3]", "rows[:, 12]", "self.rows[self.q, 4]", "row[2]"])
 def test_a_column_without_a_name_is_noticed(line: str) -> None:
     assert _bare(ast.parse(line)) == [1]
+
+
+@pytest.mark.parametrize("line", ["rows[q, BASE]", "rows[2]", "row[LAST]", "tuple[()]", "tuple[int, ...]"])
+def test_other_subscripts_are_not_columns_without_a_name(line: str) -> None:
+    assert _bare(ast.parse(line)) == []

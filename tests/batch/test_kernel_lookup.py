@@ -196,15 +196,6 @@ def test_a_page_says_that_it_has_a_part_of_a_transaction_however_often_it_was_co
 
 
 @pytest.mark.parametrize("kernel", BOTH)
-def test_a_framed_value_is_a_record_with_long_varints(kernel: Any) -> None:
-    for value in (b"", b"x", bytes(100_000)):
-        made = kernel.frame_value(value, b"\0\0\0\1", b"\0", 0, 5)
-        [record] = decode(bytes(made.data))
-        assert (record.value, record.key, record.timestamp) == (value, None, 5)
-        assert len(made.data) == HEADER_BYTES + 10 + 5 + len(value)
-
-
-@pytest.mark.parametrize("kernel", BOTH)
 def test_chunks_are_gathered_up_to_a_size(kernel: Any) -> None:
     def source() -> Iterator[Any]:
         yield from (b"ab", b"", b"cd", b"ef", bytearray(b"g"), None, b"large!")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,6 +35,50 @@ def each_version(key: Key) -> list[Any]:
 
 def codes(parts: list[dict[str, Any]], number: str = "partition_index") -> dict[int, ErrorCode]:
     return {each[number]: ErrorCode(each["error_code"]) for each in parts}
+
+
+@pytest.mark.parametrize("name", [None, "", "orders", "nothing"])
+@pytest.mark.parametrize("version", [12, 13])
+def test_metadata_finds_a_topic_by_its_id_whatever_its_name(
+    broker: Broker, peer: Peer, version: int, name: str | None
+) -> None:
+    topic_id = uuid.UUID(broker.store.topic("orders").id).bytes
+    asked = [{"name": name, "topic_id": each} for each in (topic_id, uuid.uuid4().bytes)]
+    found, unknown = peer.ask(Key.METADATA, version, {"topics": asked, "allow_auto_topic_creation": True})["topics"]
+    assert (found["error_code"], found["name"], found["topic_id"]) == (ErrorCode.NONE, "orders", topic_id)
+    assert len(found["partitions"]) == 2
+    assert (unknown["error_code"], unknown["name"]) == (ErrorCode.UNKNOWN_TOPIC_ID, None)
+    assert "nothing" not in broker.store.topics()
+
+
+def test_a_topic_is_deleted_by_its_name_or_by_its_id_but_not_by_both(broker: Broker, peer: Peer) -> None:
+    def delete(name: str | None, topic_id: bytes) -> int:
+        asked = {"topics": [{"name": name, "topic_id": topic_id}], "timeout_ms": 1000}
+        return int(peer.ask(Key.DELETE_TOPICS, 6, asked)["responses"][0]["error_code"])
+
+    for number, name in enumerate([None, ""]):
+        broker.create_topic(f"doomed-{number}")
+        topic_id = uuid.UUID(broker.store.topic(f"doomed-{number}").id).bytes
+        assert delete("orders", topic_id) == delete(None, bytes(16)) == ErrorCode.INVALID_REQUEST
+        assert delete(name, topic_id) == ErrorCode.NONE
+        assert delete(name, topic_id) == ErrorCode.UNKNOWN_TOPIC_ID
+    assert broker.store.topics() == ["orders"]
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_features_are_told_that_clients_and_tools_ask_for(peer: Peer, version: int) -> None:
+    told = peer.ask(Key.API_VERSIONS, version, {"client_software_name": "x", "client_software_version": "1"})
+    supported = {each["name"]: (each["min_version"], each["max_version"]) for each in told["supported_features"]}
+    finalized = {each["name"]: each["max_version_level"] for each in told["finalized_features"]}
+    assert told["finalized_features_epoch"] >= 0, "a client takes them for unknown otherwise"
+    assert finalized["group.version"] == 1
+    assert finalized["transaction.version"] == 1, "with 2, producers expect an epoch per transaction"
+    assert finalized.keys() == {"group.version", "metadata.version", "transaction.version"}
+    if version == 3:  # its clients fail if a range begins with 0
+        assert all(lowest > 0 for lowest, _ in supported.values())
+    else:
+        assert supported.keys() == finalized.keys()
+    assert all(supported[name][0] <= finalized[name] <= supported[name][1] for name in supported)
 
 
 @pytest.mark.parametrize("version", each_version(Key.ELECT_LEADERS))
@@ -156,7 +201,7 @@ def test_every_setting_is_documented_to_who_asks_for_that(peer: Peer, kind: int)
         assert {bool(each["documentation"]) for each in found["configs"]} == {wanted}
 
 
-def test_a_topic_may_have_no_cleanup_policy(broker: Broker, peer: Peer) -> None:
+def test_a_cleanup_policy_keeps_its_order_and_may_be_empty(broker: Broker, peer: Peer) -> None:
     """As with Kafka since 4.2. What is taken from the list may be all of it."""
 
     def change(operation: int, value: str) -> int:
@@ -174,10 +219,14 @@ def test_a_topic_may_have_no_cleanup_policy(broker: Broker, peer: Peer) -> None:
 
     topic = broker.create_topic("kept")
     for operation, value, policy in (
-        (2, "compact", "compact,delete"),
+        (2, "compact", "delete,compact"),
         (3, "compact,delete", ""),
         (3, "delete", ""),
         (2, "delete", "delete"),
+        (0, "compact,delete", "compact,delete"),
+        (2, "compact", "compact,delete"),
+        (3, "compact", "delete"),
+        (0, "delete, compact", "delete,compact"),
         (0, "", ""),
     ):
         assert change(operation, value) == ErrorCode.NONE

@@ -14,6 +14,8 @@ from sawlog.broker.groups.settings import GroupConfig
 from sawlog.cli import run
 from sawlog.errors import InvalidConfig
 
+from ..looping import for_each
+
 NAMES = [each.name for each in fields(BrokerConfig)]
 NUMBERS = [each.name for each in fields(BrokerConfig) if type(each.default) in (int, float)]
 HUGE = 10**30
@@ -23,21 +25,21 @@ def made(**given: Any) -> BrokerConfig:
     return changed(BrokerConfig(), given)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each("name", NAMES)
 def test_every_setting_refuses_a_value_of_another_type_and_says_its_name(name: str) -> None:
     for wrong in (object(), [1], {"no": "such"}, b"x", math.nan):
         with pytest.raises(InvalidConfig, match=f"^{name}"):
             made(**{name: wrong})
 
 
-@pytest.mark.parametrize("name", NUMBERS)
+@for_each("name", NUMBERS)
 def test_every_number_refuses_what_is_negative_huge_or_not_a_number(name: str) -> None:
     for wrong in (-1, HUGE, math.inf, True, "1", "1s"):
         with pytest.raises(InvalidConfig, match=rf"^{name} must be an? \w+ from [\d.]+ to \d+, not "):
             made(**{name: wrong})
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each("name", NAMES)
 def test_every_default_is_allowed(name: str) -> None:
     value = getattr(BrokerConfig(), name)
     assert getattr(made(**{name: value}), name) == value

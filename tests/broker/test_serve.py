@@ -98,7 +98,7 @@ def test_it_says_what_it_recovered_after_a_kill(tmp_path: Path) -> None:
         process.kill()
         process.wait(60)
     with serving(tmp_path) as (process, address, lines):
-        assert "recovered 1 partitions that were not closed cleanly" in lines
+        assert "recovered 1 partition that was not closed cleanly" in lines
         assert put(address, b"two") == 1
 
 

@@ -15,9 +15,10 @@ from sawlog.batch.checksum import crc32c
 from sawlog.broker.coordinator import Coordinator
 from sawlog.broker.handlers import KafkaError
 from sawlog.broker.transactions import TransactionCoordinator
-from sawlog.broker.trouble import code_of
+from sawlog.broker.trouble import code_of, known_code_of
 from sawlog.broker.wire import ErrorCode, Key
-from sawlog.errors import AmbiguousAppend, StorageError
+from sawlog.broker.wire.frames import RequestHeader
+from sawlog.errors import AmbiguousAppend, NotInTransaction, StorageError
 from sawlog.testing import Broker
 from sawlog.topics.service import DirectoryLedger
 
@@ -58,13 +59,13 @@ class Client:
         [answer] = self.peer.ask(Key.ADD_PARTITIONS_TO_TXN, 3, body)["results_by_topic_v3_and_below"]
         return ErrorCode(answer["results_by_partition"][0]["partition_error_code"])
 
-    def send(self, topic: str, value: bytes, partition: int = 0) -> ErrorCode:
+    def send(self, topic: str, value: bytes, partition: int = 0, *, version: int = 9) -> ErrorCode:
         sequence = self._sequences.get(partition, 0)
         raw = bytearray(batch(value, producer=Producer(self.id, self.epoch, sequence)))
         raw[22] |= 0x10
         raw[17:21] = crc32c(memoryview(raw)[21:]).to_bytes(4, "big")
         body = {**produce_body(topic, bytes(raw), partition=partition), "transactional_id": self.name}
-        [answer] = self.peer.ask(Key.PRODUCE, 9, body)["responses"]
+        [answer] = self.peer.ask(Key.PRODUCE, version, body)["responses"]
         code = ErrorCode(answer["partition_responses"][0]["error_code"])
         if code is ErrorCode.NONE:
             self._sequences[partition] = sequence + 1
@@ -74,9 +75,12 @@ class Client:
         answer = self.peer.ask(Key.ADD_OFFSETS_TO_TXN, 3, {**self._who(), "group_id": group})
         if answer["error_code"] != ErrorCode.NONE:
             return ErrorCode(answer["error_code"])
+        return self.commit_offsets(group, topic, offset, **member)
+
+    def commit_offsets(self, group: str, topic: str, offset: int, *, version: int = 3, **member: object) -> ErrorCode:
         part = {"partition_index": 0, "committed_offset": offset, "committed_metadata": "here"}
         body = {**self._who(), **member, "group_id": group, "topics": [{"name": topic, "partitions": [part]}]}
-        [answer] = self.peer.ask(Key.TXN_OFFSET_COMMIT, 3, body)["topics"]
+        [answer] = self.peer.ask(Key.TXN_OFFSET_COMMIT, version, body)["topics"]
         return ErrorCode(answer["partitions"][0]["error_code"])
 
     def end(self, *, commit: bool) -> ErrorCode:
@@ -118,6 +122,25 @@ def test_a_partition_that_was_not_added_is_refused(broker: Broker) -> None:
     assert client.send("orders", b"x", 1) is ErrorCode.INVALID_TXN_STATE
     assert client.add("orders", 7) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert client.send("orders", b"x", 0) is ErrorCode.NONE
+
+
+def test_a_client_that_knows_abortable_errors_may_abort_and_continue(broker: Broker) -> None:
+    """What was not added to the transaction is refused with an error that ends the transaction, not the client; as
+    Apache Kafka does, clients that do not know that error get another."""
+    client = Client(broker)
+    assert client.send("orders", b"x", version=10) is ErrorCode.INVALID_TXN_STATE
+    assert client.send("orders", b"x", version=11) is ErrorCode.TRANSACTION_ABORTABLE
+    assert client.commit_offsets("g", "orders", 1, version=3) is ErrorCode.INVALID_TXN_STATE
+    assert client.commit_offsets("g", "orders", 1, version=4) is ErrorCode.TRANSACTION_ABORTABLE
+    assert client.offsets("g", "orders", 1) is ErrorCode.NONE
+    assert client.end(commit=False) is ErrorCode.NONE
+    assert client.commit_offsets("g", "orders", 1, version=4) is ErrorCode.TRANSACTION_ABORTABLE
+
+
+@pytest.mark.parametrize(("version", "code"), [(10, "INVALID_TXN_STATE"), (11, "TRANSACTION_ABORTABLE")])
+def test_a_batch_that_a_shared_store_refuses_gets_the_same_error(version: int, code: str) -> None:
+    header = RequestHeader(Key.PRODUCE, version, 1, None, 0)
+    assert known_code_of(NotInTransaction("the partition was not added"), header).name == code
 
 
 def test_a_second_producer_fences_the_first_and_aborts_what_it_left(broker: Broker) -> None:

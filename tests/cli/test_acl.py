@@ -109,7 +109,7 @@ def test_a_store_that_is_missing_is_not_made(sawlog: Cli, tmp_path: Path) -> Non
 
 
 def test_who_may_only_read_and_write_uses_the_command_line_at_a_broker(sawlog: Cli) -> None:
-    with Broker() as broker:
+    with Broker(super_users=["User:ops"]) as broker:
         broker.create_topic("orders")
         broker.create_topic("secret")
         at, me = ("-b", broker.address), ("--allow", "User:ANONYMOUS")
@@ -126,8 +126,18 @@ def test_who_may_only_read_and_write_uses_the_command_line_at_a_broker(sawlog: C
         assert "TOPIC_AUTHORIZATION_FAILED" in sawlog("read", "secret", *at).err
 
 
-def test_a_broker_is_told_and_refuses_those_who_may_not(sawlog: Cli) -> None:
+def test_a_broker_without_access_control_takes_no_rules_and_says_what_to_do(sawlog: Cli) -> None:
     with Broker() as broker:
+        at = ("-b", broker.address)
+        for refused in (sawlog("acl", "add", *at, *ANN), sawlog("acl", "list", *at)):
+            assert refused.code == 1
+            assert "SECURITY_DISABLED" in refused.err
+            assert "super_users" in refused.err
+        assert rules(sawlog, "-d", broker.directory) == []
+
+
+def test_a_broker_is_told_and_refuses_those_who_may_not(sawlog: Cli) -> None:
+    with Broker(super_users=["User:ops"]) as broker:
         at = ("-b", broker.address)
         sawlog("acl", "add", *at, "--allow", "User:ANONYMOUS", "--operation", "alter", "--cluster").ok()
         sawlog("acl", "add", *at, *ANN).ok()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sawlog.objects.bucket import Bucket
 from sawlog.objects.store import ObjectStore
 
 from ..objects import servers
@@ -131,15 +132,51 @@ def test_damage_is_found_and_named(sawlog: Cli, orders: str, moto: servers.Serve
     assert extent.key in sawlog("verify", "orders").failed(4)
 
 
+def test_lost_commits_are_reported_and_the_store_returns_to_the_state_before_them(sawlog: Cli, orders: str) -> None:
+    assert "no problems found" in sawlog("repair").ok().err
+    rows = sawlog("doctor", "--output", "json").ok().json
+    states = {row["check"]: row["state"] for row in rows}
+    assert states == dict.fromkeys(("versions", "kernel", "bucket", "store"), "ok")
+    for number in range(3):
+        sawlog("produce", "orders", "-p", 0, stdin=b"later %d\n" % number).ok()
+    bucket = Bucket(orders)
+    commits = [entry.key for entry in bucket.list("commits/")]
+    bucket.delete(commits[-2])
+    for command, code in (("verify", 4), ("repair", 0)):  # and the plan changes nothing
+        found = sawlog(command, "--output", "json")
+        assert found.code == code
+        assert f"{commits[-2]} is missing" in found.out
+    assert f"{commits[-2]} is missing" in sawlog("doctor", "--output", "json").out
+    assert [entry.key for entry in bucket.list("commits/")] == [*commits[:-2], commits[-1]]
+    assert "is missing" in sawlog("read", "orders").failed(4)
+    said = sawlog("repair", "--apply").ok()
+    assert "1 record in " + commits[-1] in " ".join(said.out.split())
+    assert f"1 object moved to {orders}/before-repair-" in said.err
+    sawlog("verify").ok()
+    assert len(sawlog("read", "orders", "--output", "ndjson").ok().lines) == 11
+    sawlog("produce", "orders", stdin=b"again\n").ok()
+
+
+def test_a_store_without_its_sawlog_json_is_not_created_again_and_gets_it_back(sawlog: Cli, orders: str) -> None:
+    bucket = Bucket(orders)
+    before = bucket.get("sawlog.json")
+    bucket.delete("sawlog.json")
+    for arguments in (("topic", "create", "more"), ("topic", "list"), ("read", "orders")):
+        assert "but no sawlog.json" in sawlog(*arguments).failed(4)
+    assert "sawlog.json is missing" in sawlog("verify").err
+    sawlog("repair", "--apply").ok()
+    assert bucket.get("sawlog.json") == before
+    sawlog("verify").ok()
+    assert sawlog("repair", "orders").code == 2
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("repair", "orders", "--plan"),
         ("redrive", "orders"),
         ("export", "orders", "somewhere"),
         ("import", "somewhere"),
         ("pipeline", "verify"),
-        ("doctor",),
         ("bench",),
     ],
     ids=lambda arguments: arguments[0],
@@ -148,3 +185,13 @@ def test_a_command_about_files_says_so_in_one_line(sawlog: Cli, url: str, argume
     said = sawlog(*arguments, "-d", url).failed(2)
     assert f"{url} is on object storage: this command needs a store in a directory" in said
     assert len(said.strip().splitlines()) == 1
+
+
+def test_ranges_of_times_and_the_oldest_record_count_in_whatever_order_the_records_are(sawlog: Cli, url: str) -> None:
+    with ObjectStore.open(url) as store:
+        topic = store.create_topic("events")
+        topic.append_many([(b"%d" % at, None, (), 1_700_000_000_000 + 1000 * at) for at in (50, 10, 90)])
+        topic.append_many([(b"%d" % at, None, (), 1_700_000_000_000 + 1000 * at) for at in (20, 60, 40)])
+    assert sawlog("read", "events", "-o", "@1700000020:1700000060").ok().lines == ["50", "20", "40"]
+    (row,) = sawlog("stats", "events", "--output", "json").ok().json["partitions"]
+    assert (row["oldest"], row["newest"]) == (1_700_000_010_000, 1_700_000_090_000)

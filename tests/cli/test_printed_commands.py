@@ -127,7 +127,7 @@ def bucket_for(path: str, line: str, place: Path) -> str:
     if path == "store test":
         return line
     address = f"file://{place}/bucket"
-    if path in ("restore", "promote"):
+    if path in ("restore", "promote") or (path == "repair" and "s3://" in line):
         run(f"sawlog replicate data {address} --once", place)
     if path == "restore":
         shutil.rmtree(place / "data")
@@ -212,7 +212,7 @@ def broker_for(line: str) -> Iterator[str]:
     if "-b 127.0.0.1:9092" not in line:
         yield line
         return
-    with Broker(directory="data") as broker:
+    with Broker(directory="data", super_users=["User:ops"]) as broker:
         yield line.replace("127.0.0.1:9092", broker.address)
 
 
@@ -310,6 +310,7 @@ def test_a_command_in_a_message_runs(hint: str, place: Path, template: Path) -> 
         "FILE": "checkpoint",
         "DIR": "data",
         "URL": "memory://bucket",
+        "{url}": "memory://bucket",
         "{topic.name}": "orders",
         "{number}": "0",
         "...": "orders",

@@ -41,6 +41,39 @@ def test_offset_language_picks_records(sawlog: Cli, orders: Path, offset: str, e
     assert sawlog("read", "orders", "-p", 0, "-o", offset).ok().lines == expected.split()
 
 
+#: Event times that are not in the order of the records.
+UNORDERED = [50, 10, 90, 20, 70, 30, 60, 40, 80, 0]
+
+
+@pytest.mark.parametrize(
+    ("offset", "expected"),
+    [
+        ("@1700000020:1700000060", [50, 20, 30, 40]),
+        ("@1700000060:", [90, 70, 60, 80]),
+        ("@1700000085", [90]),
+        (":@1700000030", [10, 20, 0]),
+        ("2:@1700000060", [20, 30, 40, 0]),
+        ("@1700000050:@1700000051", [50]),
+        ("@1700000091:1700000099", []),
+    ],
+)
+def test_a_range_of_times_is_every_record_of_that_time_in_whatever_order(
+    sawlog: Cli, data: Path, tmp_path: Path, offset: str, expected: list[int]
+) -> None:
+    with Store.open(data) as store:
+        topic = store.create_topic("events")
+        for at in UNORDERED[:5]:
+            topic.append(b"%d" % at, timestamp=1_700_000_000_000 + 1000 * at)
+        topic.append_many([(b"%d" % at, None, (), 1_700_000_000_000 + 1000 * at) for at in UNORDERED[5:]])
+    wanted = [str(each) for each in expected]
+    assert sawlog("read", "events", "-o", offset).ok().lines == wanted
+    assert sawlog("read", "events", "-o", offset, "--grep", "0").ok().lines == wanted
+    for more in ([], ["--grep", "0"]):
+        sawlog("read", "events", "-o", offset, "--out", tmp_path / "out.parquet", *more).ok()
+        values = pq.read_table(tmp_path / "out.parquet")["value"].to_pylist()
+        assert values == [each.encode() for each in wanted]
+
+
 def test_last_ones_are_of_each_partition(sawlog: Cli, orders: Path) -> None:
     assert sawlog("read", "orders", "-o", "-1").ok().lines == ["a9", "b4"]
 

@@ -53,6 +53,38 @@ def test_the_records_of_a_batch_are_spread_over_its_time(sawlog: Cli, data: Path
     assert all(count == pytest.approx(a_minute, rel=0.1) for count in counts[:-1])
 
 
+@pytest.mark.parametrize("far", [253_402_300_800_000, 9_223_372_036_854_775])
+def test_timestamps_after_the_year_9999_are_shown_as_numbers_and_left_out_of_the_chart(
+    sawlog: Cli, data: Path, far: int
+) -> None:
+    with Store.open(data) as store:
+        topic = store.create_topic("events", durability="os")
+        topic.append(b"near", timestamp=1_700_000_000_000)
+        topic.append(b"last day", timestamp=253_402_214_400_000)
+        topic.append(b"far", timestamp=far)
+    sawlog("stats", "events").ok()
+    found = sawlog("stats", "events", "--output", "json").ok().json
+    assert (found["partitions"][0]["records"], found["partitions"][0]["newest"]) == (3, far)
+    assert max(each["time"] for each in found["rate"]) <= 253_402_214_400_000
+    sawlog("stats", "events", "--plot", str(data.parent / "far.svg")).ok()
+    assert len(time_steps(0, 253_402_214_400_000)) <= 9
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_the_oldest_timestamp_is_that_of_no_particular_record(sawlog: Cli, data: Path, codec: str) -> None:
+    """Within a batch, and among batches."""
+    with Store.open(data) as store:
+        topic = store.create_topic("events", durability="os", compression_type=codec)
+        topic.append_many([(b"." * 100, None, (), 1_000 * at) for at in (50, 10, 90)])
+        topic.append_many([(b"." * 100, None, (), 1_000 * at) for at in (70, 60, 65)])
+    (row,) = sawlog("stats", "events", "--output", "json").ok().json["partitions"]
+    assert (row["oldest"], row["newest"], row["records"]) == (10_000, 90_000, 6)
+    (row,) = sawlog("stats", "events", "-o", "@0000000055:0000000080", "--output", "json").ok().json["partitions"]
+    assert (row["records"], row["batches"]) == (6, 2)
+    (row,) = sawlog("stats", "events", "-o", "@0000000000:0000000060", "--output", "json").ok().json["partitions"]
+    assert (row["oldest"], row["newest"], row["records"]) == (10_000, 90_000, 3)
+
+
 def test_a_batch_that_the_log_has_stamped_is_at_one_time(sawlog: Cli, data: Path) -> None:
     with Store.open(data) as store:
         topic = store.create_topic("events", durability="os", message_timestamp_type="LogAppendTime")

@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "recorded": (".recorded", "the same on real files: record their system calls, and cut the power at any of them"),
     "errors": (".errors", "make every I/O of every operation fail, with each errno, once and for ever"),
     "bits": (".bits", "flip every bit of every kind of file, and look at everything again"),
+    "missing": (".missing", "delete and cut every file of a log and a store: whatever is lost is reported"),
     "threads": (".threads", "let threads share an fsync, and cut the power when one of them is told that it is done"),
     "mutants": (".mutants", "plant known bugs, one at a time, and see whether the rest of this table finds them"),
     "asan": (".asan", "the compiled kernel under AddressSanitizer: corpus, mutated inputs, tests/batch"),

@@ -540,7 +540,7 @@ _RETURNED = (
             "appender.active.cut_back(segment, size)",
         ),
         (
-            "Spool.place",
+            "Spool._copy",
             "appender.active.undo(segment, size)",
             "appender.active.cut_back(segment, size)",
         ),
@@ -696,7 +696,7 @@ _RETURNED = (
     _mutant(
         "replay recognised by its name alone",
         "a query with the same name and another topic counts as a replay, and stores nothing (ours, once)",
-        ("transaction_name", "return f", "return short or f"),
+        ("Repeated.transaction_name", "return f", "return short or f"),
         by="promised",
     ),
     _mutant(
@@ -774,6 +774,71 @@ _DECIDING = (
     ),
 )
 
+#: Where a log begins and ends, and everything that records it.
+_MISSING = (
+    _mutant(
+        "missing beginning unnoticed",
+        "the first segment is gone, and the log is opened for writing as if it had been trimmed (ours, once)",
+        ("_Recovery._missing_beginning", "if saved is None or", "if True or"),
+        by="missing",
+    ),
+    _mutant(
+        "visible end forgotten by the writer",
+        "the tail of a killed writer is gone, and its offsets are used again (ours, once)",
+        ("_Recovery._load_visible", "if published is None:", "if True:"),
+        by="missing",
+    ),
+    _mutant(
+        "readers end with the files",
+        "a reader of a log whose end is missing gets a shorter log and no error (ours, once)",
+        ("FollowedSet._with_gaps", "if not (lost_first or short or lost_list) or", "if True or"),
+        by="missing",
+    ),
+    _mutant(
+        "offsets of a lost tail reused",
+        "what readers had seen is reported as lost, and its offsets are used again",
+        ("_Recovery._go_on_behind", "self.seen_end, ", ""),
+        by="missing",
+    ),
+    _mutant(
+        "missing middle unnoticed",
+        "a sealed segment is gone or shorter, and opening for writing does not say so (ours, once)",
+        ("_Recovery._check_ends", "if saved is None or", "if True or"),
+        by="missing",
+    ),
+    _mutant(
+        "lost beginning forgotten",
+        "opening a log without its beginning reports that once, and never again",
+        (
+            "_Recovery._missing_beginning",
+            "return [self._stand_in(saved.log_start, first, Where.BEGINNING)]",
+            "self._find(Where.BEGINNING, ''); return []",
+        ),
+        by="missing",
+    ),
+    _mutant(
+        "trim deletes first",
+        "segments are deleted before the new start is recorded: a crash in between looks like a loss",
+        (
+            "trimming:trim",
+            "appender.history.leave(None)  # first",
+            "drop(appender, kept, gone)\n        appender.history.leave(None)  # first",
+        ),
+    ),
+    _mutant(
+        "trim on a full disk leaves no name",
+        "segments are deleted to make room for the new start, and a crash before it is recorded looks like a loss",
+        ("_make_room", "_leave_name(appender, segment)", "pass"),
+        by="promised",
+    ),
+    _mutant(
+        "removal ends with the checkpoint",
+        "a log is removed segment by segment while its checkpoint says that they exist (ours, once)",
+        ("Access.remove", "for name in (CHECKPOINT, VISIBLE):", "for name in ():"),
+        by="promised",
+    ),
+)
+
 MUTANTS: tuple[Mutant, ...] = (
     *_WRITING,
     *_FILES,
@@ -784,4 +849,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *_SHOWING,
     *_DECIDING,
     *_RETURNED,
+    *_MISSING,
 )

@@ -271,6 +271,7 @@ FINDERS: dict[str, Finder] = {
     "crashes": crashes,
     "errors": by_command("errors", ["--share", "0.003"]),
     "bits": bits,
+    "missing": by_command("missing", []),
     "threads": by_command("threads", ["--rounds", "10"]),
     "readers": readers,
     "storage": storage,

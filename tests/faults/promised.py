@@ -23,6 +23,7 @@ TESTS = (
     "tests/faults/test_returned.py",
     "tests/log/test_transactions.py",
     "tests/log/maintain/test_gaps.py",
+    "tests/log/maintain/test_missing_files.py",
     "tests/log/read/test_forked_readers.py",
     "tests/test_background.py",
     "tests/log/test_hostile_values.py",

@@ -10,6 +10,7 @@ from sawlog.batch import read
 from sawlog.batch.build import encode
 from sawlog.errors import CorruptBatch
 
+from ..looping import for_each
 from .bugs import CONTROL, MUTANTS
 from .mutants import FINDERS, Edit, Mutant, Stale, find, function_of, planted, written
 from .promised import TESTS
@@ -17,7 +18,7 @@ from .promised import TESTS
 BY_NAME = {each.name: each for each in MUTANTS}
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.name)
+@for_each("mutant", MUTANTS)
 def test_a_mutant_can_be_planted_and_is_taken_back(mutant: Mutant) -> None:
     functions = [function_of(edit.function) for edit in mutant.edits]
     before = [function.__code__ for function in functions]

@@ -39,7 +39,7 @@ def _one(places: str, *choices: int) -> Threshold:
 #: Chunks are gathered until there are this many bytes to write.
 BLOCK_BYTES = "log.write.streams:_BLOCK_BYTES"
 #: A stream that is shorter than this is an append like any other.
-SHORT_BYTES = "log.write.streams:_SHORT_BYTES"
+SHORT_BYTES = "log.write.appender:_SHORT_BYTES"
 TABLE: tuple[Threshold, ...] = (
     # Copies and pieces: one write becomes several.
     _one("log.maintain.recovery:SMALL_BYTES", 0, 100, 400, 900, 2500),
@@ -149,6 +149,8 @@ NOT_VARIED: Mapping[str, str] = {
         "topics.descriptions:_SETTING_CHARACTERS": "what a notebook shows; nothing is written: tests/test_display.py",
         "log.read.verify:_PART_BYTES": "how reading is shared out; nothing is written: tests/log/read/test_verify.py",
         "storage.counting:_MOST_DAMAGED": "what was counted already",
+        "topics.transactions.intent:DIGESTS topics.transactions.intent:_MOST_SHOWN": "how a replay is compared, "
+        "and how much of it an error shows: tests/spark/test_replays.py",
         "topics.deleted:_MOST": "how many deleted names are remembered: tests/topics/test_deleted.py",
         "topics.queues.delivery:MOST_OPEN topics.queues.delivery:_MOST_AT_ONCE topics.queues.delivery:_MOST_BYTES "
         "topics.queues.letters:_MOST_REASON topics.queues.queue:_MOST_ANSWERS topics.queues.redrive:_CHUNK": "of "

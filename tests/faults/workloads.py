@@ -22,9 +22,11 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from sawlog import Interval, Log, LogConfig, LogNotFound, Record, SawlogError, UpkeepConfig
+from sawlog import CorruptBatch, Interval, Log, LogConfig, LogNotFound, Record, SawlogError, UpkeepConfig
 from sawlog.batch.build import Producer, encode
-from sawlog.log.files.names import CHECKPOINT, LEADER_EPOCHS, VISIBLE
+from sawlog.batch.header import scan as batches_of
+from sawlog.log.files.names import CHECKPOINT, LEADER_EPOCHS, VISIBLE, file_name
+from sawlog.log.read.verify import missing_ends
 from sawlog.storage import Directory, open_published
 from sawlog.testing import Fault, FaultyStorage, Workload
 
@@ -176,6 +178,8 @@ class LogWorkload(Workload):
         promise.settle(found, lowest, log)
         if chance.random() < 0.25:
             self._open_twice(disk, found)
+        if chance.random() < 0.25:
+            self._loses_a_file(disk, log, chance)
         self._go_on(log, promise, disk, chance)
 
     @staticmethod
@@ -198,9 +202,43 @@ class LogWorkload(Workload):
             return None
         with reader:
             lowest, end, found = reader.lowest_offset, reader.next_offset, list(reader.scan())
+            verified = reader.verify()
+            assert verified, f"a reader is told of a loss: {verified}"
+            assert not missing_ends(reader.engine.segment_set), "the quick check reports a loss"
         promise.check(found, lowest, end)
         assert disk.steps == before, "a reader has written"
         return told, lowest, end, found
+
+    def _loses_a_file(self, disk: FaultyStorage, log: Log, chance: random.Random) -> None:
+        """The process dies, and a segment is deleted or cut. Everything was durable and visible, so everyone reports
+        it, and no offset is used again."""
+        segments = [each for each in log.segments if each.size_bytes and each.next_offset > log.lowest_offset]
+        if not segments:
+            return
+        lost, twin = chance.choice(segments), disk.process_dies()
+        name = file_name(lost.base_offset)
+        data = twin.plain.read(name)
+        if chance.random() < 0.3:
+            twin.plain.remove(name)
+        else:
+            places = [batch.position for batch in batches_of(data)]
+            storage = twin.plain.open(name)
+            storage.truncate(chance.choice([*places, chance.randrange(lost.size_bytes)]))
+            storage.close()
+        with Log.open(twin.plain, self.config, mode="r") as reader:
+            assert not reader.verify(), f"{name} was lost, and verify reports nothing"
+            assert missing_ends(reader.engine.segment_set), f"{name} was lost, and the quick check reports nothing"
+            try:
+                list(reader.scan())
+                raise AssertionError(f"{name} was lost, and a scan passes over it")
+            except CorruptBatch:
+                pass
+        with Log.open(twin.plain, self.config) as again:
+            assert again.recovery.corruption, f"{name} was lost, and the next writer reports nothing"
+            assert again.next_offset >= log.next_offset, f"offset {again.next_offset} is used again"
+            assert not again.verify()
+        with Log.open(twin.plain, self.config, mode="r") as reader:
+            assert not reader.verify(), f"{name} was lost, and verify has forgotten it"
 
     def _open_twice(self, disk: FaultyStorage, found: list[Record]) -> None:
         """The process dies right after it has opened the log, and the next one opens it, and the one after that.

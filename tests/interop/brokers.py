@@ -12,7 +12,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,12 +31,12 @@ needs_kafka = pytest.mark.skipif(
     reason="Kafka's jars or a Java are not here: python tools/fetch_kafka.py",
 )
 
+_LISTENERS = {"broker": "PLAINTEXT://127.0.0.1:{port}", "controller": "CONTROLLER://127.0.0.1:{controller}"}
 _SETTINGS = """\
-process.roles=broker,controller
+process.roles={roles}
 node.id={node_id}
-controller.quorum.voters={node_id}@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.quorum.voters={quorum}
+listeners={listeners}
 controller.listener.names=CONTROLLER
 listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
 log.dirs={logs}
@@ -83,13 +83,27 @@ def _free_port() -> int:
 
 
 class Broker:
-    """A cluster of one node, which can be started and stopped."""
+    """A node that can be started and stopped: a cluster by itself, or a part of one whose controller is `quorum`."""
 
-    def __init__(self, path: Path, *, settings: Iterable[str] = (), node_id: int = 1) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        settings: Iterable[str] = (),
+        node_id: int = 1,
+        roles: Sequence[str] = ("broker", "controller"),
+        quorum: str | None = None,
+    ) -> None:
         self.logs = path / "logs"
-        self.port = _free_port()
+        controller = _free_port()
+        self.port = _free_port() if "broker" in roles else controller
         self.config = path / "server.properties"
-        given = _SETTINGS.format(port=self.port, controller=_free_port(), logs=self.logs, node_id=node_id)
+        #: What other nodes are given as `quorum`.
+        self.quorum = quorum or f"{node_id}@127.0.0.1:{controller}"
+        listeners = ",".join(_LISTENERS[role] for role in roles).format(port=self.port, controller=controller)
+        given = _SETTINGS.format(
+            roles=",".join(roles), node_id=node_id, quorum=self.quorum, listeners=listeners, logs=self.logs
+        )
         self.config.write_text("\n".join([given, *settings, ""]), encoding="utf-8")
         run("kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qk", "-c", self.config)
 

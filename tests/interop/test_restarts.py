@@ -11,6 +11,7 @@ from sawlog import interop
 from sawlog.interop import Finding, Kind
 from sawlog.storage import MemoryDirectory
 
+from ..looping import for_each
 from .test_defects import framed
 
 OLD = [b"old %d" % i for i in range(3)]
@@ -114,7 +115,7 @@ def test_a_torn_record_with_nothing_behind_it_is_cut(format: str) -> None:
         assert [finding.outcome for finding in found] == ["cut"]
 
 
-@pytest.mark.parametrize("size", [*range(1, 60), 366, 1000, 4096])
+@for_each("size", [*range(1, 60), 366, 1000, 4096])
 @both
 def test_zeros_behind_a_torn_record_are_no_records(format: str, size: int) -> None:
     """The first offset is 0, so that zeros look like a restart."""

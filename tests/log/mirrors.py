@@ -54,7 +54,9 @@ class Mirror:
         rows = rows_of(view)
         yield view, rows[(rows[:, LAST] >= start) & (rows[:, BASE] < end)]
 
-    def chunks(self, start: int, end: int, *, committed: bool) -> Iterator[tuple[memoryview, Rows]]:
+    def chunks(
+        self, start: int, end: int, *, committed: bool, cached: bool = True
+    ) -> Iterator[tuple[memoryview, Rows]]:
         for view, rows in self._rows(start, end):
             found = self.log.engine.segment_set.outlook.committed(rows) if committed else rows
             for number in range(len(found)):  # one batch at a time

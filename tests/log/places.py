@@ -53,8 +53,9 @@ class Place:
         """Delete a file."""
         raise NotImplementedError
 
-    def copy(self) -> Place:
-        """The same files elsewhere, as they are now."""
+    def copy(self, *, restarted: bool = False) -> Place:
+        """The same files elsewhere, as they are now. `restarted`: the machine was restarted since, so that the
+        published end of what readers have seen no longer counts."""
         raise NotImplementedError
 
     def open(self, config: LogConfig | None = None, *, mode: Any = "w", **settings: Any) -> Log:
@@ -128,10 +129,12 @@ class FilePlace(Place):
     def remove(self, name: str) -> None:
         (self.path / name).unlink()
 
-    def copy(self) -> FilePlace:
+    def copy(self, *, restarted: bool = False) -> FilePlace:
         self.copies += 1
         made = FilePlace(self.path.with_name(f"{self.path.name}-{self.copies}"))
         shutil.copytree(self.path, made.path)
+        if restarted:
+            (made.path / "visible").unlink(missing_ok=True)
         return made
 
 
@@ -157,11 +160,11 @@ class MemoryPlace(Place):
         assert self.path.exists(name)
         self.path.remove(name)
 
-    def copy(self) -> MemoryPlace:
+    def copy(self, *, restarted: bool = False) -> MemoryPlace:
         made = MemoryPlace()
         for name, data in self.files().items():
             made.write(name, data)
-        found = self.path.published("visible")
+        found = None if restarted else self.path.published("visible")
         if found is not None and (numbers := found.load()) is not None:
             copied = made.path.published("visible", create=True)
             assert copied is not None

@@ -14,28 +14,30 @@ import sawlog
 from sawlog import errors
 from sawlog.log.maintain import recovery
 
+from ..looping import for_each
+
 PUBLIC = [name for name in sawlog.__all__ if not name.startswith("__")]
 
 
-@pytest.mark.parametrize("name", sawlog.__all__)
-def test_public_name_exists(name: str) -> None:
-    assert hasattr(sawlog, name)
+def test_public_names_exist() -> None:
+    assert [name for name in sawlog.__all__ if not hasattr(sawlog, name)] == []
 
 
 def test_public_names_are_sorted_and_complete() -> None:
     """Whatever is imported into the package on purpose is listed, and nothing is listed twice."""
     assert len(set(sawlog.__all__)) == len(sawlog.__all__)
+    assert all(hasattr(sawlog, name) for name in sawlog.__all__)  # names are imported when they are first used
     imported = {
         name for name, value in vars(sawlog).items() if not name.startswith("_") and not inspect.ismodule(value)
     }
     assert imported == set(PUBLIC)
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_public_name_is_documented(name: str) -> None:
-    documented = inspect.getdoc(getattr(sawlog, name))
-    assert documented
-    assert not documented.startswith(f"{name}(")  # what a dataclass writes by itself
+def test_public_names_are_documented() -> None:
+    for name in PUBLIC:
+        documented = inspect.getdoc(getattr(sawlog, name))
+        assert documented, name
+        assert not documented.startswith(f"{name}("), name  # what a dataclass writes by itself
 
 
 def members() -> list[tuple[str, str]]:
@@ -50,9 +52,10 @@ def members() -> list[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize(("name", "member"), members())
-def test_public_member_is_documented(name: str, member: str) -> None:
-    assert inspect.getdoc(getattr(getattr(sawlog, name), member))
+def test_public_members_are_documented() -> None:
+    found = members()
+    assert len(found) > 100
+    assert [each for each in found if not inspect.getdoc(getattr(getattr(sawlog, each[0]), each[1]))] == []
 
 
 def test_every_error_is_public() -> None:
@@ -90,7 +93,7 @@ def test_every_error_is_drawn_and_every_drawn_error_is_there() -> None:
     assert set(drawn()) == defined
 
 
-@pytest.mark.parametrize("name", drawn())
+@for_each("name", drawn())
 def test_error_is_where_it_is_drawn(name: str) -> None:
     parent, other = drawn()[name]
     kind = getattr(errors, name)
@@ -103,7 +106,7 @@ def test_error_is_where_it_is_drawn(name: str) -> None:
         assert others == [getattr(builtins, other, None) or getattr(io, other)]
 
 
-@pytest.mark.parametrize("name", drawn())
+@for_each("name", drawn())
 def test_error_can_be_pickled_and_shown(name: str) -> None:
     """They cross process borders: multiprocessing, Spark."""
     import pickle
@@ -182,7 +185,7 @@ DESIGNED = [
 ]
 
 
-@pytest.mark.parametrize("name", DESIGNED)
+@for_each("name", DESIGNED)
 def test_designed_method_is_there(name: str) -> None:
     assert hasattr(sawlog.Log, name)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import sawlog
 from sawlog import DirectoryLocked, InvalidConfig, Log, LogClosed, LogConfig, LogNotFound, SawlogError, StorageError
 from sawlog.batch.build import encode
 
@@ -379,3 +380,28 @@ def test_every_error_is_a_sawlog_error(place: Place) -> None:
     for call in (lambda: log.read(5), lambda: log.append("x"), lambda: log.truncate(9), lambda: log.scan(9)):  # type: ignore[arg-type]
         with pytest.raises(SawlogError):
             call()
+
+
+def test_a_log_among_the_topics_of_a_store_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    """It would look like a damaged topic. An existing partition is a log, and readers are harmless."""
+    with sawlog.open(tmp_path / "data") as store:
+        store.create_topic("orders").append(b"one")
+    topics = tmp_path / "data" / "topics"
+    for path in (
+        topics,
+        topics / "mine",
+        topics / "orders",
+        topics / "orders" / "partition-7",
+        topics / "a" / "b" / "c",
+    ):
+        before = sorted(tmp_path.rglob("*"))
+        with pytest.raises(InvalidConfig, match=r"use sawlog\.open"):
+            Log.open(path)
+        with pytest.raises(InvalidConfig, match=r"use sawlog\.open"):
+            Log.create(path)
+        assert sorted(tmp_path.rglob("*")) == before
+    with Log.open(topics / "orders" / "partition-0") as log:
+        assert log.append(b"two") == 1
+    with Log.open(topics / "orders" / "partition-0", mode="r") as log:
+        assert len(log) == 2
+    Log.open(tmp_path / "topics" / "mine").close()  # not of a store

@@ -114,7 +114,7 @@ def test_c06_log_torn_at_any_byte_keeps_what_precedes(place: Place) -> None:
     expected = fill(log, 5)
     ends = [0] + [batch.position + batch.size_bytes for batch in place.batches()]
     for size in range(ends[-1] + 1):
-        torn = place.copy()
+        torn = place.copy(restarted=True)
         torn.remove("checkpoint")
         torn.cut(named(0), size)
         again = torn.open()

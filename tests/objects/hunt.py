@@ -1,10 +1,11 @@
 """Plant each bug of `planted`, let the harnesses look for it, and print which of them found it, and how soon.
 
-`python -m tests.objects.hunt [--with scenario torture together] [--bug "no nonce"] [--write]`
+`python -m tests.objects.hunt [--with scenario torture together rollback losing] [--bug "no nonce"] [--write]`
 
-The first row is the unchanged code. With `--write` the table in `docs/internals/testing.md` is updated; what was not
-tried now stays as it was. A bug that none of the harnesses finds, or a control in which one finds something, is an
-error.
+Bugs of caches show only where a bucket is rolled back, so `rollback` looks for these; `losing` looks for bugs that show
+only where a store is lost under its processes, and the others look for the rest. The first row is the unchanged code.
+With `--write` the table in `docs/internals/testing.md` is updated; cells that were not tried now stay as they were. A
+bug that no harness finds, or a control in which one finds something, is an error.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import sys
 import time
 from pathlib import Path
 
-from .planted import BUGS
+from . import losing as losses
+from .planted import BUGS, CACHE_BUGS, LOSS_BUGS, SIMULATED_ONLY
 from .scenario import run
 
 TABLE = Path(__file__).parents[2] / "docs" / "internals" / "testing.md"
@@ -30,6 +32,18 @@ _NOT_FOUND = "not found"
 def scenario(bug: str | None) -> str:
     """Simulated processes: after how many stories."""
     return next((f"{seed}" for seed in range(1, _SEEDS) if run(seed, steps=3000 * seed, bug=bug).wrong), "")
+
+
+def rollback(bug: str | None) -> str:
+    """The same with a bucket that is rolled back, and a cache of the history that is gone."""
+    seeds = range(1, _SEEDS if bug else 4)
+    return next((f"{seed}" for seed in seeds if run(seed, steps=3000 * seed, bug=bug, roll_back=True).wrong), "")
+
+
+def losing(bug: str | None) -> str:
+    """Simulated processes whose store is lost in each way: in which of these rounds."""
+    seeds = range(1, _SEEDS)
+    return next((f"{seed}" for seed in seeds if any(losses.run(seed, kind, bug) for kind in losses.KINDS)), "")
 
 
 def torture(bug: str | None) -> str:
@@ -55,7 +69,11 @@ def _processes(module: str, *options: str, bug: str | None) -> str:
     return ""
 
 
-FINDERS = {"scenario": scenario, "torture": torture, "together": together}
+FINDERS = {"scenario": scenario, "torture": torture, "together": together, "rollback": rollback, "losing": losing}
+#: What each looks for, if not for `BUGS`.
+_OF_PROCESSES = {bug: story for bug, story in BUGS.items() if bug not in SIMULATED_ONLY}
+_WANTED = {"rollback": CACHE_BUGS, "losing": LOSS_BUGS, "torture": _OF_PROCESSES, "together": _OF_PROCESSES}
+_ALL = {CONTROL: "no bug is planted: the control", **BUGS, **CACHE_BUGS, **LOSS_BUGS}
 Cells = dict[tuple[str, str], str]
 
 
@@ -64,6 +82,8 @@ def hunt(bugs: list[str], finders: list[str]) -> Cells:
     found: Cells = {}
     for bug in bugs:
         for name in finders:
+            if bug != CONTROL and bug not in _WANTED.get(name, BUGS):
+                continue
             begun_s = time.monotonic()
             tries = FINDERS[name](None if bug == CONTROL else bug)
             took_s = time.monotonic() - begun_s
@@ -86,7 +106,7 @@ def written() -> Cells:
 def table(cells: Cells) -> str:
     """As Markdown."""
     lines = [f"| planted bug | {' | '.join(FINDERS)} |", "|---" * (len(FINDERS) + 1) + "|"]
-    for bug, story in {CONTROL: "no bug is planted: the control", **BUGS}.items():
+    for bug, story in _ALL.items():
         lines.append(f"| **{bug}**: {story} | {' | '.join(cells.get((bug, name), '') for name in FINDERS)} |")
     return "\n".join(lines) + "\n"
 
@@ -94,7 +114,7 @@ def table(cells: Cells) -> str:
 def main() -> int:
     """For the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--bug", choices=[CONTROL, *BUGS], nargs="*", default=[CONTROL, *BUGS])
+    parser.add_argument("--bug", choices=list(_ALL), nargs="*", default=list(_ALL))
     parser.add_argument("--with", dest="finders", choices=list(FINDERS), nargs="*", default=list(FINDERS))
     parser.add_argument("--write", action="store_true", help=f"put the table into {TABLE.name}")
     given = parser.parse_args()

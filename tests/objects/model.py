@@ -1,21 +1,31 @@
-"""A model of numbers that are collected behind checkpoints which must be confirmed first; all interleavings of it.
+"""Models of the commit protocol, each small enough for all of its interleavings.
 
 `python -m tests.objects.model` says for each rule whether it is safe, or shows the shortest story in which it is not.
 
-Three rules of ADR 25 together: an answer is believed for a time after the last proof (R1), numbers are deleted a grace
-period after something (R2), and a checkpoint counts when the commit after it is there (R7). A checkpoint can lie
-unconfirmed for any time. Whoever began just before it was confirmed relies on commits that it covers; so the grace
-period must not be counted from when the checkpoint was *made*, but from a *note* that is written when it is confirmed.
+*Collection* ("made", "noted"): numbers are collected behind checkpoints, which must be confirmed first. Three rules of
+ADR 25 together: an answer is believed for a time after the last proof (R1), numbers are deleted a grace period after
+something (R2), and a checkpoint counts when the commit after it is there (R7). A checkpoint can lie unconfirmed for any
+time. Whoever began just before it was confirmed relies on commits that it covers; so the grace period must not be
+counted from when the checkpoint was *made*, but from a *note* that is written when it is confirmed.
 
 Time is in ticks: an answer is believed for one, the grace period is two. Ages end there, so time itself is unbounded.
 Requests are steps of their own: a listing, the look at the commit after a checkpoint, a read, a create, its answer.
+
+*Refusals* ("refused", "owned"): a create is denied, applied or not, answered or not, applied later, or repeated by the
+client library and refused by itself; the look at what is stored may be denied, too. A program repeats an append that
+has failed, and none that may be stored. Once a create was sent, the append must count as failed only when its number is
+known to belong to another writer ("owned"), not as soon as a request is denied ("refused").
+
+*History* ("before", "after"): a process checks that the bucket still has the last commit that it has folded, and stops
+if not. It may be suspended between the requests of that check, while the commit is collected. Whether the commit can
+have been collected must be decided after the last answer, not before it.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 BELIEF, GRACE = 1, 2
 #: Numbers of commits, and of writers, each of which has one commit to make.
@@ -172,15 +182,180 @@ _STEPS: dict[str, Callable[[World, int, Writer], _Answer]] = {
 }
 
 
+# --- refused creates
+
+
+class Program(NamedTuple):
+    """A program that appends one record: what it does next, its attempt, the number it is at, and whether it has sent a
+    create of that number."""
+
+    does: str = "create"
+    attempt: int = 0
+    at: int = 0
+    is_in_doubt: bool = False
+
+
+#: The attempts of a program, and the programs. Numbers suffice for all of their commits.
+ATTEMPTS, PROGRAMS = 2, 2
+_Stored = tuple[int, int]
+
+
+class Attempts(NamedTuple):
+    """Everything: (program, attempt) at each number, creates that are still on their way, and the programs."""
+
+    store: tuple[_Stored | None, ...] = (None,) * (ATTEMPTS * PROGRAMS)
+    late: frozenset[tuple[int, _Stored]] = frozenset()
+    programs: tuple[Program, ...] = (Program(),) * PROGRAMS
+
+
+def attempts(world: Attempts, rule: str) -> Iterator[tuple[str, Attempts, str]]:
+    """What may happen next to programs that append."""
+    for number, stored in world.late:
+        after = _placed(world, number, stored)._replace(late=world.late - {(number, stored)})
+        yield f"a create of {number} arrives", after, _doubled(after)
+    for who, program in enumerate(world.programs):
+        does = _tried if program.does == "create" else _looked if program.does == "look" else _ended
+        for told, after, now in does(world, who, program, rule):
+            programs = (*after.programs[:who], now, *after.programs[who + 1 :])
+            yield f"program {who} {told}", after._replace(programs=programs), _doubled(after)
+
+
+def _placed(world: Attempts, number: int, stored: _Stored) -> Attempts:
+    if world.store[number] is not None:
+        return world
+    return world._replace(store=(*world.store[:number], stored, *world.store[number + 1 :]))
+
+
+def _doubled(world: Attempts) -> str:
+    programs = [stored[0] for stored in world.store if stored is not None]
+    return next((f"the record of program {each} is stored twice" for each in programs if programs.count(each) > 1), "")
+
+
+_Tried = Iterator[tuple[str, Attempts, Program]]
+
+
+def _tried(world: Attempts, who: int, program: Program, rule: str) -> _Tried:
+    yield from _denied(world, program, rule)
+    stored, look = (who, program.attempt), program._replace(does="look", is_in_doubt=True)
+    applied = _placed(world, program.at, stored)
+    yield f"gets no answer for a create of {program.at}, which is not applied", world, look
+    late = world._replace(late=world.late | {(program.at, stored)})
+    yield f"gets no answer for a create of {program.at}, which is on its way", late, look
+    if applied is not world:
+        yield f"creates {program.at}", applied, program._replace(does="end")
+        yield f"creates {program.at}; the client library repeats that, and is refused", applied, look
+    else:
+        yield f"is refused {program.at}", world, look
+
+
+def _looked(world: Attempts, who: int, program: Program, rule: str) -> _Tried:
+    found = world.store[program.at]
+    if found is None:
+        yield f"finds nothing at {program.at}", world, program._replace(does="create")
+    elif found == (who, program.attempt):
+        yield f"finds its own commit at {program.at}", world, program._replace(does="end")
+    else:
+        yield f"finds another commit at {program.at}", world, Program("create", program.attempt, program.at + 1)
+    yield from _denied(world, program, rule)
+
+
+def _denied(world: Attempts, program: Program, rule: str) -> _Tried:
+    if rule == "owned" and program.is_in_doubt:
+        yield f"is denied {program.does}, and says that the record may be stored", world, program._replace(does="end")
+    elif program.attempt + 1 < ATTEMPTS:
+        again = Program("create", program.attempt + 1, program.at)
+        yield f"is denied {program.does}, says that the append has failed, and repeats it", world, again
+
+
+def _ended(world: Attempts, who: int, program: Program, rule: str) -> _Tried:
+    return iter(())
+
+
+# --- a process that checks its history
+
+#: A commit that was the last one so long ago cannot have been collected. Less than the grace period.
+RECENT = 1
+COMMITS = 4
+
+
+class Checking(NamedTuple):
+    """Everything: how many commits were made, the first that is still there, confirmed checkpoints and their ages; what
+    the process does, the last commit that it has folded, and how long ago that was the last of all; the commits that it
+    takes for safe from collection, the newest confirmed checkpoint it knows of, and the age of that knowledge."""
+
+    commits: int = 1
+    lowest: int = 0
+    confirmed: frozenset[tuple[int, int]] = frozenset()
+    does: str = "fold"
+    seen: int = 0
+    seen_age: int = 0
+    first: int = 0
+    listed: int = 0
+    listed_age: int = 0
+
+
+def checks(world: Checking, rule: str) -> Iterator[tuple[str, Checking, str]]:
+    """What may happen next to a process that checks its history."""
+    older = frozenset((count, min(age + 1, GRACE)) for count, age in world.confirmed)
+    ages = {name: min(getattr(world, name) + 1, GRACE) for name in ("seen_age", "listed_age")}
+    yield "a tick", world._replace(confirmed=older, **ages), ""
+    if world.commits < COMMITS:
+        yield f"commit {world.commits} is made", world._replace(commits=world.commits + 1), ""
+    newest = max((count for count, _ in world.confirmed), default=0)
+    for count in range(newest + 1, world.commits):
+        yield f"checkpoint {count} is confirmed", world._replace(confirmed=world.confirmed | {(count, 0)}), ""
+    for count, age in world.confirmed:
+        if age == GRACE and count > world.lowest:
+            yield f"commits below {count} are collected", world._replace(lowest=count), ""
+    yield from _check_steps(world, rule, newest)
+
+
+def _check_steps(world: Checking, rule: str, newest: int) -> Iterator[tuple[str, Checking, str]]:
+    idle = world._replace(does="fold", first=0, listed=0, listed_age=0)
+    if world.does == "fold":
+        if world.seen < world.commits - 1:
+            yield "folds everything", world._replace(seen=world.commits - 1, seen_age=0), ""
+        yield f"lists checkpoints: {newest}", world._replace(does="decide", listed=newest, listed_age=0), ""
+    elif world.does == "decide":
+        yield "decides what to look at", world._replace(does="look", first=_kept_from(world)), ""
+    elif world.seen < world.first:
+        yield "has nothing to check", idle, ""
+    elif world.seen >= world.lowest:
+        yield f"finds {world.seen}", idle, ""
+    elif world.does == "look":
+        yield f"does not find {world.seen}", world._replace(does="conclude"), ""
+    elif rule == "after" and (world.listed_age > BELIEF or world.seen < _kept_from(world)):
+        yield "does not believe it", idle, ""
+    else:
+        yield "stops", idle, f"commit {world.seen} is not lost: it was collected"
+
+
+def _kept_from(world: Checking) -> int:
+    return world.seen if world.seen_age <= RECENT else max(world.seen, world.listed)
+
+
+# --- all stories
+
+#: The rules, and the models that they are rules of.
+MODELS: dict[str, tuple[Any, Callable[[Any, str], Iterator[tuple[str, Any, str]]]]] = {
+    "made": (World(), steps),
+    "noted": (World(), steps),
+    "refused": (Attempts(), attempts),
+    "owned": (Attempts(), attempts),
+    "before": (Checking(), checks),
+    "after": (Checking(), checks),
+}
+
+
 def search(rule: str) -> tuple[int, list[str]]:
     """How many states there are, and the shortest story that ends badly, if there is one."""
-    first = World()
-    came: dict[World, tuple[World, str] | None] = {first: None}
+    first, following = MODELS[rule]
+    came: dict[Any, tuple[Any, str] | None] = {first: None}
     border = [first]
     while border:
-        later: list[World] = []
+        later: list[Any] = []
         for world in border:
-            for told, after, wrong in steps(world, rule):
+            for told, after, wrong in following(world, rule):
                 if wrong:
                     return len(came), [*_story(came, world), f"{told}: {wrong}"]
                 if after not in came:
@@ -190,7 +365,7 @@ def search(rule: str) -> tuple[int, list[str]]:
     return len(came), []
 
 
-def _story(came: dict[World, tuple[World, str] | None], world: World) -> list[str]:
+def _story(came: dict[Any, tuple[Any, str] | None], world: Any) -> list[str]:
     told = []
     while (step := came[world]) is not None:
         world = step[0]
@@ -200,7 +375,7 @@ def _story(came: dict[World, tuple[World, str] | None], world: World) -> list[st
 
 def main() -> None:
     """Say what is safe."""
-    for rule in ("made", "noted"):
+    for rule in MODELS:
         count, story = search(rule)
         sys.stdout.write(f"{rule}: {count} states, {'not safe:' if story else 'safe'}\n")
         for each in story:

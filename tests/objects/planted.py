@@ -1,4 +1,5 @@
-"""Bugs that the torture must find: each breaks one rule of ADR 25. `with planted("no nonce"): ...`.
+"""Bugs that the torture must find: `BUGS` break one rule of ADR 25 each, `CACHE_BUGS` the rules about what may be read
+from a cache. `with planted("no nonce"): ...`.
 
 Where only some processes have the bug, `is_affected` says whether the calling one does.
 
@@ -15,14 +16,19 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from sawlog.objects import checkpoints
+from sawlog.errors import StorageError
+from sawlog.objects import cache, checkpoints, consolidate, store
+from sawlog.objects.bucket import Unanswered
 from sawlog.objects.checkpoints import commit_key
 from sawlog.objects.collect import Collector
 from sawlog.objects.commit import Commit, Nonce, is_tombstone
+from sawlog.objects.core import Core
 from sawlog.objects.entries import Entries
 from sawlog.objects.extents import SEGMENTS, STAGED
 from sawlog.objects.folding import actions
 from sawlog.objects.journal import Journal
+from sawlog.objects.partition import ObjectPartition
+from sawlog.objects.pieces import placed
 from sawlog.objects.state import State
 
 #: The bugs, and what is wrong.
@@ -34,6 +40,27 @@ BUGS = {
     "fold depends on time": "the state contains when a commit was folded",
     "checkpoint without digest": "a wrong checkpoint is made, and used without asking the commit after it",
     "unknown action skipped": "a process skips an action that a newer version has written",
+    "refusal is a failure": "a create that was refused has failed, if the commit that refused it cannot be read",
+    "fresh since the answer": "a state is fresh for a time after the answer, and not after the request",
+}
+
+#: Bugs that real processes cannot show. Their answers are believed for half a second, so that tests need not wait long;
+#: a state that counts as fresh for too long is then never older than a busy machine may make it.
+SIMULATED_ONLY = frozenset({"fresh since the answer"})
+
+#: Bugs that are found only when a store is lost under its processes (`losing`).
+LOSS_BUGS = {
+    "history unchecked": "a writer does not notice that its store was deleted or rolled back",
+    "conditions untested": "a store that exists is opened for writing without trying a conditional write",
+    "remains taken for nothing": "commits without a sawlog.json are taken for no store, and one is created over them",
+}
+
+#: The same for caches. They show only where a bucket is rolled back or damaged after it was read on the same machine.
+CACHE_BUGS = {
+    "cache without identity": "blocks are keyed by key and position alone, so blocks of another history are served",
+    "maintenance through the cache": "the same, and consolidation reads such blocks: wrong records become permanent",
+    "proof through the cache": "tiering and replication take a copy in the cache for what the bucket has",
+    "verification through the cache": "`verify` takes a copy in the cache for what the bucket has",
 }
 
 
@@ -110,7 +137,7 @@ def _fold_depends_on_time(patch: _Patch, is_affected: Callable[[], bool], now_s:
 def _checkpoint_without_digest(patch: _Patch, is_affected: Callable[[], bool], now_s: Callable[[], float]) -> None:
     stored = checkpoints.stored
 
-    def store(bucket: Any, state: State) -> bool:
+    def store_wrong(bucket: Any, state: State) -> bool:
         names = [name for name, _ in state.entries if name.startswith("extent/")]
         wrong = State(Entries([each for each in state.entries if each[0] not in names[:1]]), state.number)
         return stored(bucket, wrong)
@@ -119,7 +146,7 @@ def _checkpoint_without_digest(patch: _Patch, is_affected: Callable[[], bool], n
         following = bucket.get(commit_key(checkpoint.number))
         return following is not None and not is_tombstone(following)
 
-    patch(checkpoints, "stored", store)
+    patch(checkpoints, "stored", store_wrong)
     patch(checkpoints, "is_confirmed", is_confirmed)
 
 
@@ -147,6 +174,77 @@ def _newer(action: Any) -> Any:
     return {**action, "do": "append 2"} if action["do"] == "append" else action
 
 
+def _cache_without_identity(patch: _Patch, is_affected: Callable[[], bool], now_s: Callable[[], float]) -> None:
+    named = cache._named
+    patch(cache, "_named", lambda key, position, digest: named(key, position, ""))
+
+
+def _maintenance_through_the_cache(patch: _Patch, is_affected: Callable[[], bool], now_s: Callable[[], float]) -> None:
+    _cache_without_identity(patch, is_affected, now_s)
+    patch(consolidate, "read", _read_through_the_cache)
+
+
+def _read_through_the_cache(core: Core, extents: Any, check: Any) -> Iterator[Any]:
+    for extent, data in core.extents.read_all(extents):
+        placed(data, extent.base_offset, extent.leader_epoch)
+        yield extent, data
+
+
+def _proof_through_the_cache(patch: _Patch, is_affected: Callable[[], bool], now_s: Callable[[], float]) -> None:
+    patch(ObjectPartition, "uncached", lambda self: self)
+
+
+def _verification_through_the_cache(patch: _Patch, is_affected: Callable[[], bool], now_s: Callable[[], float]) -> None:
+    verify = ObjectPartition._verify_extent
+
+    def through_the_cache(self: ObjectPartition, extent: Any, path: str, report: Any) -> None:
+        data = bytes(self._core.extents.read(extent))
+        with mock.patch.object(type(self._core.bucket), "get_range", return_value=data):
+            verify(self, extent, path, report)
+
+    patch(ObjectPartition, "_verify_extent", through_the_cache)
+
+
+def _refusal_is_a_failure(patch: _Patch, is_affected: Callable[[], bool], now_s: Callable[[], float]) -> None:
+    look = Journal._look
+
+    def _look(self: Journal, key: str) -> Any:
+        try:
+            self._bucket.get(key)
+        except Unanswered:
+            pass
+        except StorageError:
+            self._in_doubt = False
+            raise
+        return look(self, key)
+
+    patch(Journal, "_look", _look)
+
+
+def _fresh_since_the_answer(patch: _Patch, is_affected: Callable[[], bool], now_s: Callable[[], float]) -> None:
+    refresh = Journal.refresh
+
+    def answered(self: Journal) -> int:
+        found = refresh(self)
+        self.proved_s = self._clocks.now_s()[0]
+        return found
+
+    patch(Journal, "refresh", answered)
+
+
+def _history_unchecked(patch: _Patch, is_affected: Callable[[], bool], now_s: Callable[[], float]) -> None:
+    patch(Journal, "check_history", lambda self, max_age_s=0.0: None)
+    patch(Journal, "_check_history", lambda self, sent, confirmed: None)
+
+
+def _conditions_untested(patch: _Patch, is_affected: Callable[[], bool], now_s: Callable[[], float]) -> None:
+    patch(store, "_check_conditional", lambda bucket, founded: None)
+
+
+def _remains_taken_for_nothing(patch: _Patch, is_affected: Callable[[], bool], now_s: Callable[[], float]) -> None:
+    patch(store, "_refuse_remains", lambda bucket: None)
+
+
 _PLANTERS: dict[str, Callable[[_Patch, Callable[[], bool], Callable[[], float]], None]] = {
     "no nonce": _no_nonce,
     "acknowledged early": _acknowledged_early,
@@ -155,6 +253,15 @@ _PLANTERS: dict[str, Callable[[_Patch, Callable[[], bool], Callable[[], float]],
     "fold depends on time": _fold_depends_on_time,
     "checkpoint without digest": _checkpoint_without_digest,
     "unknown action skipped": _unknown_action_skipped,
+    "cache without identity": _cache_without_identity,
+    "maintenance through the cache": _maintenance_through_the_cache,
+    "proof through the cache": _proof_through_the_cache,
+    "verification through the cache": _verification_through_the_cache,
+    "refusal is a failure": _refusal_is_a_failure,
+    "fresh since the answer": _fresh_since_the_answer,
+    "history unchecked": _history_unchecked,
+    "conditions untested": _conditions_untested,
+    "remains taken for nothing": _remains_taken_for_nothing,
 }
 
 

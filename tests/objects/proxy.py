@@ -15,6 +15,8 @@ for the same requests, in whatever order threads and processes send them. Unique
     conflict      409 as S3 has it for conditional writes that meet others, and it was not applied
     denied        403, and it was not applied
     slow          it is applied, and its answer comes `slow_s` later, when it may be too old to be believed
+    flipped       the answer to a GET of a commit or a checkpoint has one wrong bit
+    truncated     the answer to such a GET is cut in half, with a Content-Length that agrees
 
 From a shell: `python -m tests.objects.proxy http://127.0.0.1:8333 --latency-ms 50` prints its endpoint and stays.
 """
@@ -38,6 +40,8 @@ from urllib.parse import urlsplit
 _MOST_HEAD = 1 << 16
 #: Names that differ in every run.
 _UNIQUE = re.compile(r"[0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+#: Objects that are read as a whole.
+_CHECKED = re.compile(r"/(commits|checkpoints)/[^/?]+$")
 _CONFLICT = b"<Error><Code>ConditionalRequestConflict</Code><Message>met another request</Message></Error>"
 _BUSY = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 _FAILED = b"<Error><Code>InternalError</Code><Message>We encountered an internal error.</Message></Error>"
@@ -56,6 +60,12 @@ class Fault(StrEnum):
     CONFLICT = "conflict"
     DENIED = "denied"
     SLOW = "slow"
+    FLIPPED = "flipped"
+    TRUNCATED = "truncated"
+
+
+#: Faults in the body of an answer. Drawn only where a checksum covers the whole object: a listing has none.
+_IN_BODY = (Fault.FLIPPED, Fault.TRUNCATED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +86,8 @@ class Faults:
     late_s: float = 1.0
     slow: float = 0.0
     slow_s: float = 1.0
+    flipped: float = 0.0
+    truncated: float = 0.0
 
     def of(self, method: str, path: str, seen: int, conditional: bool) -> Fault:
         """What happens to a request that was seen so often before."""
@@ -83,6 +95,8 @@ class Faults:
         drawn = int.from_bytes(digest) / 2**64
         for each in list(Fault)[1:]:
             if each is Fault.CONFLICT and not conditional:
+                continue
+            if each in _IN_BODY and not (method == "GET" and _CHECKED.search(path)):
                 continue
             drawn -= getattr(self, each.value)
             if drawn < 0:
@@ -109,7 +123,8 @@ class _Planned:
 
 
 class Proxy:
-    """Runs in a thread. Counts what it did: `counts["PUT"]`, `counts[Fault.LATE]`."""
+    """Runs in a thread. Counts requests, faults and the server's answers: `counts["PUT"]`, `counts[Fault.LATE]`,
+    `counts["412"]`."""
 
     def __init__(self, to: str, faults: Faults | None = None) -> None:
         target = urlsplit(to)
@@ -205,8 +220,11 @@ class Proxy:
         if fault in refusals:
             return _answer(*refusals[fault])
         answer = await self._forward(request)
+        self.counts[answer.split(b" ", 2)[1].decode()] += 1
         if self.faults.latency_s:
             await asyncio.sleep(self.faults.latency_s / 2)
+        if fault in _IN_BODY:
+            return _damaged(answer, fault)
         if fault is Fault.SLOW:
             await asyncio.sleep(self.faults.slow_s)
         if fault is Fault.LOST_AFTER:
@@ -300,6 +318,16 @@ async def _chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 def _headers(head: bytes) -> dict[str, str]:
     lines = head.decode("latin-1").split("\r\n")[1:]
     return {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
+
+
+def _damaged(answer: bytes, fault: Fault) -> bytes:
+    """An answer with a wrong bit in the middle of its body, or with the first half of it."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    half = len(body) // 2
+    if fault is Fault.TRUNCATED:
+        lines = [line for line in head.split(b"\r\n") if not line.lower().startswith(b"content-length:")]
+        return b"\r\n".join([*lines, b"Content-Length: %d" % half, b"", body[:half]])
+    return head + b"\r\n\r\n" + body[:half] + bytes([body[half] ^ 1]) + body[half + 1 :]
 
 
 def _answer(status: bytes, body: bytes) -> bytes:

@@ -40,21 +40,28 @@ def terms(grace_s: float) -> Terms:
 
 
 class FaultyBucket(Bucket):
-    """Requests that fail without an answer: not applied, applied, or applied later."""
+    """Requests that fail without an answer: not applied, applied, or applied later. Creates that the client library
+    repeats after they were applied, requests that are denied, and a bit that flips on the way."""
 
     def __init__(self, url: str, seed: int, rate: float) -> None:
         super().__init__(url)
         self._chance = random.Random(seed)
         self._rate = rate
+        #: The next request is denied.
+        self._is_denied = False
 
     def _fails(self) -> str:
         point = self._chance.random()
-        return next((kind for kind, at in (("lost", 1), ("applied", 3), ("late", 4)) if point < at * self._rate), "")
+        kinds = (("lost", 1), ("applied", 3), ("late", 4), ("repeated", 5), ("denied", 5.5), ("flipped", 6))
+        return next((kind for kind, at in kinds if point < at * self._rate), "")
 
     def _before(self) -> str:
         kind = self._fails()
         if kind == "lost":
             raise Unanswered(errno.EIO, "torture: not applied")
+        if kind == "denied" or self._is_denied:
+            self._is_denied = False
+            raise StorageError(errno.EACCES, "torture: denied")
         return kind
 
     def _after(self, kind: str) -> None:
@@ -70,6 +77,9 @@ class FaultyBucket(Bucket):
             later.start()
             raise Unanswered(errno.EIO, "torture: on its way")
         made = super().create(key, data)
+        if kind == "repeated":
+            self._is_denied = self._chance.random() < 0.5
+            made = super().create(key, data)
         self._after(kind)
         return made
 
@@ -85,8 +95,13 @@ class FaultyBucket(Bucket):
 
     def get(self, key: str) -> bytes | None:
         """See `Bucket`."""
-        self._before()
-        return super().get(key)
+        kind = self._before()
+        found = super().get(key)
+        if not found or kind != "flipped" or not key.startswith(("commits/", "checkpoints/")):
+            return found
+        flipped = bytearray(found)
+        flipped[self._chance.randrange(len(found))] ^= 1 << self._chance.randrange(8)
+        return bytes(flipped)
 
     def list(self, prefix: str, after: str = "") -> Iterator[Entry]:
         """See `Bucket`."""
@@ -171,8 +186,20 @@ class Writer:
         topic = self._chance.choice((PLAIN, PLAIN, KEYED, SHORT))
         at = self._chance.randrange(PARTITIONS[topic])
         made = self._values(topic, number)
-        offsets = self._store.topic(topic).append_many([(value, key) for value, key in made], partition=at)[at]
+        offsets = self._insist(topic, made, at)
         self._acknowledged((topic, at), offsets, [value for value, _ in made])
+
+    def _insist(self, topic: str, made: list[tuple[bytes, bytes | None]], at: int) -> range:
+        """Append; repeat it if that has failed, as a program does: nothing was stored, unless the error says that it
+        may be."""
+        for _ in range(2):
+            try:
+                return self._store.topic(topic).append_many(made, partition=at)[at]
+            except AmbiguousAppend:
+                raise
+            except StorageError:
+                time.sleep(0.01)
+        return self._store.topic(topic).append_many(made, partition=at)[at]
 
     def _publish(self, number: int) -> None:
         values = [value for value, _ in self._values(PLAIN, number)]

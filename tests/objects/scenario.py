@@ -1,6 +1,10 @@
 """Writers, readers and maintainers of one store, simulated: killed, stopped, in each other's way. One seed, one story.
 
-`python -m tests.objects.scenario --seed 7 --scenarios 20 [--bug "no nonce"]`
+`python -m tests.objects.scenario --seed 7 --scenarios 20 [--bug "no nonce"] [--roll-back]`
+
+With `roll_back` all processes share a block cache, and in the middle of the story the bucket is put back to what it was
+earlier; new processes go on from there, on the machine whose cache has the first history. At the end objects are
+damaged and lost whose blocks are cached: whatever has to find that does.
 """
 
 from __future__ import annotations
@@ -8,36 +12,61 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
-import random
+import hashlib
 import sys
+import tempfile
 import traceback
-import uuid
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
 from unittest import mock
 
 from sawlog.batch.build import encode
 from sawlog.errors import AmbiguousAppend, CorruptData, StorageError
 from sawlog.objects import consolidate, partition
-from sawlog.objects.collect import Collector
 from sawlog.objects.commit import UpgradeRequired
 from sawlog.objects.extents import Extent
 from sawlog.objects.journal import Journal
-from sawlog.objects.reading import ExtentReader
 from sawlog.objects.store import ObjectStore
 from sawlog.objects.terms import Terms
 from sawlog.topics.transactions.staging import Part
 
-from .planted import BUGS, planted
-from .simulated import Actor, Faults, InlineCommitter, SimulatedBucket, SimulatedClocks, World
-from .verdict import KEYED, PARTITIONS, PLAIN, SHORT, Told, value_of, wrong_with_bucket, wrong_with_records
+from .histories import give_cache
+from .planted import BUGS, CACHE_BUGS, planted
+from .simulated import Actor, Faults, SimulatedBucket, SimulatedClocks, World, determined
+from .verdict import (
+    KEYED,
+    PARTITIONS,
+    PLAIN,
+    SHORT,
+    Told,
+    value_of,
+    wrong_with_bucket,
+    wrong_with_proofs,
+    wrong_with_records,
+)
+
+_T = TypeVar("_T")
 
 TERMS = Terms(belief_s=6.0, grace_s=12.0, readers_s=2.0, checkpoint_every=4)
 #: How long somebody is stopped: shorter than an answer is believed, longer, longer than the grace period.
 STOPS_S = (0.5, 2.0, 5.0, 8.0, 20.0, 30.0)
-FAULTS = Faults(lost=0.01, applied=0.02, late=0.01, late_s=60.0, stalls=0.03, stalls_s=STOPS_S)
+FAULTS = Faults(
+    lost=0.01,
+    applied=0.02,
+    late=0.01,
+    late_s=60.0,
+    repeated=0.02,
+    denied=0.005,
+    flipped=0.01,
+    slow=0.02,
+    stalls=0.03,
+    stalls_s=STOPS_S,
+)
+#: Whoever looks sees what was acknowledged so long before; 50 ms and a usual round trip, and here are ten processes.
+FRESH_S = 1.0
 
 
 @dataclass
@@ -52,27 +81,50 @@ class Result:
     removed: int = 0
     #: How often a snapshot was read again.
     kept: int = 0
+    #: Commits whose numbers two histories have.
+    repeated: int = 0
+    #: Every request of every process: the same for the same seed.
+    trace: list[str] = field(default_factory=list, repr=False)
+
+    @property
+    def story(self) -> str:
+        """What two runs have in common if they were the same."""
+        return hashlib.blake2b("\n".join(self.trace).encode(), digest_size=6).hexdigest()
 
 
 class Scenario:
     """One store and its processes."""
 
-    def __init__(self, seed: int, faults: Faults = FAULTS) -> None:
+    def __init__(self, seed: int, faults: Faults = FAULTS, cache: Path | None = None) -> None:
         self.world = World(seed, faults)
         self.told = Told()
         self.result = Result()
         self.seen: dict[str, dict[int, bytearray]] = {}
+        #: When something was acknowledged, and where it ends, by partition.
+        self.acked: dict[int, list[tuple[float, int]]] = {number: [] for number in range(PARTITIONS[PLAIN])}
         self._writers = 0
         self._event_at: int | None = None
+        #: The block cache that all processes share.
+        self._cache = cache
+        #: The commits that were gone when it was put back.
+        self._gone: set[str] = set()
+        #: What the bucket is put back to: its objects, its commits, and what was acknowledged by then, and when.
+        self._saved: (
+            tuple[dict[str, tuple[bytes, float]], dict[str, bytes], Told, dict[int, list[tuple[float, int]]]] | None
+        ) = None
 
-    def open(self) -> ObjectStore:
+    def open(self, *, cached: bool = True) -> ObjectStore:
         """Open the store, as a new process does."""
         while True:
             try:
                 bucket, clocks = SimulatedBucket(self.world), SimulatedClocks(self.world)
-                return ObjectStore.open(bucket, terms=TERMS, upkeep_interval_s=None, clocks=clocks)
+                store = ObjectStore.open(bucket, terms=TERMS, upkeep_interval_s=None, clocks=clocks)
+                break
             except StorageError:
                 self.world.sleep(0.1)
+        if cached and self._cache is not None:
+            give_cache(store, self._cache)
+        return store
 
     # --- what processes do
 
@@ -100,11 +152,31 @@ class Scenario:
 
         return work
 
+    def _insist(self, call: Callable[[], _T]) -> _T:
+        """Repeat what has failed, as a program does: nothing was stored, unless the error says that it may be."""
+        for attempt in range(3):
+            try:
+                return call()
+            except AmbiguousAppend:
+                raise
+            except StorageError:
+                if attempt == 2:
+                    raise
+            self.world.sleep(0.1)
+        raise AssertionError
+
+    def _note(self, place: tuple[str, int], offsets: range, values: list[bytes]) -> None:
+        self.told.note(place, offsets, values)
+        if place[0] == PLAIN:
+            self.acked[place[1]].append((self.world.now_s, offsets.stop))
+
     def _values(self, name: str, topic: str, number: int) -> list[tuple[bytes, bytes | None]]:
         chance = self.world.random
         made = []
-        for each in range(chance.randint(1, 3)):
-            value = value_of(name, 10 * number + each, chance.choice((20, 20, 700)))
+        # With a cache, of one size: so that those of another history are in the same places.
+        is_alike = self._cache is not None and chance.random() < 0.9
+        for each in range(1 if is_alike else chance.randint(1, 3)):
+            value = value_of(name, 10 * number + each, 20 if is_alike else chance.choice((20, 20, 700)))
             key = None
             if topic == KEYED:
                 key = b"k%d" % chance.randint(0, 4)
@@ -112,41 +184,47 @@ class Scenario:
             made.append((value, key))
         return made
 
+    def _record(self, value: bytes, key: bytes | None = None) -> tuple[bytes, bytes | None, tuple[()], int]:
+        """A record of now: the kernel has a clock of its own."""
+        return value, key, (), int(self.world.now_s * 1000)
+
     def _append(self, store: ObjectStore, name: str, number: int) -> None:
         topic = self.world.random.choice((PLAIN, PLAIN, KEYED, SHORT))
         at = self.world.random.randrange(PARTITIONS[topic])
         made = self._values(name, topic, number)
-        offsets = store.topic(topic).append_many([(value, key) for value, key in made], partition=at)[at]
-        self.told.note((topic, at), offsets, [value for value, _ in made])
+        offsets = self._insist(
+            lambda: store.topic(topic).append_many([self._record(*each) for each in made], partition=at)[at]
+        )
+        self._note((topic, at), offsets, [value for value, _ in made])
 
     def _publish(self, store: ObjectStore, name: str, number: int) -> None:
         made = self._values(name, PLAIN, number)
         topic = store.topic(PLAIN)
         task = store.staging.task(f"job-{name}-{number}")
-        piece = task.write(encode([value for value, _ in made]))
+        piece = task.write(encode([self._record(value) for value, _ in made]))
         task.sync()
         self.world.sleep(self.world.random.choice((0, *STOPS_S)))
         parts = [Part(PLAIN, topic.id, 0, len(made), (piece,))]
         placed = store.staging.publish(f"job-{name}-{number}", parts, name=f"query-{name}", sequence=number)
         if placed:
-            self.told.note((PLAIN, 0), placed[PLAIN, 0], [value for value, _ in made])
+            self._note((PLAIN, 0), placed[PLAIN, 0], [value for value, _ in made])
 
     def _upload(self, store: ObjectStore, name: str, number: int) -> None:
         """What is committed long after it was uploaded."""
         values = [value_of(name, 10 * number, 700)]
-        action, inline = store.topic(PLAIN).partition(1).action(encode(values))
+        action, inline = store.topic(PLAIN).partition(1).action(encode([self._record(value) for value in values]))
         assert not inline
         self.world.sleep(self.world.random.choice((0, *STOPS_S)))
         first, end = store._core.commit([action])[0]  # type: ignore[misc]
-        self.told.note((PLAIN, 1), range(first, end), values)
+        self._note((PLAIN, 1), range(first, end), values)
 
     def _transact(self, store: ObjectStore, name: str, number: int) -> None:
         made = self._values(name, PLAIN, number)
         transaction = store.transaction()
-        transaction.append_many(PLAIN, [value for value, _ in made], 1)
-        transaction.append_many(SHORT, [value for value, _ in made], 0)
-        for place, offsets in transaction.commit().items():
-            self.told.note(place, offsets, [value for value, _ in made])
+        transaction.append_many(PLAIN, [self._record(value) for value, _ in made], 1)
+        transaction.append_many(SHORT, [self._record(value) for value, _ in made], 0)
+        for place, offsets in self._insist(transaction.commit).items():
+            self._note(place, offsets, [value for value, _ in made])
 
     def read(self, name: str) -> Callable[[], None]:
         """A reader: keeps the bytes of all batches."""
@@ -158,6 +236,7 @@ class Scenario:
             while True:
                 for number in seen:
                     try:
+                        self._check_fresh(name, store, number)
                         page = store.topic(PLAIN).partition(number).fetch(at[number])
                     except StorageError:
                         continue
@@ -166,6 +245,15 @@ class Scenario:
                 self.world.sleep(self.world.random.uniform(0, 4))
 
         return work
+
+    def _check_fresh(self, name: str, store: ObjectStore, number: int) -> None:
+        """What was acknowledged a moment before a call is seen by it, also right after one that has taken long."""
+        log = store.topic(PLAIN).partition(number)
+        for _ in range(2):
+            now_s = self.world.now_s
+            acked = max((end for time_s, end in self.acked[number] if time_s <= now_s - FRESH_S), default=0)
+            if log.visible_offset < acked:
+                self.result.wrong.append(f"reader {name} does not see what was acknowledged long before: {acked}")
 
     def maintain(self) -> None:
         """A maintainer."""
@@ -238,13 +326,31 @@ class Scenario:
         store.create_topic(PLAIN, PARTITIONS[PLAIN])
         store.create_topic(KEYED, cleanup_policy="compact", min_cleanable_dirty_ratio=0.1)
         store.create_topic(SHORT, retention_bytes=2000)
+        self._start_all(0)
+
+    def _start_all(self, number: int) -> None:
         for _ in range(5):
             self.start_writer()
         for name in ("a", "b"):
             self.world.start(f"reader {name}", self.read(name))
-        for number in range(2):
-            self.world.start(f"maintainer {number}", self.maintain)
-        self.world.start("archivist 0", self.archive("s0"))
+        for each in range(2):
+            self.world.start(f"maintainer {each}", self.maintain)
+        self.world.start(f"archivist {number}", self.archive(f"s{number}"))
+
+    def save(self) -> None:
+        """Make a copy of the bucket."""
+        acked = {number: list(ends) for number, ends in self.acked.items()}
+        self._saved = dict(self.world.objects), dict(self.world.history), Told(dict(self.told.acked)), acked
+
+    def roll_back(self) -> None:
+        """Put the copy back. What came later was never there; other processes go on, with the same cache."""
+        assert self._saved is not None
+        gone = set(self.world.history)
+        self.end()
+        self.world.late.clear()
+        self.world.objects, self.world.history, self.told, self.acked = self._saved
+        self._event_at, self.seen, self._gone = None, {}, gone - set(self.world.history)
+        self._start_all(1000)
 
     def start_writer(self) -> None:
         """One more writer."""
@@ -286,16 +392,25 @@ class Scenario:
         """Let them work, and disturb them."""
         self.begin()
         for step in range(steps):
+            if self._cache is not None and step == steps // 6:
+                self.save()
+            if self._cache is not None and step == steps // 2:
+                self.roll_back()
             self.world.step()
             if step % every == every - 1:
                 self.disturb()
             self._count_change()
             if any(actor.error is not None for actor in self.world.actors):
                 break
+        self.end()
+
+    def end(self) -> None:
+        """End all processes; those that have stopped by themselves are wrong."""
         for actor in self.world.actors:
             if actor.error is not None:
                 self.result.wrong.append(f"{actor.name} stopped: {_told(actor.error)}")
         self.world.end()
+        self.world.actors.clear()
 
     def _count_change(self) -> None:
         creators, at = self.world.creators, self._event_at
@@ -307,9 +422,11 @@ class Scenario:
         """What is wrong, after all is quiet."""
         self.world.late.clear()
         try:
-            store = self.open()
+            store = self.open(cached=False)
             self.result.wrong += wrong_with_records(store, self.told)
             self._compare_readers(store)
+            if self._cache is not None:
+                self.result.wrong += wrong_with_records(self.open(), self.told)
             # Until nothing is collected any more: notes, the floor, garbage and a sweep take a grace period each.
             for _ in range(12):
                 self.world.now_s += TERMS.grace_s + 1
@@ -317,10 +434,13 @@ class Scenario:
             self.result.wrong += wrong_with_records(self.open(), self.told)
             self.result.wrong += wrong_with_bucket(store._core)
             self._compare_digests(store)
+            if self._cache is not None:
+                self.result.wrong += wrong_with_proofs(self.open(), self.world)
         except (CorruptData, UpgradeRequired, StorageError, AssertionError) as error:
             self.result.wrong.append(f"at the end: {_told(error)}")
         self.result.acked = len(self.told.acked)
         self.result.commits = len(self.world.history)
+        self.result.repeated = len(self._gone & set(self.world.history))
 
     def _compare_readers(self, store: ObjectStore) -> None:
         for number in range(PARTITIONS[PLAIN]):
@@ -344,46 +464,43 @@ class Scenario:
             self.result.wrong.append(f"the state after {number} commits is not that of all {truth.state.number}")
 
 
-def _at_once(reader: ExtentReader, run: Sequence[Extent]) -> Future[list[memoryview]]:
-    """A request that is not made by another thread, so that a seed says what happens."""
-    made: Future[list[memoryview]] = Future()
-    try:
-        made.set_result(reader._fetch(run))
-    except Exception as error:
-        made.set_exception(error)
-    return made
-
-
 def _told(error: BaseException) -> str:
     where = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({where.name}, line {where.lineno})"
 
 
-def run(seed: int, *, steps: int = 10_000, every: int = 60, bug: str | None = None, faults: Faults = FAULTS) -> Result:
-    """One scenario."""
-    scenario = Scenario(seed, faults)
-    names = random.Random(seed)
+def run(
+    seed: int,
+    *,
+    steps: int = 10_000,
+    every: int = 60,
+    bug: str | None = None,
+    faults: Faults = FAULTS,
+    roll_back: bool = False,
+) -> Result:
+    """One scenario; with `roll_back` the bucket is rolled back in the middle of it, and the cache is not."""
+    if not roll_back:
+        return _run(Scenario(seed, faults), seed, steps, every, bug)
+    with tempfile.TemporaryDirectory(prefix="sawlog-cache-") as cache:
+        return _run(Scenario(seed, faults, Path(cache)), seed, steps, every, bug)
 
-    def name() -> uuid.UUID:
-        return uuid.UUID(int=names.getrandbits(128), version=4)
 
+def _run(scenario: Scenario, seed: int, steps: int, every: int, bug: str | None) -> Result:
     def is_old() -> bool:  # every second writer is an old version, and so is one of the others
         actor = scenario.world.actor()
         return actor is not None and sum(map(ord, actor.name)) % 2 == 1
 
     with ExitStack() as stack:
         for patch in (
-            mock.patch("sawlog.objects.core.Committer", InlineCommitter),
-            mock.patch.object(Collector, "_each", lambda self, do, keys: [do(key) for key in list(keys)]),
+            determined(scenario.world, seed),
             mock.patch.object(partition, "INLINE_BATCH_BYTES", 600),
-            mock.patch.object(ExtentReader, "_submit", _at_once),
             mock.patch.object(consolidate, "_LEAST_EXTENTS", 6),
-            mock.patch.object(uuid, "uuid4", name),
             planted(bug, is_affected=is_old, now_s=lambda: scenario.world.now_s),
         ):
             stack.enter_context(patch)
         scenario.run(steps, every)
         scenario.judge()
+    scenario.result.trace = scenario.world.trace
     return scenario.result
 
 
@@ -399,14 +516,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--scenarios", type=int, default=10)
     parser.add_argument("--steps", type=int, default=10_000)
-    parser.add_argument("--bug", choices=sorted(BUGS))
+    parser.add_argument("--bug", choices=sorted(BUGS | CACHE_BUGS))
+    parser.add_argument("--roll-back", action="store_true", help="roll the bucket back, and keep the cache")
     wanted = parser.parse_args()
     failed = 0
     for seed in range(wanted.seed, wanted.seed + wanted.scenarios):
-        result = run(seed, steps=wanted.steps, bug=wanted.bug)
+        result = run(seed, steps=wanted.steps, bug=wanted.bug, roll_back=wanted.roll_back)
         say(
             f"seed {seed}: {result.commits} commits, {result.acked} acknowledged, {result.changes} changes of the "
-            f"writer, {result.removed} objects removed, {len(result.wrong)} wrong"
+            f"writer, {result.removed} objects removed, {len(result.wrong)} wrong; story {result.story}"
         )
         for each in result.wrong[:5]:
             say(f"    {each}")

@@ -1,11 +1,13 @@
 """A bucket, clocks and processes that are simulated: the same seed does the same thing again.
 
 Every request to the bucket is a step, and a seeded choice says who makes the next one. A process can be stopped for any
-time before any request, or end there. Requests fail without an answer, applied or not, or are applied much later. Time
-passes only here; the bucket's and everybody's clock is the same one, except for a process whose clock was told to be
-wrong.
+time before any request, or end there. Requests fail without an answer, applied or not, or are applied much later; they
+are denied; a bit flips on the way; and a create is applied, answered with an error, repeated by the client library, and
+refused by itself. Time passes only here; the bucket's and everybody's clock is the same one, except for a process whose
+clock was told to be wrong.
 
-Processes are threads of which one runs at a time.
+Processes are threads of which one runs at a time. `determined` removes every other source of chance from a store:
+names, clocks, and threads of its own.
 """
 
 from __future__ import annotations
@@ -13,13 +15,23 @@ from __future__ import annotations
 import errno
 import random
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
+from unittest import mock
 
+from sawlog.errors import StorageError
+from sawlog.objects import selftest
 from sawlog.objects.bucket import Bucket, Entry, Unanswered
 from sawlog.objects.clocks import Clocks
+from sawlog.objects.collect import Collector
 from sawlog.objects.committer import Committer, _Waiting
+from sawlog.objects.extents import Extent
+from sawlog.objects.reading import ExtentReader
 
 #: What a request takes.
 STEP_S = 0.004
@@ -51,6 +63,15 @@ class Faults:
     applied: float = 0.0
     late: float = 0.0
     late_s: float = 10.0
+    #: Creates that the client library repeats after they were applied, so that they are refused; the next read of the
+    #: process is denied as often as not.
+    repeated: float = 0.0
+    #: Requests that are refused for lack of permission, and commits and checkpoints in which a bit flips on the way.
+    denied: float = 0.0
+    flipped: float = 0.0
+    #: Answers that take long.
+    slow: float = 0.0
+    slow_s: float = 3.0
     #: How often a process stops where it matters most, before something is created or deleted and after it, and for how
     #: long.
     stalls: float = 0.0
@@ -69,10 +90,14 @@ class World:
         self.late: list[tuple[float, str, bytes]] = []
         self.actors: list[Actor] = []
         self.steps = 0
+        #: Every request: when, which process, and what.
+        self.trace: list[str] = []
         #: Who created which commit, in order.
         self.creators: list[str] = []
         #: What was first created under each number: the true log, whatever is collected.
         self.history: dict[str, bytes] = {}
+        #: Conditions of creates are ignored, as some servers do.
+        self.is_careless = False
         self._idle = threading.Semaphore(0)
         self._current = threading.local()
 
@@ -169,7 +194,7 @@ class World:
 
     def create(self, key: str, data: bytes, who: str) -> bool:
         """At the server."""
-        if key in self.objects:
+        if key in self.objects and not self.is_careless:
             return False
         self.objects[key] = (data, self.now_s)
         if key.startswith("commits/") and key not in self.history:
@@ -180,7 +205,7 @@ class World:
     def fails(self) -> str:
         """What becomes of a request."""
         point = self.random.random()
-        for kind in ("lost", "applied", "late"):
+        for kind in ("lost", "applied", "late", "repeated", "denied", "flipped"):
             share = getattr(self.faults, kind)
             if point < share:
                 return kind
@@ -194,15 +219,21 @@ class SimulatedBucket(Bucket):
     def __init__(self, world: World) -> None:
         super().__init__("memory://simulated")
         self._world = world
+        self._is_denied = False
 
     def again(self) -> SimulatedBucket:
         return self
 
-    def _request(self) -> str:
+    def _request(self, what: str) -> str:
         self._world.turn()
+        actor = self._world.actor()
+        self._world.trace.append(f"{self._world.now_s:.3f} {'test' if actor is None else actor.name}: {what}")
         kind = self._world.fails() if self._world.actor() is not None else ""
         if kind == "lost":
             raise Unanswered(errno.EIO, "simulated: not applied")
+        if kind == "denied" or self._is_denied:
+            self._is_denied = False
+            raise StorageError(errno.EACCES, "simulated: denied")
         return kind
 
     def _stall(self) -> None:
@@ -213,35 +244,48 @@ class SimulatedBucket(Bucket):
     def _answer(self, kind: str) -> None:
         if self._world.actor() is not None and self._world.random.random() < 0.2:
             self._world.turn()  # a process may also stop between the request and its answer
+        if self._world.actor() is not None and self._world.random.random() < self._world.faults.slow:
+            self._world.sleep(self._world.faults.slow_s)
         if kind == "applied":
             raise Unanswered(errno.EIO, "simulated: applied")
 
     def create(self, key: str, data: bytes) -> bool:
         """See `Bucket`."""
         self._stall()
-        kind = self._request()
+        kind = self._request(f"create {key}, {len(data)} bytes")
         actor = self._world.actor()
         if kind == "late":
             arrives = self._world.now_s + self._world.random.uniform(0, self._world.faults.late_s)
             self._world.late.append((arrives, key, data))
             raise Unanswered(errno.EIO, "simulated: on its way")
         made = self._world.create(key, data, "test" if actor is None else actor.name)
+        if kind == "repeated":
+            self._is_denied = self._world.random.random() < 0.5
+            made = self._world.create(key, data, "repeated")
         self._stall()
         self._answer(kind)
         return made
 
     def put(self, key: str, data: bytes) -> None:
         """See `Bucket`."""
-        kind = self._request()
+        kind = self._request(f"put {key}, {len(data)} bytes")
         self._world.objects[key] = (bytes(data), self._world.now_s)
         self._answer(kind)
 
     def get(self, key: str) -> bytes | None:
         """See `Bucket`."""
-        kind = self._request()
+        kind, found = self._got(key)
+        if found is None or kind != "flipped" or not key.startswith(("commits/", "checkpoints/")):
+            return found
+        flipped = bytearray(found)
+        flipped[self._world.random.randrange(len(found))] ^= 1 << self._world.random.randrange(8)
+        return bytes(flipped)
+
+    def _got(self, key: str) -> tuple[str, bytes | None]:
+        kind = self._request(f"get {key}")
         found = self._world.objects.get(key)
         self._answer(kind)
-        return None if found is None else found[0]
+        return kind, None if found is None else found[0]
 
     def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
         """See `Bucket`. One after the other, so that a seed says what happens."""
@@ -249,16 +293,14 @@ class SimulatedBucket(Bucket):
 
     def get_range(self, key: str, start: int, size_bytes: int) -> bytes:
         """See `Bucket`."""
-        from sawlog.errors import StorageError
-
-        data = self.get(key)
+        _, data = self._got(key)
         if data is None or len(data) < start + size_bytes:
             raise StorageError(errno.ENOENT, f"simulated: {key} has no {size_bytes} bytes from {start} on")
         return data[start : start + size_bytes]
 
     def list(self, prefix: str, after: str = "") -> Iterator[Entry]:
         """See `Bucket`."""
-        kind = self._request()
+        kind = self._request(f"list {prefix}")
         found = sorted(key for key in self._world.objects if key.startswith(prefix) and key > after)
         entries = [self._entry(key) for key in found]
         self._answer(kind)
@@ -271,7 +313,7 @@ class SimulatedBucket(Bucket):
     def delete(self, key: str) -> None:
         """See `Bucket`."""
         self._stall()
-        kind = self._request()
+        kind = self._request(f"delete {key}")
         self._world.objects.pop(key, None)
         self._answer(kind)
 
@@ -300,3 +342,72 @@ class InlineCommitter(Committer):
         made.outcome.set_running_or_notify_cancel()
         self._commit([made])
         return made.outcome
+
+
+class SimulatedTime:
+    """The world's time, in place of the module `time`."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def time(self) -> float:
+        """Seconds since 1970."""
+        return self._world.now_s
+
+    def time_ns(self) -> int:
+        """The same in nanoseconds."""
+        return int(self._world.now_s * 1e9)
+
+    monotonic, monotonic_ns = time, time_ns
+
+    def sleep(self, seconds: float) -> None:
+        """See `World`."""
+        self._world.sleep(seconds)
+
+
+class AtOnce:
+    """A pool of threads that does everything in the thread of its caller."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def submit(self, call: Callable[..., Any], *given: Any) -> Future[Any]:
+        """See `Executor`."""
+        made: Future[Any] = Future()
+        try:
+            made.set_result(call(*given))
+        except Exception as error:
+            made.set_exception(error)
+        return made
+
+    def shutdown(self, *_: object, **__: object) -> None:
+        """See `Executor`."""
+
+
+def _fetched_at_once(reader: ExtentReader, run: Sequence[Extent]) -> Future[list[memoryview]]:
+    return AtOnce().submit(reader._fetch, run)
+
+
+@contextmanager
+def determined(world: World, seed: int) -> Iterator[None]:
+    """Let the seed alone decide what stores of this process do: their names, clocks and pauses are the world's, and
+    each request is made by the process that needs it. Conditional writes are not tried: that takes threads."""
+    names = random.Random(seed)
+
+    def name() -> uuid.UUID:
+        return uuid.UUID(int=names.getrandbits(128), version=4)
+
+    with ExitStack() as stack:
+        for patch in (
+            mock.patch.object(uuid, "uuid4", name),
+            mock.patch("sawlog.clock.time", SimulatedTime(world)),
+            mock.patch("sawlog.clock.random", random.Random(seed)),
+            mock.patch("sawlog.objects.courtesy.random", random.Random(seed)),
+            mock.patch("sawlog.objects.core.Committer", InlineCommitter),
+            mock.patch("sawlog.objects.staging.ThreadPoolExecutor", AtOnce),
+            mock.patch.object(selftest, "check", return_value=None),
+            mock.patch.object(Collector, "_each", lambda self, do, keys: [do(key) for key in list(keys)]),
+            mock.patch.object(ExtentReader, "_submit", _fetched_at_once),
+        ):
+            stack.enter_context(patch)
+        yield

@@ -7,6 +7,7 @@ import multiprocessing
 import pickle
 import subprocess
 import sys
+import urllib.request
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -16,11 +17,11 @@ import pytest
 import sawlog
 from sawlog.errors import InvalidConfig, SawlogError, StorageError
 from sawlog.objects import bucket as bucket_module
-from sawlog.objects.bucket import Bucket, Unanswered
+from sawlog.objects.bucket import PART_BYTES, Bucket, Unanswered
 
 from .careless import careless
 from .proxy import Fault, Faults, Proxy
-from .servers import KEY_ID, SECRET, Server
+from .servers import BUCKET, KEY_ID, SECRET, Server
 
 KEY = "folder/object"
 
@@ -28,6 +29,39 @@ KEY = "folder/object"
 def behind(proxy: Proxy, server: Server, **more: str) -> Bucket:
     """A bucket whose requests go through a proxy."""
     return Bucket(server.new_url(), {**server.options, "endpoint": proxy.endpoint, **more})
+
+
+def parts_left(server: Server) -> int:
+    """Multipart uploads that were begun, and neither completed nor aborted."""
+    with urllib.request.urlopen(f"{server.endpoint}/{BUCKET}?uploads", timeout=60) as answer:
+        return answer.read().count(b"<UploadId>")
+
+
+# --- uploads
+
+
+def test_an_object_is_one_request_unless_it_is_very_large(moto: Server) -> None:
+    """What is not a multipart upload leaves nothing behind if the process is killed."""
+    with Proxy(moto.endpoint) as proxy:
+        bucket = behind(proxy, moto)
+        bucket.put(KEY, bytes(PART_BYTES))
+        assert (proxy.counts["PUT"], proxy.counts["POST"]) == (1, 0)
+        bucket.put(KEY, bytes(PART_BYTES + 1))
+        assert (proxy.counts["PUT"], proxy.counts["POST"]) == (3, 2)
+    assert parts_left(moto) == 0
+
+
+@pytest.mark.parametrize("method", ["PUT", "POST"])
+def test_an_upload_that_fails_leaves_no_parts(moto: Server, method: str) -> None:
+    with Proxy(moto.endpoint) as proxy:
+        bucket = behind(proxy, moto)
+        faults = [Fault.DENIED] if method == "PUT" else [Fault.NONE, Fault.DENIED]  # a part; to complete it
+        proxy.plan(method, KEY, *faults)
+        with pytest.raises(StorageError, match="storing"):
+            bucket.put(KEY, bytes(PART_BYTES + 1))
+        assert proxy.counts["DELETE"] == 1
+        assert bucket.get(KEY) is None
+    assert parts_left(moto) == 0
 
 
 # --- what is wrong is said
@@ -257,3 +291,16 @@ def test_a_spawned_process_can_use_a_bucket_that_it_was_given(moto: Server) -> N
 def test_a_bucket_in_memory_cannot_be_given_to_another_process() -> None:
     with pytest.raises(InvalidConfig, match="only in its own process"):
         pickle.dumps(Bucket(f"memory://{uuid.uuid4().hex}"))
+
+
+def test_a_create_that_is_answered_not_found_may_have_been_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """obstore repeats a create by itself, and reports the last answer alone."""
+    from obstore.exceptions import NotFoundError
+
+    class Store:
+        def put(self, *given: object, **more: object) -> None:
+            raise NotFoundError("Object at location commits/1 not found")
+
+    monkeypatch.setattr(Bucket, "_store", Store())
+    with pytest.raises(Unanswered):
+        Bucket("memory://answered-not-found").create("commits/1", b"x")

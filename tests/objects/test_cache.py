@@ -19,13 +19,16 @@ from sawlog.objects import cache as cache_module
 from sawlog.objects.bucket import Bucket
 from sawlog.objects.cache import BlockCache, default_path
 from sawlog.objects.commit import Commit, Nonce, Tombstone
-from sawlog.objects.extents import Extent
+from sawlog.objects.extents import Extent, content_digest
 from sawlog.objects.news import Recent
 from sawlog.objects.pieces import place_rows, placed
 from sawlog.objects.reading import ExtentReader
 from sawlog.objects.store import ObjectStore
 
 from . import servers
+
+#: Any digest, of blocks that are no batches.
+DIGEST = "0"
 
 
 @pytest.fixture
@@ -38,57 +41,61 @@ def files(place: Path) -> list[Path]:
 
 
 def test_what_was_put_is_there_also_for_another_process(cache: BlockCache, tmp_path: Path) -> None:
-    cache.put("a", 10, b"content")
-    assert cache.get("a", 10, 7) == b"content"
-    assert (cache.get("a", 10, 6), cache.get("a", 11, 7), cache.get("b", 10, 7)) == (None, None, None)
+    cache.put("a", 10, DIGEST, b"content")
+    assert cache.get("a", 10, DIGEST, 7) == b"content"
+    assert (cache.get("a", 10, DIGEST, 6), cache.get("a", 11, DIGEST, 7), cache.get("b", 10, DIGEST, 7)) == (
+        None,
+        None,
+        None,
+    )
     code = (
         "import sys; from sawlog.objects.cache import BlockCache; "
         "cache = BlockCache(sys.argv[1], 'store', 1 << 20); "
-        "assert cache.get('a', 10, 7) == b'content'; cache.put('b', 0, b'from there')"
+        "assert cache.get('a', 10, '0', 7) == b'content'; cache.put('b', 0, '0', b'from there')"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "cache")], check=True, timeout=60)
-    assert cache.get("b", 0, 10) == b"from there"
+    assert cache.get("b", 0, DIGEST, 10) == b"from there"
     assert (cache.hits, cache.misses) == (2, 3)
 
 
 def test_stores_do_not_see_the_blocks_of_others(cache: BlockCache, tmp_path: Path) -> None:
     """Two stores have objects of the same names: commits are numbered."""
-    cache.put("commits/0", 0, b"ours")
-    assert BlockCache(tmp_path / "cache", "another", 1 << 20).get("commits/0", 0, 4) is None
+    cache.put("commits/0", 0, DIGEST, b"ours")
+    assert BlockCache(tmp_path / "cache", "another", 1 << 20).get("commits/0", 0, DIGEST, 4) is None
 
 
 @pytest.mark.parametrize("at", [0, 3, 16, 20, 30, -1])
 def test_a_damaged_block_is_a_miss_and_is_removed(cache: BlockCache, tmp_path: Path, at: int) -> None:
-    cache.put("a", 0, b"content")
+    cache.put("a", 0, DIGEST, b"content")
     [file] = files(tmp_path)
     data = bytearray(file.read_bytes())
     data[at] ^= 1
     file.write_bytes(data)
-    assert cache.get("a", 0, 7) is None
+    assert cache.get("a", 0, DIGEST, 7) is None
     assert files(tmp_path) == []
-    cache.put("a", 0, b"content")
-    assert cache.get("a", 0, 7) == b"content"
+    cache.put("a", 0, DIGEST, b"content")
+    assert cache.get("a", 0, DIGEST, 7) == b"content"
 
 
 @pytest.mark.parametrize("size", [0, 5, 20, 37])
 def test_a_torn_block_is_a_miss(cache: BlockCache, tmp_path: Path, size: int) -> None:
-    cache.put("a", 0, b"content")
+    cache.put("a", 0, DIGEST, b"content")
     [file] = files(tmp_path)
     os.truncate(file, size)
-    assert cache.get("a", 0, 7) is None
+    assert cache.get("a", 0, DIGEST, 7) is None
     assert files(tmp_path) == []
 
 
 def test_the_content_of_another_block_is_a_miss(cache: BlockCache, tmp_path: Path) -> None:
     """A file that was copied over another one has a right checksum."""
-    cache.put("a", 0, b"content")
+    cache.put("a", 0, DIGEST, b"content")
     [first] = files(tmp_path)
     kept = first.read_bytes()
-    cache.put("b", 0, b"CONTENT")
+    cache.put("b", 0, DIGEST, b"CONTENT")
     [second] = [each for each in files(tmp_path) if each != first]
     second.write_bytes(kept)
-    assert cache.get("b", 0, 7) is None
-    assert cache.get("a", 0, 7) == b"content"
+    assert cache.get("b", 0, DIGEST, 7) is None
+    assert cache.get("a", 0, DIGEST, 7) == b"content"
 
 
 def test_what_was_not_needed_for_the_longest_time_goes_first(tmp_path: Path) -> None:
@@ -96,14 +103,14 @@ def test_what_was_not_needed_for_the_longest_time_goes_first(tmp_path: Path) -> 
     cache = BlockCache(tmp_path, "store", room)
     block = bytes(room // 32)
     for number in range(24):
-        cache.put("a", number, block)
+        cache.put("a", number, DIGEST, block)
     for age, file in enumerate(sorted(files(tmp_path), key=lambda each: each.stat().st_mtime_ns)):
         os.utime(file, (1000 + age, 1000 + age))
-    assert cache.get("a", 0, len(block)) == block  # needed again
+    assert cache.get("a", 0, DIGEST, len(block)) == block  # needed again
     for number in range(24, 40):
-        cache.put("a", number, block)
+        cache.put("a", number, DIGEST, block)
     assert sum(each.stat().st_size for each in files(tmp_path)) <= room
-    there = [number for number in range(40) if cache.get("a", number, len(block)) is not None]
+    there = [number for number in range(40) if cache.get("a", number, DIGEST, len(block)) is not None]
     assert 0 in there
     assert there[1:] == list(range(there[1], 40))
 
@@ -114,7 +121,7 @@ def test_processes_that_write_at_once_keep_to_the_size_together(tmp_path: Path) 
 
     def fill(cache: BlockCache) -> None:
         for number in range(100):
-            cache.put("a", number, bytes(room // 64))
+            cache.put("a", number, DIGEST, bytes(room // 64))
 
     threads = [threading.Thread(target=fill, args=(each,)) for each in caches]
     for thread in threads:
@@ -128,23 +135,23 @@ def test_a_disk_that_refuses_is_a_miss(tmp_path: Path, monkeypatch: pytest.Monke
     blocked = tmp_path / "file"
     blocked.write_bytes(b"not a folder")
     cache = BlockCache(blocked, "store", 1 << 20)
-    cache.put("a", 0, b"content")
-    assert cache.get("a", 0, 7) is None
+    cache.put("a", 0, DIGEST, b"content")
+    assert cache.get("a", 0, DIGEST, 7) is None
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     cache = BlockCache(tmp_path / "cache", "store", 1 << 20)
     monkeypatch.setattr(cache_module.os, "rename", full)
-    cache.put("a", 0, b"content")
+    cache.put("a", 0, DIGEST, b"content")
     assert files(tmp_path / "cache") == []
     monkeypatch.undo()
-    cache.put("a", 0, b"content")
-    assert cache.get("a", 0, 7) is None  # it does not try again for a while
+    cache.put("a", 0, DIGEST, b"content")
+    assert cache.get("a", 0, DIGEST, 7) is None  # it does not try again for a while
 
 
 def test_a_block_that_is_too_large_is_not_kept(cache: BlockCache, tmp_path: Path) -> None:
-    cache.put("a", 0, bytes(1 << 20))
+    cache.put("a", 0, DIGEST, bytes(1 << 20))
     assert files(tmp_path) == []
 
 
@@ -189,8 +196,12 @@ def bucket(request: pytest.FixtureRequest) -> Counted:
     return made
 
 
+def digest(batches: bytes) -> str:
+    return content_digest(rows_of(memoryview(batches)))
+
+
 def extent(key: str, first: int, batches: int) -> Extent:
-    return Extent(first, first + batches, key, first * SIZE, batches * SIZE, -1)
+    return Extent(first, first + batches, key, first * SIZE, batches * SIZE, -1, digest(BATCH * batches))
 
 
 def ranges(bucket: Counted) -> list[tuple[str, int, int]]:
@@ -311,13 +322,15 @@ def committed(bucket: Bucket) -> list[Extent]:
     """A commit with batches of some partitions, and where they are."""
     data = Commit(Nonce("w", 1), 0, "", (), 0, BATCH * 10).encode()
     bucket.put("commits/0", data)
-    return [Extent(0, 1, "commits/0", len(data) - SIZE * number, SIZE, -1) for number in range(10, 0, -1)]
+    return [
+        Extent(0, 1, "commits/0", len(data) - SIZE * number, SIZE, -1, digest(BATCH)) for number in range(10, 0, -1)
+    ]
 
 
 def test_a_commit_of_many_partitions_is_two_requests(bucket: Counted) -> None:
     """Each partition has its own few bytes of it."""
     wanted = committed(bucket)
-    reader = ExtentReader(bucket)
+    reader = ExtentReader(bucket, recent=Recent())
     assert [bytes(reader.read(each)) for each in wanted[:2]] == [BATCH] * 2
     bucket.delete("commits/0")
     assert [bytes(reader.read(each)) for each in wanted] == [BATCH] * 10

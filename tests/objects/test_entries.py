@@ -78,7 +78,7 @@ def test_a_request_with_a_value_that_cannot_be_stored_is_rejected() -> None:
 
 def test_the_text_of_an_extent_is_canonical() -> None:
     for key in ("staged/1-é", 'a"\\\n', "commits/0"):
-        assert entry_text(Extent(1, 2, key, 3, 4, -1)) == canonical([key, 3, 4, 2, -1])
+        assert entry_text(Extent(1, 2, key, 3, 4, -1, "5a")) == canonical([key, 3, 4, 2, -1, "5a"])
 
 
 # --- checkpoints
@@ -91,7 +91,7 @@ def bucket(request: pytest.FixtureRequest) -> Bucket:
 
 #: A state may have any names; those that a checkpoint may have are known.
 CONTENT = {name: value for name, value in zip(NAMES, VALUES, strict=True) if not name.startswith("extent/")}
-CONTENT["extent/a/0/00000000000000000005"] = ["commits/0", 1, 2, 7, -1]
+CONTENT["extent/a/0/00000000000000000005"] = ["commits/0", 1, 2, 7, -1, "5a"]
 
 
 def test_a_checkpoint_is_what_was_stored(bucket: Bucket) -> None:
@@ -111,7 +111,7 @@ def test_a_checkpoint_is_json_that_earlier_programs_read_too_and_theirs_is_read(
     data = bucket.get(found.key)
     assert data is not None
     entries = [[name, value] for name, value in sorted(CONTENT.items())]
-    text = {"version": 1, "number": 7, "entries": entries}
+    text = {"version": 2, "number": 7, "entries": entries}
     assert json.loads(zlib.decompress(data)) == text
     bucket.put(found.key, zlib.compress(canonical(text)))
     loaded = checkpoints.loaded(bucket, found)
@@ -138,8 +138,8 @@ def test_a_checkpoint_that_is_not_what_its_name_says_is_not_used(bucket: Bucket,
         load(text.replace(b'["floor",0]', b'["floor",0],["floor",0],["floor",1]'))
     with pytest.raises(CorruptData, match="it is of commit 8"):
         load(text.replace(b'"number":7', b'"number":8'))
-    with pytest.raises(UpgradeRequired, match="version 2"):
-        load(text.replace(b'"version":1', b'"version":2'))
+    with pytest.raises(UpgradeRequired, match="version 3"):
+        load(text.replace(b'"version":2', b'"version":3'))
     with pytest.raises(UpgradeRequired, match="colour"):
         load(text.replace(b'["floor",0]', b'["colour/red",0]'))
     with pytest.raises(CorruptData, match="cannot be read"):

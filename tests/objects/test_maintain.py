@@ -142,7 +142,7 @@ def test_segments_grow_so_that_few_remain(world: World, store: ObjectStore) -> N
 
 def test_what_a_partition_has_in_a_large_object_stays_there() -> None:
     def extent(base: int, key: str, size: int) -> Extent:
-        return Extent(base, base + 1, key, 0, size, 0)
+        return Extent(base, base + 1, key, 0, size, 0, "")
 
     place = Place("t", "t1", 0)
     large = [extent(n, "staged/00-large", 30) for n in range(20)]
@@ -346,12 +346,12 @@ class StoppingBucket(SimulatedBucket):
     stop_at = 0
     store: ObjectStore | None = None
 
-    def _request(self) -> str:
+    def _request(self, what: str) -> str:
         self.requests += 1
         if self.requests == self.stop_at:
             assert self.store is not None
             self.store._maintainer.stop()
-        return super()._request()
+        return super()._request(what)
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 2], ids=["consolidation", "compaction", "collection"])

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from sawlog.batch.build import encode
 from sawlog.batch.read import decode
+from sawlog.errors import AmbiguousAppend, StorageError
+from sawlog.objects import journal
 from sawlog.objects.bucket import Bucket
 from sawlog.objects.store import ObjectStore
 
+from .planted import planted
 from .proxy import Fault, Faults, Proxy
 from .servers import Server
 
@@ -47,3 +52,54 @@ def test_a_store_behind_a_bad_network_stores_everything_once_and_in_order(moto: 
     with ObjectStore.open(Bucket(url, moto.options), "r") as store:
         page = store.topic("orders").partition(0).fetch(0, 1 << 20)
     assert [(record.offset, record.value) for record in decode(page.raw)] == list(enumerate(values))
+
+
+#: How the bucket answers the look at a commit whose create was refused. A 500 is repeated by obstore once.
+_LOOKS = {
+    "denied": [Fault.DENIED],
+    "denied for long": [Fault.DENIED] * 20,
+    "failed": [Fault.FAILED] * 2,
+    "failed for long": [Fault.FAILED] * 40,
+    "flipped": [Fault.FLIPPED],
+    "flipped for long": [Fault.FLIPPED] * 60,
+    "truncated": [Fault.TRUNCATED],
+    "lost": [Fault.LOST_AFTER] * 2,
+}
+
+
+def _stored_by_a_program_that_repeats(server: Server, look: list[Fault]) -> list[bytes]:
+    """What is stored after an append whose create was applied and answered with 500, so that obstore's own retry was
+    refused. The caller repeats the append after an error, unless that says that the record may be stored."""
+    url = server.new_url()
+    with Proxy(server.endpoint) as proxy:
+        options = {**server.options, "endpoint": proxy.endpoint, "max_retries": "1"}
+        with ObjectStore.open(Bucket(url, options), upkeep_interval_s=None) as store:
+            topic = store.create_topic("orders")
+            topic.append(b"first")
+            refused = proxy.counts["412"]
+            proxy.plan("PUT", "commits/", Fault.FAILED)
+            proxy.plan("GET", "commits/", *look)
+            try:
+                topic.append(b"an order")
+            except AmbiguousAppend:
+                pass
+            except StorageError:
+                topic.append(b"an order")
+            assert proxy.counts["412"] > refused, "obstore did not repeat the create"
+            assert proxy.counts[look[0]] > (look[0] is Fault.FAILED), "the commit was not looked up"
+    with ObjectStore.open(Bucket(url, server.options), "r") as store:
+        return [record.value or b"" for record in store.topic("orders").scan()]
+
+
+@pytest.mark.parametrize("look", _LOOKS)
+def test_a_create_that_obstore_repeats_is_stored_once_and_never_reported_as_failed(
+    moto: Server, monkeypatch: pytest.MonkeyPatch, look: str
+) -> None:
+    monkeypatch.setattr(journal, "_LONGEST_PAUSE_S", 0.01)
+    assert _stored_by_a_program_that_repeats(moto, _LOOKS[look]) == [b"first", b"an order"]
+
+
+def test_a_refused_create_that_is_taken_for_a_failure_is_found(moto: Server) -> None:
+    with planted("refusal is a failure"):
+        stored = _stored_by_a_program_that_repeats(moto, _LOOKS["denied"])
+    assert stored == [b"first", b"an order", b"an order"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import uuid
@@ -13,7 +14,7 @@ from unittest import mock
 import pytest
 
 from sawlog.batch.build import encode
-from sawlog.errors import AmbiguousAppend, CorruptData, InvalidConfig, LogClosed, SawlogError
+from sawlog.errors import AmbiguousAppend, CorruptData, InvalidConfig, LogClosed, SawlogError, StorageError
 from sawlog.objects import checkpoints
 from sawlog.objects.bucket import Bucket, Unanswered
 from sawlog.objects.checkpoints import commit_key
@@ -25,11 +26,11 @@ from sawlog.objects.entries import Entries
 from sawlog.objects.extents import INLINE
 from sawlog.objects.folding import topics
 from sawlog.objects.folding.book import Rejected
-from sawlog.objects.journal import Journal, UnknownOutcome
+from sawlog.objects.journal import HISTORY_S, Journal, UnknownOutcome
 from sawlog.objects.pieces import append_action, describe
 from sawlog.objects.state import State
 from sawlog.objects.store import ObjectStore
-from sawlog.objects.terms import Terms
+from sawlog.objects.terms import STORE, Terms
 from sawlog.topics.transactions.staging import Part
 
 from .simulated import SimulatedBucket, SimulatedClocks, World
@@ -47,9 +48,9 @@ def journal(world: World) -> Journal:
     return Journal(SimulatedBucket(world), TERMS, clocks=SimulatedClocks(world))
 
 
-def opened(world: World) -> ObjectStore:
+def opened(world: World, terms: Terms = TERMS) -> ObjectStore:
     clocks = SimulatedClocks(world)
-    return ObjectStore.open(SimulatedBucket(world), terms=TERMS, upkeep_interval_s=None, clocks=clocks)
+    return ObjectStore.open(SimulatedBucket(world), terms=terms, upkeep_interval_s=None, clocks=clocks)
 
 
 def appended(value: bytes, **more: object) -> tuple[dict[str, Any], bytes]:
@@ -305,6 +306,289 @@ def test_after_an_unknown_outcome_the_next_commit_is_safe_wherever_the_first_one
     assert fresh.state.ends("t1", 0) == (0, 2)
 
 
+def refused_by_own_retry(real: Callable[..., Any], given: tuple[Any, ...]) -> Any:
+    """As a client library that repeats requests: the first attempt is applied and answered with 500, the second one is
+    refused by it."""
+    assert real(*given)
+    return real(*given)
+
+
+def denied(real: Callable[..., Any], given: tuple[Any, ...]) -> Any:
+    raise StorageError(errno.EACCES, "the credentials expired")
+
+
+def flipped(real: Callable[..., Any], given: tuple[Any, ...]) -> Any:
+    data = bytearray(real(*given))
+    data[len(data) // 2] ^= 1
+    return bytes(data)
+
+
+def cut(real: Callable[..., Any], given: tuple[Any, ...]) -> Any:
+    return real(*given)[:-5]
+
+
+def of_a_newer_version(real: Callable[..., Any], given: tuple[Any, ...]) -> Any:
+    """One flipped bit in the version."""
+    return real(*given).replace(b"sawlog commit 2", b"sawlog commit 3", 1)
+
+
+@pytest.mark.parametrize(
+    "look", [(), (denied,), (denied,) * 3, (lost, denied), (flipped,), (flipped, cut), (of_a_newer_version,)]
+)
+def test_a_create_that_is_refused_by_its_own_repetition_is_acknowledged_once(
+    world: World, look: tuple[Any, ...]
+) -> None:
+    writer = journal(world)
+    writer.commit([[TOPIC]])
+    Answers(writer._bucket, "create", refused_by_own_retry)
+    Answers(writer._bucket, "get", *look)
+    assert append(writer, b"a") == {"ok": [[0, 1]]}
+    assert append(writer, b"b") == {"ok": [[1, 2]]}
+
+
+@pytest.mark.parametrize("answer", [denied, lost, flipped])
+def test_a_refused_create_is_ambiguous_while_nobody_knows_whose_commit_is_there(world: World, answer: Any) -> None:
+    writer = journal(world)
+    writer.commit([[TOPIC]])
+    Answers(writer._bucket, "create", refused_by_own_retry)
+    Answers(writer._bucket, "get", *[answer] * 30)
+    with pytest.raises(AmbiguousAppend, match="stored or not"):
+        append(writer, b"a")
+    fresh = journal(world)
+    fresh.refresh()
+    assert fresh.state.ends("t1", 0) == (0, 1)  # and it is stored
+
+
+def test_a_denied_create_is_definite_unless_an_earlier_attempt_was_not_answered(world: World) -> None:
+    writer = journal(world)
+    writer.commit([[TOPIC]])
+    Answers(writer._bucket, "create", denied)
+    with pytest.raises(StorageError) as raised:
+        append(writer, b"a")
+    assert not isinstance(raised.value, AmbiguousAppend)
+    Answers(writer._bucket, "create", lost, denied)
+    with pytest.raises(AmbiguousAppend):
+        append(writer, b"a")
+    Answers(writer._bucket, "create", lambda real, given: other_wins(world), denied)  # the race is lost, then denied
+    with pytest.raises(StorageError) as raised:
+        append(writer, b"a")
+    assert not isinstance(raised.value, AmbiguousAppend)
+
+
+def other_wins(world: World) -> bool:
+    journal(world).commit([[NOTHING]])
+    return False
+
+
+def test_a_commit_whose_number_was_collected_is_ambiguous_if_the_state_cannot_be_read(world: World) -> None:
+    sleeper, store = journal(world), opened(world)
+    sleeper.commit([[TOPIC]])
+
+    def sleep(real: Callable[..., Any], given: tuple[Any, ...]) -> Any:
+        made = real(*given)
+        collect_for_long(world, store)
+        return made
+
+    Answers(sleeper._bucket, "create", sleep)
+    Answers(sleeper._bucket, "list", denied)
+    with pytest.raises(AmbiguousAppend):
+        append(sleeper, b"a")
+
+
+def test_an_error_of_a_watcher_is_not_the_error_of_a_commit_that_is_stored() -> None:
+    with ObjectStore.open(f"memory://{uuid.uuid4().hex}") as store:
+        topic = store.create_topic("t")
+
+        def fail() -> None:
+            raise ValueError("of a watcher")
+
+        stop = store._core.news.watch(fail)
+        assert topic.append(b"a").offset == 0
+        stop()
+
+
+def test_a_transaction_that_may_be_stored_is_not_stored_again(world: World) -> None:
+    with ObjectStore.open(f"memory://{uuid.uuid4().hex}") as store:
+        topic = store.create_topic("t")
+        transaction = store.transaction()
+        transaction.append("t", b"a")
+        real = store._core.bucket.create
+        with (
+            mock.patch.object(store._core.bucket, "create", lambda *given: applied(real, given)),
+            mock.patch.object(store._core.bucket, "get", lambda *given: denied(real, given)),
+            mock.patch("sawlog.objects.journal._LOOKS", 1),
+            pytest.raises(AmbiguousAppend),
+        ):
+            transaction.commit()
+        with pytest.raises(AmbiguousAppend, match="cannot be repeated"):
+            transaction.commit()
+        store._core.poll(0)
+        assert [each.value for each in topic.scan()] == [b"a"]
+
+
+@pytest.mark.parametrize("damage", [flipped, cut, of_a_newer_version])
+def test_a_bit_that_flips_on_the_way_to_a_reader_does_not_stop_it(world: World, damage: Any) -> None:
+    writer, reader = journal(world), journal(world)
+    writer.commit([[TOPIC]])
+    Answers(reader._bucket, "get", lambda real, given: real(*given), damage, damage)
+    reader.refresh()
+    assert reader.state.topics() == ["t"]
+    for _ in range(9):
+        writer.commit([[NOTHING]])
+    writer.checkpoint()
+    writer.commit([[NOTHING]])
+    late = journal(world)
+    Answers(late._bucket, "get", damage, damage, lambda real, given: real(*given), flipped, cut)
+    late.refresh()
+    assert late.state.digest == writer.state.digest
+
+
+# --- a bucket that was deleted or rolled back
+
+
+def rolled_back(world: World, to: dict[str, tuple[bytes, float]]) -> None:
+    world.objects.clear()
+    world.objects.update(to)
+
+
+@pytest.mark.parametrize("what", ["deleted", "rolled back", "replaced", "last commit"])
+def test_a_writer_stops_soon_after_its_store_was_deleted_or_rolled_back(world: World, what: str) -> None:
+    store = opened(world, Terms(checkpoint_every=5))
+    topic = store.create_topic("t")
+    topic.append(b"before")
+    backup = dict(world.objects)
+    for _ in range(2):
+        topic.append(b"gone")
+    if what == "last commit":
+        del world.objects[commit_key(3)]
+    else:
+        rolled_back(world, {} if what == "deleted" else backup)
+    if what == "replaced":
+        for _ in range(2):
+            opened(world).topic("t").append(b"another history")
+
+    def append_for_a_while() -> None:
+        until_s = world.now_s + HISTORY_S + 2
+        while world.now_s < until_s:
+            world.now_s += 1
+            topic.append(b"not in the store")
+
+    with pytest.raises(CorruptData, match="gone or is another commit"):
+        append_for_a_while()
+    with pytest.raises(CorruptData):
+        topic.append(b"nor this")
+    with pytest.raises(CorruptData):
+        list(topic.scan())
+
+
+def test_a_writer_that_was_idle_stores_nothing_in_a_store_that_was_rolled_back(world: World) -> None:
+    store = opened(world)
+    topic = store.create_topic("t")
+    backup = dict(world.objects)
+    topic.append(b"gone")
+    rolled_back(world, backup)
+    world.now_s += TERMS.belief_s + 1
+    with pytest.raises(CorruptData, match="gone or is another commit"):
+        topic.append(b"not in the store")
+    assert world.objects == backup
+
+
+def test_a_writer_stops_if_others_have_continued_an_earlier_state_past_a_checkpoint(world: World) -> None:
+    store = opened(world)
+    topic = store.create_topic("t")
+    backup = dict(world.objects)
+    topic.append(b"gone")
+    rolled_back(world, backup)
+    other = opened(world)
+    for _ in range(3 * TERMS.checkpoint_every):
+        other._core.commit([NOTHING])
+    world.now_s += TERMS.belief_s + 1
+    with pytest.raises(CorruptData, match="continues another history"):
+        topic.append(b"not in the store")
+
+
+def test_maintenance_notices_that_sawlog_json_was_deleted_or_replaced(world: World) -> None:
+    for lost_or_changed in (None, b"{}"):
+        store = opened(world)
+        store._maintainer._since_check = mock.Mock(elapsed_s=60.0)
+        store.upkeep()
+        before = world.objects.pop(STORE)
+        if lost_or_changed is not None:
+            world.objects[STORE] = (lost_or_changed, world.now_s)
+        with pytest.raises(CorruptData, match="was deleted or replaced"):
+            store.upkeep()
+        with pytest.raises(CorruptData):
+            store.create_topic("t")
+        world.objects[STORE] = before
+
+
+def test_commits_without_sawlog_json_are_not_taken_for_no_store(world: World) -> None:
+    opened(world).create_topic("t")
+    del world.objects[STORE]
+    before = dict(world.objects)
+    for mode in ("w", "r"):
+        with pytest.raises(CorruptData, match=r"has commits/0+, but no sawlog.json"):
+            ObjectStore.open(SimulatedBucket(world), mode, clocks=SimulatedClocks(world))  # type: ignore[arg-type]
+    assert world.objects == before
+
+
+def test_losing_the_last_commit_is_noticed_if_a_checkpoint_knows_it(world: World) -> None:
+    writer = journal(world)
+    for _ in range(5):
+        writer.commit([[NOTHING]])
+    writer.checkpoint()
+    del world.objects[commit_key(4)]
+    with pytest.raises(CorruptData, match="a checkpoint records 5 commits: 1 or more were lost"):
+        journal(world).refresh()
+
+
+@pytest.mark.parametrize("idle_s", [0.0, TERMS.belief_s + 1])
+@pytest.mark.parametrize("request_", ["list", "get_range"])
+def test_a_process_that_is_suspended_while_it_checks_its_history_does_not_take_collected_commits_for_lost(
+    world: World, request_: str, idle_s: float
+) -> None:
+    reader, store = journal(world), opened(world)
+    for _ in range(6):
+        store._core.commit([NOTHING])
+    store._core.commit([NOTHING])
+    reader.refresh()
+    store._core.commit([NOTHING])
+    reader.refresh()
+    world.now_s += idle_s
+
+    def suspended(real: Callable[..., Any], given: tuple[Any, ...]) -> Any:
+        collect_for_long(world, store)
+        return real(*given)
+
+    def answered(real: Callable[..., Any], given: tuple[Any, ...]) -> Any:
+        return real(*given)
+
+    # The first listing is that of the checkpoints, the second one that of the commits.
+    Answers(reader._bucket, request_, *([answered] if request_ == "list" else []), suspended)
+    reader._anchor = None
+    reader.refresh()
+    assert reader.state.number == store._core.known()
+
+
+def append_nothing(writer: Journal) -> Any:
+    return writer.commit([[NOTHING]])
+
+
+def test_the_check_of_the_history_costs_nothing_while_it_is_recent_and_believes_no_failed_request(world: World) -> None:
+    writer = journal(world)
+    for _ in range(3):
+        writer.commit([[NOTHING]])
+    requests = Answers(writer._bucket, "get_range", denied, lost)
+    writer.check_history(HISTORY_S)
+    assert len(requests._acts) == 2
+    world.now_s += HISTORY_S
+    for _ in range(2):
+        with pytest.raises(StorageError):
+            writer.check_history(HISTORY_S)
+    writer.check_history(HISTORY_S)
+    assert append_nothing(writer)
+
+
 def test_a_commit_that_is_repeated_has_its_first_outcome_also_if_that_was_a_rejection() -> None:
     state = State()
     action, data = appended(b"a", expect=7)
@@ -468,6 +752,16 @@ def test_what_is_not_known_stops_a_process_for_good(world: World, action: dict[s
     assert len(world.history) == 2
 
 
+def test_a_reader_continues_after_answers_that_stayed_damaged(world: World) -> None:
+    writer, reader = journal(world), journal(world)
+    writer.commit([[TOPIC]])
+    Answers(reader._bucket, "get", lambda real, given: real(*given), *[flipped] * 3)
+    with pytest.raises(CorruptData):
+        reader.refresh()
+    reader.refresh()
+    assert reader.state.topics() == ["t"]
+
+
 def test_a_checkpoint_of_a_newer_version_is_not_used(world: World) -> None:
     newer = State(Entries([("fork/a", 1)]), 1)
     checkpoints.stored(SimulatedBucket(world), newer)
@@ -491,10 +785,13 @@ def test_a_commit_with_a_field_that_is_not_known_stops_a_process() -> None:
 @pytest.mark.parametrize(
     "action",
     [
-        {"do": "append", "topic": "t1", "partition": 0, "key": "not an upload", "extents": [[0, 1, 1, 0]]},
-        {"do": "append", "topic": "t1", "partition": 0, "key": "staged/x-y", "extents": [[0, 1, 1, 0]]},
-        {"do": "append", "topic": "t1", "partition": 0, "key": "", "extents": [["0", 1, 1, 0]]},
-        {"do": "append", "topic": "t1", "partition": 0, "key": "", "extents": [[0, 1, -1, 0]]},
+        {"do": "append", "topic": "t1", "partition": 0, "key": "not an upload", "extents": [[0, 1, 1, 0, "0" * 16]]},
+        {"do": "append", "topic": "t1", "partition": 0, "key": "staged/x-y", "extents": [[0, 1, 1, 0, "0" * 16]]},
+        {"do": "append", "topic": "t1", "partition": 0, "key": "", "extents": [["0", 1, 1, 0, "0" * 16]]},
+        {"do": "append", "topic": "t1", "partition": 0, "key": "", "extents": [[0, 1, -1, 0, "0" * 16]]},
+        {"do": "append", "topic": "t1", "partition": 0, "key": "", "extents": [[0, 1, 1, 0]]},
+        {"do": "append", "topic": "t1", "partition": 0, "key": "", "extents": [[0, 1, 1, 0, "0"]]},
+        {"do": "append", "topic": "t1", "partition": 0, "key": "", "extents": [[0, 1, 1, 0, '"' * 16]]},
         {"do": "append", "topic": "t1"},
         {"do": "move start", "topic": "t1", "partition": 0, "offset": "x"},
     ],

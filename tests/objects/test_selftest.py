@@ -10,10 +10,11 @@ from sawlog.errors import StorageError, UnsafeStorage
 from sawlog.objects import selftest
 from sawlog.objects.bucket import Bucket
 from sawlog.objects.selftest import BAD, FAILED, OK, SKIPPED, TRIALS, Scale
-from sawlog.objects.store import STORE, ObjectStore
+from sawlog.objects.store import ObjectStore
+from sawlog.objects.terms import STORE, STORE_COPY
 
 from . import servers
-from .careless import careless
+from .careless import Careless, careless
 from .proxy import Fault, Faults, Proxy
 from .servers import Server
 
@@ -163,16 +164,41 @@ def test_a_store_is_not_created_where_it_would_not_be_safe() -> None:
         assert state.objects == {}
 
 
-def test_a_store_that_exists_is_opened_without_a_test(moto: Server) -> None:
+def moved(moto: Server, state: Careless) -> str:
+    """A store that was created on a safe server, and is behind a careless one now."""
     url = moto.new_url()
     ObjectStore.open(url, options=moto.options).close()
-    with careless("no_preconditions") as (server, state):
-        data = Bucket(url, moto.options).get(STORE)
+    for key in (STORE, STORE_COPY):
+        data = Bucket(url, moto.options).get(key)
         assert data is not None
-        state.objects[f"{url.removeprefix('s3://bucket/')}/{STORE}"] = data
+        state.objects[f"{url.removeprefix('s3://bucket/')}/{key}"] = data
+    return url
+
+
+@pytest.mark.parametrize("has_copy", [True, False])
+def test_a_store_behind_a_server_that_ignores_preconditions_is_not_opened_for_writing(
+    moto: Server, has_copy: bool
+) -> None:
+    with careless("no_preconditions") as (server, state):
+        url = moved(moto, state)
+        if not has_copy:  # as in stores of earlier versions
+            del state.objects[f"{url.removeprefix('s3://bucket/')}/{STORE_COPY}"]
+        before = dict(state.objects)
+        with pytest.raises(UnsafeStorage, match="ignores conditional writes"):
+            ObjectStore.open(url, options=server.options)
+        assert before.items() <= state.objects.items()
         ObjectStore.open(url, "r", options=server.options).close()
-        ObjectStore.open(url, options=server.options).close()
-        assert len(state.objects) == 1
+
+
+def test_opening_a_store_for_writing_costs_one_request_more_than_opening_it_for_reading(moto: Server) -> None:
+    with careless() as (server, state):
+        url = moved(moto, state)
+        counts = []
+        for mode in ("r", "w"):
+            before = state.requests
+            ObjectStore.open(url, mode, options=server.options, upkeep_interval_s=None).close()
+            counts.append(state.requests - before)
+        assert counts[1] == counts[0] + 1
 
 
 # --- leaves nothing

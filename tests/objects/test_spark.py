@@ -25,7 +25,7 @@ from tests.spark.test_streaming import Query
 
 import sawlog
 from sawlog.batch.build import encode
-from sawlog.errors import AmbiguousAppend, DataLoss, InvalidConfig, StoreNotFound
+from sawlog.errors import AmbiguousAppend, DataLoss, InvalidConfig, ReplayMismatch, StoreNotFound
 from sawlog.objects.bucket import Bucket
 from sawlog.objects.slices import ObjectSlice
 from sawlog.objects.store import ObjectStore
@@ -247,7 +247,8 @@ def test_a_driver_that_stalls_before_its_commit_changes_nothing(store: ObjectSto
     stalled = tasks(options, 0)
     for number in (0, 1):
         publish(options, number, tasks(options, number))
-    publish(options, 0, stalled)
+    with pytest.raises(ReplayMismatch, match="up to 1"):
+        publish(options, 0, stalled)
     assert copies(store) == rows(0, 1)
 
 

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from sawlog.batch.kernel import Record
+from sawlog.config import LogConfig
+from sawlog.errors import SawlogError
 from sawlog.objects import checkpoints
 from sawlog.objects.bucket import Bucket
 from sawlog.objects.checkpoints import COMMITS, commit_key
 from sawlog.objects.collect import GARBAGE
 from sawlog.objects.core import Core
 from sawlog.objects.extents import SEGMENTS, STAGED
+from sawlog.objects.partition import ObjectPartition
 from sawlog.objects.state import State
 from sawlog.objects.store import ObjectStore
+from sawlog.objects.tiered import TieredLog
 
 #: What the topics are for: all is kept; the last of each key; the newest bytes.
 PLAIN, KEYED, SHORT = "plain", "keyed", "short"
 PARTITIONS = {PLAIN: 2, KEYED: 1, SHORT: 1}
+
+#: So many extents of each partition are damaged, one after the other.
+_DAMAGED = 2
 
 Place = tuple[str, int]
 
@@ -129,12 +137,53 @@ def wrong_with_digests(one: ObjectStore, other: ObjectStore) -> list[str]:
     return [] if states[0] == states[1] else [f"two processes have computed {states[0]} and {states[1]}"]
 
 
+class Stored(Protocol):
+    """A bucket whose content a test can change."""
+
+    #: The bytes of each object, and when it was stored.
+    objects: dict[str, tuple[bytes, float]]
+
+
+def wrong_with_proofs(store: ObjectStore, bucket: Stored) -> list[str]:
+    """Objects that are damaged or lost while the cache has a good copy of their blocks: whoever must find that does."""
+    wrong = []
+    for topic, count in PARTITIONS.items():
+        for number in range(count):
+            partition = store.topic(topic).partition(number)
+            before = [record.value for record in partition.scan()]
+            for extent in partition.extents(partition.lowest_offset, partition.visible_offset)[:_DAMAGED]:
+                whole = bucket.objects[extent.key]
+                at = extent.position + extent.size_bytes - 3  # in the last record
+                flipped = whole[0][:at] + bytes([whole[0][at] ^ 1]) + whole[0][at + 1 :]
+                bucket.objects[extent.key] = flipped, whole[1]
+                wrong += [f"{extent.key} is damaged, and {each}" for each in _believed(store, partition, before)]
+                del bucket.objects[extent.key]
+                wrong += [f"{extent.key} is lost, and {each}" for each in _believed(store, partition, before)]
+                bucket.objects[extent.key] = whole
+    return wrong
+
+
+def _believed(store: ObjectStore, partition: ObjectPartition, before: list[bytes | None]) -> Iterator[str]:
+    """What does not notice that an object of a partition is not what it was."""
+    replica = TieredLog(store.core, "", partition._topic, partition._id, partition._number, LogConfig())
+    try:
+        for _ in replica.chunks(partition.lowest_offset, partition.visible_offset, committed=False, cached=False):
+            pass
+        yield f"tiering would delete the only copy of {partition.path}"
+    except SawlogError:
+        pass
+    if partition.verify().ok:
+        yield f"verification of {partition.path} finds nothing"
+    if [record.value for record in partition.scan()] != before:
+        yield f"a reader gets other records of {partition.path} from the cache"
+
+
 def wrong_with_bucket(core: Core) -> list[str]:
     """After a quiet time: what is referred to and not there, what is there and not referred to."""
     bucket = core.bucket
     state: State = core.look(lambda state: state, fresh=True)
     referenced = state.referenced()
-    wrong = [f"{key} is referred to, and gone" for key in referenced if bucket.get(key) is None]
+    wrong = [f"{key} is referred to, and gone" for key in sorted(referenced) if bucket.get(key) is None]
     for prefix in (STAGED, SEGMENTS):
         left = [each.key for each in bucket.list(prefix) if each.key not in referenced]
         wrong += [f"{key} is not referred to, and stays" for key in left]

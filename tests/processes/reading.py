@@ -81,14 +81,21 @@ class Reading:
 
     def fetch(self, most: int) -> Iterator[tuple[int, bytes | None]]:
         start = self.position
-        for record in decode(self.log.fetch(start, most * 100).raw, start):
+        page = self.log.fetch(start, most * 100)
+        records = decode(page.raw, start)
+        assert list(page.records()) == records
+        for record in records:
+            yield record.offset, record.value
+
+    def short_scan(self, most: int) -> Iterator[tuple[int, bytes | None]]:
+        for record in self.log.scan(self.position, self.position + most, max_bytes=most * 50):
             yield record.offset, record.value
 
     def step(self) -> None:
         """Some records, in some way."""
-        ways = (
-            [self.follow] if "follow" in self.options else [self.follow, self.scan, self.arrow, self.read, self.fetch]
-        )
+        ways = [self.follow]
+        if "follow" not in self.options:
+            ways += [self.scan, self.short_scan, self.arrow, self.read, self.fetch]
         try:
             for offset, value in self.random.choice(ways)(self.random.choice([1, 20, 2000])):
                 self.take(offset, value)

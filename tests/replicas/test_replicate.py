@@ -343,7 +343,7 @@ def test_large_shipments_are_uploaded_and_restored(data: Path, store: Store, url
 def test_a_store_of_its_own_is_never_a_replica(data: Path, store: Store, url: str, tmp_path: Path) -> None:
     with ObjectStore.open(url, upkeep_interval_s=None) as there:
         there.create_topic("mine")
-    with pytest.raises(ImportMismatch, match="is a store of its own with 1 topics"):
+    with pytest.raises(ImportMismatch, match="is a store of its own with 1 topic,"):
         ship(data, url)
     other = address()
     ship(data, other)

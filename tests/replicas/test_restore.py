@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -299,3 +300,27 @@ def test_extents_that_were_consolidated_meanwhile_are_looked_up_again(
 
     monkeypatch.setattr(reading, "_read", gone)
     assert_comes_back(store, url, tmp_path / "again")
+
+
+def test_a_restore_never_continues_with_the_records_of_another_history(tmp_path: Path) -> None:
+    """The bucket is rolled back, and goes on, between two runs of a stand-by."""
+    bucket, to = tmp_path / "bucket", tmp_path / "to"
+    url = f"file://{bucket}"
+    stopped = threading.Event()
+    stopped.set()
+    with ObjectStore.open(url, upkeep_interval_s=None) as store:
+        store.create_topic("orders").append(b"0 kept")
+    shutil.copytree(bucket, tmp_path / "backup")
+    with ObjectStore.open(url, upkeep_interval_s=None) as store:
+        store.topic("orders").append(b"1 of the first history")
+    restore(url, to, follow=True, stopped=stopped)
+    restore(url, to, follow=True, stopped=stopped)
+    shutil.rmtree(bucket)
+    shutil.copytree(tmp_path / "backup", bucket)
+    with ObjectStore.open(url, upkeep_interval_s=None) as store:
+        for number in (1, 2):
+            store.topic("orders").append(b"%d of the other history" % number)
+    with pytest.raises(ImportMismatch, match="another record at offset 1"):
+        restore(url, to, follow=True, stopped=stopped)
+    with sawlog.open(to, "r") as again:
+        assert [each.value for each in again["orders"].scan()] == [b"0 kept", b"1 of the first history"]

@@ -15,7 +15,10 @@ import pytest
 
 import sawlog
 from sawlog import InvalidConfig, Log, Store
+from sawlog.batch.header import POSITION, SIZE
 from sawlog.errors import RemoteUnavailable, StoreNotFound
+from sawlog.log.write.incoming import rows_of
+from sawlog.objects.cache import BlockCache
 from sawlog.objects.connecting import public_options
 from sawlog.objects.store import ObjectStore
 from sawlog.replicas import promote, restore
@@ -23,6 +26,7 @@ from sawlog.topics.replica import ReplicaAddress
 
 from ..cli.conftest import Cli
 from ..log.transactional import batch
+from ..objects.histories import give_cache
 from .pairs import assert_comes_back, replicator, ship
 
 SETTINGS: dict[str, Any] = {"segment_bytes": 2000, "local_retention_bytes": 2000, "merge_bytes": 0}
@@ -146,6 +150,23 @@ def test_commands_say_what_is_only_in_the_replica(tiered: Tiered) -> None:
         found = run(*command)
         assert f"offsets 0 to {here - 1} (" in found.stderr, command
         assert "are only in the replica" in found.stderr
+
+
+def test_commands_report_that_the_list_of_what_is_only_in_the_replica_is_gone(tiered: Tiered) -> None:
+    here = tiered.log.local_offset
+    tiered.store.close()
+    (tiered.data / "topics" / "orders" / "partition-0" / "remote").unlink()
+    lost = "partition-0/remote at byte 0: the list of segments that are only in the replica is missing"
+    run = Cli(tiered.data)
+    for command, code in (("verify", 4), ("doctor", 1), ("repair", 4)):
+        found = run(command, "-d", tiered.data)
+        assert found.code == code
+        assert lost in " ".join((found.out + found.err).split()), command
+    assert run("read", "orders", "-d", tiered.data).ok().lines == [each.decode() for each in expected(0, 200)]
+    tiered.store = tiered.open()
+    tiered.tier()
+    assert (tiered.log.lowest_offset, tiered.log.local_offset) == (0, here)
+    run("verify", "-d", tiered.data).ok()
 
 
 def test_an_export_has_all_of_it(tiered: Tiered, tmp_path: Path) -> None:
@@ -544,3 +565,114 @@ def test_topics_that_are_not_there_and_addresses_that_are_none_are_errors(tiered
     with pytest.raises(StoreNotFound):
         sawlog.open(f"file://{tmp_path}/no/where", "r")
     assert not (tmp_path / "no").exists()
+
+
+# --- the only copy is never removed
+
+
+def give_all_stores_a_cache(monkeypatch: pytest.MonkeyPatch, path: Path) -> list[BlockCache]:
+    """Stores in a directory that serves as a bucket have none by themselves."""
+    caches: list[BlockCache] = []
+    open_ = ObjectStore.open
+
+    def open_with_cache(*given: Any, **more: Any) -> ObjectStore:
+        store = open_(*given, **more)
+        caches.append(give_cache(store, path))
+        return store
+
+    monkeypatch.setattr(ObjectStore, "open", open_with_cache)
+    return caches
+
+
+def _with_two_batches_swapped(data: bytes) -> bytes:
+    """Intact batches, of the same sizes, in another order."""
+    rows = rows_of(memoryview(data))
+    batches = [data[row[POSITION] : row[POSITION] + row[SIZE]] for row in rows.tolist()]
+    assert len(batches[150]) == len(batches[151])
+    batches[150], batches[151] = batches[151], batches[150]
+    return b"".join(batches)
+
+
+@pytest.mark.parametrize("damage", ["lost", "flipped", "replaced"])
+def test_nothing_is_removed_here_that_only_the_cache_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    """The replica was read on this machine, and damaged in the bucket since: the cache has good copies."""
+    monkeypatch.setattr("sawlog.replicas.shipment._INLINE_BYTES", 0)
+    caches = give_all_stores_a_cache(monkeypatch, tmp_path / "cache")
+    tiered = Tiered(tmp_path, local_retention_bytes=None)
+    with ObjectStore.open(tiered.url, "r") as replica:
+        for _ in range(2):
+            assert [record.value for record in replica.topic("orders").scan()] == expected(0, 200)
+        [*segments] = {each.path for each in replica.topic("orders").partition(0).segments}
+    assert caches[-1].hits
+    assert all("/staged/" in each for each in segments)
+    files = [Path(each.removeprefix("file://")) for each in segments]
+    sound = {each: each.read_bytes() for each in files}
+    for file, data in sound.items():
+        if damage == "lost":
+            file.unlink()
+        elif damage == "flipped":
+            at = data.index(b"value 100")
+            file.write_bytes(data[:at] + b"w" + data[at + 1 :])
+        else:
+            file.write_bytes(_with_two_batches_swapped(data))
+    tiered.store.alter_topic("orders", local_retention_bytes=2000)
+    tiered.reopen()
+    said = tiered.tier()
+    assert tiered.log.local_offset == 0
+    assert "nothing was removed" in said[0]
+    for file, data in sound.items():
+        file.write_bytes(data)
+    tiered.reopen()
+    tiered.tier()
+    assert tiered.log.local_offset > 0
+    assert values(tiered.log) == expected(0, 200)
+    tiered.store.close()
+
+
+def test_the_replica_is_compared_as_it_is_in_the_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it ships, a replicator compares the last batch of a partition: not with a good copy in the cache."""
+    monkeypatch.setattr("sawlog.replicas.shipment._INLINE_BYTES", 0)
+    give_all_stores_a_cache(monkeypatch, tmp_path / "cache")
+    tiered = Tiered(tmp_path, local_retention_bytes=None)
+    with ObjectStore.open(tiered.url, "r") as replica:
+        assert [record.value for record in replica.topic("orders").scan()] == expected(0, 200)
+        [segment] = {each.path for each in replica.topic("orders").partition(0).segments}
+    Path(segment.removeprefix("file://")).unlink()
+    tiered.append(1)
+    done = tiered.ship()
+    assert "does not exist" in done.problems["orders/0"]
+    tiered.store.close()
+
+
+@pytest.mark.parametrize("rolled_back", ["the last commits are gone", "another commit is in the place of the last"])
+def test_nothing_is_removed_here_that_no_commit_of_the_replica_refers_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rolled_back: str
+) -> None:
+    """The bucket is rolled back while this process has its state in memory, and uploads of what is gone are left."""
+    monkeypatch.setattr("sawlog.replicas.shipment._INLINE_BYTES", 0)
+    tiered = Tiered(tmp_path, count=100)
+    before = tiered.log.local_offset
+    assert before
+    tiered.append(100)
+    commits = set((tmp_path / "bucket" / "commits").iterdir())
+    tiered.ship()
+    assert tiered.log.engine.remote is not None
+    replica = tiered.log.engine.remote.open()
+    assert replica.evidence().stable_offset == 200  # the state of the replica is in memory
+    for file in set((tmp_path / "bucket" / "commits").iterdir()) - commits:
+        file.unlink()
+    if rolled_back != "the last commits are gone":
+        with ObjectStore.open(tiered.url, upkeep_interval_s=None) as other:
+            while len(list((tmp_path / "bucket" / "commits").iterdir())) <= len(commits):
+                other.create_topic("another-history")
+    said = tiered.tier()
+    assert tiered.log.local_offset == before
+    assert "rolled back" in said[0]
+    tiered.reopen()
+    tiered.ship()
+    tiered.tier()
+    assert tiered.log.local_offset > before
+    assert values(tiered.log) == expected(0, 200)
+    tiered.store.close()

@@ -26,7 +26,7 @@ from tests.processes.launch import ROOT
 
 import sawlog
 from sawlog import Store, Topic
-from sawlog.errors import StorageError, TransactionAborted, TransactionPending
+from sawlog.errors import ReplayMismatch, StorageError, TransactionAborted, TransactionPending
 from sawlog.log.engine import Engine
 from sawlog.log.log import Log
 from sawlog.spark import commit
@@ -93,8 +93,10 @@ def test_a_repetition_counts_for_its_own_query_only(store: Store, options: Write
 
 def test_a_micro_batch_without_rows_is_remembered_too(store: Store, options: WriteOptions) -> None:
     name = commit.stage_name(QUERY, 3)
-    publish(options, 3, [stage(iter([]), options, name, QUERY)])
-    publish(options, 3, tasks(options, 3))
+    for _ in range(2):
+        publish(options, 3, [stage(iter([]), options, name, QUERY)])
+    with pytest.raises(ReplayMismatch):
+        publish(options, 3, tasks(options, 3))
     assert values(store) == []
 
 
@@ -245,6 +247,25 @@ def run(spark: Any, data: Path, **options: Any) -> str | None:
     except Exception as error:
         return str(error)
     return None
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_checkpoint_that_is_older_than_the_sink_loses_nothing(
+    spark: Any, data: Path, store: Store, orders: Topic, kept: int
+) -> None:
+    """Restored from a backup: the last micro-batch, or the last two, are planned again, and have more rows now."""
+    for _ in range(2):
+        assert run(spark, data) is None
+        orders.append_many([b"%d" % n for n in range(10, 20)])
+    stored = values(store)
+    for each in ("offsets", "commits"):
+        for file in (data.parent / "checkpoint" / each).iterdir():
+            if file.name.strip(".").partition(".")[0] in {str(number) for number in range(kept, 2)}:
+                file.unlink()
+    said = run(spark, data) or ""
+    assert "ReplayMismatch" in said
+    assert "new checkpointLocation" in said
+    assert values(store) == stored
 
 
 def test_python_workers_that_die_in_tasks_are_replaced_and_nothing_is_written_twice(

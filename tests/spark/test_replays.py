@@ -1,16 +1,20 @@
-"""Replays: the same name, number and targets. Anything else is stored, and every skip is seen."""
+"""Replays: the same name, number and sink. Anything else is stored, a replay with other rows is refused, and every skip
+is logged."""
 
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+import sawlog
 from sawlog import Store
-from sawlog.errors import InvalidConfig
+from sawlog.errors import InvalidConfig, ReplayMismatch
+from sawlog.objects.store import ObjectStore
 from sawlog.spark import commit, replays
 from sawlog.spark.options import WriteOptions, write_options
 from sawlog.spark.writing import BatchWriter, Staged, stage
@@ -66,15 +70,145 @@ def test_a_copied_checkpoint_with_another_sink_stores_its_micro_batches(data: Pa
     assert (values(topics["one"]), values(topics["two"])) == ([0, 1, 2], [11, 12])
 
 
-def test_the_topics_of_a_column_are_targets_too(data: Path, topics: Store) -> None:
+def test_a_job_that_routes_by_a_column_stores_each_micro_batch_once(data: Path, topics: Store) -> None:
+    """Whichever topics a micro-batch has rows for."""
+    for number, to in enumerate((["one", "one"], ["two", "one"], ["two", "two"], ["one", "one"])):
+        for _ in range(2):
+            publish(sink(data), number, batch(2 * number, 2 * number + 1, topic=to))
+    assert (values(topics["one"]), values(topics["two"])) == ([0, 1, 3, 6, 7], [2, 4, 5])
+
+
+def test_a_replay_that_routes_to_another_topic_is_refused(data: Path, topics: Store) -> None:
     publish(sink(data), 0, batch(1, topic=["one"]))
-    publish(sink(data), 0, batch(2, topic=["two"]))
-    publish(sink(data), 0, batch(2, topic=["two"]))
-    publish(sink(data), 1, batch(3, 4, topic=["two", "one"]))
-    publish(sink(data), 1, batch(3, 4, topic=["two", "one"]))
-    publish(sink(data), 2, batch(5, topic=["one"]))
-    publish(sink(data), 2, batch(5, topic=["one"]))
-    assert (values(topics["one"]), values(topics["two"])) == ([1, 4, 5], [2, 3])
+    with pytest.raises(ReplayMismatch, match=r"1 record in 'one' .* Now: 1 record in 'two'"):
+        publish(sink(data), 0, batch(1, topic=["two"]))
+    assert (values(topics["one"]), values(topics["two"])) == ([1], [])
+
+
+@pytest.mark.parametrize("where", ["directory", "bucket"])
+def test_a_job_that_routes_by_a_column_leaves_one_record_for_all_its_micro_batches(tmp_path: Path, where: str) -> None:
+    place = str(tmp_path / "data") if where == "directory" else f"file://{tmp_path}/bucket"
+    with sawlog.open(place) as store:
+        for name in "abcd":
+            store.create_topic(name)
+    options = write_options({"path": place})
+    for number in range(15):  # each with another set of topics
+        to = [name for bit, name in enumerate("abcd") if (number + 1) >> bit & 1]
+        publish(options, number, batch(*range(len(to)), topic=to))
+    if where == "directory":
+        assert [name.rpartition(".")[2] for name in sorted(os.listdir(tmp_path / "data" / "staging"))] == ["committed"]
+        return
+    with sawlog.open(place, "r") as store:
+        assert isinstance(store, ObjectStore)
+        names = store.staging._core.look(lambda state: list(state.entries.names("named/")), fresh=True)
+        assert names == [f"named/{QUERY}-column"]
+
+
+# --- replays that do not repeat
+
+
+@pytest.fixture(params=["directory", "bucket"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A store with a topic, in a directory and on object storage."""
+    where = str(tmp_path / "data") if request.param == "directory" else f"file://{tmp_path}/bucket"
+    with sawlog.open(where) as store:
+        store.create_topic("one", 4)
+    return where
+
+
+def stored(place: str) -> list[int]:
+    with sawlog.open(place, "r") as store:
+        return sorted(int(record.value) for record in store.topic("one").scan())
+
+
+@pytest.mark.parametrize("again", [(1, 2, 3, 4), (1, 2), ()])
+def test_a_replay_with_another_number_of_rows_is_refused(place: str, again: tuple[int, ...]) -> None:
+    """A checkpoint that is older than the sink: skipping the micro-batch would lose its new rows."""
+    options = write_options({"path": place, "topic": "one"})
+    publish(options, 0, batch(1, 2, 3))
+    with pytest.raises(ReplayMismatch) as raised:
+        publish(options, 0, *([batch(*again)] if again else []))
+    said = str(raised.value)
+    assert f"batch 0 of {QUERY!r} was stored before, with different rows. Stored (20" in said
+    assert "3 records in 'one' (partition " in said
+    assert ("Now: no records." if not again else f"Now: {len(again)} records in 'one' (partition ") in said
+    assert "new checkpointLocation" in said
+    assert 'option("replayCheck", "off")' in said
+    assert stored(place) == [1, 2, 3]
+    publish(options, 1, batch(4))
+    assert stored(place) == [1, 2, 3, 4]
+
+
+def test_a_replay_of_an_empty_micro_batch_that_has_rows_now_is_refused(place: str) -> None:
+    options = write_options({"path": place, "topic": "one"})
+    publish(options, 0)
+    publish(options, 0)
+    with pytest.raises(ReplayMismatch, match=r"no records\. Now: 1 record in 'one'"):
+        publish(options, 0, batch(1))
+
+
+def test_a_replay_in_another_order_and_other_partitions_is_skipped(place: str) -> None:
+    """Rows without a key go to any partition, and Spark may plan other tasks."""
+    options = write_options({"path": place, "topic": "one", "replayCheck": "content"})
+    publish(options, 0, batch(1, 2, 3, partition=[0, 1, 2]), batch(4, 5, partition=[3, 3]))
+    publish(options, 0, batch(5, 3, partition=[0, 0]), batch(2), batch(4, 1, partition=[1, 2]))
+    assert stored(place) == [1, 2, 3, 4, 5]
+
+
+def test_a_replay_with_other_values_is_a_warning_or_an_error(place: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The number of rows is the same: a query with uuid() does that, and it cannot be distinguished from a loss."""
+    options = {"path": place, "topic": "one"}
+    publish(write_options(options), 0, batch(1, 2))
+    publish(write_options(options), 0, batch(1, 3))
+    assert "is skipped, although its keys or values differ from the stored ones" in caplog.text
+    with pytest.raises(ReplayMismatch, match="with different keys or values"):
+        publish(write_options({**options, "replayCheck": "content"}), 0, batch(1, 3))
+    caplog.clear()
+    publish(write_options({**options, "replayCheck": "content"}), 0, batch(2, 1))
+    assert "although" not in caplog.text
+    assert stored(place) == [1, 2]
+
+
+def test_keys_count_as_content(place: str) -> None:
+    options = write_options({"path": place, "topic": "one", "replayCheck": "content"})
+    publish(options, 0, batch(1, 2, key=[b"a", b"b"]))
+    publish(options, 0, batch(2, 1, key=[b"b", b"a"]))
+    for keys in ([b"b", b"a"], [b"a", None], [b"a", b""]):
+        with pytest.raises(ReplayMismatch, match="different keys or values"):
+            publish(options, 0, batch(1, 2, key=keys))
+
+
+def test_a_stream_that_repeats_an_earlier_micro_batch_is_refused(place: str) -> None:
+    """Spark repeats only the last one: the checkpoint is older than the sink."""
+    options = write_options({"path": place, "topic": "one"})
+    for number in range(3):
+        publish(options, number, batch(number))
+    with pytest.raises(ReplayMismatch, match="and so were later ones, up to 2"):
+        publish(options, 1, batch(1, 3, 4))
+    assert stored(place) == [0, 1, 2]
+
+
+def test_a_named_batch_that_repeats_an_earlier_one_is_skipped(place: str) -> None:
+    """A job that starts over relies on that, as with Delta."""
+    for number in (0, 1, 2, 0, 1, 2, 3):
+        write(
+            write_options({"path": place, "topic": "one", "txnAppId": "app", "txnVersion": str(number)}), batch(number)
+        )
+    assert stored(place) == [0, 1, 2, 3]
+
+
+def test_replays_are_not_compared_if_that_is_switched_off(place: str, caplog: pytest.LogCaptureFixture) -> None:
+    options = write_options({"path": place, "topic": "one", "replayCheck": "off"})
+    publish(options, 1, batch(1))
+    for number in (1, 0):
+        publish(options, number, batch(2, 3))
+    assert caplog.text.count("is skipped") == 2
+    assert stored(place) == [1]
+
+
+def test_what_cannot_be_compared_by_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match="replaycheck='rows' is not counts, content or off"):
+        write_options({"path": "data", "replayCheck": "rows"})
 
 
 def test_a_topic_that_was_recreated_is_another_target(data: Path, topics: Store) -> None:
@@ -85,19 +219,18 @@ def test_a_topic_that_was_recreated_is_another_target(data: Path, topics: Store)
     assert values(anew) == [1]
 
 
-@pytest.mark.parametrize("number", [4, 5])
-def test_a_query_that_is_upgraded_does_not_store_its_last_micro_batch_twice(
-    data: Path, topics: Store, number: int
-) -> None:
-    """Version 0.3.0 has noted it under the query's name alone."""
+def test_a_query_that_is_upgraded_does_not_store_its_last_micro_batch_twice(data: Path, topics: Store) -> None:
+    """Version 0.2 has recorded it under the query's name alone."""
     with Store.open(data, upkeep_interval_s=None) as old, old.transaction(name=QUERY, sequence=5) as tx:
         tx.append("one", b"5")
-    publish(sink(data, "one"), number, batch(number))
+    publish(sink(data, "one"), 5, batch(5))
+    with pytest.raises(ReplayMismatch, match="up to 5"):
+        publish(sink(data, "one"), 4, batch(4))
     assert values(topics["one"]) == [5]
-    publish(sink(data, "two"), number, batch(number))  # not what that note speaks of
+    publish(sink(data, "two"), 5, batch(5))  # that record is about another topic
     publish(sink(data, "one"), 6, batch(6))
     publish(sink(data, "one"), 6, batch(6))
-    assert (values(topics["one"]), values(topics["two"])) == ([5, 6], [number])
+    assert (values(topics["one"]), values(topics["two"])) == ([5, 6], [5])
 
 
 def test_every_skip_is_logged_and_counted(data: Path, topics: Store, caplog: pytest.LogCaptureFixture) -> None:
@@ -116,7 +249,7 @@ def test_every_skip_is_logged_and_counted(data: Path, topics: Store, caplog: pyt
 
 def test_a_micro_batch_without_rows_is_a_replay_only_of_its_own_topic(data: Path, topics: Store) -> None:
     publish(sink(data, "one"), 0)
-    publish(sink(data, "one"), 0, batch(1))
+    publish(sink(data, "one"), 0)
     publish(sink(data, "two"), 0, batch(2))
     assert (values(topics["one"]), values(topics["two"])) == ([], [2])
 

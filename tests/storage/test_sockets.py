@@ -22,6 +22,8 @@ from sawlog.errors import StorageError
 from sawlog.storage import FileDirectory, MemoryDirectory, sockets
 from sawlog.storage.sockets import Channel, Listener, connect, listen, remove_dead
 
+from ..faults.interrupts import Interrupter, Stop
+
 LATE = 30.0
 
 
@@ -259,3 +261,38 @@ def test_where_there_are_no_sockets_an_error_says_so() -> None:
     refused(errno.ENOTSUP, lambda: listen(directory, "name", print))
     refused(errno.ENOTSUP, lambda: connect(directory, "name", Deadline(1)))
     remove_dead(directory)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+def test_an_interrupt_anywhere_in_listen_leaves_nothing_registered(directory: FileDirectory) -> None:
+    """Also before the caller has the listener: the same name and the same descriptor can be used again."""
+    fired = 0
+    for number in range(1, 50):
+        interrupter, door = Interrupter(number), None
+        try:
+            with interrupter.on():
+                door = Door(directory)
+        except Stop:
+            fired += 1
+        del interrupter
+        gc.collect()  # the trace function keeps frames that a signal would not
+        if door is not None:
+            door.listener.close()
+        door = Door(directory)
+        for end in door.accepted():
+            end.close()
+        door.listener.close()
+        assert directory.names() == [], number
+    assert fired > 10
+
+
+def test_a_socket_that_was_closed_without_being_removed_does_not_block_its_descriptor() -> None:
+    ours, theirs = socket.socketpair()
+    sockets._switchboard.add(ours, lambda: None)
+    descriptor = ours.fileno()
+    ours.close()
+    again = socket.socket(fileno=os.dup2(theirs.fileno(), descriptor))
+    sockets._switchboard.add(again, lambda: None)
+    assert sockets._switchboard.remove(again)
+    again.close()
+    theirs.close()

@@ -114,7 +114,8 @@ def test_a_transaction_goes_to_partitions_that_two_other_processes_hold_and_to_a
             ("orders", 2): [0],
         }
         with store.transaction("query", 1) as again:
-            again.append("orders", b"twice", partition=0)
+            for number in range(3):
+                again.append("orders", b"twice", partition=number)
         assert again.replayed
         assert again.commit() == tx.commit()
     assert times(path, b"all") == [1, 1, 1]

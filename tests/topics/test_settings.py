@@ -153,7 +153,7 @@ def test_unknown_settings_are_refused_with_the_ones_there_are() -> None:
 
 @pytest.mark.parametrize(
     ("given", "kept"),
-    [("delete , compact", "compact,delete"), ("compact,delete", "compact,delete"), ("delete", "delete"), ("", "")],
+    [("delete , compact", "delete,compact"), ("compact,delete", "compact,delete"), ("delete", "delete"), ("", "")],
 )
 def test_policies_have_one_spelling(given: str, kept: str) -> None:
     assert settings.check({"cleanup.policy": given}) == {"cleanup.policy": kept}

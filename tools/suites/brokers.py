@@ -20,6 +20,8 @@ from .places import ROOT
 SAWLOG, KAFKA = "sawlog", "kafka"
 BROKERS = (SAWLOG, KAFKA)
 
+#: Share groups keep their state in a topic with three replicas unless told otherwise.
+_ONE_NODE = ("share.coordinator.state.topic.replication.factor=1", "share.coordinator.state.topic.min.isr=1")
 _AUTHORIZER = (
     "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found=true",
@@ -52,6 +54,7 @@ def serving(against: str, wanted: Wanted, directory: Path) -> Iterator[str]:
             settings = (
                 f"num.partitions={wanted.partitions}",
                 f"group.min.session.timeout.ms={wanted.min_session_timeout_ms}",
+                *_ONE_NODE,
                 *_AUTHORIZER,
             )
             made = importlib.import_module("tests.broker.oracle").Oracle(

@@ -11,15 +11,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from . import brokers, outcomes, places, report
+from . import brokers, failover, outcomes, places, report
 from .aiokafka import Aiokafka
+from .franz_go import FranzGo
 from .kafka_python import KafkaPython
 from .librdkafka import Librdkafka
 from .outcomes import FAILED, PASSED, SKIPPED, Outcome, Run
 from .suite import CannotRun, Job, Suite
 
-_NAMES = ("librdkafka", "librdkafka-long", "aiokafka", "kafka-python")
-_USUAL = ("librdkafka", "aiokafka", "kafka-python")
+_NAMES = ("librdkafka", "librdkafka-long", "aiokafka", "kafka-python", "franz-go")
+_USUAL = ("librdkafka", "aiokafka", "kafka-python", "franz-go")
 _ABOUT = """\
 Run test suites that other projects wrote, against `sawlog serve` and against Apache Kafka, and compare.
 
@@ -34,11 +35,14 @@ examples (make suites ARGS="..."):
   --only librdkafka --against sawlog       one suite against one broker
   --only librdkafka --tests 0081,0103      some of its tests, by a part of their names; their results are only shown
   --only aiokafka --checkout ~/aiokafka    aiokafka's tests come from a checkout of its repository
+  --failover 3                             franz-go's ETL tests while one of two brokers is killed, three rounds
   --report                                 run nothing: make the table again from the results that are kept
   --report --write                         and put it into docs/compatibility.md
 
-needs: Java and `make kafka-jars` for Apache Kafka; Cargo, make and a C++ compiler for librdkafka; pip for the others.
-time on two cores: librdkafka 7 to 15 minutes per broker, aiokafka 6, kafka-python 1.
+needs: Java and `make kafka-jars` for Apache Kafka; Cargo, make and a C++ compiler for librdkafka; Go for
+franz-go; pip for the others.
+time on two cores: librdkafka 7 to 15 minutes per broker, aiokafka 6, franz-go 4, kafka-python 1;
+a round of --failover 4.
 """
 
 
@@ -51,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{suite.name:14} {suite.about}")
         return 0
     bad = 0
+    if asked.failover:
+        return _run_failover(asked)
     if not asked.report:
         for suite in suites:
             bad += _run_suite(suite, asked)
@@ -79,6 +85,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--limit", type=float, default=60, metavar="MINUTES", help="for one suite and broker (60)")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the logs of tests and brokers there")
     parser.add_argument("--again", action="store_true", help="only what failed in an earlier run; corrects its results")
+    parser.add_argument(
+        "--failover",
+        type=int,
+        metavar="ROUNDS",
+        help="franz-go's ETL tests against two brokers, one of which is killed; its results are only shown",
+    )
     parser.add_argument("--list", action="store_true", help="list the suites")
     parser.add_argument("--report", action="store_true", help="run nothing, make the table from earlier results")
     parser.add_argument("--write", action="store_true", help="put the table into docs/compatibility.md")
@@ -91,6 +103,7 @@ def _suites(asked: argparse.Namespace) -> list[Suite]:
         Librdkafka(asked.jobs, quick=False),
         Aiokafka(asked.checkout),
         KafkaPython(),
+        FranzGo(),
     ]
     return [each for each in made if each.name in (asked.only or (_NAMES if asked.list else _USUAL))]
 
@@ -120,6 +133,22 @@ def _run_suite(suite: Suite, asked: argparse.Namespace) -> int:
             if not asked.tests:
                 run.save(places.RESULTS)
     return bad
+
+
+def _run_failover(asked: argparse.Namespace) -> int:
+    """The tests that run while a broker is killed."""
+    try:
+        for against in asked.against or brokers.BROKERS:
+            lacking = brokers.missing(against)
+            if lacking is not None:
+                raise CannotRun(lacking)
+        with tempfile.TemporaryDirectory(prefix="sawlog-suites-") as scratch:
+            logs = asked.logs or Path(scratch)
+            print(failover.compare(asked.against or brokers.BROKERS, asked.failover, logs.resolve()))
+    except CannotRun as error:
+        print(f"failover: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def _kept(suite: Suite, against: str) -> dict[str, Outcome]:

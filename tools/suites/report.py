@@ -88,8 +88,8 @@ def markdown(runs: Runs) -> str:
     """All of it."""
     parts = [scores(runs)]
     for heading, table in (
-        ("### Tests that end differently", differences(runs)),
-        ("### Tests that neither passes", failures(runs)),
+        ("## Tests that end differently", differences(runs)),
+        ("## Tests that neither passes", failures(runs)),
     ):
         if table:
             parts += [heading, table]

@@ -9,7 +9,7 @@ Every error is a `CorruptBatch`; callers that know path and position add them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,22 @@ from ..errors import CorruptBatch
 from . import kernel
 from .checksum import crc32c
 from .compression import decompress
-from .header import ATTRIBUTES, BODY, BODY_END, COMPRESSION_MASK, COUNT, CRC, LAST, POSITION, SIZE, Rows, new_rows
+from .header import (
+    ATTRIBUTES,
+    BASE,
+    BODY,
+    BODY_END,
+    COMPRESSION_MASK,
+    COUNT,
+    CRC,
+    LAST,
+    POSITION,
+    SIZE,
+    Rows,
+    new_rows,
+)
 from .kernel import Record
+from .visible import visible
 
 #: Up to this size the kernel computes a CRC faster than a call to the package. Above, that is as fast, or faster if
 #: the bytes are in no cache.
@@ -137,6 +151,77 @@ def records(view: memoryview, rows: Rows, start: int, end: int, found: list[Reco
             return done + bad
         done += len(run)
     return -1
+
+
+def plain_cursors(
+    buffers: Sequence[memoryview],
+    start: int,
+    end: int,
+    topic: str | None = None,
+    partition: int = -1,
+    *,
+    check: bool = False,
+) -> Generator[kernel.RecordCursor, None, tuple[int, int, int]]:
+    """Cursors over the plain batches at the beginning of a page, each to be drained before the next. Returns where the
+    first other batch starts (the number of its buffer, its position there), and the next offset."""
+    for number, view in enumerate(buffers):
+        position, size = 0, len(view)
+        while position < size:
+            cursor = kernel.page_cursor(view[position:] if position else view, start, end, topic, partition, check)
+            if cursor is None:
+                return number, position, start
+            yield cursor
+            start = cursor.next_offset
+            if cursor.stopped:
+                return len(buffers), 0, end
+            position += cursor.position
+            if cursor.bad >= 0:
+                return number, position, start
+    return len(buffers), 0, start
+
+
+def page_records(
+    buffers: Sequence[memoryview],
+    start: int,
+    aborted: Sequence[tuple[int, int]],
+    topic: str | None,
+    partition: int,
+    max_bytes: int,
+) -> Iterator[kernel.RecordCursor]:
+    """Cursors over the records of a page from `start` on, checked, without those of the `aborted` transactions."""
+    end = 2**63 - 1
+    number, position, start = yield from plain_cursors(buffers, start, end, topic, partition, check=True)
+    if number == len(buffers):
+        return
+    # No batch before this one is part of a transaction, so `visible` need not know them.
+    rest = buffers[number][position:]
+    if number + 1 < len(buffers):
+        rest = memoryview(b"".join((rest, *buffers[number + 1 :])))
+    rows, complete = rows_of(rest)
+    bad = first_bad_crc(rest, rows)
+    for body, run, error in unpack(rest, visible(rows if bad < 0 else rows[:bad], aborted), max_bytes):
+        if error is not None:
+            raise error
+        cursor = kernel.RecordCursor(body, memoryview(run), start, end, topic, partition)
+        yield cursor
+        if cursor.bad >= 0:
+            raise CorruptBatch(MALFORMED)
+    if bad >= 0:
+        raise CorruptBatch(f"the checksum of the batch at offset {rows[bad, BASE]} does not match")
+    if not complete:
+        raise CorruptBatch(f"no complete batch after offset {rows[-1, LAST] if len(rows) else start - 1}")
+
+
+def rows_of(view: memoryview) -> tuple[Rows, bool]:
+    """The headers of the batches in a buffer, and whether there is nothing else in it."""
+    parts: list[Rows] = []
+    position, least, why = 0, -1, kernel.SCAN_MORE
+    while why == kernel.SCAN_MORE:
+        rows = new_rows(256)
+        n, position, why, _ = kernel.scan_batches(view, position, len(view), len(view), least, memoryview(rows))
+        parts.append(rows[:n])
+        least = int(rows[n - 1, LAST]) + 1 if n else least
+    return parts[0] if len(parts) == 1 else np.concatenate(parts), why == kernel.SCAN_END
 
 
 def decode(buffer: Any, start: int = 0, end: int = 2**63 - 1, *, max_bytes: int = 1 << 30) -> list[Record]:

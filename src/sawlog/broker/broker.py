@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
+from ..display import counted
 from ..errors import AmbiguousAppend, LogClosed, StorageFull
 from ..storage.system import most_descriptors
 from ..topics.served import ServedTopic, StoreService
@@ -268,7 +269,7 @@ class Broker:
         count = self.config.default_partitions if partitions is None else partitions
         made = {**(self.config.topic_defaults or {}), **(given or {})}
         topic = await self.run(self.store.create_topic, name, count, made)
-        _logger.info("created topic %s with %s partitions", name, count)
+        _logger.info("created topic %s with %s", name, counted(count, "partition"))
         self.partitions.remember(topic)
         return topic
 

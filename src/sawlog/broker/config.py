@@ -233,6 +233,13 @@ class BrokerConfig:
         for principal in self.super_users:
             check_principal(principal)
 
+    @property
+    def has_access_control(self) -> bool:
+        """Whether clients may manage access control rules: a setting shows that they are wanted. On a broker where
+        every client is anonymous, the first rule would lock out all of them."""
+        is_authenticated = bool(self.sasl_mechanisms or self.tls_client_ca)
+        return is_authenticated or bool(self.super_users) or self.allow_everyone_if_no_acl_found
+
 
 _KINDS = kinds_of(BrokerConfig)
 

@@ -31,11 +31,11 @@ from .limits.outbox import FULL_BYTES, Outbox
 from .limits.pace import Pace, Seen
 from .limits.peers import is_closed, prepare
 from .security.session import LINGER_S, Session
-from .trouble import code_of, refusal
+from .trouble import code_of, message_of, refusal
 from .wire import Malformed, Unencodable
 from .wire.apis import BY_KEY, Key
 from .wire.errors import ErrorCode
-from .wire.frames import RequestHeader, decode_request, encode_response, encode_token, parse_header
+from .wire.frames import RequestHeader, decode_request, encode_response, encode_token, errors_in, parse_header
 
 if TYPE_CHECKING:
     from .server import Server
@@ -46,6 +46,16 @@ _FETCH = Key.FETCH.to_bytes(2, "big")
 _AUTHENTICATION = (Key.SASL_HANDSHAKE, Key.SASL_AUTHENTICATE)
 #: Stands for the header of a message that has none.
 _TOKEN = RequestHeader(Key.SASL_AUTHENTICATE, 0, 0, None, 0)
+#: Errors that clients cause and handle in normal operation, or that are logged elsewhere.
+_ROUTINE = frozenset(
+    {
+        *(ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.UNSTABLE_OFFSET_COMMIT),
+        *(ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        *(ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.ELECTION_NOT_NEEDED),
+        *(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH, ErrorCode.UNSUPPORTED_VERSION),
+        *(ErrorCode.SASL_AUTHENTICATION_FAILED, ErrorCode.UNKNOWN_SERVER_ERROR),
+    }
+)
 
 
 class _Slot:
@@ -355,16 +365,39 @@ class Connection(asyncio.BufferedProtocol):
     def _fail(self, slot: _Slot, error: Exception) -> None:
         """A request failed as a whole."""
         name, code = BY_KEY[slot.header.api_key].name, code_of(error)
-        self._broker.metrics.failed(name, code.name)
         if code is ErrorCode.UNKNOWN_SERVER_ERROR:
             self._limits.notices.tell(name, "%s failed", name, level=logging.ERROR, error=error)
         if slot.header.api_key == Key.PRODUCE and slot.request.get("acks") == 0:
+            self._count_error(slot, code, None)
             self.refuse("acks", f"a request without acknowledgement failed: {error}")  # so that the client notices
             return
-        self._finish(slot, refusal(slot.header.api_key, slot.request, error))
+        self._finish(slot, refusal(slot.header.api_key, slot.request, error), error)
 
-    def _finish(self, slot: _Slot, body: Body | None) -> None:
-        """The response is there; it is sent when all before it are."""
+    def _count_errors(self, slot: _Slot, body: Body, error: Exception | None) -> None:
+        """Count every error code of a response, and log each kind once a minute. Some versions of a response have no
+        field for the error of a whole request: that is counted as well."""
+        found = errors_in(slot.header, body)
+        if not found and error is not None:
+            found = [(code_of(error, slot.header.api_key), None)]
+        for code, message in found:
+            self._count_error(slot, code, message if error is None else message_of(error))
+
+    def _count_error(self, slot: _Slot, code: int, message: str | None) -> None:
+        header, known = slot.header, ErrorCode(code)
+        api = BY_KEY[header.api_key].name
+        self._broker.metrics.failed(api, known.name)
+        self._limits.notices.tell(
+            f"{api}: {known.name}",
+            "%s of %s (client id %r, from %s) was refused: %s%s",
+            *(api, self._known.principal, header.client_id, self._host, known.name, f" ({message})" if message else ""),
+            level=logging.INFO if known in _ROUTINE else logging.WARNING,
+            lines=1,
+        )
+
+    def _finish(self, slot: _Slot, body: Body | None, failure: Exception | None = None) -> None:
+        """The response is there; it is sent when all before it are. `failure`: why the request failed as a whole."""
+        if body is not None and slot.header is not _TOKEN:
+            self._count_errors(slot, body, failure)
         try:
             slot.buffers = [] if body is None else _encoded(slot.header, body)
         except Unencodable as error:

@@ -25,6 +25,7 @@ from .groups.entries import Entries, Entry
 from .groups.member import Joined, JoinRequest, Synced, SyncRequest
 from .groups.settings import GroupConfig
 from .groups.stored import GroupSummary, Topics, missing_partitions, stored_group, stored_groups, topic_infos
+from .groups.subscription import subscribed_topics
 from .wire.errors import ErrorCode
 
 _logger = logging.getLogger("sawlog.broker.groups")
@@ -91,8 +92,9 @@ class Coordinator:
 
         try:
             async with entry.claim.held():
+                topics = {} if entry.consumers.is_empty else await self._topics_of(entry, _subscribed(request))
                 if not entry.consumers.is_empty:
-                    return Joined(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
+                    return entry.mixed.join(request, topics)
                 entry.classic.join(request, answer)
         except GroupActive as error:
             _logger.warning("client %s may not join: %s", request.client_id, error)
@@ -108,15 +110,19 @@ class Coordinator:
         entry = self._entries.get(name)
         if entry is None:
             return Synced(self.name_error(name) or ErrorCode.UNKNOWN_MEMBER_ID)
+        if not entry.consumers.is_empty:
+            return entry.mixed.sync(request)
         future: asyncio.Future[Synced] = self._loop.create_future()
         entry.classic.sync(request, lambda synced: None if future.done() else future.set_result(synced))
         return await future
 
-    def heartbeat(self, name: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+    async def heartbeat(self, name: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
         """A Heartbeat request."""
         entry = self._entries.get(name)
         if entry is None:
             return self.name_error(name) or ErrorCode.UNKNOWN_MEMBER_ID
+        if not entry.consumers.is_empty:
+            return entry.mixed.heartbeat(member_id, instance_id, generation, await self._topics_of(entry))
         return entry.classic.heartbeat(member_id, instance_id, generation)
 
     def leave(self, name: str, members: Sequence[tuple[str, str | None]]) -> Sequence[ErrorCode]:
@@ -137,25 +143,30 @@ class Coordinator:
             entry = self._entries.get(name)
             if entry is None:
                 return Told(ErrorCode.UNKNOWN_MEMBER_ID, "the member has to join again")
-            topics = await self._topics_of(entry, beat)
+            topics = await self._topics_of(entry, beat.topics, every=bool(beat.pattern))
             return entry.consumers.heartbeat(beat, topics)
         entry = self._entries.need(name)
         try:
             async with entry.claim.held():
-                topics = await self._topics_of(entry, beat)
-                if not entry.classic.is_empty:
-                    return Told(ErrorCode.GROUP_ID_NOT_FOUND, f"{name!r} is a group of the classic protocol")
-                if entry.classic.protocol_type is not None:
+                topics = await self._topics_of(entry, beat.topics, every=bool(beat.pattern))
+                if not entry.can_migrate and not entry.classic.is_empty:
+                    kind = entry.classic.protocol_type
+                    return Told(ErrorCode.GROUP_ID_NOT_FOUND, f"{name!r} is a group of the classic protocol ({kind})")
+                if not entry.classic.is_empty or entry.classic.protocol_type is not None:
+                    members, generation = entry.classic.hand_over(), entry.classic.generation
                     entry.classic = self._entries.new_classic(name)
+                    entry.mixed.adopt(members, generation, topics)
                 return entry.consumers.heartbeat(beat, topics)
         except GroupActive as error:
             _logger.warning("client %s may not join: %s", beat.client_id, error)
             return Told(ErrorCode.GROUP_ID_NOT_FOUND, str(error))
 
-    async def _topics_of(self, entry: Entry, beat: Beat) -> Mapping[str, TopicInfo]:
-        """The topics that members read: as they are now, since other processes change them."""
-        group = entry.consumers
-        names = None if beat.pattern or group.has_patterns else group.topics | (beat.topics or frozenset())
+    async def _topics_of(
+        self, entry: Entry, more: frozenset[str] | None = None, *, every: bool = False
+    ) -> Mapping[str, TopicInfo]:
+        """The topics that members read, and `more`: as they are now, since other processes change them."""
+        group, classic = entry.consumers, entry.classic.topics
+        names = None if every or group.has_patterns else group.topics | (classic or frozenset()) | (more or frozenset())
         return await self._run(lambda: topic_infos(self._store, names))
 
     def consumer_group(self, name: str) -> ConsumerGroup | None:
@@ -217,12 +228,13 @@ class Coordinator:
         return codes
 
     def fetch_error(self, name: str, member_id: str | None, epoch: int) -> ErrorCode:
-        """Why a member is not told offsets. Members of the classic protocol, and others, do not say who they are."""
+        """Why an OffsetFetch request is refused. A request without a member id or an epoch comes from a tool, or from
+        a client that does not send them, and is always accepted."""
         error = self.name_error(name)
-        entry = self._entries.get(name)
         if error is not ErrorCode.NONE or not member_id or epoch < 0:
             return error
-        return ErrorCode.UNKNOWN_MEMBER_ID if entry is None else entry.consumers.epoch_error(member_id, epoch)
+        entry = self._entries.get(name)
+        return ErrorCode.UNKNOWN_MEMBER_ID if entry is None else entry.fetch_error(member_id, epoch)
 
     async def fetch(self, name: str, shares: Iterable[Share] | None) -> dict[Share, Committed]:
         """What a group has committed, of these partitions or of all. Offsets of topics that were deleted or recreated
@@ -399,3 +411,8 @@ class Coordinator:
         self.stop()
         await self._commits.settled()
         await self._entries.close()
+
+
+def _subscribed(request: JoinRequest) -> frozenset[str] | None:
+    """The topics that a member of the classic protocol wants to read."""
+    return subscribed_topics(request.protocols[0][1]) if request.protocols else None

@@ -69,7 +69,7 @@ class Metrics:
         self.seconds[api].add(seconds)
 
     def failed(self, api: str, error: str) -> None:
-        """A request failed, or what it asks of one partition."""
+        """A response has an error code: of the whole request, or of a partition, topic, group, ..."""
         self.errors[api, error] += 1
 
     def families(self) -> list[Family]:
@@ -84,7 +84,7 @@ class Metrics:
             (
                 "sawlog_errors_total",
                 "counter",
-                "Requests that failed, and parts of them: one per partition.",
+                "Error codes in responses: of whole requests, and of each partition, topic or group in them.",
                 [("", {"api": api, "error": error}, count) for (api, error), count in sorted(self.errors.items())],
             ),
             ("sawlog_request_seconds", "histogram", "From the request to its response.", times),

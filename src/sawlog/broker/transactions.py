@@ -252,7 +252,7 @@ class TransactionCoordinator:
         if entry.epoch != epoch:
             raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, f"the epoch is {entry.epoch}, not {epoch}")
         if entry.state is not State.ONGOING or not entry.includes(topic, partition):
-            raise KafkaError(ErrorCode.INVALID_TXN_STATE, f"{topic}/{partition} was not added to the transaction")
+            raise KafkaError(ErrorCode.TRANSACTION_ABORTABLE, f"{topic}/{partition} was not added to the transaction")
 
     # --- a transaction
 
@@ -324,7 +324,7 @@ class TransactionCoordinator:
         async with self._lock(name):
             entry = self._open(name, producer_id, epoch)
             if entry.state is not State.ONGOING or group not in entry.offsets:
-                raise KafkaError(ErrorCode.INVALID_TXN_STATE, "the group was not added to the transaction")
+                raise KafkaError(ErrorCode.TRANSACTION_ABORTABLE, "the group was not added to the transaction")
             codes = await stage()
             kept = {(topic, number): each for each in entry.offsets[group] for topic, number in [each[:2]]}
             for share, code in codes.items():

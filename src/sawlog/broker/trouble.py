@@ -13,6 +13,7 @@ from .. import errors
 from .handlers import Body, KafkaError
 from .wire.apis import Key
 from .wire.errors import ErrorCode
+from .wire.frames import RequestHeader
 
 #: The first type that matches decides.
 _CODES: tuple[tuple[type[BaseException], ErrorCode], ...] = (
@@ -25,7 +26,7 @@ _CODES: tuple[tuple[type[BaseException], ErrorCode], ...] = (
     (errors.InvalidRecord, ErrorCode.INVALID_RECORD),
     (errors.OutOfOrderSequence, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
     (errors.ProducerFenced, ErrorCode.INVALID_PRODUCER_EPOCH),
-    (errors.NotInTransaction, ErrorCode.INVALID_TXN_STATE),
+    (errors.NotInTransaction, ErrorCode.TRANSACTION_ABORTABLE),
     (errors.NotCoordinator, ErrorCode.NOT_COORDINATOR),
     (errors.CorruptData, ErrorCode.CORRUPT_MESSAGE),
     (errors.UnsupportedCompression, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
@@ -63,6 +64,29 @@ def code_of(error: BaseException, key: int | None = None) -> ErrorCode:
         return error.code
     code = next((code for kind, code in _CODES if isinstance(error, kind)), ErrorCode.UNKNOWN_SERVER_ERROR)
     return _ASKED_AGAIN.get(code, code) if key in _COORDINATED else code
+
+
+#: Codes that were added to some APIs later: the code that earlier versions and all other APIs return instead, and the
+#: first version of each API that knows the new one. A client that gets TRANSACTION_ABORTABLE (KIP-890) aborts its
+#: transaction and continues; INVALID_TXN_STATE is fatal to it.
+_KNOWN_SINCE: dict[ErrorCode, tuple[ErrorCode, dict[Key, int]]] = {
+    ErrorCode.PRODUCER_FENCED: (
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        {Key.INIT_PRODUCER_ID: 4, Key.ADD_PARTITIONS_TO_TXN: 2, Key.ADD_OFFSETS_TO_TXN: 2, Key.END_TXN: 2},
+    ),
+    ErrorCode.TRANSACTION_ABORTABLE: (
+        ErrorCode.INVALID_TXN_STATE,
+        {Key.PRODUCE: 11, Key.TXN_OFFSET_COMMIT: 4},
+    ),
+}
+
+
+def known_code_of(error: BaseException, header: RequestHeader) -> ErrorCode:
+    """The error code for an error in the response to a request; only codes that the request's version knows."""
+    code = code_of(error, header.api_key)
+    earlier, versions = _KNOWN_SINCE.get(code, (code, {}))
+    since = versions.get(Key(header.api_key))
+    return code if since is not None and header.version >= since else earlier
 
 
 def message_of(error: BaseException) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..display import counted
 from ..errors import InvalidConfig
 from .asking import confirm
 from .completion import complete_group, complete_topic
@@ -98,7 +99,8 @@ def add(
 
     Without any rule everybody may do everything. From the first rule on, a broker of the store refuses what no rule
     allows, and what a rule denies; its super users (`super_users`) may do everything. This command works on the data
-    directory whatever the rules say, so nobody is locked out for good. A running broker follows within a second.
+    directory whatever the rules say, so nobody is locked out for good. A running broker follows within a second. With
+    -b, a broker that neither authenticates its clients nor has super users refuses to add the first rule.
 
     A consumer needs read on its topics and on its group; a producer write on its topics, and write on its transactional
     id if it has one. Whoever may read, write, delete or alter may describe as well.
@@ -131,6 +133,8 @@ def add(
         note(f"added {_counted(len(made) - old)}" + (f"; {old} existed already" if old else ""))
         if not before:
             note("these are the first rules: a broker now refuses everything else, except to its super users")
+            if not any(principal in (_EVERYBODY, _ANONYMOUS) for _, principal in people):
+                note(f"a client of a broker without authentication is {_ANONYMOUS}, which these rules do not name")
 
 
 @acls.command("list", cls=Command)
@@ -346,5 +350,9 @@ def _joined(found: Sequence[Sequence[Binding]]) -> list[Binding]:
     return sorted_bindings({each for some in found for each in some})
 
 
+#: How rules name every client, and one that has not authenticated.
+_EVERYBODY, _ANONYMOUS = "User:*", "User:ANONYMOUS"
+
+
 def _counted(count: int) -> str:
-    return "1 rule" if count == 1 else f"{count:,} rules"
+    return counted(count, "rule")

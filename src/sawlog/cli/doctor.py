@@ -24,15 +24,17 @@ import typer
 from .. import __version__, kernel_info
 from ..clock import now_ms
 from ..display import counted
-from ..errors import OffsetOutOfRange, SawlogError
+from ..errors import CorruptBatch, OffsetOutOfRange, SawlogError
 from ..log.log import Log
+from ..log.read.verify import missing_ends
 from ..storage.system import sync_data
+from .address import Address
 from .codes import FAILED
 from .fitting import Column
-from .options import MaybeDirectoryData, Output
+from .options import MaybeData, Output
 from .output import Output as Printer
 from .output import OutputFormat, note
-from .places import open_store
+from .places import open_store, reading_groups
 from .units import shown_duration, shown_size
 
 OK, WARNING, BAD = "ok", "warning", "bad"
@@ -68,7 +70,7 @@ class CheckResult:
 
 
 def doctor(
-    data: MaybeDirectoryData = None,
+    data: MaybeData = None,
     directory: Annotated[
         Path | None,
         typer.Option("--dir", metavar="DIR", help="Check a directory that holds no store yet."),
@@ -77,17 +79,25 @@ def doctor(
 ) -> None:
     """Check this machine and the store's directory: file system, fsync, free space, limits, kernel, clock.
 
+    Of a store in a directory, it checks that every log starts and ends where it should, and that no segment is missing
+    or cut short. It does not read all records: `sawlog verify` does. Of a store on object storage: whether the bucket
+    keeps its promises, tried with some thirty requests in a folder of its own, and whether commits were lost.
+
     Exits with 1 if a check is bad; warnings do not change the exit code.
 
     \b
     Examples:
       sawlog doctor -d data
+      sawlog doctor -d s3://bucket/store
       sawlog doctor --dir /mnt/disk
     """
     place = directory or data or Path()
-    if not place.is_dir():
+    if isinstance(place, Address):
+        found = list(examine_bucket(str(place)))
+    elif not place.is_dir():
         raise FileNotFoundError(f"{place} is not a directory; create it first, or give an existing one")
-    found = list(examine(place, data if directory is None else None))
+    else:
+        found = list(examine(place, data if directory is None else None))
     columns = [Column("state"), Column("check"), Column("detail", cut=False), Column("advice")]
     printer = Printer(output)
     rows = [{column.name: getattr(each, column.name) for column in columns} for each in found]
@@ -119,6 +129,32 @@ def examine(place: Path, data: Path | None) -> Iterator[CheckResult]:
         yield check()
     if data is not None:
         yield from _store(data)
+
+
+def examine_bucket(url: str) -> Iterator[CheckResult]:
+    """Run the checks for a store on object storage."""
+    from ..objects import repair, selftest  # these take time to import
+    from ..objects.bucket import Bucket
+
+    yield _versions()
+    yield _kernel()
+    bucket = Bucket(url)
+    try:
+        tried = selftest.run(bucket, selftest.BRIEF_SCALE, names=selftest.BRIEF)
+        selftest.refuse(bucket, tried)
+    except SawlogError as error:
+        yield CheckResult("bucket", BAD, str(error), f"run `sawlog store test {url}`")
+        return
+    yield CheckResult("bucket", OK, f"kept its promises in {sum(each.requests for each in tried)} requests")
+    try:
+        found = repair.diagnose(bucket)
+    except SawlogError as error:
+        yield CheckResult("store", BAD, str(error))
+        return
+    for each in found.findings:
+        yield CheckResult("store", BAD, str(each), f"`sawlog repair -d {url}` shows how to repair it")
+    if not found.findings:
+        yield CheckResult("store", OK, f"{counted(found.state.number, 'commit')}, none is missing")
 
 
 # --- the program
@@ -287,16 +323,36 @@ def _limit(number: int) -> str:
 
 
 def _store(data: Path) -> Iterator[CheckResult]:
-    """Check whether the store can be opened, and whether its timestamps agree with this clock."""
+    """Check whether the store can be opened, whether its logs are complete, and whether its timestamps agree with this
+    clock."""
+    problems: list[str] = []
+    newest = -1
     try:
         with open_store(data) as store:
             names = store.topics()
-            partitions = sum(store.topic(name).partitions for name in names)
-            newest = max((_newest(store.topic(name).partition(0)) for name in names), default=-1)
+            partitions = 0
+            for name in names:
+                topic = store.topic(name)
+                partitions += topic.partitions
+                for number in range(topic.partitions):
+                    try:
+                        log = topic.partition(number)
+                        problems += map(str, missing_ends(log.engine.segment_set))
+                        newest = max(newest, _newest(log)) if number == 0 else newest
+                    except SawlogError as error:
+                        problems.append(str(error))
     except SawlogError as error:
         yield CheckResult("store", BAD, str(error), "run `sawlog verify`, then `sawlog repair`")
         return
     yield CheckResult("store", OK, f"{counted(len(names), 'topic')}, {counted(partitions, 'partition')}")
+    with reading_groups(data) as groups:
+        for place in groups:
+            problems += map(str, missing_ends(place.log.engine.segment_set))
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        yield CheckResult("logs", BAD, f"{problems[0]}{more}", "run `sawlog verify`, then `sawlog repair`")
+    else:
+        yield CheckResult("logs", OK, "no segment is missing or cut short")
     ahead = newest - now_ms()
     if ahead > _FUTURE_MS:
         detail = f"the newest record is {shown_duration(ahead)} ahead of this clock"
@@ -306,8 +362,8 @@ def _store(data: Path) -> Iterator[CheckResult]:
 
 
 def _newest(log: Log) -> int:
-    """Return the last record's timestamp; -1 if there is none, or compaction has removed it."""
+    """Return the last record's timestamp; -1 if there is none, it is damaged, or compaction has removed it."""
     try:
         return log[-1].timestamp if len(log) else -1
-    except OffsetOutOfRange:
+    except (CorruptBatch, OffsetOutOfRange):
         return -1

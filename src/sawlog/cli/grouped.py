@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from ..clock import Deadline
+from ..display import counted
 from ..errors import GroupActive, GroupNotFound
 from ..isolation import Isolation
 from .output import note
@@ -123,8 +124,8 @@ class _FromOutside:
             return {}
         if about.members:
             raise GroupActive(
-                f"the group {self._group!r} has {len(about.members)} members, who read its partitions; with -b a group "
-                "can be read only while it has none"
+                f"the group {self._group!r} has {counted(len(about.members), 'member')} reading its partitions; with "
+                "-b a group can be read only while it has none"
             )
         return {(row.topic, row.partition): row.committed for row in about.rows if row.committed is not None}
 

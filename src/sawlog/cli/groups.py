@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..display import counted
 from .asking import confirm
 from .completion import complete_topic
 from .fitting import Column
@@ -89,11 +90,11 @@ def describe(
         return
     printer.rows(rows, _ROW_COLUMNS, empty=f"{group} has no committed offsets yet")
     if printer.for_people:
-        lag = sum(row["lag"] or 0 for row in rows)
+        lag = counted(sum(row["lag"] or 0 for row in rows), "record")
         if found.served_at is None:
-            note(f"{group}: {len(found.members)} members, {lag:,} records not yet consumed")
+            note(f"{group}: {counted(len(found.members), 'member')}, {lag} not yet consumed")
         else:
-            note(f"{group}: its members are at the broker {found.served_at}, {lag:,} records not yet consumed")
+            note(f"{group}: its members are at the broker {found.served_at}, {lag} not yet consumed")
 
 
 @groups.command(cls=Command)
@@ -175,7 +176,7 @@ def delete(
     """
     with open_place(data, broker) as store:
         found = store.groups.describe(group)
-    confirm(f"delete the group {group} with its offsets in {len(found.rows)} partitions", yes)
+    confirm(f"delete the group {group} with its offsets in {counted(len(found.rows), 'partition')}", yes)
     with open_place(data, broker, "w") as store:
         store.groups.delete(group)
     if output is OutputFormat.TABLE:

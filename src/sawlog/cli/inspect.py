@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from ..batch.header import HEADER_BYTES, BatchHeader
+from ..display import counted
 from ..errors import CorruptFile
 from ..log.files.checkpoint import Checkpoint
 from ..log.files.epochs import Epochs
@@ -159,10 +160,9 @@ class _Tally:
             yield part
 
     def __str__(self) -> str:
-        verdict = (
-            "no damage" if not self.problems else f"{self.problems} damaged range{'' if self.problems == 1 else 's'}"
-        )
-        return f"{self.records:,} records in {self.batches:,} batches, {shown_size(self.size_bytes)}, {verdict}"
+        verdict = counted(self.problems, "damaged range") if self.problems else "no damage"
+        batches = counted(self.batches, "batch", "batches")
+        return f"{counted(self.records, 'record')} in {batches}, {shown_size(self.size_bytes)}, {verdict}"
 
 
 def _print_for_people(view: memoryview, printer: Printer, tally: _Tally, records: bool) -> None:

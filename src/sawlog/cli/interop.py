@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..display import counted
 from ..errors import UnknownFormat
 from .codes import CORRUPT
 from .fitting import Column
@@ -170,7 +171,7 @@ def import_(
     if printer.for_people:
         seconds = max(monotonic() - began, 1e-9)
         rate = f"{shown_size(report.size_bytes / seconds)}/s, {shown_rate(report.records / seconds)} records/s"
-        note(f"{shown_count(report.records)} records from {report.format} in {shown_duration(seconds * 1000)}: {rate}")
+        note(f"{counted(report.records, 'record')} from {report.format} in {shown_duration(seconds * 1000)}: {rate}")
     if any(finding.outcome == "lost" for finding in report.findings):
         raise typer.Exit(CORRUPT)
 
@@ -352,13 +353,13 @@ def export(
     printer.rows(rows, _EXPORTED if printer.for_people else [*_EXPORTED, *_REMARKS])
     for number, each in enumerate(reports):
         for what, count in each.dropped.items():
-            note(f"!! partition {number}: {system.value} cannot store {what}: dropped from {count:,} records")
+            note(f"!! partition {number}: {system.value} cannot store {what}: dropped from {counted(count, 'record')}")
         for remark in each.notes:
             note(f"partition {number}: {remark}")
     if printer.for_people:
         seconds = max(monotonic() - began, 1e-9)
         records, size = sum(each.records for each in reports), sum(each.size_bytes for each in reports)
-        note(f"{shown_count(records)} records, {shown_size(size)} to {target} in {shown_duration(seconds * 1000)}")
+        note(f"{counted(records, 'record')}, {shown_size(size)} to {target} in {shown_duration(seconds * 1000)}")
 
 
 def _options(given: list[str] | None) -> dict[str, Any]:

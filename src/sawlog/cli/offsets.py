@@ -6,7 +6,7 @@ end            from the end: new records only
 N              from offset N                     500
 +N             from the N-th after the start     +10
 -N             the last N                        -100
-@T             from time T                       @2026-11-01T08:30   @-1h   @1793520000000
+@T             records of time T and later       @2026-11-01T08:30   @-1h   @1793520000000
 A:B            from A up to, not including, B    100:200   -200:-100   @-2h:@-1h
 A:             from A on                         @-1h:
 :B             from the start up to B            :500
@@ -19,6 +19,8 @@ since 1970, or a duration before now: `-1h`, `-90s`, `-7d`, `-1h30m`. Each colon
 as the separator: exactly one reading has a valid time on each side.
 
 `parse` returns a `Span`, which is independent of any log; `resolve` turns it into two offsets of a given log.
+Timestamps need not be in the order of offsets. The offsets enclose all records of a range of times, and `Span.has`
+tells which of the records between them belong to it.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ from ..clock import now_ms
 from .units import duration_ms, time_ms
 
 _NUMBER = re.compile(r"[+-]?\d+")
+#: After all timestamps.
+_NO_TIME = 2**63
 
 GRAMMAR = "write start, end, 500, -100 (the last 100), 100:200, @2026-11-01T08:30, @-1h: or @-2h:-1h"
 
@@ -59,6 +63,20 @@ class Span:
 
     start: Bound
     end: Bound | None = None
+
+    @property
+    def times(self) -> tuple[int, int] | None:
+        """The smallest timestamp, and the one after the largest, in milliseconds; None if no end is a time."""
+        since = self.start.number if self.start.anchor is Anchor.TIME else None
+        until = self.end.number if self.end is not None and self.end.anchor is Anchor.TIME else None
+        if since is None and until is None:
+            return None
+        return -1 if since is None else max(since, 0), _NO_TIME if until is None else until
+
+    def has(self, timestamp: int) -> bool:
+        """Whether a record with this timestamp belongs to the range."""
+        times = self.times
+        return times is None or times[0] <= timestamp < times[1]
 
 
 START, END = Bound(Anchor.START), Bound(Anchor.END)
@@ -186,7 +204,11 @@ def outside_text(asked: int, lowest: int, next_offset: int) -> str:
 
 
 def resolve(span: Span, log: OffsetBounds) -> tuple[int, int]:
-    """Return (from, to) of a span in the current log; `to` is never below `from`."""
+    """Return (from, to) of a span in the current log; `to` is never below `from`.
+
+    No record before the first one of a time is of that time or later, so the time index tells where to begin. A record
+    of an earlier time may follow anywhere: a range that ends at a time extends to the end of the log.
+    """
     start = offset_of(span.start, log)
-    end = log.next_offset if span.end is None else offset_of(span.end, log)
+    end = log.next_offset if span.end is None or span.end.anchor is Anchor.TIME else offset_of(span.end, log)
     return start, max(start, end)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..display import counted
 from ..topics.settings import is_compacted
 from .asking import confirm
 from .codes import CORRUPT, INTERRUPTED
@@ -400,7 +401,7 @@ def _confirm_compaction(data: Path, topic: str, yes: bool) -> None:
     if is_compacted(found.settings):
         return
     policy = found.settings.get("cleanup.policy", "delete")
-    what = f"{found.records:,} records ({shown_size(found.size_bytes)})"
+    what = f"{counted(found.records, 'record')} ({shown_size(found.size_bytes)})"
     confirm(
         f"compact {topic}, whose cleanup.policy is {policy}: of its {what} only the last one of each key is kept", yes
     )

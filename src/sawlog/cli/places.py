@@ -8,6 +8,7 @@ closed when the command ends, also if it fails.
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,8 +18,10 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import typer
 
-from ..errors import CorruptFile, InvalidConfig, LogNotFound
+from ..errors import CorruptFile, InvalidConfig, LogNotFound, StorageError
+from ..log.files.names import CHECKPOINT
 from ..log.log import Log
+from ..topics.names import GROUPS
 from ..topics.turns import LOCK_TIMEOUT_S
 from .address import Address
 from .output import note
@@ -61,6 +64,29 @@ def note_remote(places: Iterable[NamedLog[Any]]) -> None:
         if lowest < local:
             size = shown_size(place.log.remote_bytes)
             note(f"{place.name}: offsets {lowest} to {local - 1} ({size}) are only in the replica")
+
+
+#: The log of the groups' committed offsets, in tables.
+GROUPS_LOG = "(groups)"
+
+
+def groups_path(data: Path | None) -> Path | None:
+    """Return the directory of the groups' committed offsets, if any were ever committed."""
+    if data is None or isinstance(data, Address):
+        return None
+    path = data / GROUPS
+    return path if any(path.glob("*.log")) or (path / CHECKPOINT).exists() else None
+
+
+@contextmanager
+def reading_groups(data: Path | None) -> Iterator[list[NamedLog[Log]]]:
+    """Open the log of the groups' committed offsets for reading, if the store has one."""
+    path = groups_path(data)
+    if path is None:
+        yield []
+        return
+    with Log.open(path, mode="r") as log:
+        yield [NamedLog(GROUPS_LOG, 0, log)]
 
 
 @contextmanager
@@ -229,11 +255,16 @@ def reading(
 
 @contextmanager
 def reading_parts(
-    data: Path | None, log: Path | None, topic: str | None = None, partitions: Sequence[int] | None = None
+    data: Path | None,
+    log: Path | None,
+    topic: str | None = None,
+    partitions: Sequence[int] | None = None,
+    missing: list[MissingPartition] | None = None,
 ) -> Iterator[Sequence[NamedLog[Log] | NamedLog[ObjectPartition]]]:
-    """Open the partitions that the command line names for reading, in a directory or at an address."""
+    """Open the partitions that the command line names for reading, in a directory or at an address. Those whose files
+    are missing are added to `missing`; without it they raise."""
     if log is not None or not isinstance(data, Address):
-        with reading_files(data, log, topic, partitions) as places:
+        with reading_files(data, log, topic, partitions, missing) as places:
             yield places
         return
     with open_any(data) as store:
@@ -252,9 +283,13 @@ def _part(topic: Topic | ObjectTopic, number: int) -> NamedLog[Log] | NamedLog[O
 
 @contextmanager
 def reading_files(
-    data: Path | None, log: Path | None, topic: str | None = None, partitions: Sequence[int] | None = None
+    data: Path | None,
+    log: Path | None,
+    topic: str | None = None,
+    partitions: Sequence[int] | None = None,
+    missing: list[MissingPartition] | None = None,
 ) -> Iterator[list[NamedLog[Log]]]:
-    """Open the logs whose files the command line names for reading."""
+    """Open the logs whose files the command line names for reading; `missing` as in `reading_parts`."""
     check_place(data, log, topic)
     if log is not None:
         with Log.open(log, mode="r") as found:
@@ -263,12 +298,31 @@ def reading_files(
     assert data is not None
     with open_store(data) as store:
         names = store.topics() if topic is None else [topic]
-        yield [place for name in names for place in places_of(store.topic(name), partitions)]
+        yield [place for name in names for place in places_of(store.topic(name), partitions, missing)]
 
 
-def places_of(topic: Topic, partitions: Sequence[int] | None = None) -> list[NamedLog[Log]]:
-    """Open the selected partitions of a topic."""
-    return [NamedLog(topic.name, number, _log_of(topic, number)) for number in chosen(topic, partitions)]
+class MissingPartition(CorruptFile):
+    """The files of a partition are missing."""
+
+    def __init__(self, topic: str, partition: int, message: str) -> None:
+        super().__init__(message)
+        self.topic = topic
+        self.partition = partition
+
+
+def places_of(
+    topic: Topic, partitions: Sequence[int] | None = None, missing: list[MissingPartition] | None = None
+) -> list[NamedLog[Log]]:
+    """Open the selected partitions of a topic; `missing` as in `reading_parts`."""
+    places = []
+    for number in chosen(topic, partitions):
+        try:
+            places.append(NamedLog(topic.name, number, _log_of(topic, number)))
+        except MissingPartition as error:
+            if missing is None:
+                raise
+            missing.append(error)
+    return places
 
 
 def _log_of(topic: Topic, number: int) -> Log:
@@ -276,10 +330,15 @@ def _log_of(topic: Topic, number: int) -> Log:
     error."""
     try:
         return topic.partition(number)
-    except LogNotFound as error:
-        raise CorruptFile(
+    except StorageError as error:
+        if not isinstance(error, LogNotFound) and error.errno != errno.ENOENT:
+            raise
+        create = "" if isinstance(error, LogNotFound) else "create the directory, and "
+        raise MissingPartition(
+            topic.name,
+            number,
             f"the files of partition {number} of {topic.name} are missing ({error.strerror}); restore them, or "
-            f"`sawlog repair {topic.name} -p {number} --apply` makes it usable without its records"
+            f"{create}`sawlog repair {topic.name} -p {number} --apply` makes it usable without its records",
         ) from error
 
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from .units import shown_rate
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: The last time that can be shown as a date in every time zone.
+LATEST_MS = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp()) * 1000
 _ACROSS, _UP = " ▏▎▍▌▋▊▉█", " ▁▂▃▄▅▆▇█"
 _HEIGHT_ROWS, _AXIS_COLUMNS = 8, 9
 
@@ -95,7 +97,8 @@ def _exponent(number: float) -> int:
 def time_steps(start_ms: int, end_ms: int, count: int = 8) -> list[tuple[int, str]]:
     """Return at most about `count` round times between two times, each with its label (local time)."""
     span = max(end_ms - start_ms, 1)
-    step = next((each for each in _STEPS_MS if span / each <= count), _STEPS_MS[-1])
+    longest = _STEPS_MS[-1]
+    step = next((each for each in _STEPS_MS if span / each <= count), -(-span // (count * longest)) * longest)
     offset = (_when(start_ms).utcoffset() or timedelta()) // timedelta(milliseconds=1)
     first = -(-(start_ms + offset) // step) * step - offset
     pattern = "%H:%M:%S" if step < 60_000 else "%H:%M" if step < 86_400_000 else "%Y-%m-%d"
@@ -105,7 +108,7 @@ def time_steps(start_ms: int, end_ms: int, count: int = 8) -> list[tuple[int, st
 
 
 def _when(ms: int) -> datetime:
-    return (_EPOCH + timedelta(milliseconds=ms)).astimezone()
+    return (_EPOCH + timedelta(milliseconds=min(ms, LATEST_MS))).astimezone()
 
 
 def _span_text(chart: TimeChart) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from ..display import counted
 from ..errors import SawlogError
 from .codes import hint_for, message_of
 from .output import note
@@ -61,7 +62,7 @@ class Prompt:
     def loop(self) -> None:
         """Run queries until the end of the input."""
         history = self._prepare()
-        note(f"{self._store.path}: {len(self._store.topics())} topics; a query ends with ;  help shows more")
+        note(f"{self._store.path}: {counted(len(self._store.topics()), 'topic')}; a query ends with ;  help shows more")
         try:
             while (query := self._query()) is not None:
                 self._answer(query)

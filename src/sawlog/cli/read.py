@@ -15,6 +15,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from ..batch.kernel import Record
+from ..display import counted
 from ..errors import CorruptBatch
 from ..isolation import Isolation
 from .codes import CORRUPT
@@ -134,8 +135,8 @@ def read(
       start, end        all records; new records only (with --follow)
       500, +10, -100    from offset 500; from the 10th after the start; the last 100
       100:200, :500     from 100 up to, not including, 200; from the start up to 500
-      @-1h, @-2h:-1h    the last hour; the hour before it
-      @2026-11-01T08:30 from a time on; local time unless it has a zone (Z, +02:00)
+      @-1h, @-2h:-1h    records with timestamps of the last hour; of the hour before it
+      @2026-11-01T08:30 of a time and later; local time unless it has a zone (Z, +02:00)
       @1793520000000:   the same in milliseconds since 1970
 
     \b
@@ -143,6 +144,9 @@ def read(
       %t topic  %p partition  %o offset  %k key  %v value (or %s)  %h headers
       %T timestamp in ms  %d{%H:%M:%S} timestamp by strftime  %K %V lengths of key and value  %H number of headers
       %v{hex} %v{base64} %v{json}, the same for %k;  \\n \\t \\xNN %%
+
+    A time selects records by their timestamps, which need not be in the order of the offsets. The time index shows
+    where the first record of that time is; from there on, every record up to the end of the log is compared.
 
     It takes no lock and can run while a writer is running. Partitions are read one after the other; there is no order
     between them. A damaged batch stops the command, and the message says at which offset to continue. It stops where a
@@ -191,7 +195,7 @@ def read(
             with _printer(output, out) as printer:
                 idle = printer.flush if follow and span.end is None else None
                 found = records(opened, places, partial(resolve, span), idle, damage if skip_damage else None)
-                _print(_chosen(found, pattern, count), printer, printing, follow)
+                _print(_chosen(_timely(found, span), pattern, count), printer, printing, follow)
     if damage:
         raise typer.Exit(CORRUPT)
 
@@ -218,6 +222,11 @@ def _read_as_group(
             settle()  # everything before it is printed
             raise
         settle()
+
+
+def _timely(found: Iterator[Found], span: Span) -> Iterator[Found]:
+    """The records of a range of times, if that is what was asked for."""
+    return found if span.times is None else (each for each in found if span.has(each[1].timestamp))
 
 
 def _chosen(found: Iterator[Found], pattern: re.Pattern[bytes] | None, count: int | None) -> Iterator[Found]:
@@ -327,7 +336,7 @@ def _write_parquet(
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
-    note(f"{out}: {written:,} records")
+    note(f"{out}: {counted(written, 'record')}")
 
 
 def _batches(
@@ -342,15 +351,21 @@ def _batches(
     """Yield Arrow batches with a column `partition` first: as they are stored, or built from the selected
     records."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     if pattern is None and damage is None:
+        times = span.times
         for place in places:
             start, end = resolve(span, place)
             for batch in place.log.scan_arrow(start, end, columns=columns, isolation=place.isolation):
+                if times is not None:
+                    stamps = batch.column("timestamp").cast(pa.int64())
+                    wanted = pc.and_(pc.greater_equal(stamps, times[0]), pc.less_equal(stamps, times[1] - 1))
+                    batch = batch.filter(wanted)  # noqa: PLW2901
                 number = pa.repeat(pa.scalar(place.partition, pa.int32()), batch.num_rows)
                 yield pa.RecordBatch.from_arrays([number, *batch.columns], schema=whole)
         return
-    found = records(opened, places, partial(resolve, span), damage=damage)
+    found = _timely(records(opened, places, partial(resolve, span), damage=damage), span)
     if pattern is not None:
         found = (each for each in found if _matches(each[1], pattern))
     while rows := list(islice(found, 65_536)):

@@ -3,6 +3,9 @@
 For the plan, the log is opened for writing on top of an overlay (overlay.py): recovery itself runs on the real bytes,
 and nothing is written. `--apply` takes the lock, copies the whole directory, opens the log for writing and checks
 everything again. Data around damage is kept, damaged bytes stay in place, and unreadable offsets are reported.
+
+A store on object storage returns to its last consistent state (`sawlog.objects.repair`); what cannot be used is moved
+to a folder beside it.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import Annotated, Any
 import typer
 
 from ..config import LogConfig
+from ..display import counted
 from ..log.files.names import LOCK, LOG
 from ..log.log import Log
 from ..log.maintain.findings import Action, RecoveryFinding, RecoveryReport
@@ -24,13 +28,14 @@ from ..log.read.verify import Problem, VerifyReport
 from ..storage import FileDirectory
 from ..topics.names import TOPICS, partition_name
 from ..topics.settings import log_config
+from .address import Address
 from .codes import CORRUPT
 from .fitting import Column
-from .options import LogDir, MaybeDirectoryData, MaybeTopic, Output, Partitions
+from .options import LogDir, MaybeData, MaybeTopic, Output, Partitions
 from .output import Output as Printer
 from .output import OutputFormat, note
 from .overlay import Overlay
-from .places import check_place, chosen, open_store
+from .places import GROUPS_LOG, check_place, chosen, groups_path, open_store
 
 _COLUMNS = [
     Column("topic"),
@@ -43,7 +48,7 @@ _COLUMNS = [
 
 def repair(
     topic: MaybeTopic = None,
-    data: MaybeDirectoryData = None,
+    data: MaybeData = None,
     log: LogDir = None,
     partition: Partitions = None,
     apply: Annotated[
@@ -58,16 +63,28 @@ def repair(
     """Show what opening a log for writing would repair (--plan), or do it after making a copy (--apply).
 
     A torn tail, which a crash can leave, is saved to a separate file and cut off. Indexes and checkpoints are rebuilt.
-    Damaged data is never dropped: everything readable around it stays readable, new records are appended after it, and
-    its bytes stay in place. --plan is the default and writes nothing. Exits with 4 if damage remains.
+    Where segments or their ends are missing, the offsets of the lost records stay reserved, and `sawlog verify` lists
+    them from then on. Damaged data is never dropped: everything readable around it stays readable, new records are
+    appended after it, and its bytes stay in place. --plan is the default and writes nothing. Exits with 4 if damage
+    remains.
+
+    A store on object storage that has lost commits or its sawlog.json returns to the last consistent state before
+    them. The plan lists what is lost. --apply moves what cannot be used to a folder of the bucket,
+    before-repair-TIME; no process may use the store meanwhile.
 
     \b
     Examples:
       sawlog repair -d data
+      sawlog repair -d s3://bucket/store
       sawlog repair orders -d data -p 0 --apply
       sawlog repair --log data/topics/orders/partition-0 --apply --backup /mnt/spare
     """
     printer = Printer(output)
+    if isinstance(data, Address) and log is None:
+        if topic or partition or backup:
+            raise typer.BadParameter(f"{data} is repaired as a whole, without a topic, -p or --backup")
+        _repair_bucket(data, printer, apply=apply)
+        return
     left = 0
     rows: list[dict[str, Any]] = []
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
@@ -87,6 +104,28 @@ def repair(
         note("now, a torn end may be its unfinished write: run the command again to check")
 
 
+def _repair_bucket(data: Address, printer: Printer, *, apply: bool) -> None:
+    from ..objects import repair as objects  # these take time to import
+    from ..objects.bucket import Bucket
+
+    bucket = Bucket(str(data))
+    found = objects.diagnose(bucket)
+    rows = [{each.name: getattr(finding, each.name) for each in _COLUMNS} for finding in found.findings]
+    if apply and found.is_repairable:
+        folder = f"before-repair-{datetime.now().astimezone().strftime('%Y%m%d-%H%M%S')}"
+        objects.repair(bucket, found, folder)
+        if found.stray:
+            note(f"{counted(len(found.stray), 'object')} moved to {data}/{folder}")
+        found = objects.diagnose(bucket)
+    printer.rows(rows, _COLUMNS, empty=f"nothing {'repaired' if apply else 'to repair'}: no problems found")
+    if found.is_missing_objects:
+        note("records remain whose objects are gone; reading them raises an error")
+        raise typer.Exit(CORRUPT)
+    if found.is_repairable and printer.for_people:
+        note("this is the plan; --apply carries it out. Stop every process that uses the store first, and bring back")
+        note("what is missing from a version or a copy of the bucket if there is one: then nothing is lost")
+
+
 def _wanted(
     data: Path | None, log: Path | None, topic: str | None, partitions: list[int] | None
 ) -> list[tuple[str, int, Path, LogConfig]]:
@@ -103,6 +142,9 @@ def _wanted(
             for number in chosen(one, partitions):
                 path = data / TOPICS / name / partition_name(number)  # it may be too damaged to open
                 wanted.append((name, number, path.absolute(), log_config(one.settings)))
+    groups = None if topic or partitions else groups_path(data)
+    if groups is not None:
+        wanted.append((GROUPS_LOG, 0, groups.absolute(), LogConfig()))
     return wanted
 
 
@@ -157,7 +199,7 @@ def _recover(place: Path | Overlay, config: LogConfig) -> Repaired:
 
 def _rows(topic: str, partition: int, found: Repaired) -> Iterator[dict[str, Any]]:
     place = {"topic": topic, "partition": partition}
-    reported = "\n".join(each.detail for each in found.recovery.corruption)
+    reported = "\n".join(each.detail for each in found.recovery.findings)
     for finding in found.recovery.findings:
         if finding.action is not Action.IGNORE:  # not a file of sawlog
             yield {**place, **_finding_row(finding)}

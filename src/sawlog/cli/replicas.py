@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..clock import Stopwatch, now_ms
-from ..display import size_text
+from ..display import counted, size_text
 from .codes import FAILED
 from .fitting import Column
 from .options import Output, parsed
@@ -209,13 +209,13 @@ class _Shown:
         lag = progress.lag
         total = progress.records + lag.records
         share = f" ({100 * progress.records // total} %)" if lag.records and total else ""
-        done = f"{self._verb} {shown_count(progress.records)} records, {size_text(progress.size_bytes)}{share}"
+        done = f"{self._verb} {counted(progress.records, 'record')}, {size_text(progress.size_bytes)}{share}"
         if not lag.records:
             stuck = f"{len(progress.problems)} not shipped: see above" if progress.problems else "nothing is behind"
             return f"{done}; {stuck}"
         slowest = max(progress.lags.values(), key=lambda each: each.seconds)
         return (
-            f"{done}; behind: {shown_count(lag.records)} records, {size_text(lag.size_bytes)}, {lag.seconds:.1f} s "
+            f"{done}; behind: {counted(lag.records, 'record')}, {size_text(lag.size_bytes)}, {lag.seconds:.1f} s "
             f"({slowest.topic})"
         )
 
@@ -225,7 +225,7 @@ class _Shown:
             print(file=sys.stderr)
         self._printer.rows(_rows(progress), _COLUMNS)
         if progress.lost:
-            note(f"{progress.lost} offsets were deleted at the source before they were shipped")
+            note(f"{counted(progress.lost, 'offset')} deleted at the source before being shipped")
         if self._printer.for_people:
             note(self._line(progress))
 

@@ -14,6 +14,7 @@ import typer
 
 from ..addresses import is_address
 from ..clock import Stopwatch
+from ..display import counted
 from . import garbage
 from .options import read_as
 from .places import check_directory
@@ -161,10 +162,11 @@ def _log_to_stderr(form: str, level: int) -> Callable[[str], None]:
 
 def _greet(broker: Broker, watched: Address | None) -> None:
     """Print where it listens. The first line is for people and for programs that start a broker."""
-    topics = len(broker.store.topics())
-    print(f"listening on {broker.listening}, serving {broker.store.path} ({topics} topics)", flush=True)
+    topics = counted(len(broker.store.topics()), "topic")
+    print(f"listening on {broker.listening}, serving {broker.store.path} ({topics})", flush=True)
     if broker.recovered:
-        print(f"recovered {broker.recovered} partitions that were not closed cleanly", flush=True)
+        was = "that was" if broker.recovered == 1 else "that were"
+        print(f"recovered {counted(broker.recovered, 'partition')} {was} not closed cleanly", flush=True)
     if watched is not None:
         print(f"metrics on http://{watched}/metrics", flush=True)
     _greet_security(broker)

@@ -1,7 +1,7 @@
 """`sawlog stats`: sizes, counts and rates of partitions, as rows and as charts.
 
-It reads batch headers only. Sizes and counts are exact. For the rate, the records of a batch are spread evenly from its
-first timestamp to its newest, so the resolution is that of the batches.
+Sizes and counts are those of whole batches. A range of times counts the batches that have records in it. For the rate,
+the records of a batch are spread evenly from its oldest timestamp to its newest, so the resolution is that of batches.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from ..batch.header import (
     Rows,
     new_rows,
 )
+from ..config import LogConfig
 from ..errors import CorruptBatch, RemoteUnavailable
+from ..log.summaries import oldest_times
 from .drawing import NoPlot, Plot, check_plot, show_charts, terminal_columns
 from .fitting import Column
 from .offsets import Span, parse, resolve
@@ -36,7 +38,7 @@ from .options import BrokerAt, LogDir, MaybeData, MaybeTopic, Output, Partitions
 from .output import Output as Printer
 from .output import OutputFormat, note
 from .places import NamedLog, note_remote, reading
-from .plot import BarChart, Chart, TimeChart, columns_wanted
+from .plot import LATEST_MS, BarChart, Chart, TimeChart, columns_wanted
 from .stores import SomeLog
 from .units import brief_time, shown_count, shown_size, shown_time
 
@@ -59,10 +61,10 @@ _COLUMNS = [
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The totals of one partition, from its batch headers."""
+    """The totals of one partition."""
 
     place: NamedLog[SomeLog]
-    #: For each batch: first and newest timestamp, number of records, size in bytes.
+    #: For each batch: oldest and newest timestamp, number of records, size in bytes.
     begins: Any
     times: Any
     counts: Any
@@ -112,6 +114,7 @@ def stats(
 
 def _tally(place: NamedLog[SomeLog], span: Span) -> Tally:
     start, end = resolve(span, place.log)
+    since, until = span.times or (-1, 2**63)
     begins, times, counts, sizes, oldest, codecs = [], [], [], [], [], Counter[str]()
     while start < end:
         try:
@@ -131,23 +134,34 @@ def _tally(place: NamedLog[SomeLog], span: Span) -> Tally:
         for buffer in fetched.buffers:
             rows = _headers(buffer)
             rows = rows[(rows[:, BASE] < end) & (rows[:, LAST] >= start)]
-            begins.append(_begins(rows))
+            first = _oldest(buffer, rows)
+            if span.times is not None:
+                rows, first = (each[(rows[:, MAX_TIME] >= since) & (first < until)] for each in (rows, first))
+            begins.append(_begins(rows, first))
             times.append(rows[:, MAX_TIME])
             counts.append(rows[:, COUNT])
             sizes.append(rows[:, SIZE])
-            oldest.append(rows[rows[:, BASE_TIME] >= 0, BASE_TIME])
+            oldest.append(first[(first >= 0) & (rows[:, COUNT] > 0)])
             numbers, found = np.unique(rows[:, ATTRIBUTES] & COMPRESSION_MASK, return_counts=True)
             for number, count in zip(numbers.tolist(), found.tolist(), strict=True):
                 codecs[codec_name(number)] += count
         start = fetched.next_offset
-    first = [int(each.min()) for each in oldest if len(each)]
+    least = [int(each.min()) for each in oldest if len(each)]
     starts, ends = _joined(begins), _joined(times)
-    return Tally(place, starts, ends, _joined(counts), _joined(sizes), min(first) if first else None, codecs)
+    return Tally(place, starts, ends, _joined(counts), _joined(sizes), min(least) if least else None, codecs)
 
 
-def _begins(rows: Rows) -> Any:
-    """Return the first timestamp of each batch; its newest if the log set the timestamp or the first is unknown."""
-    first, newest = rows[:, BASE_TIME], rows[:, MAX_TIME]
+def _oldest(buffer: memoryview, rows: Rows) -> Any:
+    """Return the smallest timestamp of each batch; that of the first record if a batch cannot be read."""
+    try:
+        return oldest_times(buffer, rows, LogConfig().max_decompressed_bytes)
+    except CorruptBatch:
+        return rows[:, BASE_TIME].copy()
+
+
+def _begins(rows: Rows, first: Any) -> Any:
+    """Return the oldest timestamp of each batch; its newest if the log set the timestamp or the oldest is unknown."""
+    newest = rows[:, MAX_TIME]
     stamped = (rows[:, ATTRIBUTES] & TIMESTAMP_TYPE_BIT) != 0
     return np.where(stamped | (first < 0) | (first > newest), newest, first)
 
@@ -186,11 +200,12 @@ def _row(tally: Tally) -> dict[str, Any]:
 
 
 def _rate(tallies: list[Tally], steps: int, topic: str | None) -> TimeChart | None:
-    """Return the records per second over time; None if there are no timestamps."""
+    """Return the records per second over time; None if there are no timestamps. Batches with timestamps that no
+    calendar shows are left out."""
     begins, times, counts = (
         _joined([getattr(each, name) for each in tallies]) for name in ("begins", "times", "counts")
     )
-    timed = times >= 0
+    timed = (times >= 0) & (times <= LATEST_MS)
     begins, times, counts = begins[timed], times[timed], counts[timed]
     if not len(times):
         return None

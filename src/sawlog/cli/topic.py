@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..display import counted
 from ..errors import InvalidConfig
 from ..topics.settings import SETTINGS
 from .asking import confirm
@@ -215,8 +216,8 @@ def delete(
     """
     with open_place(data, broker) as store:
         found = store.topic(name).describe()
-    what = f"{found.records:,} records ({shown_size(found.size_bytes)}) in {found.partitions} partitions"
-    confirm(f"delete the topic {name} with {what}", yes)
+    what = f"{counted(found.records, 'record')} ({shown_size(found.size_bytes)})"
+    confirm(f"delete the topic {name} with {what} in {counted(found.partitions, 'partition')}", yes)
     with open_place(data, broker, "w") as store:
         store.delete_topic(name)
     if output is OutputFormat.TABLE:
@@ -265,7 +266,7 @@ def trim(
     columns = [Column("topic"), Column("partition"), Column("lowest"), Column("keep_from"), Column("dropped")]
     going = {row["partition"]: row["keep_from"] for row in rows if row["dropped"]}
     if going and not dry_run:
-        confirm(f"drop {sum(row['dropped'] for row in rows):,} records of {name}", yes)
+        confirm(f"drop {counted(sum(row['dropped'] for row in rows), 'record')} of {name}", yes)
         with open_place(data, broker, "w") as store:
             store.topic(name).trim(going)
     Printer(output).rows(rows, columns)

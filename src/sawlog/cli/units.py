@@ -70,7 +70,7 @@ def time_ms(text: str) -> int:
         )
     try:
         return (found.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
-    except OverflowError:  # in the first or last year of the calendar, and outside it in another zone
+    except (OverflowError, ValueError):  # in the first or last year of the calendar, and outside it in another zone
         raise ValueError(f"{text!r} is outside the supported range of times") from None
 
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from ..log.log import Log
 from ..log.read.verify import Problem
-from ..topics.names import GROUPS
 from .address import Address
 from .codes import CORRUPT
 from .fitting import Column
 from .options import LogDir, MaybeData, MaybeTopic, Output, Partitions
 from .output import Output as Printer
 from .output import OutputFormat, note
-from .places import NamedLog, note_remote, reading_parts
+from .places import MissingPartition, NamedLog, note_remote, reading_groups, reading_parts
 from .progress import ProgressBar
 from .units import shown_count, shown_size
 
@@ -47,6 +44,7 @@ def verify(
 
     It changes nothing and takes no lock, so it can run while a writer is running. On object storage, every run of
     batches that the commits refer to is read: all of them are there and follow each other, and every batch is whole.
+    For a whole store, the commits are compared with everything that records how many there were.
     What is only in the replica is not read here: verify the replica. Exits with 4 if there is damage.
 
     \b
@@ -56,15 +54,22 @@ def verify(
       sawlog verify --log data/topics/orders/partition-3 --output json
     """
     printer = Printer(output)
+    if isinstance(data, Address) and not (log or topic or partition):
+        _check_whole(data, printer)
     problems: list[Problem] = []
-    with reading_parts(data, log, topic, partition) as topics, _offsets(data, log or topic or partition) as offsets:
+    missing: list[MissingPartition] = []
+    whole = None if log or topic or partition else data
+    with reading_parts(data, log, topic, partition, missing) as topics, reading_groups(whole) as offsets:
         places = [*topics, *offsets]
         total = sum(place.log.size_bytes for place in places)
         with ProgressBar("verifying", total, "bytes") as progress:
             rows = list(_checked(places, problems, progress))
         note_remote(places)
+    rows += [_lost(each) for each in missing]
     printer.rows(rows, _COLUMNS, empty="nothing to verify: no topics")
-    if problems:
+    if problems or missing:
+        for each in missing:
+            note(f"!! {each}")
         for problem in problems:
             note(f"!! {problem}{_then(problem)}")
         if not isinstance(data, Address):
@@ -72,15 +77,31 @@ def verify(
         raise typer.Exit(CORRUPT)
 
 
-@contextmanager
-def _offsets(data: Path | None, narrowed: object) -> Iterator[list[NamedLog[Log]]]:
-    """Return the log of the groups' committed offsets, if a whole store is verified and there is one."""
-    path = data / GROUPS if data is not None and not narrowed and not isinstance(data, Address) else None
-    if path is None or not any(path.glob("*.log")):
-        yield []
+def _lost(missing: MissingPartition) -> dict[str, Any]:
+    """The row of a partition whose files are missing."""
+    path = f"topics/{missing.topic}/partition-{missing.partition}"
+    problem = Problem(path, 0, str(missing), None)
+    row = {"topic": missing.topic, "partition": missing.partition}
+    zeros = dict.fromkeys(("segments", "batches", "records", "size_bytes"), 0)
+    return {**row, **zeros, "problems": [problem]}
+
+
+def _check_whole(data: Address, printer: Printer) -> None:
+    """Exit if a store on object storage has lost commits or its `sawlog.json`: then it cannot be opened, or lacks its
+    end."""
+    from ..objects.bucket import Bucket  # these take time to import
+    from ..objects.repair import diagnose
+
+    found = diagnose(Bucket(str(data)))
+    if not found.is_repairable:
         return
-    with Log.open(path, mode="r") as log:
-        yield [NamedLog("(groups)", 0, log)]
+    wrong = [str(each) for each in found.findings]
+    row = {"topic": "(store)", "partition": None, **dict.fromkeys(("segments", "batches", "records", "size_bytes"), 0)}
+    printer.rows([{**row, "problems": wrong}], _COLUMNS)
+    for each in wrong:
+        note(f"!! {each}")
+    note(f"`sawlog repair -d {data}` shows how to return to the last consistent state")
+    raise typer.Exit(CORRUPT)
 
 
 def _checked(

@@ -3,7 +3,8 @@
 A `Finding` has a kind, a file, a position and a sentence. Its outcome is one of four:
 
 * *mended*: the information is available elsewhere (usually an index is wrong); no record is missing;
-* *cut*: bytes after the last complete record are left out, as after a crash during an append;
+* *cut*: bytes after the last complete record, of the log or of a run before a restart, are left out, as after a crash
+  during an append;
 * *missing*: offsets that no file contains; they are a gap in what is read and in the copy;
 * *lost*: a record, or a range of bytes that held records, is there but cannot be read.
 

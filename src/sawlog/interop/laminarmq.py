@@ -18,12 +18,13 @@ bytes or point elsewhere (`IndexGap`), checksum and length (`ChecksumMismatch`),
 * a second base marker (after truncating to the first record) is skipped; laminarmq itself reads it as a record;
 * a torn entry at the end of the index is skipped; if the rest of it proves the record, the record is read;
 * a torn entry in the middle, after which all entries are misaligned, is found by their checksums;
-* bytes of an append that failed before its entry was written are left out;
 * entries for bytes that are not in the store are left out; so are zeros at the end of the index;
 * an entry whose length or position is damaged is corrected if the checksum proves it.
 
-* records without entries in the index (it is written later than the store) are found by their metadata, see
-  laminarmq_store.py, except the last one, whose end is unknown.
+Records without entries in the index (it is written later than the store) are found by their metadata, see
+laminarmq_store.py. After a kill laminarmq continues to append after them, and reuses their indices: the records of all
+runs are read, in the order of the file, with new offsets where indices are reused (`RESTART`). The last record of a run
+is left out and reported, because its end is unknown: it may be torn, or belong to an append that failed.
 
 A record whose checksum does not match is lost. Metadata other than `()` needs a decoder (`open_decoding`); it is kept
 in the header `laminarmq.metadata`.
@@ -54,7 +55,7 @@ from .laminarmq_evidence import (
     proves,
 )
 from .laminarmq_export import OFFSET, LaminarmqWriter
-from .laminarmq_store import Decoder, Stretch, decoded, heads_at, stretch
+from .laminarmq_store import Decoder, Stretch, decoded, head_index, heads_after, heads_at, stretch
 from .layout import Sniffed, beginning
 from .numbering import MAX_OFFSET, Numbers, Trust, assign
 from .walked_format import WalkedFormat
@@ -63,6 +64,12 @@ from .writing import write_segments
 
 NAME = "laminarmq"
 _MAX_ROWS = 1 << 16
+#: How many bytes to search for the first record of a run after a record whose head was torn.
+_SEARCH_BYTES = 64 << 20
+#: How many entries to go back for one that is proven by its checksum.
+_MOST_UNPROVEN = 64
+#: How many bytes of a record to read for the index in its metadata.
+_HEAD_BYTES = 1 << 16
 #: The header with the metadata of records, if a decoder was given.
 _METADATA = f"{NAME}.metadata"
 
@@ -248,9 +255,10 @@ class LaminarmqLog(WalkedLog):
     def _elsewhere(self, segment: SegmentFile, cursor: Cursor, position: int) -> WalkStep:
         """The entry is right, but does not point at the end of the previous record."""
         if position > cursor.position:
-            size = position - cursor.position
-            detail = f"{size} bytes without an entry, as after a failed append; left out"
-            self.note(Kind.ORPHAN_BYTES, segment, cursor.position, detail, size_bytes=size)
+            found = self._unindexed(segment, cursor, position)
+            if found is not None:
+                return found
+            self._leave_out(segment, cursor, cursor.position, position, cursor.count.next_offset)
         else:
             detail = f"an entry points at byte {position}, before the end of the previous record; its checksum is right"
             self.note(Kind.BAD_INDEX, segment.index or "", cursor.entry, detail)
@@ -288,7 +296,7 @@ class LaminarmqLog(WalkedLog):
                 return self._records(segment, ahead, data, np.zeros(1, np.int64), np.array([left], np.int64))
         elif rest:
             self.note(Kind.PADDED_INDEX, segment.index or "", cursor.entry, f"{len(rest)} zeros at the end")
-        if left > 0 and (found := self._unindexed(segment, cursor)) is not None:
+        if left > 0 and (found := self._unindexed(segment, cursor, segment.size)) is not None:
             return found
         after = self.enter(cursor.segment + 1, cursor)
         if left <= 0:
@@ -296,50 +304,85 @@ class LaminarmqLog(WalkedLog):
         if holds_records(self, segment, cursor):
             detail = f"{left} bytes of records without entries in the index"
             return self._lost(segment, cursor, after, Kind.INDEX_BEHIND, detail, left)
-        detail = f"{left} bytes without an entry, as after an interrupted append; left out"
-        self.note(
-            Kind.ORPHAN_BYTES, segment, cursor.position, detail, "cut", size_bytes=left, offset=cursor.count.next_offset
-        )
+        self._leave_out(segment, cursor, cursor.position, segment.size, cursor.count.next_offset)
         return WalkStep(after)
 
-    def _unindexed(self, segment: SegmentFile, cursor: Cursor) -> WalkStep | None:
-        """Records without an entry, found by their metadata; None if none is known to be complete."""
-        index, size = cursor.count.stored + 1, CHUNK_BYTES
+    def _leave_out(self, segment: SegmentFile, cursor: Cursor, start: int, end: int, offset: int) -> None:
+        """Report the last record of a run: nothing tells where it ends."""
+        head = self.read_data(segment, start, min(end - start, _HEAD_BYTES))
+        index = head_index(bytes(head), self._decoder)
+        what = "that begin no record" if index is None else f"of the record with index {index}"
+        detail = f"{end - start} bytes {what} have no entry in the index, as after a kill or a failed append"
+        detail += ": its end is unknown, so it may be torn; left out" if index is not None else "; left out"
+        self.note(Kind.ORPHAN_BYTES, segment, start, detail, "cut", size_bytes=end - start, offset=offset)
+
+    def _unindexed(self, segment: SegmentFile, cursor: Cursor, end: int) -> WalkStep | None:
+        """Records without an entry up to `end`, found by their metadata; None if none is known to be complete."""
+        restarts = self._restarts(segment, cursor)
+        expected = {*restarts, cursor.count.stored + 1}
+        size = CHUNK_BYTES
         while True:
-            size = min(size, segment.size - cursor.position)
+            size = min(size, end - cursor.position)
             data = bytes(self.read_data(segment, cursor.position, size))
-            final = cursor.position + size == segment.size
-            heads = heads_at(data, index, self._decoder)
-            if heads is None:
+            heads = heads_at(data, expected, self._decoder)
+            if heads is None and self._decoder is None and (found := heads_after(data, restarts)) is not None:
+                at = cursor.position + found[0]  # the head of the record before it was torn
+                self._leave_out(segment, cursor, cursor.position, at, cursor.count.next_offset)
+                return WalkStep(cursor.to(at, loose=cursor.loose))
+            final = cursor.position + size == end
+            if heads is not None and (run := stretch(data, heads, restarts, final=final)) is not None:
+                return self._stretch(segment, cursor, data, run)
+            if final or (heads is None and size >= _SEARCH_BYTES):
                 return None
-            found = stretch(data, index, heads, final=final)
-            if found is not None:
-                return self._stretch(segment, cursor, data, found)
             size *= 2
 
-    def _stretch(self, segment: SegmentFile, cursor: Cursor, data: bytes, found: Stretch) -> WalkStep | None:
-        if found.unclear is not None:
-            detail = "two records without entries in the index, with no clear boundary between them"
-            after = cursor.to(cursor.position + found.unclear, cursor.count.skip(2), loose=True)
-            return self._lost(segment, cursor, after, Kind.INDEX_BEHIND, detail, found.unclear)
-        count = len(found.bounds) - 1
-        if not count:
-            return None
-        detail = f"{count} records without entries in the index, and so without checksums, were found by their metadata"
-        self.note(
-            Kind.INDEX_BEHIND,
-            segment,
-            cursor.position,
-            detail,
-            size_bytes=found.bounds[-1],
-            offset=cursor.count.next_offset,
-        )
-        bounds = np.array(found.bounds, np.int64)
-        return self._records(segment, cursor, memoryview(data), bounds[:-1], np.diff(bounds))
+    def _restarts(self, segment: SegmentFile, cursor: Cursor) -> range:
+        """The indices with which laminarmq may have continued after a restart: from the one after the last record with
+        an entry up to the number of entries, which is higher if the index has torn entries or is ahead of the store."""
+        entry = cursor.entry
+        at_end = segment.index_size - entry < ENTRY_BYTES
+        high = segment.base + max((segment.index_size if at_end else entry) - ENTRY_BYTES, 0) // ENTRY_BYTES
+        low = min(high, segment.base + (entry - ENTRY_BYTES) // ENTRY_BYTES)
+        for _ in range(min(_MOST_UNPROVEN, entry // ENTRY_BYTES - 1)):
+            entry -= ENTRY_BYTES
+            raw = self.read_index(segment, entry, ENTRY_BYTES)
+            checksum, length, position = (int(number) for number in np.frombuffer(raw, ENTRY)[0])
+            if proves(self, segment, position, length, checksum):
+                index = head_index(bytes(self.read_data(segment, position, min(length, _HEAD_BYTES))), self._decoder)
+                return range(low if index is None else min(low, index + 1), high + 1)
+        return range(min(low, segment.base + (entry - ENTRY_BYTES) // ENTRY_BYTES), high + 1)
+
+    def _stretch(self, segment: SegmentFile, cursor: Cursor, data: bytes, found: Stretch) -> WalkStep:
+        step = WalkStep(cursor.to(cursor.position + found.end, loose=cursor.loose))
+        total, offsets = len(found.starts), np.empty(0, np.int64)
+        if total:
+            detail = (
+                f"{total} records without entries in the index, and so without checksums, were found by their metadata"
+            )
+            size, at = int(found.lengths.sum()), cursor.position + int(found.starts[0])
+            self.note(Kind.INDEX_BEHIND, segment, at, detail, size_bytes=size, offset=cursor.count.next_offset)
+            read = self._records(segment, cursor, memoryview(data), found.starts, found.lengths)
+            assert read.values is not None
+            assert len(read.values) == total, "all have metadata of one size"
+            offsets = read.values.offsets
+            step = WalkStep(cursor.to(step.after.position, read.after.count), read.values)
+        following = step.after.count.next_offset
+        for start, end in found.last:
+            at = int(np.searchsorted(found.starts, start))
+            offset = int(offsets[at]) if at < total else following
+            self._leave_out(segment, cursor, cursor.position + start, cursor.position + end, offset)
+        if found.unclear is None:
+            return step
+        count = step.after.count
+        skipped = 1 if found.resumes is None else max(found.resumes - count.stored - 1, 0)
+        beyond = cursor.to(cursor.position + found.unclear, count.skip(skipped), loose=True)
+        detail = "records without entries in the index, with no clear boundary between them"
+        lost = self._lost(segment, step.after, beyond, Kind.INDEX_BEHIND, detail, found.unclear - found.end)
+        return WalkStep(beyond, step.values, lost.lost)
 
     def _no_index(self, segment: SegmentFile, cursor: Cursor) -> WalkStep:
         left = segment.size - cursor.position
-        if left > 0 and (found := self._unindexed(segment, cursor)) is not None:
+        if left > 0 and (found := self._unindexed(segment, cursor, segment.size)) is not None:
             return found
         detail = f"a store of {segment.size} bytes without an index: the end of its last record is unknown"
         after = self.enter(cursor.segment + 1, cursor)
@@ -398,7 +441,7 @@ def _sniff(directory: Directory) -> Sniffed | None:
     for segment in found:
         if (
             segment.size
-            and heads_at(beginning(directory, segment.data or "", ENTRY_BYTES), segment.base, None) is not None
+            and heads_at(beginning(directory, segment.data or "", ENTRY_BYTES), {segment.base}, None) is not None
         ):
             return Sniffed(f"{segment.data} begins with a record whose metadata says {segment.base}", True)
     return None

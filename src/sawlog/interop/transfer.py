@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any, Unpack
 
+from ..addresses import check_local
 from ..clock import Stopwatch
 from ..errors import (
     ExportRefused,
@@ -313,6 +314,7 @@ def export_log(
     `options` are those of the format (see its module); all formats have `segment_bytes`. The directory appears when it
     is complete; the report counts what the format cannot store.
     """
+    check_local(path, "the target of an export")
     chosen = format_named(format)
     first = log.lowest_offset if start is None else start
     # What is not decided is exported only where its batches are.
@@ -349,6 +351,7 @@ def export_topic(
     **options: Unpack[ExportOptions],
 ) -> tuple[ExportReport, ...]:
     """Write all partitions of a topic below a data directory, each where the other system would keep it."""
+    check_local(path, "the target of an export")
     chosen = format_named(format)
     if isinstance(chosen, TopicFormat):
         return chosen.write_topic(topic, str(path), options=options, progress=progress)

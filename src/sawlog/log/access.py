@@ -8,6 +8,7 @@ releases it. In a forked child a writer becomes a reader.
 from __future__ import annotations
 
 import errno
+import pathlib
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -23,7 +24,7 @@ from .files import checkpoint
 from .files.checkpoint import Checkpoint
 from .files.epochs import Epochs, store_epochs
 from .files.locking import UPKEEP_NOTE, take_lock
-from .files.names import LOCK, STORE, file_name, is_ours, segment_base
+from .files.names import CHECKPOINT, LOCK, PARTITION, STORE, TOPICS, VISIBLE, file_name, is_ours, segment_base
 from .maintain.findings import RecoveryReport
 from .maintain.recovery import recover
 from .read.reader import Reader
@@ -356,6 +357,9 @@ class Access:
             appender.check_open()
             for writer in list(appender.writers):
                 writer.close()
+            for name in (CHECKPOINT, VISIBLE):  # first: without segments, these would describe a loss
+                directory.remove(name)
+            directory.sync()
             for name in directory.names():
                 if is_ours(name) and name != LOCK:
                     directory.remove(name)
@@ -371,11 +375,28 @@ def _directory(path: Path, undo: ExitStack, *, create: bool) -> Directory:
     """The directory to work in; one that is opened here is closed by `undo`."""
     if isinstance(path, (str, PathLike)):
         refuse_address(path, 'use sawlog.open("{address}"), which has topics; a single log is always in a directory')
+        if create:
+            _refuse_inside_store(path)
         made: Directory = FileDirectory(path, create=create)
         undo.callback(made.close)
     else:
         made = path
     return made
+
+
+def _refuse_inside_store(path: str | PathLike[str]) -> None:
+    """Raise for a directory among the topics of a store, unless it is an existing partition: a log there would look
+    like a damaged topic."""
+    place = pathlib.Path(path).resolve()
+    for topics in (each for each in (place, *place.parents) if each.name == TOPICS):
+        inside = place.relative_to(topics).parts
+        is_partition = len(inside) == 2 and inside[1].startswith(PARTITION) and place.is_dir()
+        if not is_partition and (topics.parent / STORE).is_file():
+            store = str(topics.parent)
+            raise InvalidConfig(
+                f"{path} is inside the store {store}, which has topics, not logs: use sawlog.open({store!r}) and "
+                "create_topic; of a store, only an existing partition (topics/TOPIC/partition-0) can be opened as a log"
+            )
 
 
 def _refuse_store(made: Directory) -> None:

@@ -525,7 +525,8 @@ class Log(LogFace, Closing):
         timestamp: int | datetime | None = None,
         expect_offset: int | None = None,
     ) -> int:
-        """Append one record from an iterable of chunks without holding it in memory, and return its offset.
+        """Append one record from an iterable of chunks without holding it in memory, and return its offset. If it ends
+        within 16 KiB, that costs what `append` costs.
 
         If it exceeds `max_bytes` or the space in the segment: `StreamTooLong`. If the iterable raises: `StreamAborted`
         from its error. In each case the log does not change. Other appends wait until it is done.
@@ -533,11 +534,11 @@ class Log(LogFace, Closing):
         return streaming.append_stream(
             self._access.appender or self._writable(),
             chunks,
-            key=key,
-            headers=headers,
-            timestamp=timestamp if timestamp is None else milliseconds(timestamp),
-            max_bytes=max_bytes,
-            expect_offset=expect_offset,
+            key,
+            max_bytes,
+            headers,
+            timestamp if timestamp is None else milliseconds(timestamp),
+            expect_offset,
         )
 
     async def append_stream_async(
@@ -645,7 +646,8 @@ class Log(LogFace, Closing):
         At the end it is empty and `next_offset` is `start`; with `min_bytes` it waits for up to `timeout` seconds until
         there are that many, and returns what there is then. `OffsetOutOfRange` if the log is truncated meanwhile. With
         isolation "committed" the end is the last stable offset, and the page lists the aborted transactions in it
-        (`aborted`), which the caller leaves out; markers are batches like others here.
+        (`aborted`). The batches are not filtered, and markers are batches like others; `records()` of the page decodes
+        them and yields what `scan` yields.
         """
         committed = is_committed(isolation)
         if not min_bytes:

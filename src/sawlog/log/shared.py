@@ -139,12 +139,12 @@ class SharedLog:
     # --- the beginning of a turn
 
     def _enter(self, held: Lock) -> tuple[Log, Appender]:
-        note = Note.decode(held.found)
+        found = note = Note.decode(held.found)
         if note is not None and not self._ends_at(note):
             note = None
         if note is None or self._kept is None or not self._goes_on(self._kept[1], held, note):
             self._let_go()
-            self._kept = self._open(held, note)
+            self._kept = self._open(held, note, 0 if found is None else found.next_offset)
         return self._kept
 
     def _ends_at(self, note: Note) -> bool:
@@ -179,13 +179,13 @@ class SharedLog:
             return None
         return made if made.tail == (note.next_offset, note.position) else None
 
-    def _open(self, held: Lock, note: Note | None) -> tuple[Log, Appender]:
-        """As `Log.open`, under a lock that is already held."""
+    def _open(self, held: Lock, note: Note | None, known_end: int) -> tuple[Log, Appender]:
+        """As `Log.open`, under a lock that is already held. Everything below `known_end` was durable once."""
         name = "" if note is None else file_name(note.segment)
         before = self._directory.identity(name) if name else None
         if note is not None:
             self._believe(note)
-        found = recover(self._directory, self._config)
+        found = recover(self._directory, self._config, known_end=known_end)
         segments = SegmentSet.of(self._directory, self._config, found.segments, found.lowest_offset, found.epochs)
         appender = Appender(self._directory, self._config, segments, found.producers, held)
         clean = note is not None or found.report.clean

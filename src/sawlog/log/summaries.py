@@ -137,7 +137,7 @@ def summarise(segment: Segment, max_bytes: int | None = None) -> Blocks:
     decompress to."""
     parts: list[Blocks] = []
     for chunk in segment.chunks(segment.base_offset, segment.next_offset, check=False, chunk_bytes=_STEP_BYTES):
-        oldest = None if max_bytes is None else _oldest(chunk.view, chunk.rows, max_bytes)
+        oldest = None if max_bytes is None else oldest_times(chunk.view, chunk.rows, max_bytes)
         parts.append(_grouped(chunk.rows, chunk.origin, oldest))
     if not parts:
         empty = np.empty(0, np.int64)
@@ -174,7 +174,7 @@ def joined(parts: list[Blocks]) -> Blocks:
     return replace(made, oldest=np.concatenate(oldest)) if len(oldest) == len(parts) else made
 
 
-def _oldest(view: memoryview, rows: Rows, max_bytes: int) -> Numbers:
+def oldest_times(view: memoryview, rows: Rows, max_bytes: int) -> Numbers:
     """The smallest timestamp of each batch."""
     found = np.empty(len(rows), np.int64)
     if not (rows[:, ATTRIBUTES] & COMPRESSION_MASK).any():

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterable
 from datetime import datetime
 
 from ..batch.given import GivenHeaders
 from ..errors import StreamAborted, StreamTooLong
+from ..log.write.aio import past_recall
 from .appending import STREAM_BYTES, ObjectAppends
 
 
@@ -38,7 +38,7 @@ class AsyncAppends(ObjectAppends):
         timestamp: int | datetime | None = None,
     ) -> int:
         """As `append`, without blocking the event loop."""
-        return await asyncio.to_thread(self.append, value, key, headers, timestamp)
+        return await past_recall(self.append, value, key, headers, timestamp)
 
     async def append_stream_async(
         self,
@@ -52,4 +52,4 @@ class AsyncAppends(ObjectAppends):
     ) -> int:
         """As `append_stream`, for chunks that come asynchronously."""
         value = await collected(chunks, max_bytes)
-        return await asyncio.to_thread(self.append, value, key, headers, timestamp, expect_offset)
+        return await past_recall(self.append, value, key, headers, timestamp, expect_offset)

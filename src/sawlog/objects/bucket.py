@@ -26,6 +26,8 @@ from .failures import Unanswered, explained, failure_of
 
 __all__ = ["SCHEMES", "Bucket", "Entry", "Unanswered", "is_url"]
 
+#: Larger objects are uploaded in parts of this size. At 600 KB/s a part takes as long as a request may (`timeout`).
+PART_BYTES = 16 << 20
 #: Keys of one page of a listing.
 _PAGE_KEYS = 1000
 #: How long a create is repeated that meets others: the server says that it was not applied, and why does not matter.
@@ -87,11 +89,14 @@ class Bucket:
         return store
 
     def create(self, key: str, data: bytes) -> bool:
-        """Store an object if there is none of that name; whether it was stored. `Unanswered` if nobody knows."""
+        """Store an object if none of that name exists, and return whether it was stored. False proves that one exists,
+        but not whose: the client library repeats requests, and the attempt that it repeats may have been applied.
+        `Unanswered` if it is not known whether it was stored; another `StorageError` if it was not."""
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         store = self._store
         patience = Deadline(_CONFLICTS_S, first_pause_s=_FIRST_PAUSE_S, longest_pause_s=_LONGEST_PAUSE_S)
+        is_repeated = False
         while True:
             try:
                 store.put(key, data, mode="create", use_multipart=False)
@@ -102,14 +107,22 @@ class Bucket:
                     return False
                 if not patience.retry():
                     raise self._failed("creating", key, error) from None
+                is_repeated = True
             except Exception as error:
-                raise self._failed("creating", key, error) from None
+                failed = self._failed("creating", key, error)
+                if is_repeated and not isinstance(failed, Unanswered):  # an earlier attempt may have been applied
+                    failed = Unanswered(failed.errno, failed.strerror)
+                raise failed from None
 
     def put(self, key: str, data: bytes) -> None:
-        """Store an object under a name that nobody else uses; repeated, it stores the same."""
+        """Store an object under a name that nobody else uses; repeated, it stores the same.
+
+        Up to `PART_BYTES` it is one request. A larger object is a multipart upload, which `obstore` aborts if a part
+        fails. A process that is killed meanwhile leaves its parts in the bucket: hidden, and charged for. obstore can
+        neither list nor remove them, so buckets need a lifecycle rule (docs/object-storage.md)."""
         store = self._store
         try:
-            store.put(key, data)
+            store.put(key, data, chunk_size=PART_BYTES)
         except Exception as error:
             raise self._failed("storing", key, error) from None
 
@@ -180,5 +193,7 @@ class Bucket:
 
     def _failed(self, doing: str, key: str, error: Exception) -> StorageError:
         if isinstance(error, FileNotFoundError) and not failure_of(error).is_missing_bucket:
-            return StorageError(errno.ENOENT, f"{self.url}: {doing} {key} failed: it does not exist")
+            # Of a write this is no answer: obstore does not tell whether an attempt before it was applied.
+            kind = Unanswered if doing in ("creating", "storing") else StorageError
+            return kind(errno.ENOENT, f"{self.url}: {doing} {key} failed: it does not exist")
         return explained(self.url, f"{doing} {key}", error)

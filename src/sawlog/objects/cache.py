@@ -1,13 +1,20 @@
 """`BlockCache`: what was read of a bucket, on the local disk, for all processes of this user.
 
 ```
-<cache>/<store id>/<first two digits>/<digest of key, position and size>
-    b"sawlog block 1\n", the CRC-32C of what follows, its length; key and position; then the bytes of the object
+<cache>/<store id>/<first two digits>/<hash of key, position, digest and size>
+    b"sawlog block 2\n", the CRC-32C of what follows, its length; key, position and digest; then the bytes of the object
 ```
 
-The bytes of an object never change under its name, and the id of the store is part of the place, so a block is never
-out of date. It may be damaged: whatever is not exactly what was asked for is a miss, and is removed. So is everything
-that the disk refuses: a cache has no errors of its own.
+A block is identified by its content, not only by its place. A bucket that was copied, or rolled back to an earlier
+version, has the store id and the commit numbers of another history, with other records in them. So the key includes the
+digest that the commit recorded for the extent (`Extent.digest`), and a block of another history is a miss. Looking one
+up costs no request.
+
+A hit proves that the bucket once returned these bytes for this extent, and not that it still does. Callers that must
+know what the bucket holds now do not use the cache: `sawlog verify`, restores, replication, tiering and maintenance.
+
+A block may be damaged: whatever is not exactly what was asked for is a miss, and is removed. So is everything that the
+disk refuses: a cache has no errors of its own.
 
 Files appear with all their content (`rename`), so processes share them without locks. The time of a file says when it
 was last needed; whoever has written much looks through all of them, and removes the oldest until nine tenths of the
@@ -34,7 +41,7 @@ from ..storage.forking import forkable
 
 #: How much is kept if nothing else is said.
 CACHE_BYTES = 1 << 30
-_MAGIC = b"sawlog block 1\n"
+_MAGIC = b"sawlog block 2\n"
 _HEAD = struct.Struct(">IQ")
 #: A file takes at least this much of a disk.
 _LEAST_BYTES = 4096
@@ -76,14 +83,14 @@ class BlockCache:
         self._paused = Deadline(0.0)
         self.hits = self.misses = 0
 
-    def get(self, key: str, position: int, size_bytes: int) -> memoryview | None:
-        """The bytes of an object, if they are here; the caller may change them."""
+    def get(self, key: str, position: int, digest: str, size_bytes: int) -> memoryview | None:
+        """Return a copy of a block, or None on a miss."""
         data = memoryview(np.empty(size_bytes, np.uint8))  # a bytearray would be filled with zeros first
-        return data if self.load(key, position, data) else None
+        return data if self.load(key, position, digest, data) else None
 
-    def load(self, key: str, position: int, data: memoryview) -> bool:
-        """Fill a buffer with bytes of an object; False if they are not here, and then there may be anything in it."""
-        name = _named(key, position)
+    def load(self, key: str, position: int, digest: str, data: memoryview) -> bool:
+        """Fill a buffer with a block. On a miss return False; the content of the buffer is undefined then."""
+        name = _named(key, position, digest)
         is_here = False
         with suppress(OSError, ValueError):
             is_here = _load(self._path(name, len(data)), name, data)
@@ -93,16 +100,16 @@ class BlockCache:
             self.misses += 1
         return is_here
 
-    def has(self, key: str, position: int, size_bytes: int) -> bool:
-        """Whether they are probably here."""
-        return os.path.exists(self._path(_named(key, position), size_bytes))
+    def has(self, key: str, position: int, digest: str, size_bytes: int) -> bool:
+        """Whether a block is probably cached."""
+        return os.path.exists(self._path(_named(key, position, digest), size_bytes))
 
-    def put(self, key: str, position: int, data: bytes | bytearray | memoryview) -> None:
-        """Keep bytes of an object; whether that works is nobody's concern."""
+    def put(self, key: str, position: int, digest: str, data: bytes | bytearray | memoryview) -> None:
+        """Cache a block. Best effort: failures are ignored."""
         size = max(len(data), _LEAST_BYTES)
         if size > self._max_bytes * _LOOK_EVERY or not self._paused.passed:
             return
-        name = _named(key, position)
+        name = _named(key, position, digest)
         try:
             self._store(self._path(name, len(data)), name, data)
         except OSError:
@@ -115,8 +122,8 @@ class BlockCache:
         self._make_room()
 
     def _path(self, name: bytes, size_bytes: int) -> str:
-        digest = hashlib.blake2b(b"%d " % size_bytes + name, digest_size=16).hexdigest()
-        return f"{self._place}{os.sep}{digest[:2]}{os.sep}{digest[2:]}"
+        hashed = hashlib.blake2b(b"%d " % size_bytes + name, digest_size=16).hexdigest()
+        return f"{self._place}{os.sep}{hashed[:2]}{os.sep}{hashed[2:]}"
 
     def _store(self, path: str, name: bytes, data: bytes | bytearray | memoryview) -> None:
         folder = os.path.dirname(path)
@@ -163,8 +170,8 @@ def _files(root: str) -> Iterator[_File]:
                 yield _File(found.st_mtime, max(found.st_size, _LEAST_BYTES), path)
 
 
-def _named(key: str, position: int) -> bytes:
-    return f"{key} {position}\n".encode()
+def _named(key: str, position: int, digest: str) -> bytes:
+    return f"{key} {position} {digest}\n".encode()
 
 
 def _load(path: str, name: bytes, data: memoryview) -> bool:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ..errors import CorruptData
@@ -27,7 +28,9 @@ from .folding.actions import check_kinds
 from .state import State
 
 COMMITS, CHECKPOINTS = "commits/", "checkpoints/"
-_VERSION = 1
+_VERSION = 2
+#: An object that fails its checksum is read again so often before that is believed.
+_REREADS = 2
 #: What is before and after the lines.
 _BEGIN, _END = b'{"entries":[\n', b"\n],"
 
@@ -49,6 +52,29 @@ class Checkpoint(NamedTuple):
     key: str
 
 
+class Unreadable(CorruptData):
+    """A commit or checkpoint was damaged however often it was read. A later read may still succeed, if the damage is
+    between the bucket and this process."""
+
+
+def intact(bucket: Bucket, key: str, data: bytes) -> tuple[bytes, tuple[Commit, int]]:
+    """A commit that was read: its bytes, and what they say. One that is damaged is read again: a bit may have flipped
+    on the way. `Collected` if it is a tombstone, or was removed meanwhile."""
+    for _ in range(_REREADS):
+        if is_tombstone(data):
+            raise Collected(f"{key} is collected")
+        with suppress(CorruptData, UpgradeRequired):
+            return data, Commit.decode(data, key)
+        again = bucket.get(key)
+        if again is None:
+            raise Collected(f"{key} is gone")
+        data = again
+    try:
+        return data, Commit.decode(data, key)
+    except CorruptData as error:
+        raise Unreadable(str(error)) from error
+
+
 def listed(bucket: Bucket) -> list[Checkpoint]:
     """All that are there, the newest first."""
     found = []
@@ -67,9 +93,7 @@ def is_confirmed(bucket: Bucket, checkpoint: Checkpoint) -> bool:
     following = bucket.get(key)
     if following is None:
         return False
-    if is_tombstone(following):
-        raise Collected(f"{key} is collected")
-    commit, _ = Commit.decode(following, key)
+    _, (commit, _) = intact(bucket, key, following)
     if commit.digest != checkpoint.digest:
         raise CorruptData(
             f"{checkpoint.key} is not the state before {key}, which has the digest {commit.digest[:16]}...: a process "
@@ -86,7 +110,17 @@ def stored(bucket: Bucket, state: State) -> bool:
 
 
 def loaded(bucket: Bucket, checkpoint: Checkpoint) -> State:
-    """The state that it has; `Collected` if it is gone."""
+    """The state that it has; `Collected` if it is gone. One that is damaged is read again, as `intact` does."""
+    for _ in range(_REREADS):
+        with suppress(CorruptData, UpgradeRequired):
+            return _loaded(bucket, checkpoint)
+    try:
+        return _loaded(bucket, checkpoint)
+    except CorruptData as error:
+        raise Unreadable(str(error)) from error
+
+
+def _loaded(bucket: Bucket, checkpoint: Checkpoint) -> State:
     data = bucket.get(checkpoint.key)
     if data is None:
         raise Collected(f"{checkpoint.key} is gone")

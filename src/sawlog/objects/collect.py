@@ -33,9 +33,9 @@ from typing import Any, NamedTuple
 
 from ..errors import CorruptData
 from . import checkpoints
-from .bucket import Entry
+from .bucket import Bucket, Entry
 from .checkpoints import COMMITS, Checkpoint, Collected, commit_key
-from .commit import TOMBSTONE_BYTES, Commit, Tombstone, canonical, is_tombstone, opened, sealed
+from .commit import TOMBSTONE_BYTES, Commit, Tombstone, canonical, opened, sealed
 from .consolidate import Check
 from .core import Core
 from .extents import SEGMENTS, STAGED, begun_at
@@ -143,7 +143,7 @@ class Collector:
         times = {entry.key: entry.modified.timestamp() for entry in self._bucket.list(CLOCK)}
         now_s = times.get(_NOW, 0.0)
         old_s = now_s - self._core.terms.grace_s
-        notes = {_note_of(entry): entry.modified.timestamp() for entry in self._bucket.list(NOTES)}
+        notes = {note_of(entry.key): entry.modified.timestamp() for entry in self._bucket.list(NOTES)}
         if not notes:
             self._bucket.put(_NOTHING.key, b"")
         done, last = min(notes, default=_NOTHING), max(notes, default=_NOTHING)
@@ -212,8 +212,18 @@ class Collector:
         return min(kept)
 
     def _has_batches(self, key: str) -> bool:
+        commit = self._commit(key)
+        return commit is not None and bool(commit.inline)
+
+    def _commit(self, key: str) -> Commit | None:
+        """A commit; None if it is gone, or a tombstone."""
         data = self._bucket.get(key)
-        return data is not None and not is_tombstone(data) and bool(Commit.decode(data, key)[0].inline)
+        if data is None:
+            return None
+        try:
+            return checkpoints.intact(self._bucket, key, data)[1][0]
+        except Collected:
+            return None
 
     def _delete_commits(self, report: CollectionReport, view: _View, referenced: Collection[str]) -> None:
         """Free the numbers of commits that nobody believes in any more."""
@@ -225,7 +235,7 @@ class Collector:
         self._each(self._bucket.delete, keys)
         report.commits += len(keys)
         for entry in list(self._bucket.list(NOTES)):
-            if _note_of(entry) < aged:
+            if note_of(entry.key) < aged:
                 self._bucket.delete(entry.key)
 
     # --- uploads
@@ -264,11 +274,7 @@ class Collector:
         return found
 
     def _garbage(self, key: str) -> list[str]:
-        data = self._bucket.get(key)
-        if data is None:
-            return []  # another collector has removed all of it
-        text: Any = opened(data, _GARBAGE, key)[0]
-        return [str(each) for each in text]
+        return read_garbage(self._bucket, key)
 
     def _condemn(self, report: CollectionReport, keys: list[str]) -> None:
         for start in range(0, len(keys), _MOST_KEYS):
@@ -299,10 +305,10 @@ class Collector:
         if delete:
             self._bucket.delete(key)
             return True
-        data = self._bucket.get(key)
-        if data is None or is_tombstone(data):
+        commit = self._commit(key)
+        if commit is None:
             return False
-        self._bucket.put(key, Tombstone(Commit.decode(data, key)[0].nonce).encode())
+        self._bucket.put(key, Tombstone(commit.nonce).encode())
         return True
 
     def _each(self, do: Callable[[str], None], keys: Iterable[str]) -> None:
@@ -330,9 +336,19 @@ def _number(entry: Entry) -> int:
     return int(entry.key.removeprefix(COMMITS))
 
 
-def _note_of(entry: Entry) -> Note:
-    commits, behind, low = entry.key.removeprefix(NOTES).split("-")
+def note_of(key: str) -> Note:
+    """What a note says."""
+    commits, behind, low = key.removeprefix(NOTES).split("-")
     return Note(int(commits), int(behind), int(low))
+
+
+def read_garbage(bucket: Bucket, key: str) -> list[str]:
+    """The keys in a list of garbage; none if another collector has removed it."""
+    data = bucket.get(key)
+    if data is None:
+        return []
+    text: Any = opened(data, _GARBAGE, key)[0]
+    return [str(each) for each in text]
 
 
 def _begun(key: str) -> int | None:

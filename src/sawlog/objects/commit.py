@@ -1,7 +1,7 @@
 """`Commit`: one numbered object. What it says, in the order in which it is applied, and the batches that are in it.
 
 ```
-sawlog commit 1
+sawlog commit 2
 <bytes of the text> <CRC-32C of all that follows this line, in hexadecimal>
 {"nonce": ["<writer>", 17], "known": 41, "digest": "<state after the commit before>", "time_ms": ..., "requests": [...]}
 <batches>
@@ -27,7 +27,7 @@ from ..batch.checksum import crc32c
 from ..errors import CorruptData, SawlogError
 
 #: What this version of the library understands.
-VERSION = 1
+VERSION = 2
 COMMIT, TOMBSTONE = b"sawlog commit ", b"sawlog tombstone "
 #: No tombstone is larger, and every commit is: a listing shows which is which.
 TOMBSTONE_BYTES = 128

@@ -6,6 +6,7 @@ Callers hand in a request and wait for its outcome. While a commit is on its way
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from collections import deque
@@ -15,12 +16,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import LogClosed, StorageError
+from ..errors import CorruptData, LogClosed, StorageError
 from ..storage.forking import forkable
-from .commit import Request, canonical
+from .commit import Request, UpgradeRequired, canonical
 from .extents import INLINE
-from .journal import Journal
+from .journal import HISTORY_S, Journal
 from .state import Outcome
+
+_logger = logging.getLogger("sawlog.objects")
 
 #: How long a commit waits for those who shared the last one.
 _MOMENT_S = 0.005
@@ -135,8 +138,7 @@ class Committer:
             requests, inline = _gathered(taken)
             with self._lock:
                 outcomes = self._journal.commit(requests, inline)
-                if self._on_commit is not None:
-                    self._on_commit()
+                self._notify()
         except BaseException as error:
             for each in taken:
                 _fail(each, error)
@@ -148,6 +150,21 @@ class Committer:
         self._journal.give_way()
         if self._journal.state.number % self._journal.terms.checkpoint_every == 0:
             self._checkpoint()
+        self._check_history()
+
+    def _notify(self) -> None:
+        """Tell watchers. An error of theirs must not become that of a commit that is stored."""
+        if self._on_commit is not None:
+            try:
+                self._on_commit()
+            except Exception:
+                _logger.exception("a callback for new commits failed")
+
+    def _check_history(self) -> None:
+        """Notice that the store was deleted or rolled back, after callers were answered: an acknowledgement costs one
+        request. The error stops the journal, so the next caller gets it."""
+        with self._lock, suppress(StorageError, CorruptData, UpgradeRequired):
+            self._journal.check_history(HISTORY_S)
 
     def _checkpoint(self) -> None:
         """Whoever makes a commit with a round number stores the checkpoint. It is a help: if that fails, upkeep makes

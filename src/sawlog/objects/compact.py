@@ -156,9 +156,7 @@ def _keys(core: Core, what: Compactable, max_bytes: int, check: Check) -> tuple[
     dirty = [each for each in what.extents if each.next_offset > start]
     keys = KeyMap(_table(sum(each.next_offset - each.base_offset for each in dirty)), secrets.token_bytes(16))
     end = start
-    for extent in dirty:
-        check()
-        data = memoryview(read(core, extent))
+    for extent, data in read(core, dirty, check):
         rows = checked_rows(data)
         rows = rows[~what.is_aborted(rows)] if what.aborted else rows
         for body, unpacked, error in unpack(data, rows[rows[:, LAST] >= start], max_bytes):
@@ -202,9 +200,7 @@ def _rewritten(core: Core, run: Run, wanted: Wanted, max_bytes: int, check: Chec
     """The batches of a run without what is superseded."""
     out = _Batches()
     made = Rebatch(cast("Replacement", out), run.extents[0].base_offset, wanted, max_bytes)
-    for extent in run.extents:
-        check()
-        data = memoryview(read(core, extent))
+    for extent, data in read(core, run.extents, check):
         chunk = Chunk(data, checked_rows(data), 0, special=wanted.aborted is not None)
         made.take(chunk, cast("Segment", _Source(extent.key)))
     made.finish(run.extents[-1].next_offset)

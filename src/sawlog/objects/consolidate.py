@@ -125,20 +125,22 @@ def consolidate(core: Core, run: Run, check: Check = lambda: None) -> MergeRepor
     is."""
     known = core.known()
     data = bytearray()
-    for extent in run.extents:
-        check()
-        data += read(core, extent)
+    for _, batches in read(core, run.extents, check):
+        data += batches
     if not replace(core, run, known, data):
         return None
     return MergeReport(len({each.key for each in run.extents}), 1, len(data))
 
 
-def read(core: Core, extent: Extent) -> bytearray:
-    """The batches of an extent with their offsets; `CorruptBatch` unless all of them are right."""
-    data = bytearray(core.extents.read(extent))
-    placed(data, extent.base_offset, extent.leader_epoch)
-    _check(checked_rows(memoryview(data)), extent.base_offset, extent.next_offset, extent.key)
-    return data
+def read(core: Core, extents: Iterable[Extent], check: Check) -> Iterator[tuple[Extent, memoryview]]:
+    """The batches of extents with their offsets; `CorruptBatch` unless all of them are right. Not from the cache: what
+    is read here is written to the bucket again."""
+    check()
+    for extent, data in core.maintenance.read_all(extents):
+        placed(data, extent.base_offset, extent.leader_epoch)
+        _check(checked_rows(data), extent.base_offset, extent.next_offset, extent.key)
+        yield extent, data
+        check()
 
 
 def _check(rows: Rows, base: int, end: int, key: str) -> None:

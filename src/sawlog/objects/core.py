@@ -19,7 +19,7 @@ from .clocks import Clocks
 from .commit import Request
 from .committer import Committer
 from .extents import STAGED
-from .journal import Journal
+from .journal import HISTORY_S, Journal
 from .news import News, Recent
 from .reading import ExtentReader
 from .state import Outcome, State
@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 #: Rejections of what relied on a state that is gone.
 _CONFLICTS = {"Changed": "Conflict", "BrokerRemoved": "Conflict"}
-#: What was looked at this long ago is not asked for again, unless a caller must know.
+#: A state is fresh for this long, and for a usual round trip, after the request that has shown it was sent.
 LOOK_S = 0.05
 #: How often those who wait for the lock look whether they are answered by now.
 _WAIT_S = 0.02
@@ -56,8 +56,11 @@ class Core:
         clocks: Clocks | None = None,
         cache: BlockCache | None = None,
         linger_s: float = 0.0,
+        founded: bytes | None = None,
     ) -> None:
         self.bucket = bucket
+        #: What `sawlog.json` said when the store was opened.
+        self._founded = founded
         self.mode = mode
         self.terms = Terms() if terms is None else terms
         self._process = this_process()
@@ -67,13 +70,13 @@ class Core:
         #: Commits that were folded lately: whoever follows the end of a partition finds its batches there.
         self.recent = Recent()
         self._journal.on_fold = self.recent.add
-        #: Reads batches.
+        #: Read batches; reading.py says which of them for what.
         self.extents = ExtentReader(bucket, cache, self.recent)
+        self.maintenance = ExtentReader(bucket, recent=self.recent)
+        self.uncached = ExtentReader(bucket)
         #: Tells others that there is something new.
         self.news = News(self)
         self._committer = Committer(self._journal, self._lock, linger_s=linger_s, on_commit=self.news.tell)
-        #: When the bucket has last said what is new.
-        self._answered_s = 0.0
         #: How long those wait who look again and again.
         self._calm_s = LOOK_S
         #: What is closed with the store: writers and consumers.
@@ -96,7 +99,8 @@ class Core:
     def _end(self) -> None:
         self._closed = True
         self.news.close()
-        self.extents.close()
+        for reader in (self.extents, self.maintenance, self.uncached):
+            reader.close()
         if self._process == this_process():
             self._committer.close()
 
@@ -119,10 +123,11 @@ class Core:
         return self._closed
 
     def look(self, read: Callable[[State], _T], *, fresh: bool = False, calm: bool = False) -> _T:
-        """Read something of the state, as it was at most a moment ago. Who looks again and again is `calm`: then it is
-        at most a second old, and the bucket is asked less and less often while nothing happens."""
+        """Read something of the state as it was at most 50 ms and one usual round trip ago, or with `fresh` as it is
+        now. A caller that polls is `calm`: then the state is up to a second old, and the bucket is asked less and less
+        often while nothing happens."""
         self.check_open()
-        enough_s = 0.0 if fresh else self._calm_s if calm else LOOK_S
+        enough_s = 0.0 if fresh else (self._calm_s if calm else LOOK_S) + self._journal.round_trip_s
         oldest_s = self._clocks.now_s()[0] - enough_s
         while not self._lock.acquire(timeout=_WAIT_S):
             # A commit that loses races has the lock for seconds, and reads all that is new again and again.
@@ -131,7 +136,7 @@ class Core:
                     return read(self._journal.state)
         try:
             before = self._journal.state.number
-            if self._refresh(oldest_s, may_be_old=not fresh):
+            if self._refresh(oldest_s):
                 is_idle = self._journal.state.number == before
                 self._calm_s = min(self._calm_s * 2, CALM_S) if is_idle and calm else LOOK_S
             return read(self._journal.state)
@@ -143,23 +148,26 @@ class Core:
         with self._journal.folding:
             return read(self._journal.state)
 
+    def last_known(self, read: Callable[[State], _T]) -> _T:
+        """Read something of the state for a commit that relies on it. Nothing is requested while answers are believed:
+        the commit is created after everything that others have committed, and is rejected if that contradicts it."""
+        self.check_open()
+        proved_s = self._journal.proved_s
+        if proved_s is None or self._clocks.now_s()[0] - proved_s > self.terms.belief_s:
+            return self.look(read)  # the commit would have to begin again from a checkpoint, too
+        return self.peek(read)
+
     def poll(self, age_s: float) -> None:
         """Look for new commits, unless that was done within this time."""
         with self._lock:
             self._refresh(self._clocks.now_s()[0] - age_s)
 
-    def _refresh(self, oldest_s: float, *, may_be_old: bool = True) -> bool:
+    def _refresh(self, oldest_s: float) -> bool:
         """Look for new commits, unless a request that was sent after this time has shown that there are none: many who
-        ask at the same time are answered by one look, and a commit is one. Whether it has looked.
-
-        What `may_be_old` counts from when the answer came: a bucket that takes longer to answer than that would be
-        asked again by every call."""
-        is_answered = may_be_old and self._journal.proved_s is not None and self._answered_s > oldest_s
-        if is_answered or self._is_proved(oldest_s):
+        ask at the same time are answered by one request, and a commit is one. Whether it has looked."""
+        if self._is_proved(oldest_s):
             return False
-        is_new = self._journal.refresh()
-        self._answered_s = self._clocks.now_s()[0]
-        if is_new:
+        if self._journal.refresh():
             self.news.tell()
         return True
 
@@ -178,21 +186,29 @@ class Core:
         with self._lock:
             self._journal.check_end()
 
+    def check_store(self) -> None:
+        """Raise `CorruptData` if the store was deleted, replaced or rolled back since it was opened."""
+        self.check_open()
+        with self._lock:
+            self._journal.check_history(HISTORY_S)
+            if self._founded is not None:
+                self._journal.check_identity(self._founded)
+
     def checkpoint(self) -> bool:
         """Store the state as a checkpoint, unless there is one."""
         self.check_open()
         with self._lock:
             return self._journal.checkpoint()
 
+    def upload(self, data: bytes) -> str:
+        """Store batches in an object of their own, and return its key, for an action."""
+        key = f"{STAGED}{self.last_known(lambda state: state.number):020}-{uuid.uuid4().hex}"
+        self.bucket.put(key, data)
+        return key
+
     def known(self) -> int:
         """How many commits are known."""
         return self.look(lambda state: state.number)
-
-    def upload(self, data: bytes) -> str:
-        """Store batches in an object of their own, and return its key, for an action."""
-        key = f"{STAGED}{self.known():020}-{uuid.uuid4().hex}"
-        self.bucket.put(key, data)
-        return key
 
     def submit(self, request: Request, inline: Sequence[bytes] = ()) -> Future[Outcome]:
         """Let a request be part of the next commit."""

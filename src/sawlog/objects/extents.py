@@ -2,17 +2,26 @@
 
 An extent is in a commit, in an upload, or in a consolidated segment. The batches in it have the offsets that follow
 from its base, one after the other; what is stored in their headers does not count.
+
+A key and a position do not identify bytes: after a bucket is copied or rolled back, the same commit number holds other
+records. So each extent records the digest of its batches (`content_digest`). Caches use it as part of the key, and
+every read from the bucket compares it.
 """
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from json.encoder import encode_basestring_ascii
 from typing import NamedTuple
+
+from ..batch.header import COUNT, CRC, Rows
 
 #: Where the batches of an action are, if they are in the commit itself.
 INLINE = ""
 #: Uploads: batches before their commit, and consolidated ones. What follows is `<commits known>-...`, after the last /.
 STAGED, SEGMENTS = "staged/", "segments/"
+#: Length of `Extent.digest`.
+DIGEST_DIGITS = 16
 
 
 class Extent(NamedTuple):
@@ -24,8 +33,21 @@ class Extent(NamedTuple):
     position: int
     size_bytes: int
     max_timestamp: int
+    #: `content_digest` of the batches, as recorded by the commit that placed them.
+    digest: str
     #: Not 0 only in a copy of a partition that is stored elsewhere.
     leader_epoch: int = 0
+
+
+def content_digest(rows: Rows) -> str:
+    """Return the identity of batches, wherever they are stored: 64 bits of BLAKE2b, in hexadecimal, over the header
+    fields from the record count to the CRC-32C, each as a little-endian i64. Base offset and leader epoch are left out:
+    they change when a batch is placed.
+
+    The CRC stands for the records, so the digest of bytes from a bucket proves something only after their CRCs were
+    checked."""
+    fields = rows[:, COUNT : CRC + 1].astype("<i8", copy=False).tobytes()
+    return blake2b(fields, digest_size=DIGEST_DIGITS // 2).hexdigest()
 
 
 def entry_name(topic: str, partition: int, base: int) -> str:
@@ -36,7 +58,7 @@ def entry_name(topic: str, partition: int, base: int) -> str:
 def entry_text(extent: Extent) -> bytes:
     """The value of an extent's entry as canonical JSON: written out, since a commit may have thousands of them."""
     numbers = f"{extent.position},{extent.size_bytes},{extent.next_offset},{extent.max_timestamp}"
-    return f"[{encode_basestring_ascii(extent.key)},{numbers}]".encode()
+    return f'[{encode_basestring_ascii(extent.key)},{numbers},"{extent.digest}"]'.encode()
 
 
 def begun_at(key: str) -> int:

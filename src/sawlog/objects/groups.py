@@ -82,7 +82,15 @@ class ObjectGroups:
     def _moving(
         self, name: str, offsets: Mapping[Share, int], metadata: str, epochs: Mapping[Share, int]
     ) -> dict[str, Any]:
-        known = self._core.look(lambda state: {topic: state.topic(topic) for topic, _ in offsets}, fresh=True)
+        def look(state: State) -> dict[str, Mapping[str, Any] | None]:
+            return {topic: state.topic(topic) for topic, _ in offsets}
+
+        def has_all(known: Mapping[str, Mapping[str, Any] | None]) -> bool:
+            return all((entry := known[topic]) and 0 <= number < entry["partitions"] for topic, number in offsets)
+
+        known = self._core.last_known(look)
+        if not has_all(known):  # another process may have created them
+            known = self._core.look(look, fresh=True)
         rows: list[list[object]] = []
         names: dict[str, str] = {}
         for (topic, partition), offset in offsets.items():

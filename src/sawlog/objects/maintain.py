@@ -1,5 +1,6 @@
 """`Maintainer`: what an open store does for its upkeep, when it is due. Any number of them may work at once.
 
+0. The store is checked to be the one that was opened: it may have been deleted or rolled back.
 1. Records that have expired are dropped (`retention.ms`, `retention.bytes`): the start of the partition is moved.
 2. Small extents are consolidated into segments, and compacted topics are compacted.
 3. A checkpoint is made, if whoever should have made it did not.
@@ -31,10 +32,13 @@ from .consolidate import SEGMENT_BYTES, Place, consolidate, small_runs
 from .copies import COPY_OF
 from .core import Core
 from .extents import Extent
+from .staging import ObjectStaging
 from .state import State
 
 #: Collection is done this often in the time for which readers may need what is not referred to any more.
 _COLLECTIONS = 24
+#: The store is checked to be still there at most this often.
+_CHECK_S = 50.0
 
 _T = TypeVar("_T")
 _logger = logging.getLogger("sawlog.upkeep")
@@ -71,6 +75,7 @@ class Maintainer:
         self._turn = threading.Lock()
         self._stopped = False
         self._since_collection: Stopwatch | None = None
+        self._since_check = Stopwatch()
         #: What the last collection did.
         self.collected = CollectionReport()
 
@@ -82,6 +87,9 @@ class Maintainer:
         """Do what is due, for one topic or for the whole store, and return what was done to which partition."""
         reports = []
         with self._turn:
+            if self._since_check.elapsed_s >= _CHECK_S:
+                self._since_check.restart()
+                self._core.check_store()
             for place in self._core.look(_places, fresh=True):
                 if topic not in (None, place.topic):
                     continue
@@ -89,6 +97,7 @@ class Maintainer:
                 if report:
                     reports.append(report)
             self._check_stopped()
+            ObjectStaging(self._core).forget_names()
             self._checkpoint()
             if self._collection_is_due():
                 self.collect()

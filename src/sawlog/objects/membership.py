@@ -77,9 +77,9 @@ class ObjectMembership:
             "time_ms": now_ms(),
             "works": self._works,
         }
+        self._beaten.restart()  # the session counts from when the request is sent
         self._core.commit([{"do": "join group", "group": terms.group, "member": made, **fields}])
         self._id = made
-        self._beaten.restart()
 
     def beat(self) -> None:
         """Send a heartbeat, if it is time for one; does not wait for it."""

@@ -104,20 +104,25 @@ class Recent:
         self._lock = forkable(threading.Lock())
 
     def add(self, key: str, data: bytes) -> None:
-        """Keep one."""
+        """Keep one; it replaces what another history had under its number."""
         with self._lock:
-            if key not in self._kept:
-                self._kept[key] = data
-                self._size_bytes += len(data)
+            self._size_bytes += len(data) - len(self._kept.pop(key, b""))
+            self._kept[key] = data
             while self._size_bytes > self._max_bytes and self._kept:
                 self._size_bytes -= len(self._kept.popitem(last=False)[1])
+
+    def forget(self, key: str) -> None:
+        """Keep this one no longer."""
+        with self._lock:
+            self._size_bytes -= len(self._kept.pop(key, b""))
 
     def has(self, key: str) -> bool:
         """Whether a commit is kept, at this moment."""
         return key in self._kept
 
     def get(self, key: str, position: int, size_bytes: int) -> bytes | None:
-        """A part of a commit; None if it is not kept."""
+        """A part of a commit; None if it is not kept. The caller compares its digest: the commit may be one of another
+        history, if the bucket was rolled back."""
         found = self._kept.get(key)
         if found is None or len(found) < position + size_bytes:
             return None

@@ -36,7 +36,15 @@ class ObjectPartition(AsyncAppends, FilesOnly, ObjectRecords):
     """One partition. Safe for threads."""
 
     def __init__(
-        self, core: Core, topic: str, topic_id: str, number: int, config: LogConfig, *, calm: bool = False
+        self,
+        core: Core,
+        topic: str,
+        topic_id: str,
+        number: int,
+        config: LogConfig,
+        *,
+        calm: bool = False,
+        cached: bool = True,
     ) -> None:
         self._core = core
         self._topic = topic
@@ -46,11 +54,23 @@ class ObjectPartition(AsyncAppends, FilesOnly, ObjectRecords):
         self.config = config
         #: Whether it is looked at again and again.
         self._calm = calm
+        #: Whether records may come from the local cache or from memory.
+        self._cached = cached
+        self._reader = core.extents if cached else core.uncached
 
     def patient(self) -> ObjectPartition:
         """The same partition for somebody who looks for new records again and again: an idle store is asked about once
         a second."""
-        return ObjectPartition(self._core, self._topic, self._id, self._number, self.config, calm=True)
+        return ObjectPartition(
+            self._core, self._topic, self._id, self._number, self.config, calm=True, cached=self._cached
+        )
+
+    def uncached(self) -> ObjectPartition:
+        """The same partition, with every record read from the bucket: what it returns is there now. For callers that
+        delete or acknowledge something because the bucket has it."""
+        return ObjectPartition(
+            self._core, self._topic, self._id, self._number, self.config, calm=self._calm, cached=False
+        )
 
     # --- what there is
 
@@ -150,7 +170,7 @@ class ObjectPartition(AsyncAppends, FilesOnly, ObjectRecords):
 
     def _read(self, extent: Extent) -> tuple[memoryview, list[tuple[int, int, int]]]:
         """The batches of an extent with their offsets."""
-        data = self._core.extents.read(extent)
+        data = self._reader.read(extent)
         return data, placed(data, extent.base_offset, extent.leader_epoch)
 
     def fetch(
@@ -164,7 +184,8 @@ class ObjectPartition(AsyncAppends, FilesOnly, ObjectRecords):
     ) -> Fetched:
         """Complete batches from the one that contains `start` on, up to `max_bytes` but at least one; waits for up to
         `timeout` seconds until there are `min_bytes`. With isolation "committed" the end is the last stable offset, and
-        the page lists the aborted transactions in it, which the caller leaves out."""
+        the page lists the aborted transactions in it. `records()` of the page decodes it and yields what `scan`
+        yields."""
         committed = is_committed(isolation)
         deadline = Deadline(timeout, first_pause_s=_POLL_S, longest_pause_s=_POLL_S)
         asked = self
@@ -195,16 +216,23 @@ class ObjectPartition(AsyncAppends, FilesOnly, ObjectRecords):
             lowest, end, stable, extents = self._core.look(look, fresh=True)
         if not lowest <= start <= end:
             raise OffsetOutOfRange(start, lowest, end, f"{self._topic}/{self._number}")
-        buffers, after = page_of(self._core.extents.read_all(extents), start, stable if committed else end, max_bytes)
+        buffers, after = page_of(self._reader.read_all(extents), start, stable if committed else end, max_bytes)
         aborted: list[tuple[int, int, int]] = []
         if committed and buffers:
             aborted = self._core.peek(lambda state: state.aborted(self._id, self._number, start, after))
-        return Fetched(tuple(buffers), after, stable, tuple((producer, first) for producer, first, _ in aborted))
+        return Fetched(
+            tuple(buffers),
+            after,
+            stable,
+            tuple((producer, first) for producer, first, _ in aborted),
+            start,
+            (self._topic, self._number),
+        )
 
     def _chunks(self, start: int, end: int, isolation: Isolation) -> Iterator[tuple[memoryview, Rows]]:
         """Checked batches from `start` to `end`, a few MiB at a time; the next ones are requested meanwhile."""
         [*slices] = self.plan(start, end, isolation=isolation) if start < end else ()
-        reader = ObjectSliceReader(self._core, self._topic, self._id, self._number)
+        reader = ObjectSliceReader(self._core, self._topic, self._id, self._number, cached=self._cached)
         for piece in slices:
             try:
                 yield from reader.chunks(piece)

@@ -27,6 +27,7 @@ from ..batch.header import (
     Rows,
 )
 from ..log.write.incoming import checked_rows
+from .extents import content_digest
 from .folding.transactions import ABORT, COMMIT, RECORDS
 
 #: Batches that follow each other are one extent up to this size: what is read at once to find a batch in it.
@@ -37,8 +38,8 @@ EXTENT_BYTES = 1 << 20
 class Described:
     """What a commit says of some batches."""
 
-    #: [position, bytes, offsets, largest timestamp] of each extent, in order.
-    extents: list[list[int]]
+    #: [position, bytes, offsets, largest timestamp, digest] of each extent, in order.
+    extents: list[list[Any]]
     #: [producer id, epoch, first sequence, last sequence, offsets before it] of each idempotent batch.
     producers: list[list[int]]
     #: [producer id, epoch, first, last, kind] of each batch of a transaction: see folding/transactions.py.
@@ -54,11 +55,12 @@ def describe(data: memoryview, *, max_unpacked_bytes: int | None = None) -> Desc
 
 def described(rows: Rows, extent_bytes: int = EXTENT_BYTES) -> Described:
     """Describe batches whose headers are known."""
-    extents: list[list[int]] = []
+    extents: list[list[Any]] = []
     producers: list[list[int]] = []
     transactions: list[list[int]] = []
+    starts: list[int] = []
     count, leader_epoch = 0, None
-    for row in rows:
+    for number, row in enumerate(rows):
         position, size, newest = int(row[POSITION]), int(row[SIZE]), int(row[MAX_TIME])
         offsets = int(row[LAST]) - int(row[BASE]) + 1
         last = extents[-1] if extents and row[LEADER_EPOCH] == leader_epoch else None  # one epoch each
@@ -67,12 +69,15 @@ def described(rows: Rows, extent_bytes: int = EXTENT_BYTES) -> Described:
             extents[-1] = [last[0], last[1] + size, last[2] + offsets, max(last[3], newest)]
         else:
             extents.append([position, size, offsets, newest])
+            starts.append(number)
         producer, epoch, first = int(row[PRODUCER_ID]), int(row[PRODUCER_EPOCH]), int(row[BASE_SEQUENCE])
         if producer >= 0 and row[ATTRIBUTES] & TRANSACTIONAL_BIT:
             transactions.append([producer, epoch, count, count + offsets - 1, _kind(row)])
         if producer >= 0 and first >= 0:
             producers.append([producer, epoch, first, (first + offsets - 1) % 2**31, count])
         count += offsets
+    for extent, start, end in zip(extents, starts, [*starts[1:], len(rows)], strict=True):
+        extent.append(content_digest(rows[start:end]))
     return Described(extents, producers, transactions, count)
 
 

@@ -1,12 +1,21 @@
 """`ExtentReader`: the batches of extents, in order, requested before they are needed, with right checksums.
 
 Extents that follow each other in one object are one request; small ones are requested several at a time. What comes
-next is on its way while the caller works on what it has. Everything goes through the cache, if there is one. Parts of
-commits that are in memory (`Recent`) are not requested: of those that were folded lately, and of those of which more
-than one part was wanted.
+next is on its way while the caller works on what it has. Parts of commits that are in memory (`Recent`) are not
+requested: of those that were folded lately, and of those of which more than one part was wanted.
 
-What comes from the bucket is checked by the threads that request it: each batch has its checksum. What comes from the
-cache has been checked before it went there, and a block has a checksum of its own. So nobody has to check it again.
+A store has three readers (`Core`), which differ in what they may answer from:
+
+| reader | local cache | memory | for |
+|---|---|---|---|
+| `extents` | yes | yes | scans, fetches, consumers, slices |
+| `maintenance` | no | yes | consolidation and compaction, which write what they read |
+| `uncached` | no | no | proof that the bucket has the records now: replication, tiering |
+
+Each returns exactly the batches that the commit placed, or raises `CorruptBatch`. Bytes from the bucket or from memory
+are compared with the digest of the extent, and every batch with its checksum, by the threads that request them. The
+digest is part of the cache's keys, what goes there was checked before, and a block has a checksum of its own; so blocks
+are not checked again.
 
 ```
 extents   a a a b c c        of objects a, b and c
@@ -29,7 +38,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..batch.header import POSITION
+from ..batch.header import POSITION, Rows, new_rows
 from ..batch.read import first_bad_crc
 from ..errors import CorruptBatch, CorruptData
 from ..log.write.incoming import rows_of
@@ -38,7 +47,7 @@ from .bucket import Bucket
 from .cache import BlockCache
 from .checkpoints import COMMITS
 from .commit import Commit, UpgradeRequired, is_tombstone
-from .extents import Extent
+from .extents import Extent, content_digest
 from .news import Recent
 
 #: What is decoded at once, about: enough for a call, and not too much for the processor's cache.
@@ -76,10 +85,11 @@ class ExtentReader:
     """Reads extents of one store. Safe for threads."""
 
     def __init__(self, bucket: Bucket, cache: BlockCache | None = None, recent: Recent | None = None) -> None:
+        """Without `cache` and `recent`, everything is requested from the bucket, every time."""
         self._bucket = bucket
         self._cache = cache
         #: Commits that are in memory, and those of which a part was requested lately.
-        self._recent = Recent() if recent is None else recent
+        self._recent = recent
         self._asked: OrderedDict[str, None] = OrderedDict()
         self._pool: ThreadPoolExecutor | None = None
         self._lock = forkable(threading.Lock())
@@ -115,7 +125,7 @@ class ExtentReader:
                     following = next(runs, None)
                     is_last = following is None and not under_way  # nothing to be ahead of
                     is_cached = self._is_cached(waiting)
-                    is_near = is_cached or self._recent.has(waiting[0].key)
+                    is_near = is_cached or (self._recent is not None and self._recent.has(waiting[0].key))
                     coming = None if is_last or is_near else self._submit(waiting)
                     under_way.append((waiting, is_cached, coming))
                     waiting = following
@@ -130,7 +140,9 @@ class ExtentReader:
         return self._cache is not None and all(map(self._has, run))
 
     def _has(self, extent: Extent) -> bool:
-        return self._cache is not None and self._cache.has(extent.key, extent.position, extent.size_bytes)
+        return self._cache is not None and self._cache.has(
+            extent.key, extent.position, extent.digest, extent.size_bytes
+        )
 
     def _submit(self, run: _Run) -> Future[list[Part]]:
         with self._lock:
@@ -159,7 +171,7 @@ class ExtentReader:
         data = memoryview(np.empty(sum(each.size_bytes for each in group), np.uint8))  # not filled with zeros first
         position = 0
         for each in group:
-            if not cache.load(each.key, each.position, data[position : position + each.size_bytes]):
+            if not cache.load(each.key, each.position, each.digest, data[position : position + each.size_bytes]):
                 yield from self._keep(cache, group)
                 return
             position += each.size_bytes
@@ -171,26 +183,39 @@ class ExtentReader:
             part = self._get(run)
             position = 0
             for each in part.extents:
-                cache.put(each.key, each.position, part.data[position : position + each.size_bytes])
+                cache.put(each.key, each.position, each.digest, part.data[position : position + each.size_bytes])
                 position += each.size_bytes
             yield part
 
     def _get(self, run: _Run) -> Part:
         """From memory, or with one request."""
-        start, end = run[0].position, run[-1].position + run[-1].size_bytes
-        data = memoryview(self._near(run[0].key, start, end) or self._bucket.get_range(run[0].key, start, end - start))
-        for extent in run:
-            _check(extent, data[extent.position - start :][: extent.size_bytes])
-        return Part(run, data)
+        key, start, end = run[0].key, run[0].position, run[-1].position + run[-1].size_bytes
+        near = self._near(key, start, end)
+        if near is not None:
+            with suppress(CorruptBatch):
+                return _checked(run, memoryview(near))
+            assert self._recent is not None
+            self._recent.forget(key)  # a commit of another history
+        return _checked(run, memoryview(self._bucket.get_range(key, start, end - start)))
 
     def _near(self, key: str, start: int, end: int) -> bytes | None:
         """A part of a commit that is in memory, or should be: when a second part of one is wanted, all of it is read. A
         commit may have batches of thousands of partitions, and a request for each would take minutes."""
-        if not key.startswith(COMMITS):
+        if self._recent is None or not key.startswith(COMMITS):
             return None
         if not self._recent.has(key) and self._is_second(key):
-            self._recall(key)
+            self._recall(self._recent, key)
         return self._recent.get(key, start, end - start)
+
+    def in_memory(self, extent: Extent) -> bytes | None:
+        """The batches of an extent if they are in memory; never waits."""
+        found = None if self._recent is None else self._recent.get(extent.key, extent.position, extent.size_bytes)
+        if found is None:
+            return None
+        try:
+            return found if content_digest(rows_of(memoryview(found))) == extent.digest else None
+        except CorruptBatch:
+            return None
 
     def _is_second(self, key: str) -> bool:
         with self._lock:
@@ -200,22 +225,40 @@ class ExtentReader:
                 self._asked.popitem(last=False)
             return found
 
-    def _recall(self, key: str) -> None:
+    def _recall(self, recent: Recent, key: str) -> None:
         """Read a commit into memory. If it is damaged or gone, whoever reads a part of it will say so."""
         data = self._bucket.get(key)
         if data is not None and not is_tombstone(data):
             with suppress(CorruptData, UpgradeRequired):
                 Commit.decode(data, key)
-                self._recent.add(key, data)
+                recent.add(key, data)
 
 
-def _check(extent: Extent, data: memoryview) -> None:
-    """Raise `CorruptBatch` unless these are complete batches with right checksums."""
-    rows = rows_of(data)
+def _checked(run: _Run, data: memoryview) -> Part:
+    """The extents of a run in one buffer; `CorruptBatch` unless all of them are what was committed."""
+    for extent in run:
+        check(extent, data[extent.position - run[0].position :][: extent.size_bytes])
+    return Part(run, data)
+
+
+def check(extent: Extent, data: memoryview) -> Rows:
+    """The headers of an extent's batches; `CorruptBatch` unless these bytes are the batches that were committed."""
+    try:
+        rows = rows_of(data)
+    except CorruptBatch:
+        rows = new_rows(0)
     bad = first_bad_crc(data, rows)
-    if bad >= 0 or not len(rows):
-        where = extent.position + (int(rows[bad, POSITION]) if len(rows) else 0)
+    if bad >= 0:
+        where = extent.position + int(rows[bad, POSITION])
         raise CorruptBatch("the checksum of a batch does not match", path=extent.key, position=where)
+    if not len(rows) or content_digest(rows) != extent.digest:
+        found = "intact batches, but not those" if len(rows) else "no complete batches instead of those"
+        raise CorruptBatch(
+            f"{found} that were committed: the object was replaced, or the bucket was rolled back to another history",
+            path=extent.key,
+            position=extent.position,
+        )
+    return rows
 
 
 def _runs(extents: Iterable[Extent], most_bytes: int | None = None) -> Iterator[_Run]:

@@ -30,6 +30,7 @@ from ..log.read.verify import Problem, VerifyReport
 from ..log.write.incoming import rows_of
 from .core import Core
 from .extents import Extent
+from .reading import check
 from .state import State
 
 if TYPE_CHECKING:
@@ -314,12 +315,18 @@ class ObjectRecords(LogFace):
     # --- checking
 
     def verify(self) -> VerifyReport:
-        """Read and check everything: every extent is there and follows the one before it, and each batch in it is
-        whole, has the right checksum, and can be decoded. Damage is listed in the report, not raised."""
+        """Read and check everything: every extent is in the bucket now and follows the one before it, and its batches
+        are those that were committed, have the right checksum, and can be decoded. Nothing comes from the cache. Damage
+        is listed in the report, not raised."""
         report = VerifyReport()
         self._core.check_end()
-        lowest, end = self._core.look(lambda state: state.ends(self._id, self._number), fresh=True)
-        extents = self._core.look(lambda state: list(state.extents(self._id, self._number, lowest)))
+
+        def ends_and_extents(state: State) -> tuple[int, int, list[Extent]]:
+            """Of one state: between two looks, another commit could trim or append."""
+            lowest, end = state.ends(self._id, self._number)
+            return lowest, end, list(state.extents(self._id, self._number, lowest))
+
+        lowest, end, extents = self._core.look(ends_and_extents, fresh=True)
         expected = lowest
         for extent in extents:
             path = f"{self._core.bucket.url}/{extent.key}"
@@ -338,7 +345,11 @@ class ObjectRecords(LogFace):
         report.size_bytes += extent.size_bytes
         try:
             data = memoryview(bytearray(self._core.bucket.get_range(extent.key, extent.position, extent.size_bytes)))
-            rows = _checked(data)
+            rows = check(extent, data)
+        except CorruptBatch as error:
+            where = extent.position if error.position is None else error.position
+            report.problems.append(Problem(path, where, error.reason, extent.next_offset))
+            return
         except SawlogError as error:
             report.problems.append(Problem(path, extent.position, str(error), extent.next_offset))
             return

@@ -5,7 +5,8 @@ As `sawlog.log.slices` for a log in a directory: `cut` divides a range of offset
 
 A slice has its extents, so its reader needs the bucket and nothing else: no commit, no checkpoint. Only if an object is
 not there any more, because it was consolidated and removed since the slice was planned, does it look at the state, and
-continues with the extents that have the same offsets now.
+continues with the extents that have the same offsets now. An extent has the digest of its batches, so a slice that was
+planned before the bucket was rolled back never returns what was committed in the same place later: `CorruptBatch`.
 """
 
 from __future__ import annotations
@@ -90,8 +91,9 @@ def _by_records(extents: Sequence[Extent], start: int, end: int, max_records: in
 class ObjectSliceReader:
     """Reads slices of one partition, which another process may have planned. For one thread."""
 
-    def __init__(self, core: Core, topic: str, topic_id: str, number: int) -> None:
+    def __init__(self, core: Core, topic: str, topic_id: str, number: int, *, cached: bool = True) -> None:
         self._core = core
+        self._reader = core.extents if cached else core.uncached
         self._topic, self._id, self._number = topic, topic_id, number
 
     def close(self) -> None:
@@ -135,6 +137,8 @@ class ObjectSliceReader:
                     return
                 if now[0] in extents and set(now) <= set(extents):
                     raise  # it is where it was: so it is really damaged, or the bucket does not answer
+                if _has_other_history(now, extents):
+                    raise
                 extents = now
                 reached = max(reached, now[0].base_offset)
         raise DataLoss(f"offsets from {reached} on of {self._topic}/{self._number} could not be found")
@@ -144,7 +148,7 @@ class ObjectSliceReader:
         together, since each would cost a call, and large parts in pieces."""
         held = bytearray()
         first, end = extents[0], 0
-        for run, data in _cut_up(self._core.extents.read_parts(extents)):
+        for run, data in _cut_up(self._reader.read_parts(extents)):
             if held and (len(held) + len(data) > CHUNK_BYTES or not _follows(run[0], end, first)):
                 yield first, memoryview(held), end
                 held = bytearray()
@@ -173,6 +177,13 @@ class ObjectSliceReader:
             gone = f"offsets {rest.start_offset} to {min(lowest, rest.end_offset) - 1} of {self._topic}/{self._number}"
             lost(DataLoss(f"{gone} are gone (retention or trim)"))
         return [each for each in extents if each.next_offset > lowest]
+
+
+def _has_other_history(now: Iterable[Extent], before: Iterable[Extent]) -> bool:
+    """Whether other batches were committed at a place since: then the bucket was rolled back, and continuing would join
+    records of two histories."""
+    digests = {(each.key, each.position): each.digest for each in before}
+    return any(digests.get((each.key, each.position), each.digest) != each.digest for each in now)
 
 
 def _cut_up(parts: Iterable[Part]) -> Iterator[Part]:

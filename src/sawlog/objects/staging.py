@@ -12,12 +12,15 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any
 
+from ..clock import now_ms
 from ..closing import Closing
 from ..errors import InvalidConfig, TransactionError
 from ..log.write.incoming import checked_rows, rows_of
 from ..storage.interface import Buffer
-from ..topics.transactions.staging import Intent, Part, Piece, PlacedOffsets, check_name
+from ..topics.transactions.notes import KEPT_MS
+from ..topics.transactions.staging import Intent, Part, Piece, PlacedOffsets, check_name, check_replay, merged
 from .core import Core, results
 from .extents import INLINE, STAGED, begun_at, job_of
 from .pieces import Described, append_action, described
@@ -34,10 +37,10 @@ _UPLOADS = 2
 
 @dataclass(frozen=True, slots=True)
 class ObjectPiece(Piece):
-    """Batches in an object, and what a commit says of them: [position, bytes, offsets, largest timestamp] of each
-    extent."""
+    """Batches in an object, and what a commit says of them: [position, bytes, offsets, largest timestamp, digest] of
+    each extent."""
 
-    extents: tuple[tuple[int, ...], ...] = ()
+    extents: tuple[tuple[Any, ...], ...] = ()
 
     def joined(self, after: Piece) -> Piece:
         """This piece and what follows it in the same object, as one."""
@@ -185,13 +188,14 @@ class ObjectStaging:
         lock_timeout_s: float = 60.0,
     ) -> PlacedOffsets:
         """Commit what was staged and return the offsets; for a number that was published under that name before,
-        nothing is placed again, and there are none. There is no lock to wait for."""
+        nothing is placed again, and there are none. `ReplayMismatch` if that number has different records. There is no
+        lock to wait for."""
         check_name(name, sequence)
         wanted = list(parts)
         actions: list[dict[str, object]] = []
         inline: list[bytes] = []
         if name is not None:
-            actions.append({"do": "once", "name": name, "sequence": 0 if sequence is None else sequence})
+            actions.append(once_action(name, sequence, wanted))
         for part in wanted:
             for piece in part.pieces:
                 key = piece.file or INLINE
@@ -202,6 +206,7 @@ class ObjectStaging:
             return {}
         outcome = self._core.submit(actions, inline).result()
         if "no" in outcome and outcome["no"][0] == "Done":
+            check_repeated(self._core, name, sequence, wanted)
             return {}
         found = results(outcome)[0 if name is None else 1 :]
         return _offsets(wanted, found)
@@ -221,9 +226,8 @@ class ObjectStaging:
         return described(rows)
 
     def last(self, name: str) -> Intent | None:
-        """What was published last under a name: only its number is known."""
-        last = self._core.look(lambda state: state.last_of(name), fresh=True)
-        return None if last is None else Intent("", (), name, last)
+        """What was published last under a name."""
+        return stored_under(self._core, name)
 
     def replay_of(self, job: str, find: Callable[[], Intent | None], *, lock_timeout_s: float = 60.0) -> Intent | None:
         """What was stored before in place of this job, as `find` returns it; then the job is given up. A commit that is
@@ -234,7 +238,11 @@ class ObjectStaging:
         return found
 
     def forget_names(self) -> None:
-        """Nothing: a name takes a few bytes of the state, and does not say which topics it is for."""
+        """Drop the names under which nothing was published for a month."""
+        before_ms = now_ms() - KEPT_MS
+        names = self._core.look(lambda state: state.names_before(before_ms))
+        if names:
+            self._core.commit([{"do": "forget names", "names": names, "before_ms": before_ms}])
 
     def discard(self, job: str) -> None:
         """Give a job up. A commit of it that is still on its way is void from now on; one that was made before stands,
@@ -249,6 +257,31 @@ class ObjectStaging:
             # What was begun later may be adopted when the floor has passed, and the job is forgotten.
             if job_of(entry.key) == job and begun_at(entry.key) <= voided and entry.key not in referenced:
                 self._core.bucket.delete(entry.key)
+
+
+def once_action(name: str, sequence: int | None, parts: Iterable[Part]) -> dict[str, object]:
+    """The rest of the request happens once under this name and number; says what it stores, for a later replay."""
+    said = [[part.topic, part.topic_id, part.partition, part.count, f"{part.digest:016x}"] for part in merged(parts)]
+    return {"do": "once", "name": name, "sequence": sequence or 0, "time_ms": now_ms(), "parts": said}
+
+
+def stored_under(core: Core, name: str) -> Intent | None:
+    """The last transaction of a name, without offsets; without an id if its records are not known."""
+    last = core.look(lambda state: state.last_of(name), fresh=True)
+    if last is None:
+        return None
+    sequence, at_ms, said = last
+    if said is None:
+        return Intent("", (), name, sequence)
+    parts = (Part(topic, id_, number, count, (), digest=int(digest, 16)) for topic, id_, number, count, digest in said)
+    return Intent(name, tuple(parts), name, sequence, at_ms=at_ms)
+
+
+def check_repeated(core: Core, name: str | None, sequence: int | None, parts: list[Part]) -> None:
+    """Raise `ReplayMismatch` if a number that is stored under a name has different records."""
+    last = None if name is None else stored_under(core, name)
+    if last is not None:
+        check_replay(last, sequence or 0, parts)
 
 
 def _offsets(parts: list[Part], found: list[object]) -> PlacedOffsets:

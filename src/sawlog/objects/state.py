@@ -163,10 +163,16 @@ class State:
         """The commit at which a job was given up; -1 if it was not, or that is forgotten."""
         return uploads.voided(self, job)
 
-    def last_of(self, name: str) -> int | None:
-        """The last number that was stored under a name."""
+    def last_of(self, name: str) -> tuple[int, int, list[Any] | None] | None:
+        """The last number that was stored under a name, when, and what, if that is known."""
         last = self.entries.get(f"named/{quoted(name)}")
-        return None if last is None else int(last)
+        return None if last is None else documents.named(last)
+
+    def names_before(self, time_ms: int) -> list[str]:
+        """The names under which nothing was stored since a time, unless it is not known when something was."""
+        found = self.entries.names("named/")
+        old = [each for each in found if 0 < documents.named(self.entries.get(each))[1] < time_ms]
+        return [unquote(each.removeprefix("named/")) for each in old]
 
     def nonces_below(self, number: int) -> int:
         """How many commits before that number are remembered with their outcomes."""
@@ -185,9 +191,9 @@ class State:
 
     def extent(self, topic: str, partition: int, base: int) -> Extent:
         """The extent that begins there."""
-        key, position, size, end, newest = self.entries.get(entry_name(topic, partition, base))
+        key, position, size, end, newest, digest = self.entries.get(entry_name(topic, partition, base))
         epoch = epoch_of(self.entries.get(f"epochs/{topic}/{partition}", ()), base)
-        return Extent(base, int(end), str(key), int(position), int(size), int(newest), epoch)
+        return Extent(base, int(end), str(key), int(position), int(size), int(newest), str(digest), epoch)
 
     # --- the fold
 

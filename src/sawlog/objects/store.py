@@ -2,6 +2,7 @@
 
 ```
 <prefix>/sawlog.json      format, id and terms; created once
+<prefix>/sawlog.copy.json a copy of it, for `sawlog repair`
 <prefix>/commits/...      see journal.py
 <prefix>/checkpoints/...  see checkpoints.py
 <prefix>/staged/...       batches that were uploaded before their commit
@@ -23,7 +24,15 @@ from typing import TYPE_CHECKING, Any, Literal, Never, Unpack
 from ..clock import now_ms
 from ..closing import Closing
 from ..display import counted, shown_soon
-from ..errors import InvalidConfig, StorageError, StoreNotFound, TopicExists, TopicNotFound
+from ..errors import (
+    CorruptData,
+    InvalidConfig,
+    StorageError,
+    StoreNotFound,
+    TopicExists,
+    TopicNotFound,
+    UnsafeStorage,
+)
 from ..log.maintain.retention import RetentionReport
 from ..log.maintain.upkeep import UpkeepReport
 from ..topics import settings as topic_settings
@@ -41,6 +50,7 @@ from ..topics.upkeep import Upkeep
 from . import selftest
 from .bucket import Bucket
 from .cache import CACHE_BYTES, BlockCache, default_path
+from .checkpoints import CHECKPOINTS, COMMITS
 from .clocks import Clocks
 from .commit import canonical
 from .connecting import is_missing
@@ -55,16 +65,15 @@ from .serving.service import ObjectService
 from .slices import ObjectSliceReader
 from .snapshots import SnapshotInfo, Snapshots
 from .staging import ObjectStaging
-from .terms import Terms
+from .terms import STORE, STORE_COPY, Terms
 from .topic import ObjectTopic
 from .transaction import ObjectTransaction
 
 if TYPE_CHECKING:
     from ..topics.protocols import UsedStore
 
-STORE = "sawlog.json"
 #: A store on object storage, as its file says it: a directory's has another name for its format.
-_KIND, _FORMAT = "objects", 1
+_KIND, _FORMAT = "objects", 2
 
 
 class ObjectStore(StoreFace, Closing):
@@ -110,10 +119,13 @@ class ObjectStore(StoreFace, Closing):
         if mode == "r" and isinstance(url, str) and is_missing(url):
             raise StoreNotFound(errno.ENOENT, f"no store in {url}")
         bucket = url if isinstance(url, Bucket) else Bucket(url, given)
-        store_id, agreed = _founded(bucket, mode, Terms() if terms is None else terms)
+        founded = _founded(bucket, mode, Terms() if terms is None else terms)
+        store_id, agreed = described(bucket, founded)
+        if mode == "w":
+            _check_conditional(bucket, founded)  # not before it is known that this is a store of ours
         is_remote = not bucket.url.startswith(("memory://", "file://"))
         cache = BlockCache(place, store_id, room) if room and is_remote and place is not None else None
-        core = Core(bucket, mode, agreed, clocks=clocks, cache=cache, linger_s=linger_s)
+        core = Core(bucket, mode, agreed, clocks=clocks, cache=cache, linger_s=linger_s, founded=founded)
         made = cls(core, store_id)
         if not lazily:
             core.check_end()
@@ -312,7 +324,12 @@ class ObjectStore(StoreFace, Closing):
 
     def transaction(self, name: str | None = None, sequence: int | None = None) -> ObjectTransaction:
         """Records for several topics and partitions, stored all or not at all."""
-        return ObjectTransaction(self._core, self.topic, name, sequence)
+        return ObjectTransaction(self._core, self._written_topic, name, sequence)
+
+    def _written_topic(self, name: str) -> ObjectTopic:
+        """A topic for appends, as it was when this process last saw a commit: nothing is requested if it is known."""
+        found = self._core.last_known(lambda state: state.topic(name))
+        return self.topic(name).written if found is None else ObjectTopic(self._core, name, found["id"]).written
 
     @property
     def registry(self) -> ObjectRegistry:
@@ -462,19 +479,43 @@ def _linger_s(given: object, option: str | None) -> float:
     return wanted / 1000
 
 
-def _founded(bucket: Bucket, mode: str, terms: Terms) -> tuple[str, Terms]:
-    """The id of the store and its terms; it is created if there is none."""
+def _founded(bucket: Bucket, mode: str, terms: Terms) -> bytes:
+    """Read `sawlog.json`. With mode "w" create it if there is no store."""
     data = bucket.get(STORE)
     if data is None:
+        _refuse_remains(bucket)
         if mode != "w":
             raise StoreNotFound(errno.ENOENT, f"no store in {bucket.url}")
         _refuse_strangers(bucket)
         selftest.check(bucket)  # a server that ignores preconditions would lose commits
-        wanted = {"kind": _KIND, "format": _FORMAT, "id": str(uuid.uuid4()), **terms.as_fields()}
-        bucket.create(STORE, canonical(wanted) + b"\n")
-        data = bucket.get(STORE)
+        bucket.create(STORE, new_store(terms))
+        data = bucket.get(STORE) or b""
+        bucket.put(STORE_COPY, data)
+    return data
+
+
+def new_store(terms: Terms) -> bytes:
+    """The content of `sawlog.json` for a store with a new id."""
+    return canonical({"kind": _KIND, "format": _FORMAT, "id": str(uuid.uuid4()), **terms.as_fields()}) + b"\n"
+
+
+def _check_conditional(bucket: Bucket, founded: bytes) -> None:
+    """Raise `UnsafeStorage` if an object that exists can be created: the server may have changed since the store was
+    created, or another one may be in front of it. The bytes are the same, so that does no harm. If the copy is missing,
+    the first create brings it back."""
+    if bucket.create(STORE_COPY, founded) and bucket.create(STORE_COPY, founded):
+        raise UnsafeStorage(
+            errno.ENOTSUP,
+            f"{bucket.url} is not safe for a store: {STORE_COPY} exists, and was created again. The server ignores "
+            "conditional writes (If-None-Match), so that two writers would overwrite each other's commits; nothing was "
+            "changed. Use other storage, or another version of this server; `sawlog store test` shows more",
+        )
+
+
+def described(bucket: Bucket, founded: bytes) -> tuple[str, Terms]:
+    """The id of a store and its terms, from its `sawlog.json`."""
     try:
-        fields = json.loads(data or b"")
+        fields = json.loads(founded)
         kind, version, store_id = fields.get("kind"), fields["format"], str(fields["id"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidConfig(f"{bucket.url}/{STORE} is no file of a store: {error}") from error
@@ -483,6 +524,17 @@ def _founded(bucket: Bucket, mode: str, terms: Terms) -> tuple[str, Terms]:
     if version != _FORMAT:
         raise InvalidConfig(f"{bucket.url} has format {version}; this version of sawlog supports {_FORMAT}")
     return store_id, Terms.of(fields)
+
+
+def _refuse_remains(bucket: Bucket) -> None:
+    """Do not take a store that has lost its `sawlog.json` for none: a new one would have other terms than the processes
+    that use these commits."""
+    found = next((each.key for folder in (COMMITS, CHECKPOINTS) for each in bucket.list(folder)), None)
+    if found is not None and bucket.get(STORE) is None:  # else another process creates it at this moment
+        raise CorruptData(
+            f"{bucket.url} has {found}, but no {STORE}: it was deleted, or the storage has lost it. Bring it back "
+            f"from a version or a copy of the bucket, or with `sawlog repair -d {bucket.url}`"
+        )
 
 
 def _refuse_strangers(bucket: Bucket) -> None:

@@ -12,6 +12,9 @@ from dataclasses import asdict, dataclass, fields
 
 from ..errors import InvalidConfig
 
+#: The object that says that there is a store, and what its terms are; and a copy of it, for `sawlog repair`.
+STORE, STORE_COPY = "sawlog.json", "sawlog.copy.json"
+
 
 @dataclass(frozen=True, slots=True)
 class Terms:

@@ -12,12 +12,14 @@ from contextlib import contextmanager
 
 from ..batch.header import Rows
 from ..config import LogConfig
-from ..errors import DataLoss, OffsetOutOfRange, RemoteUnavailable, StorageError, TopicNotFound
+from ..errors import CorruptData, DataLoss, OffsetOutOfRange, RemoteUnavailable, StorageError, TopicNotFound
 from ..isolation import Isolation
 from ..log.files.epochs import Epochs
 from ..log.files.remote import RemotePart, Run
 from ..log.read.pages import Fetched
 from ..log.read.remote import Evidence
+from .checkpoints import commit_key
+from .commit import Commit
 from .copies import COPY_OF
 from .core import Core
 from .extents import Extent
@@ -99,11 +101,15 @@ class TieredLog:
 
     # --- records
 
-    def chunks(self, start: int, end: int, *, committed: bool) -> Iterator[tuple[memoryview, Rows]]:
-        """Checked batches with records."""
-        with self._asking(self._of(start, end)):
+    def chunks(
+        self, start: int, end: int, *, committed: bool, cached: bool = True
+    ) -> Iterator[tuple[memoryview, Rows]]:
+        """Checked batches with records; unless `cached`, as the bucket has them now."""
+        partition = self._partition if cached else self._partition.uncached()
+        stay = f"offsets {start} to {end - 1} of {self._topic}/{self._number} stay here, since they would be"
+        with self._asking(self._of(start, end) if cached else stay):
             for first, last in _in_two(self._extents(start, end), start, end):
-                yield from self._partition.pages(first, last, committed=committed)
+                yield from partition.pages(first, last, committed=committed)
 
     def page(self, start: int, end: int, max_bytes: int, *, committed: bool) -> Fetched:
         """Complete batches from the one that contains `start` on."""
@@ -185,6 +191,7 @@ class TieredLog:
 
         with self._asking(f"what {self.path} has is"):
             source, has, found = self._core.look(look, fresh=True)
+            self._check_history()
         if source != self._source:
             raise RemoteUnavailable(
                 errno.ENOENT,
@@ -196,6 +203,26 @@ class TieredLog:
                 errno.ENOENT, f"{self._core.bucket.url} does not have {self._topic}/{self._number} (yet, or any more)"
             )
         return found
+
+    def _check_history(self) -> None:
+        """Raise unless the last commit that this process knows is still in the bucket. If the bucket was rolled back,
+        uploads of the commits that are gone may be left: they can be read, and nothing refers to them."""
+        number = self._core.peek(lambda state: state.number)
+        data = self._core.bucket.get(commit_key(number - 1)) if number else b""
+        if data is None or (data and not self._is_known(data, number - 1)):
+            raise RemoteUnavailable(
+                errno.ENOENT,
+                f"{self._core.bucket.url} was rolled back or damaged: commit {number - 1} is gone, or is not the one "
+                "that this process has read; check the bucket, and reopen the store",
+            )
+
+    def _is_known(self, data: bytes, number: int) -> bool:
+        try:
+            nonce = Commit.decode(data, commit_key(number))[0].nonce
+        except CorruptData:  # or a tombstone
+            return False
+        known = self._core.peek(lambda state: state.outcome_of(nonce.writer, nonce.sequence))
+        return known is not None and known[0] == number
 
     def part(self, end: int) -> RemotePart:
         """All that it has below `end`."""

@@ -9,7 +9,8 @@ import errno
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Never
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Never, TypeVar
 
 import numpy as np
 
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
     from ..sql.sources import TableSource
 
 
+_T = TypeVar("_T")
+
+
 class ObjectTopic(TopicFace):
     """A topic. It is the one that had the name when it was opened: one that is recreated is another."""
 
@@ -72,10 +76,18 @@ class ObjectTopic(TopicFace):
         self._calm = calm
         self._router: Router | None = None
 
+    @cached_property
+    def written(self) -> ObjectTopic:
+        """The same topic for an append: looking at it requests nothing, so that an append costs one create."""
+        return self if isinstance(self, _WrittenTopic) or self._at is not None else _WrittenTopic(self)
+
+    def _look(self, read: Callable[[State], _T]) -> _T:
+        return self._core.look(read, calm=self._calm)
+
     def _entry(self) -> Mapping[str, Any]:
         if self._at is not None:
             return self._in_snapshot(self._at)
-        found = self._core.look(lambda state: state.topic(self._name), calm=self._calm)
+        found = self._look(lambda state: state.topic(self._name))
         if found is None or found["id"] != self._id:
             raise TopicNotFound(f"the topic {self._name!r} was deleted")
         return found
@@ -154,8 +166,9 @@ class ObjectTopic(TopicFace):
         """Raise `TopicNotFound` if there is no such partition."""
         if isinstance(number, bool) or not isinstance(number, int):
             raise TopicNotFound(f"a partition must be an integer, not {number!r}")
-        if not 0 <= number < self.partitions:
-            raise TopicNotFound(f"the topic {self._name!r} has partitions 0 to {self.partitions - 1}, not {number}")
+        count = self.partitions
+        if not 0 <= number < count:
+            raise TopicNotFound(f"the topic {self._name!r} has partitions 0 to {count - 1}, not {number}")
 
     _check_number = check_number
 
@@ -163,7 +176,7 @@ class ObjectTopic(TopicFace):
     def router(self) -> Router:
         """Which partition a record goes to."""
         if self._router is None:
-            self._router = Router(self)
+            self._router = Router(self.written)
         return self._router
 
     def plan(
@@ -206,7 +219,8 @@ class ObjectTopic(TopicFace):
         It is durable when this returns: use `append_many`, a writer, or many threads, which share a commit.
         """
         number = self.router.place_for(value, key, partition)
-        return Position(number, self.partition(number).append(value, key, headers, timestamp, expect_offset))
+        log = self.written.partition(number)
+        return Position(number, log.append(value, key, headers, timestamp, expect_offset))
 
     def append_many(
         self, records: Iterable[GivenRecord], *, partition: int | None = None, expect_offset: int | None = None
@@ -216,7 +230,7 @@ class ObjectTopic(TopicFace):
         parts = self.router.split(list(records), partition)
         if len(parts) > 1:
             check_sole(expect_offset)
-        recipe = recipe_for(self.config)
+        recipe = recipe_for(self.written.config)
         encoded = {number: bytes(Encoder(recipe).many(each).data) for number, each in sorted(parts.items())}
         return self._place(encoded, expect_offset)
 
@@ -228,7 +242,8 @@ class ObjectTopic(TopicFace):
         """Store batches in several partitions with one commit."""
         actions, inline = [], []
         for number, data in encoded.items():
-            action, batches = self.partition(number).action(data, trusted=True, expect_offset=expect_offset)
+            log = self.written.partition(number)
+            action, batches = log.action(data, trusted=True, expect_offset=expect_offset)
             actions.append(action)
             inline += batches
         found: list[Any] = self._core.commit(actions, inline)
@@ -242,12 +257,12 @@ class ObjectTopic(TopicFace):
         keys = rows.column("key") if "key" in rows.schema.names else None
         if keys is None or keys.null_count:
             self.router.refuse_keyless()
-        recipe = recipe_for(self.config)
-        if partition is not None or self.partitions == 1 or keys is None:
+        recipe, count = recipe_for(self.written.config), self.written.partitions
+        if partition is not None or count == 1 or keys is None:
             number = self.router.together(table.nbytes) if partition is None else partition
             return self._place({number: encoded_table(recipe, table)}, expect_offset)
         check_sole(expect_offset)
-        chosen = partitions_for(keys, self.partitions, self.router.together(0))
+        chosen = partitions_for(keys, count, self.router.together(0))
         numbers = np.unique(chosen).tolist()
         return self._place(
             {number: encoded_table(recipe, rows.take(np.flatnonzero(chosen == number))) for number in numbers}
@@ -266,7 +281,7 @@ class ObjectTopic(TopicFace):
     ) -> Position:
         """Append one record whose value comes in pieces, and return its position; see `ObjectPartition`."""
         number = self.router.place_for(b"", key, partition)
-        log = self.partition(number)
+        log = self.written.partition(number)
         offset = log.append_stream(
             chunks, key, max_bytes, headers=headers, timestamp=timestamp, expect_offset=expect_offset
         )
@@ -281,13 +296,13 @@ class ObjectTopic(TopicFace):
         expect_offset: int | None = None,
     ) -> range:
         """Append encoded batches to a partition unchanged, all of them or none, and return their offsets."""
-        return self.partition(partition).append_batches(raw, trusted=trusted, expect_offset=expect_offset)
+        return self.written.partition(partition).append_batches(raw, trusted=trusted, expect_offset=expect_offset)
 
     def partition_writer(
         self, partition: int, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None
     ) -> Writer:
         """A buffered writer for one partition."""
-        return self.partition(partition).writer(batch_bytes, linger_ms)
+        return self.written.partition(partition).writer(batch_bytes, linger_ms)
 
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> TopicWriter:
         """A buffered writer over all partitions: the fast way to append records one by one."""
@@ -298,7 +313,7 @@ class ObjectTopic(TopicFace):
 
     def trim(self, offsets: Mapping[int, int]) -> int:
         """Drop the records below these offsets and return how many offsets that are."""
-        return sum(self.partition(number).trim(offset) for number, offset in sorted(offsets.items()))
+        return sum(self.written.partition(number).trim(offset) for number, offset in sorted(offsets.items()))
 
     def upkeep(self) -> list[UpkeepReport]:
         """Do now what the settings ask for, and return what was done per partition."""
@@ -329,3 +344,21 @@ class ObjectTopic(TopicFace):
     def directory(self, number: int) -> Never:
         """Not possible: it has no files."""
         raise StorageError(errno.ENOTSUP, f"the topic {self._name!r} is on object storage, and has no directory")
+
+
+class _WrittenTopic(ObjectTopic):
+    """A topic as an append needs it: as it was when this process last saw a commit. The commit decides in the end."""
+
+    def __init__(self, topic: ObjectTopic) -> None:
+        super().__init__(topic._core, topic.name, topic.id)
+
+    def _look(self, read: Callable[[State], _T]) -> _T:
+        return self._core.last_known(read)
+
+    def check_number(self, number: object) -> None:
+        """Ask the bucket before a partition is refused: another process may have added it."""
+        try:
+            super().check_number(number)
+        except TopicNotFound:
+            self._core.look(lambda state: None, fresh=True)
+            super().check_number(number)

@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 from ..batch.build import encode
 from ..batch.given import GivenRecord
-from ..errors import TransactionAborted, TransactionError
-from ..topics.transactions.staging import PlacedOffsets, check_name
+from ..errors import AmbiguousAppend, TransactionAborted, TransactionError
+from ..topics.transactions.staging import Part, PlacedOffsets, check_name
 from .core import Core, results
+from .staging import check_repeated, once_action, stored_under
 from .topic import ObjectTopic
 
 
@@ -28,6 +29,11 @@ class ObjectTransaction:
         self._topics: dict[str, ObjectTopic] = {}
         self._state: Literal["open", "committed", "aborted"] = "open"
         self._placed: PlacedOffsets = {}
+        last = None if name is None else stored_under(core, name)
+        #: Whether this was stored before: then everything that is appended is ignored.
+        self.replayed = last is not None and (last.sequence or 0) >= (sequence or 0)
+        #: The commit may be stored, and has no name by which a repetition is recognized.
+        self._doubt: AmbiguousAppend | None = None
 
     def append(self, topic: str, value: bytes | None, key: bytes | None = None) -> None:
         """Add one record; its offset is known after the commit."""
@@ -47,30 +53,47 @@ class ObjectTransaction:
             raise TransactionAborted("the transaction was aborted")
         if self._state == "committed":
             raise TransactionError("the transaction is committed")
+        if self._doubt is not None:
+            raise AmbiguousAppend(f"the transaction may be stored, and cannot be repeated: {self._doubt}")
 
     def commit(self) -> PlacedOffsets:
-        """Store everything and return the offsets by (topic, partition)."""
+        """Store everything and return the offsets by (topic, partition). `ReplayMismatch`: this name and sequence are
+        stored with different records."""
         if self._state == "committed":
             return self._placed
         self._check_open()
         actions: list[dict[str, Any]] = []
         inline: list[bytes] = []
         if self._name is not None:
-            actions.append({"do": "once", "name": self._name, "sequence": self._sequence or 0})
+            actions.append(once_action(self._name, self._sequence, self._given()))
         for (topic, number), records in sorted(self._parts.items()):
             action, batches = self._topics[topic].partition(number).action(encode(records), trusted=True)
             actions.append(action)
             inline += batches
         if actions:
-            self._placed = self._offsets(self._core.submit(actions, inline).result())
+            try:
+                self._placed = self._offsets(self._core.submit(actions, inline).result())
+            except AmbiguousAppend as error:
+                self._doubt = error if self._name is None else None
+                raise
         self._state = "committed"
         return self._placed
 
     def _offsets(self, outcome: Any) -> PlacedOffsets:
         if "no" in outcome and outcome["no"][0] == "Done":
+            self.replayed = True
+            if self._parts:
+                check_repeated(self._core, self._name, self._sequence, self._given())
             return {}
         found: list[Any] = results(outcome)[0 if self._name is None else 1 :]
         return {part: range(*placed) for part, placed in zip(sorted(self._parts), found, strict=True)}
+
+    def _given(self) -> list[Part]:
+        """What was appended, without the records."""
+        return [
+            Part(topic, self._topics[topic].id, number, len(records), ())
+            for (topic, number), records in self._parts.items()
+        ]
 
     def abort(self) -> None:
         """Store nothing."""

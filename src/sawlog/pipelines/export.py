@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from ..addresses import check_local
 from ..errors import InvalidConfig
 from ..spark import parsing
 from ..storage import FileDirectory, documents
@@ -92,6 +93,7 @@ class Target(Protocol):
 def check_params(params: ExportParams) -> None:
     """Raise what is wrong and can be detected without Spark."""
     _check(params)
+    check_local(params.target, "the target of an export")
     running.check_topic(params.data, params.topic)
     _check_target(Path(params.target).absolute())
     if params.format == "delta":

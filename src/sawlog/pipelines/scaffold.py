@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..addresses import check_local
 from ..errors import InvalidConfig
 from ..topics.store import Store
 from .arguments import option, run_main
@@ -126,6 +127,7 @@ class ScaffoldReport:
 
 def run(params: ScaffoldParams) -> ScaffoldReport:
     """Create the project."""
+    check_local(params.target, "the directory of a project")
     target = Path(params.target).absolute()
     with Store.open(params.data, "r") as store:
         topic, data = store.topic(params.topic).name, str(Path(store.path).absolute())

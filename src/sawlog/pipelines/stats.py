@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..addresses import check_local
 from ..errors import InvalidConfig
 from ..topics.store import Store
 from . import running
@@ -87,6 +88,8 @@ def check_params(params: StatsParams) -> None:
     """Raise what is wrong and can be detected without Spark."""
     if params.every_s is not None and params.every_s < 0.001:
         raise InvalidConfig(f"every_s must be at least 0.001 (one millisecond), not {params.every_s}")
+    if params.parquet is not None:
+        check_local(params.parquet, "the directory of the Parquet files")
     running.check_topic(params.data, params.topic)
 
 

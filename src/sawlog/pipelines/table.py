@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Literal
 import pyarrow as pa
 
 from .. import tables
+from ..addresses import check_local
 from ..clock import Deadline, Stopwatch, now_ms
 from ..errors import InvalidConfig
 from ..spark import parsing
@@ -106,6 +107,7 @@ class TableReport:
 
 def check_params(params: TableParams) -> None:
     """Raise what is wrong and can be detected without Spark."""
+    check_local(params.to, "the directory of a table")
     if params.format not in FORMATS:
         raise InvalidConfig(f"format must be one of {', '.join(FORMATS)}, not {params.format!r}")
     if params.by not in ((), ("date",), ("date", "hour")):

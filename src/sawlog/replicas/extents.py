@@ -1,5 +1,6 @@
 """Reads a partition on object storage from an offset on, as batches with their offsets: large pieces of objects,
-several at a time, in order."""
+several at a time, in order. Always from the bucket, and compared with what was committed: a restore takes nothing from
+the cache."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from ..errors import ImportMismatch, StorageError
 from ..objects.core import Core
 from ..objects.extents import Extent
 from ..objects.pieces import placed
+from ..objects.reading import check
 from .batches import Batches, checked
 
 #: What is read with one request, at most, and how many of them are on their way.
@@ -52,11 +54,11 @@ def _read(core: Core, run: list[Extent]) -> Batches:
     data = bytearray(core.bucket.get_range(first.key, first.position, size))
     if len(data) != size:
         raise StorageError(None, f"{first.key}: {size} bytes expected, {len(data)} read")
+    view = memoryview(data)
     for each in run:
-        at = each.position - first.position
-        part = bytearray(data[at : at + each.size_bytes])
+        part = view[each.position - first.position :][: each.size_bytes]
+        check(each, part)
         placed(part, each.base_offset, each.leader_epoch)
-        data[at : at + each.size_bytes] = part
     return checked(data)
 
 

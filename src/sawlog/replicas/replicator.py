@@ -331,11 +331,11 @@ class Replicator(Closing):
             )
 
     def _compare(self, share: Share, place: Place, log: Log) -> None:
-        """The last batch of the replica must be the source's."""
+        """The last batch of the replica, as the bucket has it now, must be the source's."""
         last = place.end - 1
         if place.start == place.end or last < log.lowest_offset:
             return
-        replica = ObjectTopic(self._core, share[0], place.topic_id).partition(share[1])
+        replica = ObjectTopic(self._core, share[0], place.topic_id).partition(share[1]).uncached()
         theirs = replica.fetch(last, 1, isolation="uncommitted").raw
         if not same_at(log.fetch(last, 1, isolation="uncommitted").raw, theirs, last):
             raise ImportMismatch(

@@ -1,8 +1,8 @@
 """`Restorer`: fills a directory with what a store on object storage contains, now or at a moment that has passed.
 
 Batches keep their bytes and their offsets, topics their ids, groups what they have committed. What is in the directory
-says how far it is, so an interrupted restore continues. Until everything is there nobody else can open the directory
-(`sawlog.topics.standby`).
+says how far it is, so an interrupted restore continues, after its last batches were compared with those in the bucket.
+Until everything is there nobody else can open the directory (`sawlog.topics.standby`).
 
 With `follow` it goes on with what is new until it is stopped: a warm stand-by, which others may read meanwhile.
 """
@@ -17,6 +17,7 @@ from dataclasses import replace
 from os import PathLike
 from typing import Any
 
+from ..addresses import check_local
 from ..batch.header import COUNT, SIZE
 from ..clock import now_ms
 from ..closing import Closing
@@ -28,13 +29,14 @@ from ..objects.entries import Entries
 from ..objects.extents import Extent
 from ..objects.state import State
 from ..objects.store import ObjectStore
+from ..objects.topic import ObjectTopic
 from ..storage import FileDirectory
 from ..topics import standby
 from ..topics.groups.offsets import Committed
 from ..topics.names import RESTORE, RESTORE_LOCK, STORE
 from ..topics.standby import Standby
 from ..topics.store import Store
-from .batches import cut_below
+from .batches import cut_below, same_at
 from .beside import documents_of
 from .extents import AHEAD, between, read_ahead
 from .points import Points, shown
@@ -72,6 +74,8 @@ class Restorer(Closing):
         self.progress = Progress()
         #: The commits of the last round.
         self._done = -1
+        #: Partitions whose last batch was compared.
+        self._compared: set[tuple[str, int]] = set()
         self._mutex = threading.Lock()
         with ExitStack() as undo:
             self._source = undo.enter_context(ObjectStore.open(url, "r", options=options))
@@ -222,6 +226,7 @@ class Restorer(Closing):
                     "written to; restore into a new directory"
                 )
             log.engine.retract_epochs(epoch_of(wanted.epochs(topic_id, number), max(log.next_offset - 1, 0)))
+            self._compare(log, name, topic_id, number, start)
             if log.next_offset < start:
                 log.advance(start, wait=False)
             if log.next_offset < end:
@@ -229,6 +234,21 @@ class Restorer(Closing):
                 log.sync()
             if log.lowest_offset < start:
                 log.trim(start)
+
+    def _compare(self, log: Log, name: str, topic_id: str, number: int, start: int) -> None:
+        """Continue only the history that the directory has: its last batch must be in the bucket. A bucket that was
+        rolled back since would continue it with records of another one."""
+        last = log.next_offset - 1
+        if (name, number) in self._compared or last < max(log.lowest_offset, start):
+            return
+        source = ObjectTopic(self._core, name, topic_id).partition(number).uncached()
+        theirs = source.fetch(last, 1, isolation="uncommitted").raw
+        if not same_at(log.fetch(last, 1, isolation="uncommitted").raw, theirs, last):
+            raise ImportMismatch(
+                f"{log.path} has another record at offset {last} than {self._core.bucket.url}: the bucket was rolled "
+                "back since this restore began, or is another one; restore into a new directory"
+            )
+        self._compared.add((name, number))
 
     def _copy(self, log: Log, topic_id: str, number: int, end: int, readers: ThreadPoolExecutor, where: str) -> None:
         for attempt in range(_LOOKS):
@@ -318,6 +338,7 @@ def restore(
     that time or before. With `follow` it is kept up to date until it is `stopped`. What was interrupted continues if it
     is called again.
     """
+    check_local(path, "the directory to restore to")
     with Restorer(
         url, path, at_commit=at_commit, until_ms=until_ms, topics=topics, registry=registry, options=options
     ) as restorer:

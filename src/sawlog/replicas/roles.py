@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ..display import counted
 from ..errors import ImportMismatch, InvalidConfig
 from ..objects.copies import COPY_OF
 from ..objects.core import Core
@@ -35,7 +36,8 @@ def claim(core: Core, source_id: str, path: str) -> None:
         raise ImportMismatch(f"{where} was promoted: it is a store of its own now; use another address")
     if topics:
         raise ImportMismatch(
-            f"{where} is a store of its own with {len(topics)} topics, not a replica of {path}: use another address"
+            f"{where} is a store of its own with {counted(len(topics), 'topic')}, not a replica of {path}: "
+            "use another address"
         )
     fields = {"source": source_id, "path": path}
     outcome = core.submit([{"do": "change document", "name": COPY_OF, "version": version, "fields": fields}]).result()

@@ -78,15 +78,17 @@ def make_topic(store: StoreWriter, name: str, options: WriteOptions) -> None:
 def publish(
     options: WriteOptions, stage: str, staged: Iterable[Staged], *, name: str | None = None, sequence: int | None = None
 ) -> None:
-    """Place everything that was staged, once."""
-    found = [part for message in staged for part in message.parts]
+    """Place everything that was staged, once. `ReplayMismatch` if it was stored before with different rows."""
+    messages = list(staged)
+    found = [part for message in messages for part in message.parts]
     with open_store(options.where) as store:
         try:
             if name is not None and sequence is not None:
-                targets = _targets(store, options, found)
-                if _is_replay(store, options, stage, name, sequence, targets):
+                repeated = replays.Repeated(name, sequence, _topic_id(store, options, found), options.replay_check)
+                of_stream = any(message.query is not None for message in messages)
+                if _is_replay(store, options, stage, repeated, found, of_stream=of_stream):
                     return
-                name = replays.transaction_name(name, targets)
+                name = repeated.transaction_name
             parts, data = _gathered(store, stage, found)
             timeout_s = options.lock_timeout_s
             placed = store.staging.publish(
@@ -103,27 +105,34 @@ def publish(
             store.staging.forget_names()
 
 
-def _targets(store: StoreWriter, options: WriteOptions, found: Sequence[StagedPart]) -> set[str]:
-    """The ids of the topics that are written to; without rows, of the one in the options."""
-    if options.topic is not None and not found:
-        return {store.topic(options.topic).id}
-    return {part.topic_id for part in found}
+def _topic_id(store: StoreWriter, options: WriteOptions, found: Sequence[StagedPart]) -> str | None:
+    """The topic of the options, as the tasks found it; None if rows go to the topics of a column."""
+    if options.topic is None:
+        return None
+    return found[0].topic_id if found else store.topic(options.topic).id
 
 
 def _is_replay(
-    store: StoreWriter, options: WriteOptions, stage: str, name: str, sequence: int, targets: set[str]
+    store: StoreWriter,
+    options: WriteOptions,
+    stage: str,
+    repeated: replays.Repeated,
+    found: Sequence[StagedPart],
+    *,
+    of_stream: bool,
 ) -> bool:
     """Whether it was stored before; then what was staged now is removed. Waits for a commit in progress, by a driver
     that died."""
     staging = store.staging
     done = staging.replay_of(
         stage,
-        lambda: replays.done_before(staging, name, sequence, targets),
+        lambda: repeated.stored(staging, {part.topic_id for part in found}),
         lock_timeout_s=options.lock_timeout_s,
     )
-    if done is not None:
-        replays.SKIPS.report(name, sequence, done)
-    return done is not None
+    if done is None:
+        return False
+    repeated.check(done, [_part(each) for each in found], of_stream=of_stream)
+    return True
 
 
 def _gathered(store: StoreWriter, stage: str, found: Sequence[StagedPart]) -> tuple[list[Part], bytes]:
@@ -140,8 +149,12 @@ def _gathered(store: StoreWriter, stage: str, found: Sequence[StagedPart]) -> tu
         if each.data:
             pieces = (*pieces, Piece(file, position, len(each.data)))
             position += len(each.data)
-        parts.append(Part(each.topic, each.topic_id, each.partition, each.count, pieces))
+        parts.append(_part(each, pieces))
     return parts, data
+
+
+def _part(staged: StagedPart, pieces: tuple[Piece, ...] = ()) -> Part:
+    return Part(staged.topic, staged.topic_id, staged.partition, staged.count, pieces, digest=staged.digest)
 
 
 def discard(options: WriteOptions, stage: str) -> None:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..batch.text import parse_json
+from ..clock import milliseconds
 from ..errors import InvalidConfig
 from .positions import RESERVED
 
@@ -106,7 +107,7 @@ class Given:
         except ValueError:
             raise self.wrong(name) from None
         moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
-        return int(moment.timestamp() * 1000)
+        return int(milliseconds(moment))
 
     def each(self, name: str) -> tuple[tuple[str, int, int], ...] | None:
         """{"topic": {"0": number}} as JSON."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from ..batch.compression import CODECS, check_level
 from ..errors import InvalidConfig
@@ -67,10 +67,13 @@ _WRITE = {
     "includeheaders": "accepted and ignored: a column headers is written if there is one",
     "txnappid": "with txnVersion, as for Delta: the batch is stored once, however often it is tried",
     "txnversion": "the number of the batch; only a higher one than the last of that txnAppId is stored",
+    "replaycheck": "counts, content or off: how a repeated batch is compared with the stored one",
     "locktimeout": "how long to wait for a partition that another process writes, such as 60s",
     "checkpointlocation": "Spark's own",
     "queryname": "Spark's own",
 }
+
+ReplayCheck = Literal["counts", "content", "off"]
 
 EARLIEST, LATEST = -2, -1
 #: Tasks are CPU-bound. Compared with Kafka's default, 3, this takes 50 % (random text) to 67 % (JSON) of the time
@@ -148,6 +151,8 @@ class WriteOptions:
     create_store: bool = False
     #: Options about the connection to object storage; they may be secret.
     storage: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    #: What a repeated batch must have in common with the stored one.
+    replay_check: ReplayCheck = "counts"
 
     @property
     def where(self) -> Where:
@@ -344,7 +349,15 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         compression_level=level,
         create_store=given.flag("createstore", False),
         storage=storage,
+        replay_check=_replay_check(given),
     )
+
+
+def _replay_check(given: Given) -> ReplayCheck:
+    found = given.text("replaycheck") or "counts"
+    if found not in get_args(ReplayCheck):
+        raise given.wrong("replaycheck")
+    return found  # type: ignore[return-value]
 
 
 def _compression(given: Given) -> tuple[str | None, int | None]:

@@ -8,12 +8,25 @@ Threads: one.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import numpy as np
+
 from ..batch.build import Encoded, Encoder
+from ..topics.partitioner import partitions_for
 from ..topics.protocols import StoredTopic, TaskStaging
 from ..topics.transactions import staging
 from ..topics.transactions.staging import OwnFile, Parcel
 from .staged import StagedPart
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: A hash of a key or value is below this.
+_HASHES = 2**31 - 1
+_HASH_OF_NULL = 0x2545F491
+#: Odd numbers, one for each column of a digest.
+_FACTORS = {"key": np.uint64(0x9E3779B97F4A7C15), "value": np.uint64(0xD6E8FEB86659FD93)}
 #: Batches are moved to a file of their own when this many bytes have accumulated.
 _OWN_BYTES = 16 << 20
 
@@ -24,8 +37,13 @@ class Outgoing:
     def __init__(self, topic: StoredTopic, number: int, encoder: Encoder) -> None:
         self.topic, self.number, self.encoder = topic, number, encoder
         self._parcel = Parcel()
+        self._digest = 0
         self._own: OwnFile | None = None
         self._segment_bytes = topic.config.segment_bytes
+
+    def count_in(self, rows: pa.RecordBatch) -> None:
+        """Include rows in the digest of this partition."""
+        self._digest = (self._digest + digest_of(rows)) % staging.DIGESTS
 
     def add(self, batch: Encoded) -> int:
         """Add a finished batch; returns its size in bytes."""
@@ -66,4 +84,19 @@ class Outgoing:
     def part(self) -> StagedPart:
         """For the driver: what is staged, and what is not."""
         parcel = self._parcel
-        return StagedPart(self.topic.name, self.topic.id, self.number, parcel.count, parcel.pieces, parcel.data)
+        return StagedPart(
+            self.topic.name, self.topic.id, self.number, parcel.count, parcel.pieces, parcel.data, self._digest
+        )
+
+
+def digest_of(rows: pa.RecordBatch) -> int:
+    """Sum of the hashes of the keys and values of all rows, modulo 2**64. The same rows have the same digest in any
+    order and in any partition. Timestamps and headers are not part of it."""
+    total = np.zeros(rows.num_rows, np.uint64)
+    for name, factor in _FACTORS.items():
+        if name in rows.schema.names:
+            # As if there were that many partitions: the compiled hash of a column.
+            hashed = partitions_for(rows.column(rows.schema.names.index(name)), _HASHES, _HASH_OF_NULL)
+            total = (total ^ hashed.astype(np.uint64)) * factor
+            total ^= total >> np.uint64(29)
+    return int(total.sum(dtype=np.uint64))

@@ -39,8 +39,32 @@ _TAKEN = {
 }
 
 
+#: Options that Spark adds for a table of its catalog.
+_OF_CATALOG = frozenset({"provider", "owner", "location"})
+
+_NO_TABLE = (
+    "a topic cannot be a table of Spark's catalog (CREATE TABLE … USING sawlog, saveAsTable): Spark does not pass the "
+    "options of such a table to a Python data source that reads or writes it. Use CREATE TEMPORARY VIEW name "
+    "(key BINARY, value BINARY) USING sawlog OPTIONS (path 'STORE', topic 'TOPIC'), for SELECT and INSERT, or df.write "
+    "with .save()"
+)
+
+
+def _refuse_table(options: Mapping[str, str]) -> None:
+    """Raise for a table of Spark's catalog. Spark 4.3 passes its options when it asks for the columns, and none when it
+    reads or writes; a table with columns, and that of saveAsTable, is created without asking."""
+    if {name.lower() for name in options} >= _OF_CATALOG:
+        raise InvalidConfig(_NO_TABLE)
+    if not options:
+        raise InvalidConfig(
+            'sawlog needs the path of the store: .option("path", DIRECTORY), .load(DIRECTORY) or .save(DIRECTORY). '
+            f"If this is a table, DROP it: {_NO_TABLE}"
+        )
+
+
 def schema(options: Mapping[str, str]) -> str:
     """The columns that the options select."""
+    _refuse_table(options)
     # Options for streams only are not an error here: Spark asks for the schema before it knows which it is.
     return ", ".join(f"{name} {_TYPES[name]}" for name in read_options(options, streaming=False).columns)
 
@@ -63,6 +87,7 @@ def reader(options: Mapping[str, str], shape: StructType) -> DataSourceReader:
     """A batch reader."""
     from .reading import BatchReader
 
+    _refuse_table(options)
     found = read_options(options, streaming=False)
     return BatchReader(found, _columns(found, shape))
 
@@ -100,6 +125,7 @@ def writer(options: Mapping[str, str], shape: StructType, *, overwrite: bool) ->
 
     if overwrite:
         raise InvalidConfig('a log can only be appended to: use .mode("append"), not overwrite')
+    _refuse_table(options)
     found = write_options(options)
     return BatchWriter(found, _written_columns(shape))
 

@@ -19,6 +19,8 @@ class StagedPart:
     count: int
     pieces: tuple[Piece, ...]
     data: bytes = b""
+    #: See `Part.digest`.
+    digest: int = 0
 
 
 @dataclass
@@ -27,4 +29,5 @@ class Staged(WriterCommitMessage):
 
     stage: str
     parts: tuple[StagedPart, ...]
+    #: The streaming query, if this is one of its micro-batches.
     query: str | None = None

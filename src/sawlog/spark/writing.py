@@ -46,8 +46,9 @@ _HELD_BYTES = 64 << 20
 class Attempt:
     """One attempt of one task."""
 
-    def __init__(self, options: WriteOptions, stage: str) -> None:
+    def __init__(self, options: WriteOptions, stage: str, *, digests: bool = False) -> None:
         self._options = options
+        self._digests = digests
         self._store = places.open_store(options.where)
         self._staged = self._store.staging.task(stage)
         self._outgoing: dict[tuple[str, int], Outgoing] = {}
@@ -126,6 +127,8 @@ class Attempt:
         return found
 
     def _stage_rows(self, outgoing: Outgoing, rows: pa.RecordBatch) -> None:
+        if self._digests:
+            outgoing.count_in(rows)
         most = min(self._options.batch_bytes, outgoing.topic.config.segment_bytes // 2 + 1)
         for encoded in outgoing.encoder.table(rows, most):
             self._held_bytes += outgoing.add(encoded)
@@ -159,7 +162,7 @@ class Attempt:
 
 def stage(iterator: Iterator[pa.RecordBatch], options: WriteOptions, name: str, query: str | None) -> Staged:
     """The rows of a task, staged."""
-    attempt = Attempt(options, name)
+    attempt = Attempt(options, name, digests=query is not None or options.transaction is not None)
     try:
         for batch in iterator:
             attempt.take(batch)
@@ -184,7 +187,12 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a task."""
-        return stage(iterator, self._options, self._stage, None)
+        return stage(iterator, self._options, self._stage, self._query())
+
+    def _query(self) -> str | None:
+        """The streaming query, if this is the write of a `foreachBatch` whose txnVersion is the batch id."""
+        query, batch = _query() or (None, None)
+        return query if self._options.transaction is not None and self._options.transaction[1] == batch else None
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """All tasks are done: place what they staged, all or nothing."""
@@ -205,7 +213,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a task."""
-        query, batch = _query()
+        found = _query()
+        if found is None:
+            raise InvalidConfig("not a task of a streaming query: use df.write for a batch")
+        query, batch = found
         return stage(iterator, self._options, commit.stage_name(query, batch), query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -227,13 +238,11 @@ def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
     return [each for each in messages if isinstance(each, Staged)]
 
 
-def _query() -> tuple[str, int]:
-    """The streaming query and the micro-batch that this task belongs to."""
+def _query() -> tuple[str, int] | None:
+    """The streaming query and the micro-batch that this task belongs to, if any."""
     from pyspark import TaskContext
 
     context: Any = TaskContext.get()
     query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
     batch = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
-    if query is None or batch is None:
-        raise InvalidConfig("not a task of a streaming query: use df.write for a batch")
-    return query, int(batch)
+    return None if query is None or batch is None else (query, int(batch))

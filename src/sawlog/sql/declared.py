@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..clock import in_utc
 from ..errors import DataLoss
 from ..isolation import Isolation
 from ..schemas import Schema, parse
@@ -86,8 +87,8 @@ def _between(since: datetime | None, until: datetime | None) -> pc.Expression | 
     """The filter for records from one time up to, not including, another. A time without a zone is local."""
     made: pc.Expression | None = None
     if since is not None:
-        made = pc.field("timestamp") >= pa.scalar(since.astimezone(UTC), pa.timestamp("us", tz="UTC"))
+        made = pc.field("timestamp") >= pa.scalar(in_utc(since), pa.timestamp("us", tz="UTC"))
     if until is not None:
-        before = pc.field("timestamp") < pa.scalar(until.astimezone(UTC), pa.timestamp("us", tz="UTC"))
+        before = pc.field("timestamp") < pa.scalar(in_utc(until), pa.timestamp("us", tz="UTC"))
         made = before if made is None else made & before
     return made

@@ -144,15 +144,19 @@ class PublishedByReplacing:
         self._writer = Slots(memoryview(self._slots), _secret(), True)
 
     def store(self, first: int, second: int) -> None:
-        """A new file; if it cannot be written, readers see the previous numbers."""
+        """A new file; if it cannot be written, readers see the previous numbers, or, if the first was to go back,
+        none."""
+        before = self.load()
         self._writer.store(first, second)
-        self._replace()
+        if not self._replace() and before is not None and first < before[0]:
+            self._directory.remove(self._name)
 
-    def _replace(self) -> None:
+    def _replace(self) -> bool:
         try:
             self._directory.replace(self._name, _head() + bytes(self._slots), durable=False)
         except StorageError:
-            pass
+            return False
+        return True
 
     def load(self) -> tuple[int, int] | None:
         """From the current file."""

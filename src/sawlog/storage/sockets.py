@@ -30,6 +30,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from ..clock import Deadline
 from ..errors import StorageError
@@ -120,10 +121,20 @@ class _Switchboard:
         with self._lock:
             if self._selector is None:
                 self._selector = selectors.DefaultSelector()
-            self._selector.register(what, selectors.EVENT_READ, call)
+            try:
+                self._selector.register(what, selectors.EVENT_READ, call)
+            except KeyError:  # an interrupted call closed a socket with the same descriptor without removing it
+                self._remove_closed(self._selector)
+                self._selector.register(what, selectors.EVENT_READ, call)
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._wait, name="sawlog-sockets", daemon=True)
                 self._thread.start()
+
+    @staticmethod
+    def _remove_closed(selector: selectors.BaseSelector) -> None:
+        for key in list(selector.get_map().values()):
+            if not isinstance(key.fileobj, int) and key.fileobj.fileno() < 0:
+                selector.unregister(key.fileobj)
 
     def remove(self, what: socket.socket | Channel) -> bool:
         """Do not look at it any more; returns whether anybody did."""
@@ -153,7 +164,11 @@ _switchboard = _Switchboard()
 
 
 class Listener:
-    """Accepts connections under a name, and tells which of them have something to read."""
+    """Accepts connections under a name, and tells which of them have something to read.
+
+    An interrupt may come after the socket is registered and before the caller has the listener. So the process-wide
+    selector holds it weakly, and it removes itself and its name when it is collected.
+    """
 
     def __init__(self, directory: OpenDirectory, name: str, ready: Callable[[Channel], None]) -> None:
         self._directory, self._name = directory, name
@@ -163,14 +178,16 @@ class Listener:
         self._closed = False
         self._channels: weakref.WeakSet[Channel] = weakref.WeakSet()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        end = partial(_end, self._socket, directory, name)
+        self._end = weakref.finalize(self, end)
+        in_children(self)
         try:
             self._bind()
             self._socket.setblocking(False)
-            _switchboard.add(self._socket, self._accept)
+            _switchboard.add(self._socket, _weakly(self._accept, end))
         except BaseException:
-            self._socket.close()
+            self._end()
             raise
-        in_children(self)
 
     def _bind(self) -> None:
         """The name gets its mode when connections are accepted: else another process would take us for dead."""
@@ -225,10 +242,7 @@ class Listener:
             if self._closed:
                 return
             self._closed = True
-            _switchboard.remove(self._socket)
-            with suppress(OSError):
-                os.unlink(self._name, dir_fd=self._directory.fd)
-            self._socket.close()
+            self._end()
             for channel in list(self._channels):
                 if _switchboard.remove(channel):
                     channel.close()
@@ -236,7 +250,31 @@ class Listener:
     def after_fork(self) -> None:
         """In a forked child: the name is the parent's. Its connections close themselves."""
         self._closed = True
+        self._end.detach()
         self._socket.close()
+
+
+def _end(listening: socket.socket, directory: OpenDirectory, name: str) -> None:
+    """Deregister a listening socket, remove its name if it is bound, and close it."""
+    _switchboard.remove(listening)
+    with suppress(OSError):
+        if listening.getsockname():
+            os.unlink(name, dir_fd=directory.fd)
+    listening.close()
+
+
+def _weakly(method: Callable[[], None], gone: Callable[[], object]) -> Callable[[], None]:
+    """A function that calls a bound method as long as its object lives, and `gone` after that."""
+    held = weakref.WeakMethod(method)
+
+    def call() -> None:
+        living = held()
+        if living is None:
+            gone()
+        else:
+            living()
+
+    return call
 
 
 def open_private(root: Directory, name: str) -> Directory:

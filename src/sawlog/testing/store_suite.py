@@ -18,6 +18,7 @@ from ..errors import (
     InvalidConfig,
     OffsetMismatch,
     OffsetOutOfRange,
+    ReplayMismatch,
     SawlogError,
     TopicExists,
     TopicNotFound,
@@ -50,7 +51,7 @@ def _values(topic: StoredTopic, number: int = 0) -> list[bytes | None]:
     position = log.lowest_offset
     while position < log.visible_offset:
         page = log.fetch(position, 1 << 20)
-        found.extend(record.value for record in decode(page.raw) if record.offset >= position)
+        found.extend(record.value for record in page.records())
         position = page.next_offset
     return found
 
@@ -121,6 +122,16 @@ class StoreSuite:
         finally:
             stop()
             service.close()
+
+    def test_the_records_of_a_page_begin_at_the_requested_offset(self, store: StoreWriter) -> None:
+        """Of plain and of compressed batches, with their topic and partition."""
+        topic = store.create_topic("orders", partitions=2)
+        log = topic.partition(1)
+        for compression in ("none", "lz4", "none"):
+            log.append_batches(encode([b"value"] * 3, compression=compression))
+        for start in range(9):
+            found = [(each.offset, each.topic, each.partition) for each in log.fetch(start, 1 << 20).records()]
+            assert found == [(offset, "orders", 1) for offset in range(start, 9)]
 
     def test_a_broker_is_one_of_those_that_serve_a_store(self, store: StoreWriter) -> None:
         """Under the id that it asks for, with its address."""
@@ -370,9 +381,30 @@ class StoreSuite:
         assert _values(topic) == []
         assert store.staging.publish("job1", parts, name="query", sequence=7) == {("orders", 0): range(3)}
         assert _values(topic) == [b"a", b"b", b"c"]
-        again = [_staged(store, "job2", topic, b"twice")]
+        again = [_staged(store, "job2", topic, b"a", b"b", b"c")]
         store.staging.publish("job2", again, name="query", sequence=7)
         assert _values(topic) == [b"a", b"b", b"c"]
+
+    def test_a_replay_with_different_records_is_refused(self, store: StoreWriter) -> None:
+        """The caller would lose them; a transaction that only asks whether it is stored appends none."""
+        topic = store.create_topic("orders")
+        with store.transaction("query", 1) as transaction:
+            transaction.append_many("orders", [(b"a", None), (b"b", None)])
+        with store.transaction("query", 1) as transaction:
+            transaction.append_many("orders", [(b"a", None), (b"b", None)])
+        with refused(ReplayMismatch), store.transaction("query", 1) as transaction:
+            transaction.append_many("orders", [(b"a", None), (b"b", None), (b"c", None)])
+        with refused(ReplayMismatch):
+            store.staging.publish("job", [_staged(store, "job", topic, b"c")], name="query", sequence=1)
+        with store.transaction("query", 1) as transaction:
+            assert transaction.replayed
+        with store.transaction("query", 2) as transaction:
+            assert not transaction.replayed
+            transaction.abort()
+        last = store.staging.last("query")
+        assert last is not None
+        assert [(part.topic, part.count) for part in last.parts] == [("orders", 2)]
+        assert _values(topic) == [b"a", b"b"]
 
     def test_what_is_discarded_is_never_stored(self, store: StoreWriter) -> None:
         """Neither a job that was given up, nor an attempt of a task that failed."""

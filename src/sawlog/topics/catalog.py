@@ -141,10 +141,13 @@ class Catalog:
             with self.changing():
                 pass
 
-    def _open_topics(self) -> Directory | None:
+    def _open_topics(self) -> Directory:
         if TOPICS in self.root.children():
             return self.root.child(TOPICS)
-        return self.root.child(TOPICS, create=True) if self.mode == "w" else None
+        raise CorruptFile(  # it is created before sawlog.json
+            f"the store {self.root.path} has lost its directory {TOPICS!r}, and all topics with it: restore it, or "
+            "create an empty one to continue without them"
+        )
 
     @contextmanager
     def changing(self) -> Iterator[None]:

@@ -136,6 +136,9 @@ class StoreTransaction(Protocol):
     """Records for several partitions, stored all or not at all. As a block: committed at its end, aborted if it
     raises."""
 
+    #: Whether its name and sequence, or a later one, are already stored.
+    replayed: bool
+
     def append(self, topic: str, value: bytes | None, key: bytes | None = None) -> None:
         """Add one record; its offset is known after the commit."""
 

@@ -81,10 +81,10 @@ def _choice(name: str, value: object, *, choices: tuple[str, ...]) -> str:
 
 
 def _policy(name: str, value: object) -> str:
-    parts = {part.strip() for part in value.split(",")} if isinstance(value, str) and value else set()
-    if not isinstance(value, str) or parts - {"compact", "delete"}:
+    parts = dict.fromkeys(part.strip() for part in value.split(",")) if isinstance(value, str) and value else {}
+    if not isinstance(value, str) or parts.keys() - {"compact", "delete"}:
         raise InvalidConfig(f"{name} must be delete, compact, compact,delete or empty, not {value!r}")
-    return ",".join(sorted(parts))
+    return ",".join(parts)  # in the given order, as Kafka returns it
 
 
 def _durability(name: str, value: object) -> str:

@@ -108,6 +108,9 @@ class Consumer(Protocol):
     def subscribe(self, *topics: str) -> None:
         """Read what the group gives it."""
 
+    def subscribe_pattern(self, pattern: str) -> None:
+        """Read what the group gives it of all topics whose names match a pattern, which begins with `^`."""
+
     def poll(self, timeout_s: float = 0.2) -> list[Seen]:
         """What there is, after this time at the latest."""
 

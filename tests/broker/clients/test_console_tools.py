@@ -77,6 +77,15 @@ def test_topics_partitions_and_offsets(broker: Serving, topic: str, tmp_path: Pa
     assert topic not in tool(broker, "TopicCommand", "--list").split()
 
 
+def test_features_are_described(broker: Serving) -> None:
+    """FinalizedVersionLevel of transaction.version is 2 with Kafka."""
+    said = {line.split()[1]: line.split() for line in tool(broker, "FeatureCommand", "describe").splitlines()}
+    for name in ("group.version", "metadata.version", "transaction.version"):
+        assert {"SupportedMinVersion:", "SupportedMaxVersion:", "FinalizedVersionLevel:"} <= set(said[name])
+    level = said["group.version"].index("FinalizedVersionLevel:") + 1
+    assert said["group.version"][level] == "1"
+
+
 def test_settings_are_described_and_changed(broker: Serving, topic: str) -> None:
     def configs(*arguments: object) -> str:
         of = ("--bootstrap-server", broker.address, "--entity-type", "topics", "--entity-name", topic)

@@ -145,6 +145,37 @@ def test_members_share_partitions_and_hand_them_on(hands: Hands, members: Member
     assert members.numbers() == list(range(60))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("protocols", [("classic", "consumer"), ("consumer", "classic")])
+def test_members_change_their_protocol_one_after_the_other(
+    hands: Hands, members: Members, topic: str, protocols: tuple[str, str]
+) -> None:
+    producer = hands.producer()
+    old = [members.join(hands.consumer(group=topic, protocol=protocols[0])) for _ in range(2)]
+    members.settle(2, 2)
+    for number, each in enumerate(old, 1):
+        members.join(hands.consumer(group=topic, protocol=protocols[1]))
+        members.settle(1, 1, 2)
+        members.leave(each)
+        members.settle(2, 2)
+        producer.send(topic, numbered(20, 20 * (number - 1)))
+        members.take(20 * number)
+    assert members.numbers() == list(range(40))
+
+
+@both_protocols
+def test_a_pattern_reads_all_topics_that_it_matches(hands: Hands, topic: str, protocol: str) -> None:
+    admin, producer = hands.admin(), hands.producer()
+    for name in (f"{topic}-one", f"{topic}-two", f"other-{topic}"):
+        admin.create_topic(name)
+        producer.send(name, [Sent(name.encode())] * 3)
+    consumer = hands.consumer(group=topic, protocol=protocol)
+    consumer.subscribe_pattern(f"^{topic}.*")
+    assert sorted(each.value or b"" for each in take(consumer, 6)) == [
+        each.encode() for each in (f"{topic}-one", f"{topic}-two") for _ in range(3)
+    ]
+
+
 @both_protocols
 def test_a_group_goes_on_after_its_broker_was_killed(
     hands: Hands, members: Members, broker: Serving, topic: str, protocol: str

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from typing import Any
 from uuid import UUID
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from sawlog.broker.wire.apis import Key
 from sawlog.broker.wire.errors import ErrorCode as E
@@ -118,18 +119,189 @@ async def test_what_a_member_had_at_a_broker_that_was_killed_does_not_count_at_t
 
 
 @in_loop
-async def test_a_group_is_of_one_kind_until_it_is_empty(store: Store) -> None:
+async def test_members_of_classic_groups_may_fetch_with_their_id_and_generation(store: Store) -> None:
+    """franz-go sends them, although only groups of KIP-848 check them. Neither does Kafka check them."""
     async with Asked(store) as broker:
+        joined = await broker.joined()
+        await broker.synced(joined)
+        assert await broker.commit({ORDERS: 3}, joined) == {ORDERS: E.NONE}
+        for name, generation in [(joined["member_id"], joined["generation_id"]), (joined["member_id"], 77), ("x", 1)]:
+            assert await fetched(broker, generation, name) == E.NONE
+        await broker.ask(Key.LEAVE_GROUP, group_id="billing", members=[{"member_id": joined["member_id"]}])
+        assert await fetched(broker, joined["generation_id"], joined["member_id"]) == E.NONE, "the group is classic"
         member = Member(broker, "mine")
         await member.join()
-        assert (await broker.joined())["error_code"] == E.INCONSISTENT_GROUP_PROTOCOL
-        await member.leave()
+        assert await fetched(broker, joined["generation_id"], joined["member_id"]) == E.UNKNOWN_MEMBER_ID
+
+
+# --- members of both protocols
+
+
+async def rejoined(broker: Asked, joined: dict[str, Any], owned: bytes = b"") -> dict[str, Any]:
+    """A member of the classic protocol joins again, with what it still owns."""
+    subscription = b"\0\1\0\0\0\1\0\6orders\xff\xff\xff\xff" + (owned or b"\0\0\0\0")
+    protocols = [{"name": "range", "metadata": subscription}]
+    return await broker.joined(member_id=joined["member_id"], protocols=protocols)
+
+
+async def beaten(broker: Asked, joined: dict[str, Any]) -> int:
+    """A heartbeat of the classic protocol; its error code."""
+    said = {name: joined[name] for name in ("member_id", "generation_id")}
+    return int((await broker.ask(Key.HEARTBEAT, group_id="billing", **said))["error_code"])
+
+
+def owns(*partitions: int) -> bytes:
+    """Partitions of orders, as subscriptions and assignments have them."""
+    numbers = b"".join(each.to_bytes(4, "big") for each in partitions)
+    return b"\0\0\0\1\0\6orders" + len(partitions).to_bytes(4, "big") + numbers
+
+
+def assignment(*partitions: int) -> bytes:
+    return b"\0\0" + owns(*partitions) + b"\xff\xff\xff\xff"
+
+
+@pytest.mark.parametrize("is_eager", [True, False])
+@in_loop
+async def test_a_member_of_kip_848_joins_a_classic_group_and_shares_its_partitions(
+    store: Store, is_eager: bool
+) -> None:
+    async with Asked(store) as broker:
         classic = await broker.joined()
-        assert classic["error_code"] == 0
+        await broker.synced(classic, assignment=assignment(0, 1))
+        new = Member(broker, "new")
+        assert assigned(await new.join()) == {}, "the other member has not given up anything yet"
+        assert await broker.commit({ORDERS: 3}, classic) == {ORDERS: E.NONE}, "its generation still counts"
+        assert await beaten(broker, classic) == E.REBALANCE_IN_PROGRESS
+        if not is_eager:  # it keeps what it owns until it is told to give it up
+            again = await rejoined(broker, classic, owns(0, 1))
+            assert (again["error_code"], again["leader"], again["members"]) == (0, "", [])
+            (kept,) = [each for each in (0, 1) if (await broker.synced(again))["assignment"] == assignment(each)]
+            assert (await new.beat(topic_partitions=[]))["assignment"] is None, "it has not said that it gave it up"
+            again = await rejoined(broker, again, owns(kept))
+        else:
+            again = await rejoined(broker, classic)
+            (kept,) = [each for each in (0, 1) if (await broker.synced(again))["assignment"] == assignment(each)]
+        assert again["member_id"] == classic["member_id"]
+        told = await new.beat(topic_partitions=[])
+        assert assigned(told) == {UUID(store.topic("orders").id): [1 - kept]}
+        assert await beaten(broker, again) == E.NONE
+        assert await beaten(broker, classic) == E.ILLEGAL_GENERATION
+        mine, given_up = ("orders", kept), ("orders", 1 - kept)
+        assert await broker.commit({given_up: 4}, classic) == {given_up: E.ILLEGAL_GENERATION}, "a code that it knows"
+        assert await broker.commit({mine: 4}, classic) == {mine: E.NONE}, "no other member can have read it meanwhile"
+        assert await broker.commit({mine: 4}, again) == {mine: E.NONE}
+        (found,) = (await broker.ask(Key.CONSUMER_GROUP_DESCRIBE, 1, group_ids=["billing"]))["groups"]
+        assert {each["member_id"]: each["member_type"] for each in found["members"]} == {
+            again["member_id"]: 0,
+            "new": 1,
+        }
+        await broker.ask(Key.LEAVE_GROUP, group_id="billing", members=[{"member_id": again["member_id"]}])
+        told = await new.beat()
+        assert assigned(told) == {UUID(store.topic("orders").id): [0, 1]}
+
+
+@in_loop
+async def test_a_classic_member_joins_a_group_of_kip_848_and_takes_it_over(store: Store) -> None:
+    async with Asked(store) as broker:
+        old = Member(broker, "old")
+        everything = {UUID(store.topic("orders").id): [0, 1]}
+        assert assigned(await old.join()) == everything
+        classic = await broker.joined()
+        assert classic["error_code"] == E.NONE
+        assert (await broker.synced(classic))["assignment"] == b"\0\0\0\0\0\0\xff\xff\xff\xff", "nothing is free"
+        (kept,) = assigned(await old.beat()).values()
+        await old.beat(topic_partitions=[{"topic_id": UUID(store.topic("orders").id).bytes, "partitions": kept}])
+        assert await beaten(broker, classic) == E.REBALANCE_IN_PROGRESS, "there is something for it now"
+        again = await rejoined(broker, classic)
+        assert (await broker.synced(again))["assignment"] == assignment(1 - kept[0])
+        await old.leave()
+        assert await beaten(broker, again) == E.REBALANCE_IN_PROGRESS
+        again = await rejoined(broker, again)
+        assert (await broker.synced(again))["assignment"] == assignment(0, 1)
+        store.alter_topic("orders", partitions=3)
+        assert await beaten(broker, again) == E.REBALANCE_IN_PROGRESS, "no member leads, so the broker looks"
+        again = await rejoined(broker, again)
+        assert (await broker.synced(again))["assignment"] == assignment(0, 1, 2)
+        await broker.ask(Key.LEAVE_GROUP, group_id="billing", members=[{"member_id": again["member_id"]}])
+        alone = await broker.joined()
+        assert alone["leader"] == alone["member_id"], "an empty group is one of the classic protocol again"
+
+
+@in_loop
+async def test_a_classic_member_that_does_not_give_up_its_partitions_is_removed(store: Store) -> None:
+    async with Asked(store) as broker:
+        classic = await broker.joined(rebalance_timeout_ms=200)
+        await broker.synced(classic, assignment=assignment(0, 1))
+        new = Member(broker, "new")
+        await new.join()
+        assert await beaten(broker, classic) == E.REBALANCE_IN_PROGRESS
+        await until(lambda: len(broker.members()) == 1)
+        assert await beaten(broker, classic) == E.UNKNOWN_MEMBER_ID
+        assert assigned(await new.beat()) == {UUID(store.topic("orders").id): [0, 1]}
+
+
+@in_loop
+async def test_what_waits_in_a_classic_group_is_answered_when_it_is_taken_over(store: Store) -> None:
+    async with Asked(store) as broker:
+        first = await broker.joined()
+        syncing = broker.begin(
+            Key.SYNC_GROUP,
+            group_id="billing",
+            **{name: first[name] for name in ("generation_id", "member_id")},
+            protocol_type="consumer",
+            protocol_name="range",
+            assignments=[],
+        )
+        second = broker.begin(
+            Key.JOIN_GROUP,
+            4,
+            group_id="billing",
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=60_000,
+            member_id="",
+            protocol_type="consumer",
+            protocols=[{"name": "range", "metadata": b"\0\0\0\0\0\1\0\6orders\xff\xff\xff\xff"}],
+        )
+        assert (await syncing)["error_code"] in (E.NONE, E.REBALANCE_IN_PROGRESS)
+        told = await second
+        assert told["error_code"] == E.MEMBER_ID_REQUIRED
+        new = Member(broker, "new")
+        assert (await new.join())["error_code"] == E.NONE
+        assert (await rejoined(broker, told))["error_code"] == E.UNKNOWN_MEMBER_ID, "so that it begins anew"
+        assert (await rejoined(broker, first))["error_code"] == E.NONE
+
+
+@in_loop
+async def test_only_groups_of_consumers_are_taken_over(store: Store) -> None:
+    async with Asked(store) as broker:
+        worker = await broker.joined(protocol_type="connect", protocols=[{"name": "default", "metadata": b"?"}])
+        assert worker["error_code"] == E.NONE
+        member = Member(broker, "mine")
         told = await member.join()
         assert (told["error_code"], "classic" in told["error_message"]) == (E.GROUP_ID_NOT_FOUND, True)
-        await broker.ask(Key.LEAVE_GROUP, group_id="billing", members=[{"member_id": classic["member_id"]}])
-        assert (await member.join())["error_code"] == 0
+        await broker.ask(Key.LEAVE_GROUP, group_id="billing", members=[{"member_id": worker["member_id"]}])
+        assert (await member.join())["error_code"] == E.NONE
+        refused = await broker.joined(protocol_type="connect", protocols=[{"name": "default", "metadata": b"?"}])
+        assert refused["error_code"] == E.INCONSISTENT_GROUP_PROTOCOL
+
+
+@in_loop
+async def test_a_static_member_keeps_its_place_when_its_protocol_changes(store: Store) -> None:
+    async with Asked(store) as broker:
+        everything = {UUID(store.topic("orders").id): [0, 1]}
+        classic = await broker.joined(group_instance_id="one")
+        await broker.synced(classic, assignment=assignment(0, 1))
+        upgraded = Member(broker, "new")
+        assert assigned(await upgraded.join(instance_id="one")) == everything, (
+            "a classic one does not say that it leaves"
+        )
+        assert len(broker.members()) == 1
+        downgraded = await broker.joined(group_instance_id="one")
+        said = {name: downgraded[name] for name in ("generation_id", "member_id")}
+        synced = await broker.ask(Key.SYNC_GROUP, group_id="billing", group_instance_id="one", assignments=[], **said)
+        assert (synced["error_code"], synced["assignment"]) == (E.NONE, assignment(0, 1))
+        assert len(broker.members()) == 1
+        assert (await upgraded.beat(instance_id="one"))["error_code"] == E.FENCED_INSTANCE_ID
 
 
 @in_loop
@@ -195,6 +367,78 @@ def wait_for(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
+
+
+@pytest.mark.parametrize("protocols", [("classic", "consumer"), ("consumer", "classic")])
+@pytest.mark.parametrize("assignor", ["range", pytest.param("cooperative-sticky", marks=pytest.mark.slow)])
+def test_confluents_consumers_change_their_protocol_one_after_the_other(
+    protocols: tuple[str, str], assignor: str
+) -> None:
+    """Each is replaced by one with the other protocol while the rest goes on: no record is missed, no error fatal."""
+    with Broker(partitions=4, group_consumer_heartbeat_interval_ms=100, group_min_session_timeout_ms=100) as broker:
+        producer = Producer({"bootstrap.servers": broker.address})
+        sent = 0
+
+        def produce(count: int) -> None:
+            nonlocal sent
+            for number in range(sent, sent + count):
+                producer.produce("orders", b"%d" % number, partition=number % 4)
+            sent += count
+            producer.flush()
+
+        def join(protocol: str) -> Consumer:
+            settings: dict[str, Any] = {
+                "bootstrap.servers": broker.address,
+                "group.id": "billing",
+                "group.protocol": protocol,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+            }
+            if protocol == "classic":
+                settings |= {"heartbeat.interval.ms": 100, "partition.assignment.strategy": assignor}
+            made = Consumer(settings, error_cb=errors.append)
+            made.subscribe(["orders"])
+            members.append(made)
+            return made
+
+        members: list[Consumer] = []
+        errors: list[Any] = []
+        read: list[int] = []
+
+        def poll() -> None:
+            for each in members:
+                found = each.poll(0.02)
+                if found is not None:
+                    assert found.error() is None, found.error()
+                    read.append(int(found.value() or b"-1"))
+                    with suppress(KafkaException):  # while partitions change hands; then it is read again
+                        each.commit(found, asynchronous=False)
+
+        def shared(*counts: int) -> Callable[[], bool]:
+            def check() -> bool:
+                poll()
+                return sorted(len(each.assignment()) for each in members) == sorted(counts)
+
+            return check
+
+        before, after = protocols
+        with ExitStack() as closing:
+            old = [join(before), join(before)]
+            closing.callback(lambda: [each.close() for each in members])
+            produce(20)
+            wait_for(shared(2, 2))
+            for each in old:
+                join(after)
+                wait_for(shared(1, 1, 2))
+                produce(20)
+                wait_for(lambda: poll() or len(set(read)) >= sent)
+                members.remove(each)
+                each.close()
+                wait_for(shared(2, 2))
+            produce(20)
+            wait_for(lambda: poll() or len(set(read)) >= sent)
+        assert sorted(set(read)) == list(range(sent))
+        assert not [each for each in errors if each.fatal()]
 
 
 def test_confluents_consumers_share_hand_over_and_continue() -> None:

@@ -72,10 +72,11 @@ def test_a_refused_topic_looks_the_same_whether_it_exists_or_not(broker: Broker,
     assert (first["error_code"], first["topic_id"], first["partitions"]) == (NO_TOPIC, bytes(16), [])
 
 
-def test_topics_asked_for_by_id_are_refused_without_telling_their_name(broker: Broker) -> None:
+@pytest.mark.parametrize("name", [None, "", "orders"])
+def test_topics_asked_for_by_id_are_refused_without_telling_their_name(broker: Broker, name: str | None) -> None:
     change(broker, ann(TOPIC, "orders", READ))
     known, nobody = ids(broker), uuid.uuid4().bytes
-    asked = {"topics": [{"name": None, "topic_id": each} for each in (known["orders"], known["secret"], nobody)]}
+    asked = {"topics": [{"name": name, "topic_id": each} for each in (known["orders"], known["secret"], nobody)]}
     found = {each["topic_id"]: each for each in asked_by(broker, "ann", Key.METADATA, 12, asked)["topics"]}
     assert found[known["orders"]]["name"] == "orders"
     assert (found[known["secret"]]["name"], found[known["secret"]]["error_code"]) == (None, NO_TOPIC)
@@ -364,6 +365,60 @@ def test_filters_that_are_wrong_are_refused_one_by_one_and_in_order(broker: Brok
 
 
 # --- settings of a broker
+
+
+ANYTHING = {
+    **dict.fromkeys(("resource_type_filter", "pattern_type_filter", "operation", "permission_type"), 1),
+    **dict.fromkeys(("resource_name_filter", "principal_filter", "host_filter")),
+}
+READ_ORDERS = {
+    "resource_type": 2,
+    "resource_name": "orders",
+    "resource_pattern_type": 3,
+    "principal": "User:ann",
+    "host": "*",
+    "operation": 3,
+    "permission_type": 3,
+}
+
+
+def test_an_anonymous_client_of_a_broker_without_access_control_locks_out_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with Broker() as broker:
+        broker.create_topic("orders")
+        with Peer(broker.address) as peer:
+            (created,) = peer.ask(Key.CREATE_ACLS, 3, {"creations": [READ_ORDERS]})["results"]
+            (deleted,) = peer.ask(Key.DELETE_ACLS, 3, {"filters": [ANYTHING]})["filter_results"]
+            described = peer.ask(Key.DESCRIBE_ACLS, 3, ANYTHING)
+            for each in (created, deleted, described):
+                assert each["error_code"] == ErrorCode.SECURITY_DISABLED
+                assert "super_users" in each["error_message"]
+            assert codes(peer.ask(Key.METADATA, 9, {"topics": [{"name": "orders"}]})) == {"orders": ErrorCode.NONE}
+        assert any("SECURITY_DISABLED" in each.getMessage() for each in caplog.records)
+        assert not any("access control is on" in each.getMessage() for each in caplog.records)
+        # The administrator of the machine may: from then on rules are in force, and those whom they allow manage them.
+        change(broker, Binding(CLUSTER, CLUSTER_NAME, "User:*", ALL))
+        assert any("access control is on" in each.getMessage() for each in caplog.records)
+        with Peer(broker.address) as peer:
+            (resource,) = peer.ask(Key.DESCRIBE_ACLS, 3, ANYTHING)["resources"]
+            assert resource["resource_name"] == CLUSTER_NAME
+            (created,) = peer.ask(Key.CREATE_ACLS, 3, {"creations": [READ_ORDERS]})["results"]
+            assert created["error_code"] == ErrorCode.NONE
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"super_users": ["User:ops"]},
+        {"allow_everyone_if_no_acl_found": True},
+        {"sasl_mechanisms": ["SCRAM-SHA-256"]},
+        {"tls_certificate": "cert.pem", "tls_client_ca": "ca.pem"},
+    ],
+)
+def test_access_control_is_on_as_soon_as_a_setting_is_about_it(settings: dict[str, Any]) -> None:
+    assert BrokerConfig(**settings).has_access_control is bool(settings)
 
 
 def test_super_users_are_principals_and_are_listed_with_semicolons_on_a_command_line() -> None:

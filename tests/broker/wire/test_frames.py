@@ -16,6 +16,8 @@ from sawlog import SawlogError
 from sawlog.broker import wire
 from sawlog.broker.wire import ErrorCode, Key, Malformed, Unencodable, UnsupportedVersion
 
+from ...looping import for_each
+
 APIS = list(wire.BY_KEY.values())
 
 
@@ -26,7 +28,7 @@ def joined(buffers: list[bytes | bytearray | memoryview]) -> memoryview:
     return memoryview(whole)[4:]
 
 
-@pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
+@for_each("api", APIS)
 def test_requests_and_responses_come_back_as_they_were_sent(api: wire.Api) -> None:
     for version in api.versions:
         for client_id in (None, "", "grüße"):
@@ -40,7 +42,7 @@ def test_requests_and_responses_come_back_as_they_were_sent(api: wire.Api) -> No
         assert body.keys() == {field.name for field in api.response}
 
 
-@pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
+@for_each("api", APIS)
 def test_headers_are_kios(api: wire.Api) -> None:
     for version in api.versions:
         cls = HeaderOfKio2 if api.flexible(version) else HeaderOfKio1

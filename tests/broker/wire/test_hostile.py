@@ -15,6 +15,7 @@ from sawlog.broker.wire import Key, Malformed
 from sawlog.broker.wire.frames import LARGEST_WITHOUT_RECORDS
 from sawlog.broker.wire.schema import Api
 
+from ...looping import for_each
 from .bodies import Drawing
 
 APIS = list(wire.BY_KEY.values())
@@ -64,7 +65,7 @@ def mutated(frame: bytes, random: Random) -> bytes:
     return bytes(changed)
 
 
-@pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
+@for_each("api", APIS)
 def test_a_message_that_is_cut_is_malformed(api: Api) -> None:
     random = Random(api.name)
     for version in (api.versions[0], api.versions[-1]):
@@ -81,7 +82,7 @@ def ends(size: int, random: Random) -> list[int]:
     return list(range(size)) if size <= 200 else sorted(random.sample(range(size), 200))
 
 
-@pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
+@for_each("api", APIS)
 def test_a_damaged_message_is_read_or_malformed(api: Api) -> None:
     random = Random(api.name)
     for version in api.versions:

@@ -14,6 +14,7 @@ from sawlog.broker.wire.reading import decoder
 from sawlog.broker.wire.schema import Api, Fields
 from sawlog.broker.wire.writing import Sink, encoder
 
+from ...looping import for_each
 from .bodies import Drawing, present
 from .codecs import KafkaPython, Kio
 
@@ -44,8 +45,8 @@ def codec(request: pytest.FixtureRequest) -> KafkaPython | Kio:
     return made
 
 
-@pytest.mark.parametrize("kind", ["request", "response"])
-@pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
+@for_each("kind", ["request", "response"])
+@for_each("api", APIS)
 def test_other_codecs_read_and_write_the_same(codec: KafkaPython | Kio, api: Api, kind: str) -> None:
     fields = api.request if kind == "request" else api.response
     for version in api.versions:

@@ -14,6 +14,7 @@ from sawlog.broker.wire.reading import decoder
 from sawlog.broker.wire.schema import ARRAY, STRUCT, Api, Field, Fields, int32, string
 from sawlog.broker.wire.writing import Sink, encoder
 
+from ...looping import for_each
 from .bodies import names
 
 APIS = list(wire.BY_KEY.values())
@@ -66,7 +67,7 @@ def test_versions_cover_what_clients_use(key: wire.Key) -> None:
     assert wire.BY_KEY[key].versions == range(lowest, highest + 1)
 
 
-@pytest.mark.parametrize(("api", "fields"), [case[1:] for case in TABLES], ids=[case[0] for case in TABLES])
+@for_each(("api", "fields"), [case[1:] for case in TABLES])
 def test_a_table_says_nothing_that_cannot_be(api: Api, fields: Fields) -> None:
     lowest, highest = api.versions[0], api.versions[-1]
     for struct in structs(fields):
@@ -81,7 +82,7 @@ def test_a_table_says_nothing_that_cannot_be(api: Api, fields: Fields) -> None:
         assert field.tag is None or (api.flexible_from is not None and field.since >= api.flexible_from)
 
 
-@pytest.mark.parametrize(("api", "fields"), [case[1:] for case in TABLES], ids=[case[0] for case in TABLES])
+@for_each(("api", "fields"), [case[1:] for case in TABLES])
 def test_a_message_without_values_has_all_defaults_in_every_version(api: Api, fields: Fields) -> None:
     for version in api.versions:
         flexible = api.flexible(version)
@@ -128,7 +129,7 @@ def test_error_codes_are_kafkas() -> None:
     assert wire.ErrorCode.NOT_COORDINATOR in RETRIABLE
 
 
-@pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
+@for_each("api", APIS)
 def test_an_error_that_did_not_happen_has_no_message(api: Api) -> None:
     """Null, as Kafka sends it: a client may take an empty text for a message."""
     for fields in structs(api.response):

@@ -426,7 +426,7 @@ def test_a_report_of_upkeep_lists_what_was_done(place: Place) -> None:
     log = in_segments(place, 2, 2, 2, 2)
     report = log.upkeep(UpkeepConfig(scrub_interval_ms=0))
     assert [type(each).__name__ for each in report.actions] == ["MergeReport", "ScrubReport"]
-    assert str(report).endswith("merged 4 segments into 1; scrubbed 1 segments: all good")
+    assert str(report).endswith("merged 4 segments into 1; scrubbed 1 segment: all good")
     assert str(log.upkeep()).endswith("nothing to do")
 
 

@@ -15,7 +15,9 @@ from sawlog.config import UpkeepConfig
 from sawlog.errors import RemoteUnavailable
 from sawlog.log.files.epochs import Epochs
 from sawlog.log.files.remote import UNKNOWN, RemotePart, Run, load_remote
+from sawlog.log.maintain.findings import Where
 from sawlog.log.maintain.tiering import TieringReport
+from sawlog.log.read.verify import missing_ends
 from sawlog.storage import MemoryDirectory
 from sawlog.testing import FaultyStorage
 from sawlog.testing.crashes import Workload, enumerate_crashes
@@ -411,14 +413,28 @@ def test_without_a_checkpoint_nothing_is_lost() -> None:
     assert values(log) == expected(0, 60)
 
 
-def test_a_damaged_list_of_what_is_remote_is_taken_from_the_replica() -> None:
+@pytest.mark.parametrize("how", ["damaged", "missing"])
+def test_a_lost_list_of_what_is_remote_is_reported_and_taken_from_the_replica(how: str) -> None:
     directory = MemoryDirectory()
     log, mirror = tiered(directory)
     here = log.local_offset
     log.close()
-    directory.replace("remote", b"damaged")
+    if how == "damaged":
+        directory.replace("remote", b"damaged")
+    else:
+        directory.remove("remote")
+    reader = opened(directory, mirror, "r")
+    assert values(reader) == expected(0, 60)
+    for _ in range(2):  # a log that was opened once still knows it
+        log = opened(directory, mirror)
+        assert [each.where for each in log.recovery.findings] == [Where.REMOTE]
+        for each in (reader, log):
+            assert each.engine.segment_set.remote is UNKNOWN
+            (problem,) = each.verify().problems
+            assert missing_ends(each.engine.segment_set) == [problem]
+            assert "/remote at byte 0: the list of segments that are only in the replica is missing" in str(problem)
+        log.close()
     log = opened(directory, mirror)
-    assert log.engine.segment_set.remote is UNKNOWN
     assert (log.lowest_offset, log.local_offset) == (0, here)
     assert values(log) == expected(0, 60)
     with pytest.raises(RemoteUnavailable, match="upkeep"):
@@ -433,7 +449,38 @@ def test_a_damaged_list_of_what_is_remote_is_taken_from_the_replica() -> None:
     assert found is not None
     assert (found.log_start, found.end) == (0, here)
     log.trim(5)
-    assert values(log) == expected(5, 60)
+    for each in (log, opened(directory, mirror, "r")):
+        assert each.verify().ok
+        assert values(each) == expected(5, 60)
+
+
+def test_a_log_that_is_here_as_a_whole_again_needs_no_list_of_what_is_remote() -> None:
+    directory = MemoryDirectory()
+    log, _ = tiered(directory)
+    log.trim(log.local_offset + 1)
+    start = log.lowest_offset
+    log.close()
+    assert not directory.exists("remote")
+    for mode in ("r", "w"):
+        log = opened(directory, None, mode)
+        assert not log.recovery.findings
+        assert log.verify().ok
+        assert values(log) == expected(start, 60)
+
+
+def test_a_reader_is_not_misled_while_the_list_of_what_is_remote_appears_and_goes() -> None:
+    directory = MemoryDirectory()
+    mirror = Mirror()
+    log = opened(directory, mirror)
+    fill(log, 60)
+    reader = opened(directory, mirror, "r")
+    mirror.copy(log)
+    assert tier(log)
+    reader.engine.segment_set.refresh()
+    assert reader.engine.segment_set.remote == log.engine.segment_set.remote
+    log.trim(log.local_offset + 1)
+    reader.engine.segment_set.refresh()
+    assert reader.engine.segment_set.remote is None
 
 
 def test_many_runs_are_joined() -> None:
@@ -492,9 +539,35 @@ class Tiering(Workload):
         assert promise["start"] <= log.lowest_offset <= max(promise["wanted"], promise["start"])
         assert log.next_offset >= promise["written"]
         assert values(log) == expected(log.lowest_offset, log.next_offset)
+        remote = log.engine.segment_set.remote
+        assert remote is None or remote.is_known, "the list of what is remote is taken for lost"
         promise["start"] = log.lowest_offset
 
 
 def test_crashes_at_every_step() -> None:
     outcome = enumerate_crashes(Tiering, seed=3)
+    assert not outcome.violations, outcome
+
+
+class TieringOnce(Tiering):
+    """Removes segments here once, then trims everything that is only in the replica."""
+
+    def work(self, disk: FaultyStorage) -> None:
+        mirror = Mirror()
+        with opened(disk.plain, mirror, local_retention_bytes=0) as log:
+            log.append_many([(value, None, (), 1000) for value in expected(0, 3)])
+            log.seal()
+            log.append_many([(value, None, (), 1000) for value in expected(3, 6)])
+            self.promise["written"] = 6
+            mirror.copy(log)
+            self.promise["raw"] = mirror.raw
+            log.upkeep(KEEP, log.shipped())
+            assert log.local_offset == 3
+            self.promise["wanted"] = 4
+            log.trim(4)
+            self.promise["start"] = 4
+
+
+def test_no_crash_leaves_a_checkpoint_that_requires_a_list_which_is_not_there() -> None:
+    outcome = enumerate_crashes(TieringOnce, seed=1)
     assert not outcome.violations, outcome

@@ -1,8 +1,8 @@
 """The last write did not get through: torn at any byte, padded with zeros, followed by garbage.
 
-Killed without a clean mark, it is a torn tail: cut, copied aside, and the log continues at the offset that the torn
-batch would have had. With a clean mark, or below the watermark, the same bytes are corruption: reported, kept, and
-the offset is not used again.
+Without a clean mark, after a restart of the machine, it is a torn tail: cut, copied aside, and the log continues at the
+offset that the torn batch would have had. With a clean mark, below the watermark, or below what readers have seen since
+the machine started, the same bytes are corruption: reported, kept, and the offset is not used again.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def last_batch(log: Log, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["one", "many", "stream", "packed"])
-def test_killed_writer_leaves_a_log_that_ends_before_the_torn_batch(place: Place, kind: str) -> None:
+def test_power_cut_leaves_a_log_that_ends_before_the_torn_batch(place: Place, kind: str) -> None:
     log = place.open(compression="zstd" if kind == "packed" else "none")
     expected = fill(log, 4)
     last_batch(log, kind)
     for size in sizes(place):
-        torn = place.copy()
+        torn = place.copy(restarted=True)
         torn.cut(named(0), size)
         again = torn.open()
         assert values(again) == expected
@@ -78,6 +78,27 @@ def test_torn_batch_after_a_clean_close_is_corruption(place: Place) -> None:
         assert again.append(b"next") == 5
         assert again.read(5).value == b"next"
         torn.close()
+
+
+def test_torn_batch_that_readers_have_seen_is_lost_and_its_offset_is_not_used_again(place: Place) -> None:
+    """The writer was killed, and the machine not restarted: nothing that was visible may be gone."""
+    log = place.open()
+    expected = fill(log, 5)
+    for size in sizes(place):
+        torn = place.copy()
+        torn.cut(named(0), size)
+        again = torn.open()
+        assert [finding.where for finding in again.recovery.corruption] == [recovery.Where.TAIL_BELOW_VISIBLE]
+        assert again.recovery.truncated_bytes == 0
+        assert values(again.scan(end=4)) == expected[:4]
+        with pytest.raises(CorruptBatch):
+            again.read(4)
+        assert again.append(b"next") == 5
+        assert again.leader_epoch > log.leader_epoch
+        torn.close()
+        with torn.open(mode="r") as beside:
+            assert not beside.verify()
+            assert beside.read(5).value == b"next"
 
 
 def test_torn_batch_below_the_watermark_is_corruption(place: Place) -> None:
@@ -186,7 +207,7 @@ def test_without_a_checkpoint_whole_batches_are_kept_and_the_rest_is_cut(place: 
     expected = fill(log, 4)
     log.append(b"last")
     for size in sizes(place):
-        torn = place.copy()
+        torn = place.copy(restarted=True)
         torn.cut(named(0), size)
         if checkpoint == "missing":
             torn.remove("checkpoint")
@@ -216,7 +237,7 @@ def test_torn_first_batch_of_a_log(place: Place) -> None:
     log.append(b"first")
     for size in sizes(place, 7):
         for state in ("as it was", "missing"):
-            torn = place.copy()
+            torn = place.copy(restarted=True)
             torn.cut(named(7), size)
             if state == "missing":
                 torn.remove("checkpoint")
@@ -230,7 +251,7 @@ def test_torn_batch_of_a_producer_is_forgotten(place: Place) -> None:
     log = place.open()
     log.append_many([b"a"], producer=Producer(7, 0, 0))
     log.append_many([b"b"], producer=Producer(7, 0, 1))
-    torn = place.copy()
+    torn = place.copy(restarted=True)
     torn.cut(named(0), len(place.files()[named(0)]) - 1)
     again = torn.open()
     assert again.append_many([b"b"], producer=Producer(7, 0, 1)) == range(1, 2)
@@ -242,7 +263,7 @@ def test_whole_looking_batch_inside_a_torn_record_is_not_taken_for_one(place: Pl
     log = place.open()
     fill(log, 2)
     log.append(encode([b"inner"], base_offset=2) + b"x" * 100)
-    torn = place.copy()
+    torn = place.copy(restarted=True)
     torn.cut(named(0), len(place.files()[named(0)]) - 10)
     again = torn.open()
     assert again.next_offset == 2
@@ -343,9 +364,14 @@ def test_log_whose_segments_are_all_gone_does_not_use_its_offsets_again(place: P
             place.remove(name)
     log = place.open()
     assert not log.recovery
-    assert "lost" in str(log.recovery)
-    assert (log.lowest_offset, log.next_offset) == (5, 5)
+    assert "offsets 0 to 4" in str(log.recovery)
+    assert (log.lowest_offset, log.next_offset) == (0, 5)
+    with pytest.raises(CorruptBatch) as lost:
+        log.read(0)
+    assert lost.value.next_offset == 5
     assert log.append(b"next") == 5
+    log.close()
+    assert not place.open(mode="r").verify()
 
 
 def test_last_segment_gone_is_reported_and_its_offsets_are_not_used_again(place: Place) -> None:

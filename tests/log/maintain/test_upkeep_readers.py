@@ -9,22 +9,26 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sawlog import Log, LogConfig, Producer, RecordRemoved
+from sawlog.batch.header import scan
 from sawlog.batch.read import decode
 from sawlog.log.maintain import rewrite
 from sawlog.log.read import reader as reading
 from sawlog.log.segment.followed import FollowedSet
+from sawlog.log.segment.segments import SegmentSet
 
 from ...batch.clients import seen
 from ...processes.launch import finish, ready, start
 from ...processes.rewriting import SETTINGS, Rewriting
 from ...processes.watching import Watching
 from ..places import FilePlace, Place, eventually
+from ..read.test_usual_reads import Nothing
 
 SEED = int(os.environ.get("SAWLOG_SEED", "7"))
 WAYS: list[tuple[str, ...]] = [("follow",), ("read",), ()]
@@ -77,14 +81,15 @@ def test_readers_at_length(file_place: FilePlace, tmp_path: Path, trims: bool, s
 # --- step by step
 
 
-def numbered(place: Place, **settings: Any) -> Log:
-    """Six keys, written over and over into five sealed segments, and the active one."""
+def numbered(place: Place, *, all_sealed: bool = False, **settings: Any) -> Log:
+    """Six keys, written over and over into five sealed segments, and a record in the active one unless `all_sealed`."""
     log = place.open(LogConfig(durability="os", **settings))
     for i in range(60):
         log.append(b"%d" % i * 20, b"%d" % (i % 6))
         if i % 12 == 11:
             log.seal()
-    log.append(b"end", b"end")
+    if not all_sealed:
+        log.append(b"end", b"end")
     return log
 
 
@@ -373,6 +378,8 @@ def test_a_log_may_be_removed_during_upkeep(place: Place) -> None:
 def test_a_page_ends_where_batches_were_joined_under_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it would hold a batch that begins before the one in front of it ends."""
     log = numbered(place)
+    reader: Any = log._access.reader
+    reader._usual, reader._page = Nothing(), lambda *_: None  # what they answer is never joined under them: see below
     kept = {record.key: seen(record) for record in log}
     real = reading._bytes_of
     compacted: list[object] = []
@@ -392,4 +399,40 @@ def test_a_page_ends_where_batches_were_joined_under_it(place: Place, monkeypatc
         assert page.next_offset > position
         position, pages = page.next_offset, pages + 1
     assert pages == 2
+    assert found == kept
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize(("way", "call"), [("kernel", "use"), ("segments", "use"), ("segments", "find")])
+def test_a_page_made_in_one_call_has_no_batches_that_were_joined_under_it(
+    place: Place, way: str, call: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page goes on from segment to segment; they are compacted when it looks for one of them, or begins with it. No
+    segment follows in which it would notice that later."""
+    log = numbered(place, all_sealed=True)
+    reader: Any = log._access.reader
+    if way == "segments":
+        reader._usual = Nothing()
+    kept = {record.key: seen(record) for record in log}
+    assert len(log.fetch(3, 1 << 20).buffers) == 5  # now all segments are open
+    real, calls = getattr(SegmentSet, call), list[Any]()
+
+    def compacting(segments: SegmentSet, given: Any) -> Any:
+        calls.append(given)
+        if len(calls) == number:
+            log.compact()
+            log.fetch(3, 1 << 20)  # the new segment is open, too
+        return real(segments, given)
+
+    monkeypatch.setattr(SegmentSet, call, compacting)
+    found: dict[bytes | None, Any] = {}
+    position = 3
+    while position < log.next_offset:
+        page = log.fetch(position, 1 << 20)
+        assert page.next_offset > position
+        for before, after in pairwise(scan(page.raw)):
+            assert before.last_offset < after.base_offset
+        found |= {record.key: seen(record) for record in page.records()}
+        position = page.next_offset
+    assert len(calls) >= number
     assert found == kept

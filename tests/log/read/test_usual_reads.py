@@ -34,6 +34,9 @@ class Nothing:
     def page(self, offset: Any, max_bytes: Any) -> None:
         return None
 
+    def part(self, offset: Any, max_bytes: Any, end_offset: Any) -> None:
+        return None
+
 
 class Counted:
     """`UsualReads`, and how often it had an answer."""
@@ -51,6 +54,9 @@ class Counted:
 
     def page(self, offset: Any, max_bytes: Any) -> Any:
         return self._counted(self._real.page(offset, max_bytes))
+
+    def part(self, offset: Any, max_bytes: Any, end_offset: Any) -> Any:
+        return self._counted(self._real.part(offset, max_bytes, end_offset))
 
 
 def filled(place: Place, seed: int, **settings: Any) -> Log:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sawlog import Log, LogConfig
+from sawlog.batch.build import encode
 from sawlog.batch.header import BASE
 from sawlog.log.segment import batches
 from sawlog.storage import MemoryDirectory
@@ -19,6 +20,8 @@ INTERVAL_BYTES = 4096
 SEGMENT_BYTES = 256 << 10
 #: Values of a hundred bytes, so many in a batch: batches of 1 KiB, and of 20 KiB.
 SIZES = (10, 200)
+#: "mixed": every other batch is compressed.
+CODECS = ("none", "zstd", "mixed")
 
 
 class Counting:
@@ -64,16 +67,18 @@ class CountingDirectory:
         return total
 
 
-@pytest.fixture(scope="module", params=[(size, codec) for size in SIZES for codec in ("none", "zstd")], ids=str)
+@pytest.fixture(scope="module", params=[(size, codec) for size in SIZES for codec in CODECS], ids=str)
 def stored(request: pytest.FixtureRequest) -> tuple[MemoryDirectory, int, int]:
     """A closed log of several segments, the size of its largest batch, and where it ends."""
     count, codec = request.param
     directory = MemoryDirectory()
-    config = LogConfig(segment_bytes=SEGMENT_BYTES, index_interval_bytes=INTERVAL_BYTES, compression=codec)
+    codecs = ("none", "zstd") if codec == "mixed" else (codec,)
+    config = LogConfig(segment_bytes=SEGMENT_BYTES, index_interval_bytes=INTERVAL_BYTES)
     with Log.open(directory, config.with_(durability="os")) as log:
         number = 0
         while len(log.segments) < 4:
-            log.append_many([(b"%0100d" % (number * 7919 + each), None, (), 1000 + number) for each in range(count)])
+            values = [(b"%0100d" % (number * 7919 + each), None, (), 1000 + number) for each in range(count)]
+            log.append_batches(encode(values, compression=codecs[number // count % len(codecs)]))
             number += count
         largest = max(_batch_sizes(log))
         return directory, largest, log.next_offset

@@ -30,6 +30,7 @@ from sawlog.batch.header import scan
 from sawlog.batch.read import decode
 from sawlog.log.write import tables
 
+from ...looping import for_each
 from ..places import Place, fill, named, now_ms, values
 
 COMPRESSIONS = ["none", "gzip", "snappy", "lz4", "zstd"]
@@ -390,7 +391,7 @@ def test_fetched_batches_go_from_one_log_to_another(place: Place) -> None:
 GOOD = encode([(b"good" * 10, b"key", [("h", b"v")], 1000)] * 3)
 
 
-@pytest.mark.parametrize("position", range(8, len(GOOD)))
+@for_each("position", range(8, len(GOOD)))
 def test_batch_with_any_byte_flipped_is_refused(position: int) -> None:
     """Except in the twelve bytes that are rewritten when a batch is placed."""
     if 12 <= position < 16:
@@ -405,7 +406,7 @@ def test_batch_with_any_byte_flipped_is_refused(position: int) -> None:
     assert (len(log), log.size_bytes) == (0, 0)
 
 
-@pytest.mark.parametrize("size", range(len(GOOD)))
+@for_each("size", range(len(GOOD)))
 def test_batch_cut_anywhere_is_refused(size: int) -> None:
     log = Log.in_memory(LogConfig(durability="os"))
     with pytest.raises(CorruptBatch if size else InvalidRecord):

@@ -11,7 +11,13 @@ import pytest
 import sawlog
 from sawlog import Log
 
-from ...faults.interrupts import Interrupter, Stop
+from ...faults.interrupts import Interrupter, Stop, Within, stop
+
+_LIBRARY = Path(sawlog.__file__).parent
+#: Modules that register something in structures of the whole process.
+REGISTERING = tuple(
+    str(_LIBRARY / each) for each in ("storage/sockets.py", "storage/forking.py", "topics/handover/", "background.py")
+)
 
 #: What comes in a finalizer cannot be raised; Python says so.
 pytestmark = [
@@ -42,6 +48,30 @@ def test_a_first_append_that_was_interrupted_anywhere_can_be_tried_again(tmp_pat
         with Log.open(path) as again:
             assert [record.value for record in again][-1] == b"second", number
     assert fired > 10
+
+
+def test_a_first_append_to_a_store_that_was_interrupted_anywhere_affects_no_other_store(tmp_path: Path) -> None:
+    """It also registers a socket, timers and locks for the whole process. Other stores get the same descriptors."""
+    fired = 0
+    for number in range(1, 100, 2):
+        path = tmp_path / str(number)
+        store = sawlog.open(path)
+        topic = store.create_topic("t")
+        interrupter = Within(stop, number, sources=REGISTERING)
+        try:
+            with interrupter.on(None):
+                topic.append(b"first")
+        except Stop:
+            fired += 1
+        del interrupter
+        gc.collect()
+        topic.append(b"second")
+        assert len(list((path / "holders").iterdir())) == 1, number
+        store.close()
+        assert list((path / "holders").iterdir()) == [], number
+        with sawlog.open(tmp_path / f"other {number}") as other:
+            other.create_topic("t").append(b"x")
+    assert fired > 20
 
 
 @pytest.mark.parametrize("end", ["close", "engine.release"])

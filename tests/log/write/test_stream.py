@@ -26,6 +26,7 @@ from sawlog import (
 from sawlog.batch.header import HEADER_BYTES
 from sawlog.log.write.streams import StreamedBatch
 
+from ...batch import wire
 from ..places import Place, fill, named, values
 
 CHUNKS = [b"one", b"", b"two" * 50, bytearray(b"three"), memoryview(b"xfourx")[1:5], b"five" * 1000]
@@ -82,13 +83,15 @@ def test_stream_of_nothing_is_an_empty_value(place: Place, stream: Any, chunks: 
 
 @pytest.mark.parametrize("size", [1, 62, 63, 64, 127, 128, 8191, 8192, 2**20 - 1, 2**20, 2**21 + 5])
 def test_value_of_any_size_can_be_read(place: Place, stream: Any, size: int) -> None:
-    """Lengths are varints of five bytes, whatever they hold."""
+    """The lengths of a long value are varints of five bytes, whatever they hold; a short one is stored as `append`
+    stores it."""
     log = place.open()
     data = (b"0123456789abcdef" * (size // 16 + 1))[:size]
     stream(log, [data[i : i + 100_000] for i in range(0, size, 100_000)])
     assert log.read(0).value == data
     (batch,) = place.batches()
-    assert batch.size_bytes == overhead() + size
+    shortest = sum(len(wire.varint(each)) for each in (size, 4 + len(wire.varint(size)) + size + 1))
+    assert batch.size_bytes == overhead() + size - (10 - shortest if size <= 16 << 10 else 0)
     assert batch.count == 1
 
 
@@ -448,6 +451,22 @@ def test_task_cancelled_at_every_await_leaves_nothing_or_the_whole_record(place:
     assert log.verify()
 
 
+def test_task_cancelled_by_its_own_stream_stores_nothing(place: Place) -> None:
+    """A short stream ends without suspending the task, so nothing but the append itself could deliver the request."""
+    log = place.open()
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b"a"
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        yield b"b"
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(log.append_stream_async(chunks()))
+    assert log.next_offset == 0
+
+
 def test_slow_stream_holds_up_nobody(place: Place) -> None:
     log = place.open()
 
@@ -612,3 +631,76 @@ def test_sync_from_another_thread_is_not_taken_for_the_stream_itself(tmp_path: P
         assert not errors
         assert log.durable_offset >= 1
         assert log.read(1).value == b"firstlast"
+
+
+# --- short streams
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"key": b"k"},
+        {"key": b""},
+        {"headers": [("h", b"v"), ("n", None)]},
+        {"key": b"k" * 70, "headers": {"h": b"v" * 200}},
+    ],
+    ids=["plain", "key", "empty key", "headers", "both"],
+)
+@pytest.mark.parametrize("chunks", [[], [b""], [b"x"], [b"one", b"", b"two"], [b"x" * 100] * 163])
+def test_a_short_stream_is_stored_as_append_stores_its_value(
+    place: Place, stream: Any, chunks: list[bytes], arguments: dict[str, Any]
+) -> None:
+    log, other = place.open(), place.copy().open()
+    for _ in range(3):
+        assert stream(log, chunks, timestamp=1234, **arguments) == other.append(
+            b"".join(chunks), timestamp=1234, **arguments
+        )
+    assert [record.value for record in log.scan()] == [b"".join(chunks)] * 3
+    (one,), (two,) = ([each.fetch(0).raw] for each in (log, other))
+    assert one == two
+
+
+def test_a_short_async_stream_needs_no_file(place: Place) -> None:
+    log = place.open()
+    names = set(place.files())
+    seen = []
+
+    async def source() -> AsyncIterator[bytes]:
+        for _ in range(10):
+            yield b"x" * 1000
+            seen.append(set(place.files()) - names)
+
+    assert asyncio.run(log.append_stream_async(source())) == 0
+    assert seen == [set()] * 10
+    assert log.read(0).value == b"x" * 10_000
+
+
+def test_an_async_stream_becomes_a_file_when_it_is_no_longer_short(place: Place) -> None:
+    log = place.open()
+    names, files = set(place.files()), []
+    chunks = [b"%03d" % number * 1000 for number in range(12)]
+
+    async def source() -> AsyncIterator[bytes]:
+        for chunk in chunks:
+            yield chunk
+            files.append(len(set(place.files()) - names))
+
+    assert asyncio.run(log.append_stream_async(source())) == 0
+    assert files == [0] * 5 + [1] * 7
+    assert log.read(0).value == b"".join(chunks)
+    assert set(place.files()) == names
+
+
+def test_closing_the_log_ends_a_short_async_stream(place: Place) -> None:
+    log = place.open()
+    log.append(b"before")
+
+    async def source() -> AsyncIterator[bytes]:
+        yield b"one"
+        log.close()
+        yield b"two"
+
+    with pytest.raises(LogClosed, match="before the stream ended"):
+        asyncio.run(log.append_stream_async(source()))
+    assert values(place.open()) == [b"before"]

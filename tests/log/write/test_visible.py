@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sawlog import Interval, Log, LogConfig, OffsetOutOfRange, StorageFull, clock
+from sawlog import CorruptBatch, Interval, Log, LogConfig, OffsetOutOfRange, StorageFull, clock
 from sawlog.batch.build import encode
 from sawlog.batch.header import scan
 from sawlog.log.segment.segments import SegmentSet
@@ -776,9 +776,8 @@ def test_an_older_published_end_shows_less_and_the_next_writer_mends_it(place: P
             shows(reader, 6)
 
 
-@pytest.mark.parametrize("told", [(9, 0), (9, 3), (0, 3), (5, 3)])
-def test_published_numbers_of_another_log_break_nothing(place: Place, told: tuple[int, int]) -> None:
-    """Beyond the end there is nothing to see; a leader epoch that nobody has begun has no record."""
+def published_by_hand(place: Place, told: tuple[int, int]) -> Any:
+    """The directory of a closed log with five records whose `visible` file contains these numbers."""
     with place.open(QUIET) as log:
         stamped(log, 5)
     directory = place.directory()
@@ -787,6 +786,27 @@ def test_published_numbers_of_another_log_break_nothing(place: Place, told: tupl
     assert published is not None
     published.store(*told)
     published.close()
+    return directory
+
+
+@pytest.mark.parametrize("told", [(9, 0), (9, 3)])
+def test_a_published_end_beyond_the_log_is_a_loss_and_hides_no_record(place: Place, told: tuple[int, int]) -> None:
+    directory = published_by_hand(place, told)
+    with Log.open(directory, mode="r") as reader:
+        assert [reader.read(offset).offset for offset in range(5)] == list(range(5))
+        with pytest.raises(CorruptBatch) as raised:
+            list(reader.scan())
+        assert raised.value.next_offset == 9
+        assert not reader.verify().ok
+    with place.open(QUIET) as log:
+        assert log.recovery.corruption
+        assert log.append(b"next") == 9
+
+
+@pytest.mark.parametrize("told", [(0, 3), (5, 3)])
+def test_published_numbers_of_another_log_break_nothing(place: Place, told: tuple[int, int]) -> None:
+    """A leader epoch that nobody has begun has no record."""
+    directory = published_by_hand(place, told)
     with Log.open(directory, mode="r") as reader:
         shows(reader, min(told[0], 5))
         assert reader.epoch_end(0) <= 5
@@ -823,7 +843,8 @@ def test_a_reader_that_finds_less_than_was_published_looks_again(
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 3])
     with Log.open(tmp_path, mode="r") as reader:
-        assert (reader.next_offset, reader.next_offset) == (1, 1)
+        with pytest.raises(CorruptBatch):
+            list(reader.scan())
         path.write_bytes(whole)
         shows(reader, 3)
     log.close()

@@ -1,8 +1,8 @@
 """Everything that is done per record, in Cython's pure-Python mode: the same units run compiled or not.
 
 ```
-records       Record; batches to records: all (decode_records), one by one (RecordCursor), a certain one (record_at);
-              whether they parse (records_parse)
+records       Record; batches to records: all (decode_records), one by one (RecordCursor, page_cursor), a certain one
+              (record_at); whether they parse (records_parse)
 batches       batch headers: reading (scan_batches, or one: sole_batch), finding (find_batch, find_header), writing
               (write_header)
 builder       Python objects to a batch (BatchBuilder)
@@ -60,7 +60,7 @@ from .batches import (
     sole_batch,
     write_header,
 )
-from .builder import SMALL_CRC_BYTES, BatchBuilder, Encoded, frame_value, gather_chunks
+from .builder import SMALL_CRC_BYTES, BatchBuilder, Encoded, gather_chunks
 from .counting import count_keys, counted_keys, move_counts
 from .declarations import (
     ABORT_MARKER,
@@ -151,6 +151,7 @@ from .records import (
     handed_out,
     head_of,
     landmarks,
+    page_cursor,
     payload,
     record_after,
     record_at,
@@ -271,7 +272,6 @@ __all__ = [
     "encode_arrow",
     "find_batch",
     "find_header",
-    "frame_value",
     "gather",
     "gather_chunks",
     "gather_slices",
@@ -284,6 +284,7 @@ __all__ = [
     "murmur2",
     "numbers_at",
     "oldest_times",
+    "page_cursor",
     "page_usual",
     "parse_messages",
     "partition_of",

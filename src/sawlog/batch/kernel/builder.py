@@ -3,6 +3,7 @@
 import time
 
 from sawlog.batch.cyshim import cython
+from sawlog.errors import StreamAborted
 
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -10,8 +11,8 @@ if cython.compiled:
     from cython.cimports.posix.time import CLOCK_REALTIME, clock_gettime, timespec
 else:
     from .batches import write_header
-    from .declarations import HEADER_BYTES, MOST_DELTA
-    from .primitives import copy, crc32c_of, put32, put_varint, varint_size
+    from .declarations import HEADER_BYTES
+    from .primitives import crc32c_of, put32, put_varint, varint_size
     from .records import Record
 
 
@@ -379,57 +380,21 @@ class BatchBuilder:
 _FIELDS = frozenset(("value", "key", "headers", "timestamp"))
 
 
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def put_padded(b: cython.uchar[::1], p: cython.Py_ssize_t, x: cython.longlong) -> cython.Py_ssize_t:
-    """A zig-zag varint in exactly five bytes."""
-    z: cython.longlong = x << 1
-    i: cython.int
-    for i in range(4):
-        b[p + i] = cython.cast(cython.uchar, ((z >> (7 * i)) & 127) | 128)
-    b[p + 4] = cython.cast(cython.uchar, (z >> 28) & 127)
-    return p + 5
-
-
-def frame_value(
-    value: cython.const[cython.uchar][::1],
-    before: cython.const[cython.uchar][::1],
-    after: cython.const[cython.uchar][::1],
-    attributes: cython.int,
-    timestamp: cython.longlong,
-):
-    """A batch of one record as streaming writes it: both lengths take five bytes. `before` is the record from its
-    attributes to its key, `after` what follows the value."""
-    size: cython.Py_ssize_t = len(value)
-    head: cython.Py_ssize_t = len(before)
-    tail: cython.Py_ssize_t = len(after)
-    end: cython.Py_ssize_t = HEADER_BYTES + 10 + head + size + tail
-    if end > MOST_DELTA:
-        raise ValueError("a batch cannot be so large")
-    buffer: object = bytearray(end)
-    whole: object = memoryview(buffer)
-    b: cython.uchar[::1] = whole
-    write_header(b, 0, 0, end, 0, attributes, 0, timestamp, timestamp, -1, -1, -1, 1)
-    p: cython.Py_ssize_t = put_padded(b, HEADER_BYTES, head + 5 + size + tail)
-    copy(b, p, before, 0, head)
-    p = put_padded(b, p + head, size)
-    copy(b, p, value, 0, size)
-    copy(b, p + size, after, 0, tail)
-    put32(b, 17, crc32c_of(b, 21, end))
-    return Encoded(whole, 1, timestamp, timestamp)
-
-
-def gather_chunks(source, most: cython.Py_ssize_t):
+@cython.ccall
+def gather_chunks(source: object, most: cython.Py_ssize_t) -> tuple:
     """Take bytes from an iterator until there are `most` or more: (those so far in a list, None, whether the iterator
-    has ended). What is not bytes, or has at least `most` of them, comes last, as a tuple in place of the None."""
+    has ended). What is not bytes, or has at least `most` of them, comes last, as a tuple in place of the None.
+    `StreamAborted` if the iterator raises."""
     held: list = []
     total: cython.Py_ssize_t = 0
-    for chunk in source:
-        if type(chunk) is not bytes or len(chunk) >= most:
-            return held, (chunk,), False
-        held.append(chunk)
-        total += len(cython.cast(bytes, chunk))
-        if total >= most:
-            return held, None, False
+    try:
+        for chunk in source:
+            if type(chunk) is not bytes or len(chunk) >= most:
+                return held, (chunk,), False
+            held.append(chunk)
+            total += len(cython.cast(bytes, chunk))
+            if total >= most:
+                return held, None, False
+    except Exception as error:
+        raise StreamAborted(f"the stream raised {type(error).__name__}: {error}; nothing was stored") from error
     return held, None, True

@@ -373,6 +373,7 @@ class UsualReads:
     and `Reader.fetch` are the specification."""
 
     segments: SegmentSetFields
+    place: tuple
     topic: object
     partition: cython.int
     keeps: cython.bint
@@ -380,6 +381,7 @@ class UsualReads:
     def __init__(self, segments, topic, partition, keeps):
         """Records get this topic and partition. `keeps`: segments stay mapped after they were read."""
         self.segments = segments
+        self.place = (topic, partition)
         self.topic = topic
         self.partition = partition
         self.keeps = keeps
@@ -453,17 +455,64 @@ class UsualReads:
         return record
 
     def page(self, offset, max_bytes):
-        """((the batches from the one that has an offset on, up to `max_bytes` but at least one,), the offset after
-        them, the visible end), or None if something is not as usual, one of them is part of a transaction, or they end
-        with their segment and there are more."""
+        """((batches from the one that has an offset on, up to `max_bytes` but at least one), the offset after them, the
+        visible end, no aborted transactions, the offset, the place): the fields of a `Fetched`. The page goes on in the
+        next segment, in another buffer. None if something is not as usual, or a batch is part of a transaction."""
         segment: ExtentFields = self._opened(offset)
         if segment is None or type(max_bytes) is not int or not 0 < max_bytes <= MOST_DELTA:
             return None
+        visible: object = self.segments.visible_offset
+        listed: object = self.segments._list
+        end: cython.longlong = visible
+        left: cython.Py_ssize_t = max_bytes
+        found: tuple = self._part(segment, offset, end, left, False, True)
+        if found is None:
+            return None
+        buffers: tuple = (found[0],)
+        following: cython.longlong = found[1]
+        while found[2] and following < end:  # the segment has ended before the page
+            left -= len(buffers[len(buffers) - 1])
+            if left <= 0:
+                break
+            segment = self._opened(found[1])
+            if segment is None or segment.base_offset != following or self.segments._list is not listed:
+                return None
+            found = self._part(segment, following, end, left, True, True)
+            if found is None:
+                return None
+            if found[0] is None:
+                break
+            buffers += (found[0],)
+            following = found[1]
+        return buffers, following, visible, (), offset, self.place
+
+    def part(self, offset, max_bytes, end_offset):
+        """The part of such a page that is in the first segment, without batches from `end_offset` on: (a buffer, the
+        offset after it, whether the segment ends there), or None. All checksums are compared, whatever was remembered:
+        a scan finds damage that came after the last one."""
+        segment: ExtentFields = self._opened(offset)
+        if segment is None or type(max_bytes) is not int or not 0 < max_bytes <= MOST_DELTA:
+            return None
+        visible: object = self.segments.visible_offset
+        return self._part(segment, offset, min(end_offset, visible), max_bytes, False, False)
+
+    @cython.cfunc
+    def _part(
+        self,
+        segment: ExtentFields,
+        wanted: cython.longlong,
+        end: cython.longlong,
+        max_bytes: cython.Py_ssize_t,
+        continues: cython.bint,
+        remembers: cython.bint,
+    ) -> tuple:
+        """(the batches of a page that are in a segment, the offset after them, whether the segment ends there). If it
+        `continues` a page, none instead of the first that is too large. `remembers`: which checksums were right."""
         opened: LookupFields = segment._open
         file: MappedFields = opened.storage
-        wanted: cython.longlong = offset
-        end: cython.longlong = self.segments.visible_offset
-        size: cython.longlong = segment.tail[1]
+        tail: tuple = segment.tail
+        covered: cython.longlong = tail[0]
+        size: cython.longlong = tail[1]
         limit: cython.longlong = size
         following: cython.longlong
         start: cython.longlong
@@ -481,16 +530,19 @@ class UsualReads:
         mapping: object = file.mapping  # it stays mapped as long as somebody has this
         if mapping is None:
             return None
+        b: cython.const[cython.uchar][::1] = file.mapped if cython.compiled else mapping
         if limit > len(mapping):
             limit = len(mapping)
-        if segment.sealed:
+        if segment.sealed and remembers:
             cells = min(8 * len(large), 8 * len(small), len(firsts))
             if cells << CELL_SHIFT < size:
                 return None  # the ordinary way makes room to remember
-        if start >= limit:
+        if limit - start < HEADER_BYTES:
             return None
+        if continues and get32s(b, cython.cast(cython.Py_ssize_t, start) + 8) > max_bytes - LENGTH_END:
+            return None, wanted, False
         first, last, following, short, special = page_in(
-            file.mapped if cython.compiled else mapping,
+            b,
             cython.cast(cython.Py_ssize_t, start),
             cython.cast(cython.Py_ssize_t, limit),
             0,
@@ -500,12 +552,14 @@ class UsualReads:
             -1 if start else segment.base_offset,
             segment.dense,
             check,
-            end >= segment.tail[0],
+            end >= covered,
             cython.cast(cython.p_uchar, PyByteArray_AS_STRING(large)) if cython.compiled else large,
             cython.cast(cython.p_uchar, PyByteArray_AS_STRING(small)) if cython.compiled else small,
             cython.cast(carray.array, firsts).data.as_ushorts if cython.compiled else firsts,
             cells,
         )
-        if first < 0 or special or (short and following < end and limit < size) or (last >= size and following < end):
+        if first < 0 or special or (short and following < end and limit < size):
             return None
-        return (mapping[first:last],), following, end
+        if segment.sealed and (following > covered or (last >= size and following < covered)):
+            return None
+        return mapping[first:last], following, last >= size

@@ -12,7 +12,7 @@ may run between any two lines, so this is switched off, except for tests.
 from sawlog.batch.cyshim import cython
 
 if not cython.compiled:
-    from .builder import SMALL_CRC_BYTES, BatchBuilder, Encoded, now_ms
+    from .builder import SMALL_CRC_BYTES, BatchBuilder, Encoded, gather_chunks, now_ms
     from .declarations import MOST_DELTA, TIMESTAMP_TYPE_BIT
     from .fields import (
         ActiveFields,
@@ -52,8 +52,11 @@ class UsualAppends:
     acquire: object
     release: object
     is_streaming: object
+    begin_stream: object
+    end_stream: object
     nobody: object
     append_time: cython.bint
+    short_bytes: cython.longlong
     most_bytes: cython.longlong
     most_unsynced: cython.longlong
     enabled = cython.declare(cython.bint, visibility="public")
@@ -70,10 +73,11 @@ class UsualAppends:
         append_time,
         most_record_bytes,
         most_unsynced,
+        short_bytes,
     ):
         """`builder` is used by nobody else. At most `most_record_bytes` are in a record, if that is above 0; if it is
         below, nothing is encoded here. Appends wait for the disk if `most_unsynced` bytes or more are not synced, if
-        that is not below 0."""
+        that is not below 0. A stream of up to `short_bytes` is appended like any other record."""
         self.appender = appender
         self.active = appender.active
         self.marks = appender.marks
@@ -85,8 +89,12 @@ class UsualAppends:
         self.acquire = appender.lock.acquire
         self.release = appender.lock.release
         self.is_streaming = appender.streaming.locked
+        self.begin_stream = appender.streaming.acquire
+        self.end_stream = appender.streaming.release
         self.nobody = nobody
         self.append_time = append_time
+        # A limit for records does not apply to streams, but to everything that is encoded here.
+        self.short_bytes = short_bytes if most_record_bytes == 0 else -1
         self.most_bytes = min(SMALL_CRC_BYTES, self.builder.max_total) - _FRAME_BYTES
         if most_record_bytes < 0 or 0 < most_record_bytes < self.most_bytes:
             self.most_bytes = most_record_bytes
@@ -101,34 +109,80 @@ class UsualAppends:
     def append(self, value, key, headers, timestamp, expect_offset):
         """Append a record and return its offset; -1 if something is not as usual."""
         size: cython.longlong = 0
-        stamp: cython.longlong = -1
-        if not self.enabled or not (headers is None or (type(headers) is tuple and len(headers) == 0)):
+        stamp: cython.longlong = self._stamp(key, headers, timestamp, expect_offset)
+        if stamp < -1:
             return -1
         if type(value) is bytes:
             size = len(cython.cast(bytes, value))
         elif value is not None:
             return -1
-        if type(key) is bytes:
+        if key is not None:
             size += len(cython.cast(bytes, key))
-        elif key is not None:
-            return -1
         if size > self.most_bytes:
-            return -1
-        if timestamp is not None:
-            if type(timestamp) is not int or not 0 <= timestamp <= MAX_TIMESTAMP:
-                return -1
-            stamp = timestamp
-        if expect_offset is not None and type(expect_offset) is not int:
             return -1
         self.acquire()
         try:
-            if not self._may_write():
-                return -1
-            if expect_offset is not None and expect_offset != self.active.segment.tail[0]:
+            if not self._may_append(expect_offset):
                 return -1
             return self._append(value, key, stamp)
         finally:
             self.release()
+
+    def append_stream(self, source, max_bytes, key, headers, timestamp, expect_offset):
+        """Append a record from an iterator of bytes, if it is a short one, and return its offset. Otherwise return what
+        `gather_chunks` has taken from it, or None if nothing was taken. The log is locked meanwhile."""
+        offset: cython.longlong = -1
+        most: cython.longlong = self.short_bytes
+        size: cython.longlong
+        stamp: cython.longlong = self._stamp(key, headers, timestamp, expect_offset)
+        if max_bytes is not None:
+            if type(max_bytes) is not int or max_bytes < 0:
+                return None
+            if max_bytes < most:
+                most = max_bytes
+        if stamp < -1 or most < 0:
+            return None
+        self.acquire()
+        try:
+            if not self._may_append(expect_offset):
+                return None
+            self.begin_stream()
+            try:
+                taken: tuple = gather_chunks(source, cython.cast(cython.Py_ssize_t, most + 1))
+            finally:
+                self.end_stream()
+            if not taken[2]:
+                return taken
+            held: list = taken[0]
+            value: bytes = held[0] if len(held) == 1 else b"".join(held)
+            size = len(value)
+            if key is not None:
+                size += len(cython.cast(bytes, key))
+            if size <= self.most_bytes and self._is_ready():
+                offset = self._append(value, key, stamp)
+            return taken if offset < 0 else offset
+        finally:
+            self.release()
+
+    @cython.cfunc
+    @cython.inline
+    def _stamp(self, key: object, headers: object, timestamp: object, expect_offset: object) -> cython.longlong:
+        """The timestamp of a record, or -1 if it gets the current time; less if something is not as usual."""
+        if not self.enabled or not (headers is None or (type(headers) is tuple and len(headers) == 0)):
+            return -2
+        if (key is not None and type(key) is not bytes) or not (expect_offset is None or type(expect_offset) is int):
+            return -2
+        if timestamp is None:
+            return -1
+        if type(timestamp) is not int or not 0 <= timestamp <= MAX_TIMESTAMP:
+            return -2
+        return timestamp
+
+    @cython.cfunc
+    @cython.inline
+    def _may_append(self, expect_offset: object) -> cython.bint:
+        """As `_may_write`, and the next offset is the expected one."""
+        return self._may_write() and (expect_offset is None or expect_offset == self.active.segment.tail[0])
 
     def place(self, batch: Encoded, answer):
         """Place a finished batch that has no producer and return its first offset; -1 if something is not as usual.
@@ -151,7 +205,13 @@ class UsualAppends:
     @cython.cfunc
     @cython.inline
     def _may_write(self) -> cython.bint:
-        """Whether the log is open and nothing has to be done before the next append. The caller has the lock."""
+        """Whether the log is open, no stream is being appended, and nothing has to be done before the next append. The
+        caller has the lock."""
+        return self._is_ready() and not self.is_streaming()
+
+    @cython.cfunc
+    @cython.inline
+    def _is_ready(self) -> cython.bint:
         return (
             not self.appender.closed
             and self.appender._unfinished is None
@@ -159,7 +219,6 @@ class UsualAppends:
             and self.commit.failure is None
             and not self.active.cut_unsynced
             and self.segments.waiting == 0
-            and not self.is_streaming()
         )
 
     @cython.cfunc

@@ -5,8 +5,21 @@ from sawlog.display import record_html
 from sawlog.errors import InvalidRecordType
 
 if not cython.compiled:
-    from .declarations import BODY, BODY_END, LEADER_EPOCH, MOST_DELTA, TIMESTAMP_TYPE_BIT, Walk
-    from .primitives import add64
+    from .batches import header_is_sound
+    from .declarations import (
+        BODY,
+        BODY_END,
+        COMPRESSION_MASK,
+        CONTROL_BIT,
+        HEADER_BYTES,
+        LEADER_EPOCH,
+        LENGTH_END,
+        MOST_DELTA,
+        TIMESTAMP_TYPE_BIT,
+        TRANSACTIONAL_BIT,
+        Walk,
+    )
+    from .primitives import add64, crc32c_of, get16, get32, get32s, get64
     from .walk import (
         check_rows,
         offset_of,
@@ -194,6 +207,10 @@ class RecordCursor:
     After the last one, `bad` is -1, or the number of the row whose records do not parse; `next_offset` is the offset
     after the last record that was returned. Another thread may `stop` it: it then ends before its next record.
     `leader_epoch` is that of the first batch; the cursors of a log cover batches of one epoch each.
+
+    A cursor made by `page_cursor` has no rows: it reads the headers of the batches itself, and ends before the first
+    one that is not plain or belongs to another epoch. `position` is where that batch starts, or the end of the buffer.
+    Its `bad` is 0 if the records of the batch at `position` do not parse, or its checksum is wrong.
     """
 
     view: cython.const[cython.uchar][::1]
@@ -205,6 +222,9 @@ class RecordCursor:
     end: cython.longlong
     topic: object
     partition: cython.int
+    has_rows: cython.bint
+    checks: cython.bint
+    position = cython.declare(cython.Py_ssize_t, visibility="readonly")
     bad = cython.declare(cython.Py_ssize_t, visibility="readonly")
     next_offset = cython.declare(cython.longlong, visibility="readonly")
     stopped = cython.declare(cython.bint, visibility="readonly")
@@ -212,10 +232,24 @@ class RecordCursor:
 
     def __init__(self, view, rows, start, end, topic=None, partition=-1):
         check_rows(view, rows, 0, rows.shape[0])
-        self.leader_epoch = rows[0, LEADER_EPOCH] if rows.shape[0] else -1
-        self.view = view
         self.rows = rows
+        self.has_rows = True
+        self.checks = False
+        self._begin(view, start, end, topic, partition)
         self.batches = self.rows.shape[0]
+        self.leader_epoch = rows[0, LEADER_EPOCH] if rows.shape[0] else -1
+
+    @cython.cfunc
+    def _begin(
+        self,
+        view: cython.const[cython.uchar][::1],
+        start: cython.longlong,
+        end: cython.longlong,
+        topic: object,
+        partition: cython.int,
+    ) -> object:
+        self.view = view
+        self.position = 0
         self.q = -1
         self.walk = walk_body(0, 0, 0, 0)
         self.start = start
@@ -225,6 +259,7 @@ class RecordCursor:
         self.topic = topic
         self.partition = partition
         self.stopped = False
+        return None
 
     @property
     def following(self):
@@ -246,6 +281,8 @@ class RecordCursor:
         if self.walk.at != self.walk.end:
             self.bad = self.q
             return False
+        if not self.has_rows:
+            return self._next_plain()
         self.q += 1
         if self.q >= self.batches:
             return False
@@ -254,6 +291,33 @@ class RecordCursor:
             self.bad = self.q
             return False
         self.walk = walk_row(self.rows, self.q)
+        return True
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def _next_plain(self) -> cython.bint:
+        """Whether the next batch of the buffer is a plain one of the same epoch; then go there."""
+        p: cython.Py_ssize_t = self.position
+        if self.q == 0:
+            p = self.walk.end
+            self.position = p
+        if not is_plain(self.view, p) or get32s(self.view, p + 12) != self.leader_epoch:
+            return False
+        end: cython.Py_ssize_t = p + LENGTH_END + cython.cast(cython.Py_ssize_t, get32s(self.view, p + 8))
+        self.q = 0
+        if self.checks and crc32c_of(self.view, p + 21, end) != get32(self.view, p + 17):
+            self.bad = 0
+            return False
+        self.walk = walk_body(
+            p + HEADER_BYTES,
+            end,
+            get32s(self.view, p + 57),
+            get32s(self.view, p + 23),
+        )
+        self.walk.base = get64(self.view, p)
+        self.walk.base_time = get64(self.view, p + 27)
+        self.walk.max_time = get64(self.view, p + 35)
+        self.walk.log_time = (get16(self.view, p + 21) & TIMESTAMP_TYPE_BIT) != 0
         return True
 
     def __next__(self):
@@ -275,7 +339,9 @@ class RecordCursor:
                 break
         if offset >= self.end:
             self.batches = 0
+            self.position = self.view.shape[0]
             self.walk = walk_body(0, 0, 0, 0)
+            self.walk.at = self.walk.end = self.position
             raise StopIteration
         record = record_of(self.view, cython.address(self.walk), self.topic, self.partition)
         if record is None:
@@ -284,6 +350,40 @@ class RecordCursor:
             raise StopIteration
         self.next_offset = offset + 1
         return record
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def is_plain(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.bint:
+    """Whether a complete batch starts at `p` that is neither compressed nor part of a transaction, and has a record for
+    each of its offsets."""
+    if p < 0 or b.shape[0] - p < HEADER_BYTES or not header_is_sound(b, p, 0):
+        return False
+    if get16(b, p + 21) & (COMPRESSION_MASK | TRANSACTIONAL_BIT | CONTROL_BIT):
+        return False
+    return get32s(b, p + 57) == get32s(b, p + 23) + 1 and get32s(b, p + 8) <= b.shape[0] - p - LENGTH_END
+
+
+def page_cursor(
+    b: cython.const[cython.uchar][::1],
+    start: cython.longlong,
+    end: cython.longlong,
+    topic: object = None,
+    partition: cython.int = -1,
+    check: cython.bint = False,
+):
+    """A `RecordCursor` over the plain batches at the beginning of a buffer, up to the first that is not plain or has
+    another leader epoch; None if the first is not plain. With `check` it compares their checksums."""
+    if not is_plain(b, 0):
+        return None
+    cursor: RecordCursor = RecordCursor.__new__(RecordCursor)
+    cursor.has_rows = False
+    cursor.checks = check
+    cursor.batches = 0
+    cursor.leader_epoch = get32s(b, 12)
+    cursor._begin(b, start, end, topic, partition)
+    return cursor
 
 
 @cython.cfunc
@@ -406,12 +506,14 @@ def head_of(
     end: cython.Py_ssize_t,
     count: cython.longlong,
     wanted: cython.longlong,
+    base_timestamp: cython.longlong = 0,
 ):
     """The records of one batch with an offset delta below `wanted`. Returns (how many, where they end, their largest
-    timestamp delta); a count of -1 if they do not parse."""
+    timestamp); a count of -1 if they do not parse."""
     p: cython.Py_ssize_t = body
     i: cython.longlong = 0
     top: cython.longlong = 0
+    stamp: cython.longlong
     walk: Walk
     if body < 0 or end < body or end > b.shape[0]:
         raise ValueError("range outside the buffer")
@@ -421,8 +523,9 @@ def head_of(
             return -1, p, top
         if walk.record.delta >= wanted:
             break
-        if i == 0 or walk.record.time_delta > top:
-            top = walk.record.time_delta
+        stamp = add64(base_timestamp, walk.record.time_delta)
+        if i == 0 or stamp > top:
+            top = stamp
         p = walk.at
         i += 1
     return i, p, top

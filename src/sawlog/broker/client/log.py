@@ -115,7 +115,8 @@ class RemoteLog:
         if not len(rows):
             return Fetched((), start, stable)
         end = int(rows[-1, POSITION] + rows[-1, SIZE])
-        return Fetched((answered.records[:end],), int(rows[-1, LAST]) + 1, stable, answered.aborted)
+        following = int(rows[-1, LAST]) + 1
+        return Fetched((answered.records[:end],), following, stable, answered.aborted, start, self._place)
 
     def _page(self, start: int, max_bytes: int, committed: bool, *, wait_ms: int = _WAIT_MS) -> asking.Answered:
         try:

@@ -29,6 +29,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ...display import counted
 from ...topics.groups.assignment import Share
 from ..wire.errors import ErrorCode
 from .assignors import ASSIGNORS, DEFAULT
@@ -40,6 +41,8 @@ _logger = logging.getLogger("sawlog.broker.groups")
 
 #: Member epochs that are none: joining, leaving, and leaving for a while.
 JOINING, LEAVING, PAUSING = 0, -1, -2
+#: What a member of each protocol is told that has another epoch.
+_OTHER_EPOCH = (ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.ILLEGAL_GENERATION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,9 @@ class ConsumerMember:
     client_host: str = ""
     rack_id: str | None = None
     rebalance_timeout_ms: int = 300_000
+    session_timeout_ms: int = 45_000
+    #: Whether it uses the classic protocol: see `classic_members`.
+    is_classic: bool = False
     topics: frozenset[str] = frozenset()
     pattern: str = ""
     sees: Callable[[str], bool] = lambda topic: True
@@ -197,6 +203,29 @@ class ConsumerGroup:
         """Whether somebody reads what a pattern matches, so that every topic matters."""
         return any(each.pattern for each in self._members.values())
 
+    def member(self, member_id: str) -> ConsumerMember | None:
+        """A member; None if there is none of that id."""
+        return self._members.get(member_id)
+
+    def static_member(self, instance_id: str | None) -> ConsumerMember | None:
+        """The member that has an instance id; None if there is none."""
+        return self._members.get(self._static.get(instance_id or "", ""))
+
+    def names(self, shares: Iterable[Share]) -> list[Share]:
+        """Partitions by the names of their topics."""
+        found = {topic.id: name for name, topic in self._topics.items()}
+        return [(found[id], number) for id, number in shares if id in found]
+
+    def has_newer_target(self, member: ConsumerMember) -> bool:
+        """Whether a target was computed since a member has reached its last one."""
+        return member.epoch != self.assignment_epoch
+
+    def has_to_move(self, member: ConsumerMember) -> bool:
+        """Whether a member is not where its target is, and can get closer."""
+        if self.has_newer_target(member) or member.revoking:
+            return True
+        return any(share not in self._owners for share in self.target_of(member.id) - member.assigned)
+
     def target_of(self, member_id: str) -> set[Share]:
         """What a member should own."""
         return self._target.get(member_id, set())
@@ -214,14 +243,13 @@ class ConsumerGroup:
         member = self._members.get(beat.member_id)
         if member is None:
             member = self._admit(beat)
+        member.is_classic, member.session_timeout_ms = False, self._config.group_consumer_session_timeout_ms
         if self._update(member, beat) or len(self._members) > known:
             self.epoch += 1
-        self._look_at(topics)
-        if self.epoch > self.assignment_epoch:
-            self._assign()
+        self.look_at(topics)
         before = set(member.assigned)
         self._reconcile(member, beat.owned)
-        member.session.set(self._config.group_consumer_session_timeout_ms)
+        member.session.set(member.session_timeout_ms)
         is_told = beat.epoch != member.epoch or member.assigned != before or _is_full(beat)
         return Told(
             ErrorCode.NONE,
@@ -238,10 +266,13 @@ class ConsumerGroup:
             return invalid
         if beat.epoch == JOINING:
             known = self._static.get(beat.instance_id or "")
-            if known is not None and known != beat.member_id and self._members[known].epoch != PAUSING:
+            if known is not None and known != beat.member_id and not self._may_replace(self._members[known]):
                 return ErrorCode.UNRELEASED_INSTANCE_ID, f"another member has the instance id {beat.instance_id!r}"
             if beat.member_id not in self._members and known is None and self._is_full:
-                return ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has {len(self._members)} members"
+                return (
+                    ErrorCode.GROUP_MAX_SIZE_REACHED,
+                    f"the group has {counted(len(self._members), 'member')}, which is the most",
+                )
             return ErrorCode.NONE, None
         error = self.member_error(beat.member_id, beat.instance_id)
         if error is not ErrorCode.NONE:
@@ -254,6 +285,12 @@ class ConsumerGroup:
         if beat.epoch == member.previous_epoch < member.epoch and owned is not None and owned <= member.assigned:
             return ErrorCode.NONE, None
         return ErrorCode.FENCED_MEMBER_EPOCH, f"the member's epoch is {member.epoch}, not {beat.epoch}: join again"
+
+    @staticmethod
+    def _may_replace(member: ConsumerMember) -> bool:
+        """Whether another member may take over an instance id. Static members of the classic protocol do not say that
+        they leave, so that they are replaced as they replace each other."""
+        return member.epoch == PAUSING or member.is_classic
 
     @property
     def _is_full(self) -> bool:
@@ -273,7 +310,9 @@ class ConsumerGroup:
         """Whether a member with that epoch may fetch offsets."""
         error = self.member_error(member_id)
         if error is ErrorCode.NONE and epoch != self._members[member_id].epoch:
-            return ErrorCode.STALE_MEMBER_EPOCH
+            # The classic protocol knows no epochs.
+            is_classic = self._members[member_id].is_classic
+            return ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH
         return error
 
     def commit_error(self, member_id: str, epoch: int, partitions: Iterable[Share]) -> ErrorCode:
@@ -283,7 +322,7 @@ class ConsumerGroup:
         (KIP-1251): nobody else can have read them meanwhile.
         """
         error = self.epoch_error(member_id, epoch)
-        if error is not ErrorCode.STALE_MEMBER_EPOCH or epoch > self._members[member_id].epoch:
+        if error not in _OTHER_EPOCH or epoch > self._members[member_id].epoch:
             return error
         since, ids = self._members[member_id].since, {name: topic.id for name, topic in self._topics.items()}
         was_its_own = all(since.get((ids.get(name, ""), number), epoch + 1) <= epoch for name, number in partitions)
@@ -291,14 +330,32 @@ class ConsumerGroup:
 
     # --- members
 
-    def _admit(self, beat: Beat) -> ConsumerMember:
-        """A new member; a static one gets what it had before."""
+    def _new_member(self, member_id: str, instance_id: str | None) -> ConsumerMember:
         made = ConsumerMember(
-            beat.member_id or str(uuid.uuid4()),
-            beat.instance_id,
+            member_id,
+            instance_id,
             Alarm(self._timers, lambda: self._expired(made, "its session expired")),
             Alarm(self._timers, lambda: self._expired(made, "it did not give up partitions in time")),
         )
+        return made
+
+    def adopt(self, member_id: str, instance_id: str | None, epoch: int, owned: Iterable[Share]) -> ConsumerMember:
+        """A member of a classic group, with the generation of that group and what it owns."""
+        made = self._members[member_id] = self._new_member(member_id, instance_id)
+        if instance_id is not None:
+            self._static[instance_id] = member_id
+        made.epoch = epoch
+        for share in owned:
+            if self._owners.setdefault(share, member_id) == member_id:
+                made.assigned.add(share)
+                made.since[share] = epoch
+        self._target[member_id] = set(made.assigned)
+        self.epoch = max(self.epoch, epoch) + 1
+        return made
+
+    def _admit(self, beat: Beat) -> ConsumerMember:
+        """A new member; a static one gets what it had before."""
+        made = self._new_member(beat.member_id or str(uuid.uuid4()), beat.instance_id)
         before = self._members.get(self._static.get(beat.instance_id or "", ""))
         if before is not None:
             made.topics, made.pattern, made.matched = before.topics, before.pattern, before.matched
@@ -381,8 +438,9 @@ class ConsumerGroup:
 
     # --- who should own what
 
-    def _look_at(self, topics: Mapping[str, TopicInfo]) -> None:
-        """Notice topics that are new, gone, recreated or have got more partitions."""
+    def look_at(self, topics: Mapping[str, TopicInfo]) -> None:
+        """Notice topics that are new, gone, recreated or have got more partitions, and compute a new target if it is
+        needed. `topics` are those that the group reads, or all."""
         for member in self._members.values():
             if member.pattern:
                 member.matched = frozenset(filter(member.sees, matching(member.pattern, topics)))
@@ -390,6 +448,8 @@ class ConsumerGroup:
         if read != self._topics:
             self._topics = read
             self.epoch += 1
+        if self.epoch > self.assignment_epoch:
+            self._assign()
 
     def _assign(self) -> None:
         """Compute the target for the group epoch."""
@@ -401,7 +461,7 @@ class ConsumerGroup:
         before = {share: member_id for member_id, shares in self._target.items() for share in shares}
         self._target = ASSIGNORS[self.assignor](subscriptions, partitions, before)
         self.assignment_epoch = self.epoch
-        _logger.info("group %s: epoch %d of %d members", self.name, self.epoch, len(self._members))
+        _logger.info("group %s: epoch %d, %s", self.name, self.epoch, counted(len(self._members), "member"))
 
     def _reconcile(self, member: ConsumerMember, owned: frozenset[Share] | None) -> None:
         """Lead a member to its target: first it gives up, then it gets."""

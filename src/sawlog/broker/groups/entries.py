@@ -1,5 +1,5 @@
-"""`Entries`: the groups that a broker knows. A group is of the classic protocol or of the one in which the broker
-assigns, as its first member asks for; when it is empty, it may become one of the other.
+"""`Entries`: the groups that a broker knows. A group is of the classic protocol until a member of the one in which the
+broker assigns joins it; then it is of that one until it is empty (`classic_members`).
 
 Threads: the event loop's.
 """
@@ -15,6 +15,7 @@ from ...topics.groups.assignment import Share
 from ...topics.served import ClaimAttempt
 from ..wire.errors import ErrorCode
 from .claims import GroupClaim
+from .classic_members import ClassicMembers
 from .commits import Run
 from .consumer_group import ConsumerGroup
 from .group import Group, State
@@ -26,7 +27,7 @@ from .timers import Alarm
 
 @dataclass(slots=True)
 class Entry:
-    """One group. One of the two protocols is empty."""
+    """One group. One of the two is empty: `consumers` may also have members of the classic protocol."""
 
     name: str
     classic: Group
@@ -34,6 +35,19 @@ class Entry:
     claim: GroupClaim
     #: Rings when the group was empty for so long that it is forgotten.
     forgetting: Alarm
+    config: GroupConfig
+
+    @property
+    def mixed(self) -> ClassicMembers:
+        """The classic protocol, for a group whose partitions the broker assigns."""
+        return ClassicMembers(self.consumers, self.config)
+
+    @property
+    def can_migrate(self) -> bool:
+        """Whether the members of the classic protocol are consumers, so that the broker can assign their partitions."""
+        return self.classic.protocol_type in (None, CONSUMER) and (
+            self.classic.is_empty or self.classic.topics is not None
+        )
 
     @property
     def is_empty(self) -> bool:
@@ -75,6 +89,12 @@ class Entry:
             # TxnOffsetCommit knows no epochs: with their error librdkafka waits for ever.
             return ErrorCode.ILLEGAL_GENERATION
         return error
+
+    def fetch_error(self, member_id: str, epoch: int) -> ErrorCode:
+        """Whether a member may fetch offsets. As in Kafka, only groups of KIP-848 check the member and its epoch: in
+        a classic group every client may fetch. Some classic members (franz-go's) send their id and generation."""
+        is_classic = self.consumers.is_empty and self.classic.protocol_type is not None
+        return ErrorCode.NONE if is_classic else self.consumers.epoch_error(member_id, epoch)
 
     def end(self, error: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE) -> None:
         """Forget the members; answer whatever waits."""
@@ -127,7 +147,7 @@ class Entries:
                 before_release=self._before_release,
             )
             forgetting = Alarm(self._loop, lambda: self._forget(name))
-            found = Entry(name, self.new_classic(name), self.new_consumers(name), claim, forgetting)
+            found = Entry(name, self.new_classic(name), self.new_consumers(name), claim, forgetting, self._config)
             self._entries[name] = found
             forgetting.set(self._config.group_empty_ms)
         return found

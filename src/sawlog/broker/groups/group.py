@@ -458,6 +458,13 @@ class Group:
             member.session.stop()
             member.refuse(error)
 
+    def hand_over(self) -> list[Member]:
+        """Give up the members, to a group whose partitions the broker assigns. Whatever waits is answered so that
+        clients join again."""
+        members = list(self._roster)
+        self.end(ErrorCode.REBALANCE_IN_PROGRESS)
+        return members
+
     # --- committing
 
     def commit_error(

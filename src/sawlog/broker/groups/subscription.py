@@ -6,8 +6,9 @@ assignment      int16 version · array of (topic: string, partitions: array of i
 string          int16 length · UTF-8;  array and bytes: int32 length · elements
 ```
 
-The coordinator passes these on unread. It looks into them only to say who reads a topic, and whether a restarted
-static member still wants what it wanted. Other users of the protocol (Kafka Connect) put other things there.
+The coordinator passes these on unread. It looks into them only to say who reads a topic, whether a restarted static
+member still wants what it wanted, and in a group of both protocols (`classic_members`). Other users of the protocol
+(Kafka Connect) put other things there.
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from struct import Struct, error
 
+from ...errors import Malformed
 from ...topics.groups.assignment import Share
+from ..wire.messages.embedded import ASSIGNMENT, SUBSCRIPTION, VERSIONS
+from ..wire.reading import decoder
+from ..wire.schema import Fields
 
 #: The protocol type of consumers.
 CONSUMER = "consumer"
@@ -40,6 +45,25 @@ def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
     except (error, UnicodeDecodeError):
         return None
     return frozenset(topics)
+
+
+def owned_partitions(subscription: bytes) -> list[Share]:
+    """What a member says that it still owns; nothing if it does not say."""
+    return _partitions(SUBSCRIPTION, "owned_partitions", subscription)
+
+
+def assigned_partitions(assignment: bytes) -> list[Share]:
+    """The partitions of an assignment; none if it is not one."""
+    return _partitions(ASSIGNMENT, "assigned_partitions", assignment)
+
+
+def _partitions(fields: Fields, name: str, data: bytes) -> list[Share]:
+    try:
+        (version,) = _INT16.unpack_from(data)
+        found = decoder(fields, min(max(version, 0), VERSIONS[-1]), flexible=False)(memoryview(data), 2)[name]
+    except (error, Malformed):
+        return []
+    return [(each["topic"], number) for each in found for number in each["partitions"]]
 
 
 def same_topics(before: bytes, after: bytes) -> bool:

@@ -1,4 +1,8 @@
-"""Rules about who may do what: DescribeAcls, CreateAcls, DeleteAcls."""
+"""Rules about who may do what: DescribeAcls, CreateAcls, DeleteAcls.
+
+On a broker without access control they are refused with SECURITY_DISABLED, as by Kafka without an authorizer. Rules
+that were added in the data directory are in force there as well, so then they are served.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +21,26 @@ from . import Body, Context, KafkaError
 _E = TypeVar("_E", bound=IntEnum)
 
 
+def _disabled(context: Context) -> KafkaError | None:
+    """The error on a broker without access control."""
+    broker = context.broker
+    if broker.config.has_access_control or not broker.authority.is_open:
+        return None
+    return KafkaError(
+        ErrorCode.SECURITY_DISABLED,
+        "access control is disabled: this broker authenticates no clients and has no super users. Configure"
+        " sasl_mechanisms, tls_client_ca or super_users first; `sawlog acl` in the data directory always works",
+    )
+
+
 async def describe_acls(context: Context, request: Body) -> Body:
     """The bindings that match a filter, also those that another process has just added."""
     authority = context.broker.authority
     try:
         wanted = _filter(request)
         await authority.refresh()
+        if (disabled := _disabled(context)) is not None:
+            raise disabled
         if authority.trouble is not None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, authority.trouble)
     except SawlogError as error:
@@ -50,6 +68,8 @@ def _entry(binding: Binding) -> Body:
 
 async def create_acls(context: Context, request: Body) -> Body:
     """Add bindings. Each that is wrong is refused by itself; the others are added together."""
+    if (disabled := _disabled(context)) is not None:
+        return {"results": [_failed(disabled) for _ in request["creations"]]}
     results: list[Body] = []
     made: list[Binding] = []
     for creation in request["creations"]:
@@ -68,6 +88,8 @@ async def create_acls(context: Context, request: Body) -> Body:
 
 async def delete_acls(context: Context, request: Body) -> Body:
     """Delete what matches filters. Each that is wrong is refused by itself; the others are applied together."""
+    if (disabled := _disabled(context)) is not None:
+        return {"filter_results": [_failed(disabled) for _ in request["filters"]]}
     filters: list[Filter | SawlogError] = []
     for given in request["filters"]:
         try:

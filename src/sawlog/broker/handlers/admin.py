@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields
 from typing import Any
 
+from ...display import counted
 from ...errors import InvalidConfig, SawlogError, TopicExists
 from ...topics import settings
 from ...topics.entry import TopicEntry
@@ -105,11 +106,15 @@ async def _delete(context: Context, asked: Body) -> Body:
     name, topic_id = asked["name"], asked["topic_id"]
     made: Body = {"name": name, "topic_id": topic_id, "error_code": ErrorCode.NONE, "error_message": None}
     try:
-        if name is None:
+        if topic_id != bytes(16):
+            if name:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "give the name of a topic or its id, not both")
             name = await context.broker.partitions.find_name(topic_id)
             if name is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
             made["name"] = name
+        elif name is None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "neither the name of a topic nor its id is given")
         made["topic_id"] = id_of(await context.broker.partitions.topic(name))
         await context.broker.delete_topic(name)
     except SawlogError as error:
@@ -133,7 +138,8 @@ async def _grow(context: Context, asked: Body, *, validate_only: bool) -> Body:
         topic = await broker.partitions.topic(asked["name"])
         if count <= topic.partitions:
             raise KafkaError(
-                ErrorCode.INVALID_PARTITIONS, f"{topic.name} has {topic.partitions} partitions already, not {count}"
+                ErrorCode.INVALID_PARTITIONS,
+                f"{topic.name} has {counted(topic.partitions, 'partition')} already, not {count}",
             )
         if assignments is not None and (
             len(assignments) != count - topic.partitions
@@ -370,15 +376,16 @@ def _changes(topic: ServedTopic, configs: list[Body]) -> dict[str, object]:
         elif operation in (_APPEND, _SUBTRACT) and name == "cleanup.policy":
             now = _parts(topic.settings.get(name, settings.default_of(name)))
             named = _parts(value)
-            changes[name] = ",".join(sorted(now | named if operation == _APPEND else now - named))
+            wanted = [*now, *named] if operation == _APPEND else [each for each in now if each not in named]
+            changes[name] = ",".join(dict.fromkeys(wanted))
         else:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} is not a list: set it, or delete it")
     return changes
 
 
-def _parts(value: settings.Value | None) -> set[str]:
-    """The elements of a list; none of an empty text."""
-    return {part.strip() for part in str(value).split(",")} if value else set()
+def _parts(value: settings.Value | None) -> list[str]:
+    """The elements of a list, in order; none of an empty text."""
+    return [part.strip() for part in str(value).split(",")] if value else []
 
 
 async def describe_log_dirs(context: Context, request: Body) -> Body:

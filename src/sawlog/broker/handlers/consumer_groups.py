@@ -110,7 +110,7 @@ def _member(member: ConsumerMember, group: ConsumerGroup, names: Mapping[str, st
         "subscribed_topic_regex": member.pattern or None,
         "assignment": _assignment(member.assigned, names),
         "target_assignment": _assignment(group.target_of(member.id), names),
-        "member_type": 1,
+        "member_type": 0 if member.is_classic else 1,
     }
 
 

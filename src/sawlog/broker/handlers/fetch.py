@@ -144,8 +144,7 @@ class _Fetch:
             if room > 0 or first:
                 self._fill(made, found, start, max(room, 1), first=first)
         except SawlogError as error:
-            made["error_code"] = code = code_of(error)
-            self._context.broker.metrics.failed("Fetch", code.name)
+            made["error_code"] = code_of(error)
             if isinstance(error, CorruptBatch) and count_damage(error.path, error.position):
                 _logger.error("%s/%s cannot be read from offset %s on: %s", found.topic.name, found.index, start, error)
         return made

@@ -92,10 +92,10 @@ async def sync_group(context: Context, request: Body) -> Body:
     }
 
 
-def heartbeat(context: Context, request: Body) -> Body:
+async def heartbeat(context: Context, request: Body) -> Body:
     """A sign of life, and whether there is a rebalance."""
     return {
-        "error_code": context.broker.groups.heartbeat(
+        "error_code": await context.broker.groups.heartbeat(
             request["group_id"], request["member_id"], request["group_instance_id"], request["generation_id"]
         )
     }

@@ -19,11 +19,34 @@ from . import Body, Context, KafkaError
 NO_ID = bytes(16)
 #: From this version on the answer about an unknown id has no name; before, the name cannot be null.
 _UNNAMED_FROM = 12
+#: The lowest level of each feature, and the highest, which is in force.
+_FEATURES = {
+    "group.version": (0, 1),  # KIP-848
+    "metadata.version": (7, 25),  # of Kafka 3.3 and 4.0: there are topic ids, and no ZooKeeper
+    "transaction.version": (0, 1),  # from 2 on, producers expect an epoch per transaction (KIP-890)
+}
+#: From this version of ApiVersions on a range may begin with 0.
+_ZERO_FROM = 4
 
 
 def api_versions(context: Context, request: Body) -> Body:
-    """The ranges of versions that are understood."""
-    return {"error_code": ErrorCode.NONE, "api_keys": context.broker.supported}
+    """The ranges of versions that are understood, and the levels of the features that Kafka negotiates apart from
+    them. Version 3 lists no range that begins with 0, because clients of that time fail on it."""
+    least = 1 if context.header.version < _ZERO_FROM else 0
+    return {
+        "error_code": ErrorCode.NONE,
+        "api_keys": context.broker.supported,
+        "supported_features": [
+            {"name": name, "min_version": lowest, "max_version": level}
+            for name, (lowest, level) in _FEATURES.items()
+            if lowest >= least
+        ],
+        "finalized_features_epoch": 0,
+        "finalized_features": [
+            {"name": name, "max_version_level": level, "min_version_level": level}
+            for name, (_, level) in _FEATURES.items()
+        ],
+    }
 
 
 async def metadata(context: Context, request: Body) -> Body:
@@ -76,9 +99,9 @@ def _brokers(context: Context) -> list[Body]:
 
 
 async def _asked(context: Context, asked: Body, *, create: bool) -> Body:
-    """One topic, by its id or by its name."""
+    """One topic: by its id if it has one, whatever its name is. Java sends an empty name beside an id, not null."""
     broker, name = context.broker, asked["name"]
-    if name is None:
+    if asked["topic_id"] != NO_ID or name is None:
         name = await broker.partitions.find_name(asked["topic_id"])
         if name is None:
             unnamed = None if context.header.version >= _UNNAMED_FROM else ""

@@ -23,7 +23,7 @@ from ...clock import now_ms
 from ...errors import CorruptBatch, InvalidRecord, RecordTooLarge, SawlogError, StorageFull
 from ...log.write.incoming import checked_rows
 from ..partitions import Partition, TopicLimits
-from ..trouble import code_of, message_of
+from ..trouble import known_code_of, message_of
 from ..wire.apis import Key
 from ..wire.errors import ErrorCode
 from . import Answer, Body, Context, KafkaError
@@ -211,12 +211,11 @@ class _Pending:
         return data
 
     def _refuse(self, made: Body, error: BaseException) -> None:
-        made["error_code"] = code = code_of(error)
+        made["error_code"] = known_code_of(error, self._context.header)
         made["base_offset"] = -1
         made["error_message"] = message_of(error)
         if isinstance(error, _BadRecords):
             made["record_errors"] = [{"batch_index": index} for index in error.indexes]
-        self._context.broker.metrics.failed("Produce", code.name)
 
     # --- acknowledging
 

@@ -11,28 +11,10 @@ from ...errors import SawlogError
 from ...topics.served import ServedLog
 from ..groups.commits import NewOffset
 from ..ledger import State
-from ..trouble import code_of, message_of
+from ..trouble import code_of, known_code_of, message_of
 from ..wire.apis import Key
 from ..wire.errors import ErrorCode
 from . import Body, Context, KafkaError
-
-#: From these versions on clients know PRODUCER_FENCED; earlier ones are told of an old epoch.
-_KNOWS_FENCED = {
-    Key.INIT_PRODUCER_ID: 4,
-    Key.ADD_PARTITIONS_TO_TXN: 2,
-    Key.ADD_OFFSETS_TO_TXN: 2,
-    Key.END_TXN: 2,
-}
-
-
-def _told(context: Context, error: BaseException) -> ErrorCode:
-    """An error code that the client knows."""
-    code = code_of(error, context.header.api_key)
-    if code is ErrorCode.PRODUCER_FENCED:
-        since = _KNOWS_FENCED.get(Key(context.header.api_key))
-        if since is None or context.header.version < since:
-            return ErrorCode.INVALID_PRODUCER_EPOCH
-    return code
 
 
 async def init_producer_id(context: Context, request: Body) -> Body:
@@ -43,7 +25,7 @@ async def init_producer_id(context: Context, request: Body) -> Body:
             request["transactional_id"], request["transaction_timeout_ms"], known
         )
     except SawlogError as error:
-        return {"error_code": _told(context, error), "producer_id": -1, "producer_epoch": -1}
+        return {"error_code": known_code_of(error, context.header), "producer_id": -1, "producer_epoch": -1}
     return {"error_code": ErrorCode.NONE, "producer_id": producer_id, "producer_epoch": epoch}
 
 
@@ -67,7 +49,7 @@ async def _add(context: Context, asked: Body) -> list[Body]:
             asked["transactional_id"], asked["producer_id"], asked["producer_epoch"], shares
         )
     except SawlogError as error:
-        codes = dict.fromkeys(shares, _told(context, error))
+        codes = dict.fromkeys(shares, known_code_of(error, context.header))
     return [
         {
             "name": topic["name"],
@@ -87,7 +69,7 @@ async def add_offsets_to_txn(context: Context, request: Body) -> Body:
             request["transactional_id"], request["producer_id"], request["producer_epoch"], request["group_id"]
         )
     except SawlogError as error:
-        return {"error_code": _told(context, error)}
+        return {"error_code": known_code_of(error, context.header)}
     return {"error_code": ErrorCode.NONE}
 
 
@@ -119,7 +101,7 @@ async def txn_offset_commit(context: Context, request: Body) -> Body:
             request["transactional_id"], producer_id, request["producer_epoch"], group, offsets, stage
         )
     except SawlogError as error:
-        codes = dict.fromkeys(offsets, _told(context, error))
+        codes = dict.fromkeys(offsets, known_code_of(error, context.header))
     topics: defaultdict[str, list[Body]] = defaultdict(list)
     for (topic, number), code in codes.items():
         topics[topic].append({"partition_index": number, "error_code": code})
@@ -136,7 +118,7 @@ async def end_txn(context: Context, request: Body) -> Body:
             commit=request["committed"],
         )
     except SawlogError as error:
-        return {"error_code": _told(context, error)}
+        return {"error_code": known_code_of(error, context.header)}
     return {"error_code": ErrorCode.NONE}
 
 

@@ -13,17 +13,19 @@ _logger = logging.getLogger("sawlog.broker")
 
 #: So many lines of one reason in so many seconds.
 LINES, WHILE_S = 10, 60.0
+_LEFT_OUT = ("%s more line like that about %r was left out", "%s more lines like those about %r were left out")
 
 
 class _Told:
     """What was said about one reason."""
 
-    __slots__ = ("count", "left_out", "since_s")
+    __slots__ = ("count", "left_out", "level", "since_s")
 
     def __init__(self, since_s: float) -> None:
         self.since_s = since_s
         self.count = 0
         self.left_out = 0
+        self.level = logging.WARNING
 
 
 class Notices:
@@ -36,9 +38,16 @@ class Notices:
         self._told: dict[str, _Told] = {}
 
     def tell(
-        self, reason: str, message: str, *args: object, level: int = logging.WARNING, error: Exception | None = None
+        self,
+        reason: str,
+        message: str,
+        *args: object,
+        level: int = logging.WARNING,
+        error: Exception | None = None,
+        lines: int | None = None,
     ) -> None:
-        """Write a line, with the traceback of an error, unless there were enough of this reason."""
+        """Write a line, with the traceback of an error, unless there were enough of this reason: `lines` of them, if
+        that is given."""
         now = self._now()
         told = self._told.get(reason)
         if told is None:
@@ -46,8 +55,9 @@ class Notices:
         elif now - told.since_s >= self._while_s:
             self._say_left_out(reason, told)
             told.since_s, told.count = now, 0
-        if told.count >= self._lines:
+        if told.count >= (self._lines if lines is None else lines):
             told.left_out += 1
+            told.level = level
             return
         told.count += 1
         _logger.log(level, message, *args, exc_info=error)
@@ -67,5 +77,5 @@ class Notices:
 
     def _say_left_out(self, reason: str, told: _Told) -> None:
         if told.left_out:
-            _logger.warning("%s more lines like those about %r were left out", f"{told.left_out:,}", reason)
+            _logger.log(told.level, _LEFT_OUT[told.left_out > 1], f"{told.left_out:,}", reason)
             told.left_out = 0

@@ -20,6 +20,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Protocol
 
+from ...display import counted
 from ...errors import CorruptData, SawlogError
 from ...topics.registry import Document
 from .acls import CLUSTER_NAME, OPERATIONS, Binding, Filter, Operation, Resource
@@ -140,8 +141,14 @@ class Authority:
             return
         self._newest = max(self._newest, document.version)
         bindings = bindings_of(document)
-        if bindings or self._document is not None:
-            _logger.info("%s access control rules hold (version %s)", len(bindings), document.version)
+        if bindings and self.is_open:
+            _logger.warning(
+                "access control is on: the first rules were added, and everything that they do not allow is refused"
+                " except to super users (%s)",
+                ", ".join(sorted(self._super_users)) or "there are none",
+            )
+        elif bindings or self._document is not None:
+            _logger.info("%s hold (version %s)", counted(len(bindings), "access control rule"), document.version)
         self._rules = Rules(bindings, open_without=self._open_without)
         self._document, self._trouble = document, None
         self.is_open = not bindings

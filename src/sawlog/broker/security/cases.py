@@ -115,7 +115,7 @@ def metadata(asker: Asker, request: Body) -> Plan:
 def _name(asker: Asker, item: Body) -> str | None:
     """The name of a topic that Metadata or DeleteTopics asks for; None if it was given by an id that is not known."""
     name: str | None = item["name"]
-    return asker.names.get(bytes(item["topic_id"])) if name is None else name
+    return name if item["topic_id"] == NO_ID else asker.names.get(bytes(item["topic_id"]))
 
 
 def _on_topic(operation: Operation) -> Verdict:
@@ -140,7 +140,7 @@ def _creates(asker: Asker, item: Body) -> ErrorCode | None:
 def _hidden(asker: Asker, item: Body, code: ErrorCode) -> Body:
     """A topic that may not be described: what the client knows of it, its name or its id, and no more."""
     made: Body = {"error_code": code, "name": item["name"], "topic_id": NO_ID, "partitions": []}
-    if item["name"] is None:
+    if item["name"] is None or item["topic_id"] != NO_ID:
         made["name"] = None if asker.version >= _NAMELESS_FROM else ""
         made["topic_id"] = item["topic_id"]
     return made

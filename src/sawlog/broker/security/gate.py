@@ -84,7 +84,7 @@ TABLE: Final[dict[Key, Row]] = {
     Key.OFFSET_FOR_LEADER_EPOCH: _partitions_of(_DESCRIBE, "topic", CLUSTER_ACTION),
     Key.DELETE_RECORDS: _partitions_of(_DELETE),
     # Topics.
-    Key.METADATA: Row(metadata, lambda request: [one for one in request["topics"] or () if one["name"] is None]),
+    Key.METADATA: Row(metadata, lambda request: request["topics"] or ()),
     Key.DESCRIBE_CLUSTER: Row(free),  # what may not be known is not in the response: see `Authority.operations`
     Key.DESCRIBE_TOPIC_PARTITIONS: Row(describe_topic_partitions, lists=lambda request: not request["topics"]),
     Key.CREATE_TOPICS: Row(
@@ -96,9 +96,7 @@ TABLE: Final[dict[Key, Row]] = {
             hide=without_settings,
         )
     ),
-    Key.DELETE_TOPICS: Row(
-        delete_topics, lambda request: [one for one in request["topics"] or () if one["name"] is None]
-    ),
+    Key.DELETE_TOPICS: Row(delete_topics, lambda request: request["topics"] or ()),
     Key.CREATE_PARTITIONS: Row(each("topics", "results", named(_ALTER, _TOPIC, "name"))),
     Key.DESCRIBE_CONFIGS: Row(configs(_DESCRIBE_CONFIGS, "results")),
     Key.ALTER_CONFIGS: Row(configs(_ALTER_CONFIGS, "responses")),
@@ -184,7 +182,6 @@ def _asker(context: Context, names: dict[bytes, str | None], topics: tuple[str, 
         names,
         topics,
         broker.config.auto_create_topics,
-        broker.metrics.failed,
     )
 
 

@@ -48,8 +48,6 @@ class Asker:
     topics: Sequence[str] = ()
     #: Whether topics that are asked for are created.
     creates: bool = False
-    #: Counts an error, by the name of the API and of the error.
-    count: Callable[[str, str], None] = lambda api, code: None
     #: What was refused, for messages: by the error, because within a request one error has one reason.
     _reasons: dict[ErrorCode, str] = field(default_factory=dict)
 
@@ -62,13 +60,12 @@ class Asker:
         return self.authority.allows_some(self.who, operation, resource)
 
     def refused(self, operation: Operation, resource: Resource, name: str = CLUSTER_NAME) -> ErrorCode | None:
-        """The error if it is not allowed; then it is logged and counted."""
+        """The error if it is not allowed; then it is logged."""
         if self.may(operation, resource, name):
             return None
         api, code = BY_KEY[self.key].name, CODES[resource]
         reason = f"{self.who.principal} is not allowed: {api} needs {word(operation)} on the {word(resource)}"
         self._reasons[code] = reason
-        self.count(api, code.name)
         _logger.info("%s %r (from %s)", reason, name, self.who.host)
         return code
 

@@ -16,14 +16,15 @@ without records may not be large.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from ...errors import Malformed, Unencodable, UnsupportedVersion
 from . import fast
 from .apis import BY_KEY, Api, Key
 from .reading import ELEMENTS_MAX, UNREADABLE, Decoder, decoder, skip_tags
-from .schema import Body
+from .schema import STRUCT, Body, Fields
 from .writing import Buffer, Encoder, Sink, encoder
 
 _REQUEST: Final = Struct(">hhih")  # the last one is the length of client_id
@@ -33,11 +34,16 @@ _SIZE: Final = Struct(">i")
 #: The largest request of an API other than Produce. 100,000 partitions of a commit take some 3 MB.
 LARGEST_WITHOUT_RECORDS: Final = 8 << 20
 
+#: An error code that is not zero, and the message beside it.
+FoundError: TypeAlias = tuple[int, str | None]
+_ErrorFinder: TypeAlias = Callable[[Body, list[FoundError]], None]
+
 # Filled when a version is used for the first time. Two threads may compile the same function; either will do.
 _request_decoders: dict[tuple[int, int], Decoder] = {}
 _response_decoders: dict[tuple[int, int], Decoder] = {}
 _request_encoders: dict[tuple[int, int], Encoder] = {}
 _response_encoders: dict[tuple[int, int], Encoder] = {}
+_error_finders: dict[tuple[int, int], _ErrorFinder | None] = {}
 
 
 class RequestHeader(NamedTuple):
@@ -99,6 +105,41 @@ def encode_response(header: RequestHeader, body: Body) -> list[Buffer]:
         sink.append(0)
     encode(sink, body)
     return _finish(sink)
+
+
+def errors_in(header: RequestHeader, body: Body) -> list[FoundError]:
+    """Return every error code of a response that this version of the response can carry, except zero."""
+    key = header[:2]
+    if key not in _error_finders:
+        api = BY_KEY[header.api_key]
+        _error_finders[key] = _error_finder(api.response, header.version if header.version in api.versions else 0)
+    find = _error_finders[key]
+    found: list[FoundError] = []
+    if find is not None:
+        find(body, found)
+    return found
+
+
+def _error_finder(fields: Fields, version: int) -> _ErrorFinder | None:
+    """Return a function that collects the error codes of a struct; None if it has none."""
+    present = [field for field in fields if field.exists_in(version)]
+    codes = [field.name for field in present if field.name.endswith("error_code")]
+    inner = [
+        (field.name, field.kind is STRUCT, find)
+        for field in present
+        if isinstance(field.inner, tuple) and (find := _error_finder(field.inner, version)) is not None
+    ]
+    if not codes and not inner:
+        return None
+
+    def collect(body: Body, found: list[FoundError]) -> None:
+        found += [(code, body.get("error_message")) for name in codes if (code := body.get(name))]
+        for name, is_single, find in inner:
+            if value := body.get(name):
+                for each in (value,) if is_single else value:
+                    find(each, found)
+
+    return collect
 
 
 def encode_token(token: bytes) -> list[Buffer]:

@@ -5,7 +5,7 @@ A small text file with a checksum (`sawlog.storage.checked`):
 ```
 sawlog checkpoint 1
 {"clean": false, "durable_offset": 1200, "segment": 1000, "position": 23600, "log_start": 0,
- "leader_epoch": 3, "epochs_crc": 519183525}
+ "leader_epoch": 3, "epochs_crc": 519183525, "sealed": [1, 31044]}
 crc32c 1c291ca3
 ```
 
@@ -14,7 +14,10 @@ byte `position` of segment `segment`. Bad bytes below it are corruption, never a
 actually durable, never higher. With `clean` the log ended exactly there. `log_start` is the first offset that is not
 trimmed. `leader_epoch` is the current one and `epochs_crc` the CRC-32C of `leader-epoch-checkpoint` (see epochs.py).
 Version 0.2 wrote neither, and can read a checkpoint that has them. `"undecided": true` is there if a transaction was
-open that began before that segment. (The JSON is on one line.)
+open that began before that segment. `sealed` is the number of segments before it and the sum of their sizes, so that
+opening notices if one of them is missing or shorter without reading them. `"remote": true` is there if a part of the
+log is only in its replica: the file `remote` then exists, and opening notices if it is missing. (The JSON is on one
+line.)
 """
 
 from __future__ import annotations
@@ -47,12 +50,20 @@ class Checkpoint:
     leader_epoch: int | None = None
     epochs_crc: int | None = None
     undecided: bool = False
+    #: (number, bytes) of the segments before `segment`; None: written by an earlier version.
+    sealed: tuple[int, int] | None = None
+    #: Whether the file `remote` must exist. False does not say that it must not.
+    remote: bool = False
 
     def encode(self) -> bytes:
         """The file's bytes."""
         fields = asdict(self)
         if not self.undecided:
             del fields["undecided"]
+        if self.sealed is None:
+            del fields["sealed"]
+        if not self.remote:
+            del fields["remote"]
         return _FILE.encode_fields(fields)
 
     @classmethod
@@ -69,6 +80,8 @@ class Checkpoint:
                 leader_epoch=_as_optional(found.get("leader_epoch")),
                 epochs_crc=_as_optional(found.get("epochs_crc")),
                 undecided=_as(bool, found.get("undecided", False)),
+                sealed=_as_pair(found.get("sealed")),
+                remote=_as(bool, found.get("remote", False)),
             )
 
 
@@ -80,6 +93,14 @@ def _as(kind: type[T], value: object) -> T:
 
 def _as_optional(value: object) -> int | None:
     return None if value is None else _as(int, value)
+
+
+def _as_pair(value: object) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) != 2:
+        raise ValueError(f"{value!r} is not a pair of numbers")
+    return _as(int, value[0]), _as(int, value[1])
 
 
 def load(directory: Directory) -> Checkpoint | None:

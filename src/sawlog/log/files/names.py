@@ -15,7 +15,8 @@ leader-epoch-checkpoint          leader epochs, as Kafka writes them, see epochs
 remote                           what of the log is only in its replica, see remote.py
 *.tmp                            being written; worthless after a crash
 <base>-<end>.log.swap            finished, about to replace the segments with offsets from base to end
-*.deleted                        discarded, about to be unlinked
+*.deleted                        discarded, about to be unlinked; an empty .log.deleted is a segment that was trimmed
+                                 before there was space to record the new start
 *.torn                           what recovery cut off the end of a segment, kept for inspection
 *.quarantined                    damaged data that was replaced, kept for inspection
 ```
@@ -37,6 +38,8 @@ LEADER_EPOCHS = "leader-epoch-checkpoint"
 REMOTE = "remote"
 #: A directory with this file is a store of topics, not a log.
 STORE = "sawlog.json"
+#: Where a store keeps its topics, and what the names of their partitions begin with.
+TOPICS, PARTITION = "topics", "partition-"
 LOG, INDEX, TIME_INDEX, TXN_INDEX = ".log", ".index", ".timeindex", ".txnindex"
 TMP, SWAP, DELETED, TORN, QUARANTINED = ".tmp", ".swap", ".deleted", ".torn", ".quarantined"
 
@@ -63,6 +66,11 @@ def segment_base(name: str) -> int | None:
     does not belong to the log."""
     found = _SEGMENT.fullmatch(name)
     return int(found[1]) if found and int(found[1]) < 2**62 else None
+
+
+def dropped_base(name: str) -> int | None:
+    """The base offset if this is what is left of a segment that was trimmed on a full disk."""
+    return segment_base(name.removesuffix(DELETED)) if name.endswith(DELETED) else None
 
 
 def run_name(base_offset: int, end_offset: int, suffix: str) -> str:

@@ -16,7 +16,9 @@ not say them. (The JSON is on one line.)
 The file is replaced before anything else: before the checkpoint when segments are removed, so what is gone here is
 always listed; before the checkpoint also when the log is trimmed, so nothing that is trimmed comes back. It is not part
 of the checkpoint, so that whoever loses that, or a version that knows nothing of replicas, loses no history. If it is
-damaged itself, the log begins where the replica does (`UNKNOWN`).
+damaged or missing itself, the log begins where the replica does (`UNKNOWN`). The checkpoint records that the file must
+exist: from the first checkpoint after it was created until the last one before it is removed, so that no crash leaves a
+checkpoint that misses a file which was never there, or was removed on purpose.
 
 `RemotePart` is a value: immutable, safe to share.
 """
@@ -109,8 +111,11 @@ class RemotePart:
             return cls(start, runs, epochs)
 
 
-#: A part of which only the replica knows where it begins.
+#: A part of which only the replica knows where it begins; and the reason, for reports.
 UNKNOWN = RemotePart(0, (), (), is_known=False)
+LOST_LIST = (
+    "the list of segments that are only in the replica is missing or damaged; `sawlog upkeep` restores it from there"
+)
 
 
 def _numbers(values: Sequence[object], count: int) -> list[int]:
@@ -146,11 +151,14 @@ def load_remote(directory: Directory) -> RemotePart | None:
     return None if data is None else RemotePart.decode(data)
 
 
-def found_remote(directory: Directory, lowest: int) -> RemotePart | None:
-    """The same for a log whose segments begin at `lowest` here; a damaged file means that only the replica knows."""
+def found_remote(directory: Directory, lowest: int, *, must_exist: bool = False) -> RemotePart | None:
+    """The same for a log whose segments begin at `lowest` here. `UNKNOWN` if the file is damaged, or missing if it must
+    exist."""
     try:
         found = load_remote(directory)
     except CorruptFile:
+        return UNKNOWN
+    if found is None and must_exist:
         return UNKNOWN
     return None if found is None or found.log_start >= lowest else found
 

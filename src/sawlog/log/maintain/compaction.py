@@ -28,6 +28,7 @@ from ...batch.header import LAST
 from ...batch.kernel import KeyMap
 from ...batch.read import MALFORMED, unpack
 from ...clock import Stopwatch, now_ms
+from ...display import counted
 from ...errors import CorruptBatch, InvalidConfig, StorageError
 from ...storage.counting import count
 from ..files.state import UpkeepState, load_state, store_state
@@ -67,8 +68,8 @@ class CompactionReport:
 
     def __str__(self) -> str:
         said = (
-            f"compaction removed {self.records_removed:,} records and {self.bytes_removed:,} bytes; "
-            f"{self.segments_before} segments became {self.segments_after}"
+            f"compaction removed {counted(self.records_removed, 'record')} and {self.bytes_removed:,} bytes; "
+            f"{counted(self.segments_before, 'segment')} became {self.segments_after}"
         )
         return said + "".join(f"; {path} is damaged and was not changed" for path in self.damaged)
 

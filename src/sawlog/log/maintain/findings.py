@@ -18,6 +18,9 @@ class Where(Enum):
 
     TAIL_ABOVE_WATERMARK = "at the end of the last segment, above the durable watermark"
     TAIL_BELOW_WATERMARK = "in the last segment, below the durable watermark"
+    TAIL_BELOW_VISIBLE = "in the last segment, below the visible end"
+    BEGINNING = "the log begins after its recorded start"
+    ALL_SEGMENTS = "no segment is left"
     SEALED_SEGMENT = "in a segment before the last"
     GAP_BETWEEN_SEGMENTS = "a segment ends before the next begins"
     OVERLAP_OF_SEGMENTS = "a segment continues after the beginning of the next"
@@ -25,7 +28,7 @@ class Where(Enum):
     CHECKPOINT = "the checkpoint is missing or damaged"
     PRODUCERS = "the producers' state is missing or damaged"
     EPOCHS = "the leader epochs are missing or damaged"
-    REMOTE = "the list of segments that are only in the replica is damaged"
+    REMOTE = "the list of segments that are only in the replica is missing or damaged"
     TRUNCATION = "records were being truncated"
     SWAP = "segments were being replaced by a rewritten one"
     DAMAGED_SWAP = "a rewritten segment is damaged, and all segments that it was to replace exist"
@@ -38,10 +41,11 @@ class Action(Enum):
 
     CUT_ASIDE = "save a copy, then cut"
     REPORT = "report as corruption, serve the rest, delete nothing"
+    RESERVE = "report as lost, serve the rest, never reuse the offsets"
     FINISH = "finish what the crash interrupted"
     REBUILD = "rebuild from the log"
     SET_ASIDE = "report as corruption, set aside, continue with the old files"
-    ASK = "keep the file, and take what the replica has"
+    ASK = "ask the replica, until upkeep restores the file from there"
     REMOVE = "remove"
     IGNORE = "ignore"
 
@@ -52,6 +56,12 @@ DECISIONS: Mapping[tuple[Where, bool], Action] = {
     (Where.TAIL_ABOVE_WATERMARK, True): Action.REPORT,
     (Where.TAIL_BELOW_WATERMARK, False): Action.REPORT,
     (Where.TAIL_BELOW_WATERMARK, True): Action.REPORT,
+    (Where.TAIL_BELOW_VISIBLE, False): Action.RESERVE,
+    (Where.TAIL_BELOW_VISIBLE, True): Action.RESERVE,
+    (Where.BEGINNING, False): Action.RESERVE,
+    (Where.BEGINNING, True): Action.RESERVE,
+    (Where.ALL_SEGMENTS, False): Action.RESERVE,
+    (Where.ALL_SEGMENTS, True): Action.RESERVE,
     (Where.SEALED_SEGMENT, False): Action.REPORT,
     (Where.SEALED_SEGMENT, True): Action.REPORT,
     (Where.GAP_BETWEEN_SEGMENTS, False): Action.REPORT,
@@ -79,6 +89,10 @@ DECISIONS: Mapping[tuple[Where, bool], Action] = {
     (Where.STRANGER, False): Action.IGNORE,
     (Where.STRANGER, True): Action.IGNORE,
 }
+
+
+#: The actions for lost or damaged data.
+_MEANING_LOSS = (Action.REPORT, Action.RESERVE, Action.SET_ASIDE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +144,7 @@ class RecoveryReport:
     @property
     def corruption(self) -> tuple[RecoveryFinding, ...]:
         """The findings that mean lost or damaged data."""
-        return tuple(each for each in self.findings if each.action in (Action.REPORT, Action.SET_ASIDE))
+        return tuple(each for each in self.findings if each.action in _MEANING_LOSS)
 
     def __bool__(self) -> bool:
         return not self.corruption

@@ -5,6 +5,12 @@ cut off, after it was saved (`.torn`). *Corruption* is anything bad below the du
 after a clean close: data that was acknowledged. It is reported, everything readable around it is served, new records go
 to a new segment after it, and nothing is deleted.
 
+*Missing* records are corruption, too. The checkpoint says where the log starts and how far it was durable; `visible`
+says how far readers could read, if the machine has not been restarted since; the note of a shared log says where its
+last turn ended. If the segments cover less, the log is opened with a gap: an empty segment stands in for a missing
+beginning, and new records get offsets after the recorded end. So no offset is ever reused, reading the gap raises
+`CorruptBatch`, and `verify` lists it, until the log is trimmed beyond it. See docs/adr/0029.
+
 `DECISIONS` (findings.py) is the whole policy as a table. A test covers all of it.
 
 What is above the watermark, complete or not, may be in the page cache without being on the disk: the fsync of the
@@ -28,6 +34,7 @@ from ..files.checkpoint import Checkpoint
 from ..files.epochs import Epochs, load_epochs, store_epochs
 from ..files.names import (
     CHECKPOINT,
+    DELETED,
     INDEX,
     LEADER_EPOCHS,
     LOG,
@@ -39,6 +46,7 @@ from ..files.names import (
     TMP,
     TORN,
     VISIBLE,
+    dropped_base,
     file_name,
     is_leftover,
     is_ours,
@@ -46,7 +54,7 @@ from ..files.names import (
     segment_base,
     swap_range,
 )
-from ..files.remote import UNKNOWN, RemotePart, found_remote
+from ..files.remote import LOST_LIST, UNKNOWN, RemotePart, found_remote
 from ..segment.batches import Walk
 from ..segment.histories import as_the_batches_say, epochs_of, unfinished_cut
 from ..segment.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, SegmentIndex
@@ -93,16 +101,19 @@ class Recovered:
     remote: RemotePart | None = None
 
 
-def recover(directory: Directory, config: LogConfig) -> Recovered:
-    """Repair the directory and open its segments. The caller holds the lock."""
-    return _Recovery(directory, config).run()
+def recover(directory: Directory, config: LogConfig, *, known_end: int = 0) -> Recovered:
+    """Repair the directory and open its segments. The caller holds the lock, and may know of records below
+    `known_end` that were durable."""
+    return _Recovery(directory, config, known_end).run()
 
 
 class _Recovery:
-    def __init__(self, directory: Directory, config: LogConfig) -> None:
+    def __init__(self, directory: Directory, config: LogConfig, known_end: int) -> None:
         self.directory = directory
         self.config = config
         self.report = RecoveryReport()
+        #: The end of what readers could read, or of what the caller knows to be durable.
+        self.seen_end = known_end
         self.saved: Checkpoint | None = None
         self.remote: RemotePart | None = None
         self.clean = False
@@ -111,6 +122,8 @@ class _Recovery:
         watch = Stopwatch()
         names = self.directory.names()
         self._load_checkpoint(any(segment_base(name) is not None for name in names))
+        self._load_visible()
+        trimmed = {base for name in names if (base := dropped_base(name)) is not None}
         if not self.clean:
             self._keep_names()
         self._tidy(names)
@@ -118,7 +131,7 @@ class _Recovery:
             names = self.directory.names()
         bases = [base for name in names if (base := segment_base(name)) is not None]
         self._check_initial_offset(bases)
-        segments = self._segments(bases)
+        segments = self._segments(bases, trimmed)
         lowest = self._trim(segments)
         self.remote = self._remote(lowest)
         epochs, in_order, stored = self._epochs(segments)
@@ -140,6 +153,8 @@ class _Recovery:
 
     def _tidy(self, names: list[str]) -> None:
         for name in names:
+            if dropped_base(name) is not None:
+                continue  # until the checkpoint has the new start: see `_finish_trim`
             if is_leftover(name):
                 self._find(Where.LEFTOVER, name)
                 self.directory.remove(name)
@@ -176,6 +191,16 @@ class _Recovery:
         else:
             self.clean = True  # a new log
 
+    def _load_visible(self) -> None:
+        published = open_published(self.directory, VISIBLE)
+        if published is None:
+            return
+        try:
+            told = published.load()
+            self.seen_end = max(self.seen_end, 0 if told is None else told[0])
+        finally:
+            published.close()
+
     def _check_initial_offset(self, bases: list[int]) -> None:
         if not bases:
             return
@@ -188,26 +213,72 @@ class _Recovery:
 
     # --- segments
 
-    def _segments(self, bases: list[int]) -> list[Segment]:
+    def _segments(self, bases: list[int], trimmed: set[int]) -> list[Segment]:
         if not bases:
-            self.report.note_end(clean=self.clean)
-            return [self._first_segment()]
+            return self._first_segments()
         trusted = self._trusted_end(bases[-1])
         self.report.note_end(clean=self.clean and trusted)
-        segments: list[Segment] = []
-        for base, following in pairwise(bases):
-            segments.append(self._sealed(base, following))
+        segments = self._finish_trim(bases[0], trimmed) if trimmed else self._missing_beginning(bases[0])
+        sealed = [self._sealed(base, following) for base, following in pairwise(bases)]
+        self._check_ends(sealed)
+        segments.extend(sealed)
         segments.extend(self._last(bases[-1], trusted))
         return segments
 
-    def _first_segment(self) -> Segment:
-        start, saved = self.config.initial_offset, self.saved
-        if saved is not None:
-            start = max(start, saved.durable_offset, saved.log_start)
-            if saved.durable_offset > saved.log_start:
-                lost = f"all segments are gone; offsets {saved.log_start} to {saved.durable_offset - 1} are lost"
-                self._find(Where.TAIL_BELOW_WATERMARK, lost)
-        return Segment.create(self.directory, start, self.config.index_interval_bytes)
+    def _first_segments(self) -> list[Segment]:
+        """A new log; or one that has lost all segments, and continues after its recorded end."""
+        start = self.config.initial_offset if self.saved is None else self.saved.log_start
+        end = max(start, self.seen_end, 0 if self.saved is None else self.saved.durable_offset)
+        self.report.note_end(clean=self.clean and end == start)
+        lost = [] if end == start else [self._stand_in(start, end, Where.ALL_SEGMENTS)]
+        end = max(end, self.config.initial_offset)
+        return [*lost, Segment.create(self.directory, end, self.config.index_interval_bytes)]
+
+    def _missing_beginning(self, first: int) -> list[Segment]:
+        """The start moves in the checkpoint before segments are deleted. Nothing is lost of a log that was empty: it
+        may get another start at any time."""
+        saved = self.saved
+        if saved is None or not saved.log_start < min(first, saved.durable_offset):
+            return []
+        return [self._stand_in(saved.log_start, first, Where.BEGINNING)]
+
+    def _finish_trim(self, first: int, trimmed: set[int]) -> list[Segment]:
+        """On a full disk, segments were deleted before the new start could be recorded (see trimming.py): record
+        it."""
+        if self.saved is not None and first > self.saved.log_start:
+            self.saved = replace(self.saved, log_start=first)
+            checkpoint.store(self.directory, self.saved)
+        for base in sorted(trimmed):
+            self._find(Where.LEFTOVER, file_name(base, LOG + DELETED))
+            self.directory.remove(file_name(base, LOG + DELETED))
+        return []
+
+    def _stand_in(self, start: int, end: int, where: Where) -> Segment:
+        """An empty segment for offsets whose records are lost: reading it raises, and it is trimmed like another."""
+        path = f"{self.directory.path}/{file_name(start)}"
+        self._find(where, f"{path} at byte 0: offsets {start} to {end - 1} are missing")
+        count_damage(path, 0)
+        made = Segment.create(self.directory, start, self.config.index_interval_bytes)
+        made.reach(end, 0)
+        made.seal()
+        return made
+
+    def _check_ends(self, sealed: list[Segment]) -> None:
+        """Look for segments that were sealed before the checkpoint and end too early, or are missing, unless their
+        number and sizes are those in the checkpoint. Segments that are being replaced or deleted when the process ends
+        change these, too."""
+        saved = self.saved
+        if saved is None or saved.sealed is None:
+            return
+        old = [each for each in sealed if each.base_offset < saved.segment and each.next_offset > saved.log_start]
+        if saved.sealed == (len(old), sum(each.size for each in old)):
+            return
+        for segment in old:
+            reason = segment.short_end()
+            segment.unload()
+            if reason is not None:
+                self._find(Where.GAP_BETWEEN_SEGMENTS, f"{segment.path} at byte {segment.size}: {reason}")
+                count_damage(segment.path, segment.size)
 
     def _trusted_end(self, last_base: int) -> bool:
         """Whether the log was closed cleanly and still ends there."""
@@ -216,6 +287,7 @@ class _Recovery:
             saved is not None
             and saved.clean
             and saved.segment == last_base
+            and saved.durable_offset >= self.seen_end
             and self.directory.size(file_name(last_base)) == saved.position
         )
 
@@ -301,20 +373,26 @@ class _Recovery:
         index = SegmentIndex(base, interval)
         walk = segment.walk(storage, 0, size, index)
         below, above = self._watermark(base)
-        if walk.damage is None and walk.position >= below and (above is None or walk.next_offset >= above):
+        seen = walk.next_offset >= self.seen_end
+        if walk.damage is None and walk.position >= below and (above is None or walk.next_offset >= above) and seen:
             if not (self.clean and trusted):
                 return self._settle(segment, storage, index, walk, below)
             return [self._activate(base, storage, index, walk.next_offset, walk.position)]
         # Without the checkpoint it is not known what was durable; but complete batches never follow a torn tail.
         torn = walk.position >= below and (self.saved is not None or walk.resume_position >= size)
-        if walk.damage is not None and torn:
+        if walk.damage is not None and torn and seen:
             detail = f"{size - walk.position:,} bytes at byte {walk.position} of {segment.path}: {walk.damage.reason}"
             if self._find(Where.TAIL_ABOVE_WATERMARK, detail) is Action.CUT_ASIDE:
                 self._set_aside(segment, storage, walk)
                 return self._settle(segment, storage, index, walk, below)
         else:
-            detail = str(walk.damage) if walk.damage is not None else f"{segment.path} ends at byte {walk.position}"
-            self._find(Where.TAIL_BELOW_WATERMARK, f"{detail}; it was durable up to byte {below}")
+            detail = str(walk.damage) if walk.damage is not None else f"{segment.path} at byte {walk.position}: it ends"
+            if seen or (above is not None and walk.next_offset < above):
+                durable = f"byte {below}" if below < 2**63 else f"offset {above}"
+                self._find(Where.TAIL_BELOW_WATERMARK, f"{detail}; it was durable up to {durable}")
+            else:
+                lost = f"{detail}, at offset {walk.next_offset}; it was readable up to offset {self.seen_end}"
+                self._find(Where.TAIL_BELOW_VISIBLE, lost)
             count_damage(segment.path, walk.position)
         return self._go_on_behind(segment, storage, index, walk)
 
@@ -407,8 +485,7 @@ class _Recovery:
         while walk.damage is not None and walk.resume_position < storage.size:
             walk = segment.walk(storage, walk.resume_position, storage.size, index, resumed=True)
             following = max(following, walk.next_offset)
-        if self.saved is not None:
-            following = max(following, self.saved.durable_offset)
+        following = max(following, self.seen_end, 0 if self.saved is None else self.saved.durable_offset)
         if following == segment.base_offset:
             following += 1  # its content is unknown; its name must not be used again
         storage.sync()
@@ -435,9 +512,9 @@ class _Recovery:
         return lowest
 
     def _remote(self, lowest: int) -> RemotePart | None:
-        found = found_remote(self.directory, lowest)
+        found = found_remote(self.directory, lowest, must_exist=self.saved is not None and self.saved.remote)
         if found is UNKNOWN:
-            self._find(Where.REMOTE, f"{self.directory.path}/{REMOTE}")
+            self._find(Where.REMOTE, f"{self.directory.path}/{REMOTE} at byte 0: {LOST_LIST}")
         return found
 
     def _epochs(self, segments: list[Segment]) -> tuple[Epochs, bool, bool]:

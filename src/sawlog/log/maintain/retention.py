@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from ...clock import now_ms
+from ...display import counted
 from ...errors import InvalidConfig
 from ..files.remote import Run
 from ..segment.segments import SegmentSet
@@ -28,7 +29,7 @@ class RetentionReport:
 
     def __str__(self) -> str:
         return (
-            f"retention removed {self.removed_records:,} records and {self.removed_bytes:,} bytes; "
+            f"retention removed {counted(self.removed_records, 'record')} and {self.removed_bytes:,} bytes; "
             f"the log starts at {self.lowest_offset:,}"
         )
 
@@ -85,8 +86,10 @@ def expired_here(segments: SegmentSet, age_ms: float) -> int:
     oldest = now_ms() - age_ms
     end = segments.lowest_offset
     for segment in segments.all:
+        if not segment.size:
+            continue  # it stands in for lost records, and goes with those after it
         # The index tells quickly what is recent; before anything is deleted, the batches themselves are read.
-        if segment.size and (segment.timestamps()[1] > oldest or not 0 <= segment.newest_timestamp() <= oldest):
+        if segment.timestamps()[1] > oldest or not 0 <= segment.newest_timestamp() <= oldest:
             break
         end = max(end, segment.next_offset)
     return end
@@ -110,6 +113,8 @@ def surplus_here(segments: SegmentSet, keep_bytes: int) -> int:
     end = segments.lowest_offset
     total = segments.size_bytes
     for segment in segments.all[:-1]:
+        if not segment.size:
+            continue
         if total - segment.size < keep_bytes:
             break
         total -= segment.size

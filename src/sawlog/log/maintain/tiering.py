@@ -8,11 +8,11 @@ Two steps, because the replica may answer late, or never, and nobody may wait fo
        it is the copy of this very log, and nothing else         the replica says so now
        it has all offsets of the segment, all decided            its start, and its last stable offset
        they are of the same history                              the leader epochs of these offsets
-       all its records are the same                              the segment is read back from the replica as a whole:
-                                                                 the same batches, or, if it was rewritten here, the
-                                                                 same records at the same offsets
+       all its records are the same                              the segment is read back from the replica as a whole,
+                                                                 never from a cache: the same batches, or, if it was
+                                                                 rewritten here, the same records at the same offsets
 
-   Reading all of it back costs a read of each byte, once. A directory that was put back from a copy of its files may
+   Reading all of it back transfers each byte once. A directory that was put back from a copy of its files may
    have other records than the replica with an equal batch after them.
 2. `remove` checks under the log's lock that these segments are still the log's first ones, records durably that they
    are only in the replica from now on, then moves the local start in the checkpoint, then deletes files, oldest first.
@@ -31,7 +31,8 @@ from itertools import zip_longest
 from ...batch.header import ATTRIBUTES, BASE, CONTROL_BIT, COUNT, CRC, LAST, Rows
 from ...batch.kernel import Record
 from ...batch.read import records
-from ...errors import CorruptBatch, StorageError
+from ...display import counted
+from ...errors import CorruptData, StorageError
 from ..files.epochs import Epochs
 from ..files.remote import RemotePart, Run
 from ..read.remote import Evidence, RemoteLog, RemoteSource
@@ -77,8 +78,8 @@ class TieringReport:
         if self.problem:
             return f"nothing was removed that should be in the replica only: {self.problem}"
         return (
-            f"{self.segments} segments and {self.size_bytes:,} bytes are only in the replica now; the log is here from "
-            f"{self.local_offset:,} on"
+            f"{counted(self.segments, 'segment')} and {self.size_bytes:,} bytes are only in the replica now; the log "
+            f"is here from {self.local_offset:,} on"
         )
 
 
@@ -118,7 +119,7 @@ def shipped(segments: SegmentSet, source: RemoteSource) -> Shipped | None:
         if segments.remote is not None and not segments.remote.is_known:
             found = replica.part(segments.lowest_offset)
         proven = _proven(segments, replica, evidence)
-    except (StorageError, CorruptBatch) as error:
+    except (StorageError, CorruptData) as error:
         return Shipped(problem=str(error))
     if not proven and found is None:
         return None
@@ -179,7 +180,7 @@ def _here(segments: SegmentSet, segment: Segment, start: int, *, committed: bool
 
 
 def _there(replica: RemoteLog, start: int, end: int, *, committed: bool) -> Iterator[tuple[memoryview, Rows]]:
-    for view, rows in replica.chunks(start, end, committed=committed):
+    for view, rows in replica.chunks(start, end, committed=committed, cached=False):
         yield view, _with_records(rows, start)
 
 

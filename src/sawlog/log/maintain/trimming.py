@@ -4,6 +4,10 @@ Trimming records the new log start durably, then deletes the segments that are c
 is made durable first, whatever the policy: a log that ends before it starts could not be opened. Offsets never go back:
 if nothing is left, the log continues in an empty segment at the next offset.
 
+On a full disk there may be no space for the new checkpoint before segments are deleted. Each of them then first leaves
+a name, `<base>.log.deleted`, until the new start is recorded: otherwise the missing beginning would be taken for a
+loss.
+
 If the beginning is only in the replica, the start moves there, and nothing happens here; the replica keeps what it has,
 unless it mirrors retention.
 """
@@ -13,6 +17,7 @@ from __future__ import annotations
 import errno
 
 from ...errors import OffsetOutOfRange, RemoteUnavailable, StorageFull
+from ..files.names import DELETED, INDEX, TIME_INDEX, file_name
 from ..files.remote import RemotePart
 from ..segment.segment import Segment
 from ..segment.segments import SegmentSet
@@ -47,6 +52,8 @@ def trim(appender: Appender, offset: int) -> int:
                 raise
             _make_room(appender, kept, gone)
             appender.history.move_start(offset)
+            for segment in gone:
+                appender.directory.remove(segment.name + DELETED)
         else:
             drop(appender, kept, gone)
     segments.wake()
@@ -61,7 +68,7 @@ def _shortened(segments: SegmentSet, offset: int) -> RemotePart | None:
         raise RemoteUnavailable(
             errno.EAGAIN,
             f"the start of {segments.directory.path} cannot be moved to offset {offset}: its list of what is only in "
-            "the replica is damaged; the next upkeep (`sawlog upkeep`) takes it from the replica",
+            "the replica is missing or damaged; the next upkeep (`sawlog upkeep`) takes it from the replica",
         )
     return remote.trimmed(offset) if offset < remote.end else None
 
@@ -77,14 +84,15 @@ def drop(appender: Appender, kept: list[Segment], gone: list[Segment]) -> None:
 
 def _make_room(appender: Appender, kept: list[Segment], gone: list[Segment]) -> None:
     """Delete segments before the new start can be recorded: if the log ends here, the file names alone say where it
-    starts. One by one, each durably: a power cut that loses names in another order would leave a gap after one that
-    still exists. What cannot be deleted is kept."""
+    starts, and that this was intended. One by one, each durably: a power cut that loses names in another order would
+    leave a gap after one that still exists. What cannot be deleted is kept."""
     segments = appender.segments
     for number, segment in enumerate(gone, 1):
         lowest, left = segments.lowest_offset, [*gone[number:], *kept]
         segments.start_at(max(lowest, left[0].base_offset))
         segments.set(left)
         try:
+            _leave_name(appender, segment)
             segment.delete()
         except BaseException:
             if appender.directory.exists(segment.name):
@@ -92,3 +100,14 @@ def _make_room(appender: Appender, kept: list[Segment], gone: list[Segment]) -> 
                 segments.start_at(lowest)
             raise
         appender.directory.sync()
+
+
+def _leave_name(appender: Appender, segment: Segment) -> None:
+    """Rename an index of the segment, which needs no space: readers may have the segment itself mapped."""
+    directory, name = appender.directory, segment.name + DELETED
+    segment.unload()
+    for suffix in (INDEX, TIME_INDEX):
+        if directory.exists(file_name(segment.base_offset, suffix)):
+            directory.rename(file_name(segment.base_offset, suffix), name)
+            return
+    directory.create(name).close()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from ...batch.compression import codec_id
 from ...clock import Stopwatch, now_ms
 from ...config import UpkeepConfig
+from ...display import counted
 from ...errors import CorruptBatch, InvalidConfig, StorageError
 from ...storage.counting import count, count_damage
 from ..files.state import load_state, store_state
@@ -46,7 +47,7 @@ class MergeReport:
         return self.segments_after < self.segments_before
 
     def __str__(self) -> str:
-        return f"merged {self.segments_before} segments into {self.segments_after}"
+        return f"merged {counted(self.segments_before, 'segment')} into {self.segments_after}"
 
 
 @dataclass(slots=True)
@@ -61,7 +62,9 @@ class RecompressionReport:
         return self.segments > 0
 
     def __str__(self) -> str:
-        return f"recompressed {self.segments} segments: {self.bytes_before:,} bytes became {self.bytes_after:,}"
+        return (
+            f"recompressed {counted(self.segments, 'segment')}: {self.bytes_before:,} bytes became {self.bytes_after:,}"
+        )
 
 
 @dataclass(slots=True)
@@ -76,8 +79,8 @@ class ScrubReport(Checked):
         return self.segments > 0
 
     def __str__(self) -> str:
-        verdict = "all good" if self.ok else f"{len(self.problems)} problems"
-        return "\n  ".join([f"scrubbed {self.segments} segments: {verdict}", *map(str, self.problems)])
+        verdict = "all good" if self.ok else counted(len(self.problems), "problem")
+        return "\n  ".join([f"scrubbed {counted(self.segments, 'segment')}: {verdict}", *map(str, self.problems)])
 
 
 @dataclass(slots=True)

@@ -24,7 +24,18 @@ import numpy as np
 
 from ...batch import kernel
 from ...batch import read as batch_read
-from ...batch.header import BASE, COUNT, LAST, LEADER_EPOCH, POSITION, SIZE, Rows
+from ...batch.header import (
+    ATTRIBUTES,
+    BASE,
+    CONTROL_BIT,
+    COUNT,
+    LAST,
+    LEADER_EPOCH,
+    POSITION,
+    SIZE,
+    TRANSACTIONAL_BIT,
+    Rows,
+)
 from ...batch.kernel import Record
 from ...clock import Deadline, Pauses
 from ...config import LogConfig, whole_number
@@ -41,6 +52,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 T = TypeVar("T")
+#: The fields of a `Fetched`, in order.
+_Fields = tuple[tuple[memoryview, ...], int, int, tuple[()], int, tuple[str | None, int]]
 #: Mapped pages that a scan has passed are released when they add up to this.
 _FORGET_BYTES = 32 << 20
 ARROW_ROWS = 65_536
@@ -68,7 +81,7 @@ class Reader:
         self.config = config
         self._is_open = is_open
         #: The topic and partition that are set in records.
-        self._topic, self._partition = place
+        self._place = self._topic, self._partition = place
         #: Reads in one call of the kernel, where all is as usual.
         self._usual = self._usual_reads()
 
@@ -182,11 +195,25 @@ class Reader:
     # --- many records
 
     def chunks(
-        self, start: int, end: int, chunk_bytes: int = CHUNK_BYTES, *, committed: bool = False
+        self,
+        start: int,
+        end: int,
+        chunk_bytes: int = CHUNK_BYTES,
+        *,
+        committed: bool = False,
+        ahead: tuple[Segment, Chunk] | None = None,
     ) -> Iterator[tuple[Located, Chunk]]:
         """All checked batches that contain offsets from `start` to `end`, with where they are; without those of aborted
-        transactions, if only what is `committed` is wanted."""
+        transactions, if only what is `committed` is wanted. `ahead` is the first chunk, if it has already been read
+        and checked."""
         offset, retries = start, 0
+        if ahead is not None:
+            segment, chunk = ahead
+            offset = int(chunk.rows[-1, LAST]) + 1
+            if chunk.special and committed:
+                end = self._without_aborted(chunk, end)
+            if len(chunk.rows):
+                yield segment, chunk
         while offset < end:
             version = self.segments.version
             before = offset
@@ -300,8 +327,32 @@ class Reader:
     def _cursors(
         self, start: int, end: int, max_bytes: int | None = None, *, committed: bool
     ) -> Iterator[kernel.RecordCursor]:
-        """One cursor after the other, each to be drained before the next, and over batches of one leader epoch."""
-        for segment, whole in self._limited(start, end, max_bytes, needs_record=True, committed=committed):
+        """One cursor after the other, each to be drained before the next, and over batches of one leader epoch. What
+        comes first is decoded without building rows, segment by segment: a short scan ends there."""
+        used, most = 0, RECORD_CHUNK_BYTES if max_bytes is None else max(min(max_bytes, RECORD_CHUNK_BYTES), 1)
+        is_plain, ahead = True, None
+        while start < end and used < most and is_plain:
+            part = self._part(start, end, most - used)
+            if part is None:
+                is_plain = False
+                break
+            view, ended, place = part
+            if used and len(view) > most - used:
+                break
+            number, position, start = yield from batch_read.plain_cursors(
+                (view,), start, end, self._topic, self._partition
+            )
+            is_plain = number > 0
+            used += len(view) if is_plain else position
+            if not is_plain and place is not None:
+                ahead = _chunk(view[position:], place[0], place[1] + position, start)
+            if not ended:
+                break
+        if start >= end or (is_plain and max_bytes is not None and max_bytes <= most):
+            return
+        for segment, whole in self._limited(
+            start, end, max_bytes, used, needs_record=True, committed=committed, ahead=ahead
+        ):
             for chunk in _by_epoch(whole):
                 done = 0
                 for body, run, error in batch_read.unpack(chunk.view, chunk.rows, self.config.max_decompressed_bytes):
@@ -324,18 +375,26 @@ class Reader:
         return error.at(segment.path, chunk.origin + int(row[POSITION]), int(row[LAST]) + 1)
 
     def _limited(
-        self, start: int, end: int, max_bytes: int | None, *, needs_record: bool = False, committed: bool = False
+        self,
+        start: int,
+        end: int,
+        max_bytes: int | None,
+        used: int = 0,
+        *,
+        needs_record: bool = False,
+        committed: bool = False,
+        ahead: tuple[Segment, Chunk] | None = None,
     ) -> Iterator[tuple[Located, Chunk]]:
-        """Chunks up to `max_bytes`, but at least one batch; if it `needs_record`, one with a record from `start` on:
-        then batches that compaction has emptied do not count."""
+        """Chunks up to `max_bytes`, of which `used` have been returned, but at least one batch; if it `needs_record`,
+        one with a record from `start` on: then batches that compaction has emptied do not count. For `ahead` see
+        `chunks`."""
         if max_bytes is None:
-            yield from self.chunks(start, end, RECORD_CHUNK_BYTES, committed=committed)
+            yield from self.chunks(start, end, RECORD_CHUNK_BYTES, committed=committed, ahead=ahead)
             return
-        used = 0
         # What is read beyond the page is wasted: limit that to a quarter of it.
         step = min(max(max_bytes // 4, CHUNK_BYTES // 32), CHUNK_BYTES)
         try:
-            for segment, chunk in self.chunks(start, end, step, committed=committed):
+            for segment, chunk in self.chunks(start, end, step, committed=committed, ahead=ahead):
                 counted = np.where(_may_be_empty(chunk.rows, start), 0, chunk.rows[:, SIZE])
                 sizes = np.cumsum(counted if needs_record else chunk.rows[:, SIZE]) + used
                 fits = int((sizes <= max_bytes).sum())
@@ -411,9 +470,9 @@ class Reader:
 
     def fetch(self, start: int, max_bytes: int, *, committed: bool = True) -> Fetched:
         """Complete batches from the one that contains `start` on, at least one if there is one."""
-        usual: tuple[tuple[memoryview], int, int] | None = self._usual.page(start, max_bytes)
+        usual: _Fields | None = self._usual.page(start, max_bytes)
         if usual is not None:
-            return Fetched(*usual)
+            return tuple.__new__(Fetched, usual)
         start, max_bytes = whole_number(start), whole_number(max_bytes, "max_bytes")
         segments = self.segments
         if not segments.lowest_offset <= start < segments.visible_offset:
@@ -425,9 +484,11 @@ class Reader:
         if segments.unsettled:
             stable = segments.outlook.stable(end)
             end = stable if committed else end
-        page = self._usual_page(start, end, max(max_bytes, 1), stable, committed)
+        page = self._page(start, end, max(max_bytes, 1)) if start < end else None
         if page is not None:
-            return page
+            views, following, special = page
+            aborted = self._aborted(start, following) if special and committed else ()
+            return Fetched(views, following, stable, aborted, start, self._place)
         buffers: list[memoryview] = []
         following, special = start, False
         for _, chunk in self._limited(start, end, max(max_bytes, 1)):
@@ -436,14 +497,16 @@ class Reader:
             buffers.append(_bytes_of(chunk.view, chunk.rows))
             following, special = int(chunk.rows[-1, LAST]) + 1, special or chunk.special
         aborted = self._aborted(start, following) if special and committed else ()
-        return Fetched(tuple(buffers), following, stable, aborted)
+        return Fetched(tuple(buffers), following, stable, aborted, start, self._place)
 
     def _remote_page(self, start: int, max_bytes: int, committed: bool) -> Fetched:
         """A page of what is only in the replica. It ends where the segments here begin: from there on the replica may
         have what was truncated here since."""
         stop = self.segments.lowest_offset
         page = self.replica().page(start, stop, max(max_bytes, 1), committed=committed)
-        return page._replace(last_stable_offset=self.segments.end(committed=True))
+        return page._replace(
+            last_stable_offset=self.segments.end(committed=True), start_offset=start, place=self._place
+        )
 
     def _aborted(self, start: int, end: int) -> tuple[tuple[int, int], ...]:
         """The aborted transactions in a page."""
@@ -465,23 +528,55 @@ class Reader:
             if not self._wait(max(end, start), epoch, deadline.rest_s, committed):
                 return page
 
-    def _usual_page(self, start: int, end: int, max_bytes: int, stable: int, committed: bool) -> Fetched | None:
-        """A page out of one segment, in one call; None if there may be more to it."""
-        if start >= end:
-            return None
+    def _page(self, start: int, end: int, max_bytes: int) -> tuple[tuple[memoryview, ...], int, bool] | None:
+        """A page in one call per segment: its batches, the offset after them, and whether one of them is part of a
+        transaction. None if something is not as usual: then `chunks` finds out."""
         segments = self.segments
+        buffers, special, offset, left = list[memoryview](), False, start, max_bytes
+        version, segment = segments.version, segments.find(start)
+        while True:
+            found = self._page_of(segment, offset, end, left, remembers=True)
+            if found is None:
+                return None
+            view, following, continues, is_special, _ = found
+            if buffers and len(view) > left:
+                break
+            buffers.append(view)
+            offset, left, special = following, left - len(view), special or is_special
+            if continues or offset >= end or left <= 0:
+                break
+            segment = segments.find(offset)
+            if segment.base_offset != offset or segments.version != version:
+                return None
+        return tuple(buffers), offset, special
+
+    def _part(self, start: int, end: int, max_bytes: int) -> tuple[memoryview, bool, tuple[Segment, int] | None] | None:
+        """The same for a scan: what one segment has of the page, whether the segment ends there, and the segment and
+        position unless they are mapped, where reading them again costs nothing. All checksums are compared. Batches of
+        transactions are included: `plain_cursors` stops at them."""
+        part: tuple[memoryview, int, bool] | None = self._usual.part(start, max_bytes, end)
+        if part is not None:
+            return part[0], part[2], None
+        segments = self.segments
+        if not segments.lowest_offset <= start < segments.visible_offset:
+            return None
         segment = segments.find(start)
-        segments.use(segment)
+        found = self._page_of(segment, start, end, max_bytes, remembers=False)
+        return None if found is None else (found[0], not found[2], (segment, found[4]))
+
+    def _page_of(
+        self, segment: Segment, start: int, end: int, max_bytes: int, *, remembers: bool
+    ) -> tuple[memoryview, int, bool, bool, int] | None:
+        """See `Segment.page`."""
+        self.segments.use(segment)
         try:
-            found = segment.page(start, end, max_bytes)
+            found = segment.page(start, end, max_bytes, remembers=remembers)
         except StorageError:
             return None
         finally:
-            segments.done(segment)
-        if found is None or not (found[2] or found[1] >= end):
-            return None
-        aborted = self._aborted(start, found[1]) if found[3] and committed else ()
-        return Fetched((found[0],), found[1], stable, aborted)
+            self.segments.done(segment)
+        # A sealed segment with a batch that claims offsets of the next one is damaged: see `_beyond`.
+        return None if found is None or (segment.sealed and found[1] > segment.next_offset) else found
 
     # --- time
 
@@ -616,6 +711,15 @@ def _may_be_empty(rows: Rows, start: int) -> Any:
     """Which batches may contain no record from `start` on."""
     holes = rows[:, COUNT] <= rows[:, LAST] - rows[:, BASE]
     return (rows[:, COUNT] == 0) | (holes & (rows[:, BASE] < start))
+
+
+def _chunk(view: memoryview, segment: Segment, origin: int, start: int) -> tuple[Segment, Chunk] | None:
+    """Batches of a segment that have been read and checked, as a chunk of the records from `start` on."""
+    rows, complete = batch_read.rows_of(view)
+    if not complete or not len(rows):
+        return None
+    special = bool((rows[:, ATTRIBUTES] & (TRANSACTIONAL_BIT | CONTROL_BIT)).any())
+    return segment, Chunk(view, rows, origin, start, special)
 
 
 def _bytes_of(view: memoryview, rows: Rows) -> memoryview:

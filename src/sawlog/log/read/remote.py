@@ -57,9 +57,12 @@ class RemoteLog(Protocol):
     def path(self) -> str:
         """Where it is, for messages."""
 
-    def chunks(self, start: int, end: int, *, committed: bool) -> Iterator[tuple[memoryview, Rows]]:
+    def chunks(
+        self, start: int, end: int, *, committed: bool, cached: bool = True
+    ) -> Iterator[tuple[memoryview, Rows]]:
         """Checked batches with offsets from `start` to `end`; without those of aborted transactions, if only what is
-        `committed` is wanted. Batches without records may be missing."""
+        `committed` is wanted. Batches without records may be missing. Unless `cached`, every batch is read from the
+        replica now: what it returns is stored there."""
 
     def page(self, start: int, end: int, max_bytes: int, *, committed: bool) -> Fetched:
         """Complete batches from the one that contains `start` on, below `end`, up to `max_bytes` but at least one."""

@@ -20,6 +20,8 @@ from ...batch.read import malformed
 from ...errors import CorruptBatch, StorageError
 from ...storage import Storage
 from ...storage.system import cores
+from ..files.names import REMOTE
+from ..files.remote import LOST_LIST
 from ..segment.batches import Chunk, names_batch
 from ..segment.index import SegmentIndex
 from ..segment.segment import Segment
@@ -95,7 +97,8 @@ def verify(segments: SegmentSet, max_decompressed_bytes: int) -> VerifyReport:
 
 def _verify_all(segments: SegmentSet, max_decompressed_bytes: int) -> VerifyReport:
     report = VerifyReport(remote_offsets=segments.lowest_offset - segments.log_start)
-    for segment in segments.all:
+    report.problems += _lost_list(segments)
+    for segment in _kept(segments):
         segments.use(segment)
         try:
             verify_segment(segment, report, max_decompressed_bytes)
@@ -107,6 +110,39 @@ def _verify_all(segments: SegmentSet, max_decompressed_bytes: int) -> VerifyRepo
         finally:
             segments.done(segment)
     return report
+
+
+def missing_ends(segments: SegmentSet) -> list[Problem]:
+    """Check only that the beginning is known, that every segment extends to the next one, and the last one to the
+    recorded end: reads an index and a few batches of each."""
+    for _ in range(_RETRIES):
+        version = segments.version
+        found = _lost_list(segments)
+        for segment in _kept(segments):
+            loaded = segment.is_loaded
+            try:
+                reason = segment.short_end()
+            except StorageError as error:
+                reason = str(error)
+            if reason is not None:
+                found.append(Problem(segment.path, segment.size, reason, segment.next_offset))
+            if not loaded and segment.sealed:
+                segment.unload()
+        if not found or not segments.changed_since(version):
+            break
+    return found
+
+
+def _kept(segments: SegmentSet) -> list[Segment]:
+    """The segments of the log, without those that are trimmed, but could not all be deleted."""
+    return [each for each in segments.all if each.next_offset > segments.lowest_offset or each is segments.all[-1]]
+
+
+def _lost_list(segments: SegmentSet) -> list[Problem]:
+    """The problem that only the replica knows where the log begins, if so."""
+    if segments.remote is None or segments.remote.is_known:
+        return []
+    return [Problem(f"{segments.directory.path}/{REMOTE}", 0, LOST_LIST, segments.lowest_offset)]
 
 
 def verify_segment(segment: Segment, report: VerifyReport, most: int, *, threads: int | None = None) -> None:

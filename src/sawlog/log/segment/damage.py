@@ -28,8 +28,8 @@ def corrupt(
 ) -> CorruptBatch:
     """The error for a bad batch, with the next offset that can be read after it."""
     _, following = resume(extent, storage, position, limit, least)
-    if following is None and extent.sealed:
-        following = extent.next_offset
+    if following is None:
+        following = extent.next_offset if extent.sealed else extent.expected_end
     return CorruptBatch(reason, path=extent.path, position=position, next_offset=following)
 
 

@@ -2,23 +2,31 @@
 
 A reader takes no lock and writes nothing. It checks the directory again (`refresh`) when it runs out of records or a
 file is missing, and trusts only complete batches up to the visible end that the writer publishes (see visible.py).
+
+Records are missing if the segments begin after the start in the checkpoint, end before the visible end (the durable
+one, if none is published), or one below that end stops short of the next. If the checkpoint requires the file `remote`
+and it is missing, the replica knows where the log begins. The list then covers the missing offsets all the same:
+reading them raises `CorruptBatch`, and everything else can be read. A writer that is changing files is no reason to
+report a loss: it records a new start or end before it removes anything. So a second look must find exactly what the
+first one has found.
 """
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Iterable, Sequence
 
 from ...batch.header import BASE
 from ...config import LogConfig
 from ...errors import CorruptBatch, CorruptFile, StorageError
-from ...storage import Directory, Published, open_published
+from ...storage import Directory, MemoryDirectory, Published, open_published
 from ...storage.forking import forkable
 from ..files import checkpoint
 from ..files.checkpoint import Checkpoint
 from ..files.epochs import Epochs, load_epochs
-from ..files.names import INDEX, REMOTE, VISIBLE, file_name, segment_base, swap_range
-from ..files.remote import found_remote
+from ..files.names import INDEX, REMOTE, VISIBLE, dropped_base, file_name, segment_base, swap_range
+from ..files.remote import UNKNOWN, found_remote
 from .histories import as_the_batches_say, epochs_of, unfinished_cut
 from .index import SegmentIndex
 from .outlook import FollowedOutlook, Outlook
@@ -38,10 +46,24 @@ def _files(names: Iterable[str]) -> dict[int, str]:
     return found
 
 
+class _Unsure(StorageError):
+    """Look again."""
+
+
 class FollowedSet(SegmentSet):
     """A reader's view of a log that another process may be writing, trimming and replacing."""
 
-    __slots__ = ("_published", "_published_as", "_rebuilt", "_refreshing", "_remote_as", "_seen", "_told")
+    __slots__ = (
+        "_extended",
+        "_published",
+        "_published_as",
+        "_rebuilt",
+        "_refreshing",
+        "_remote_as",
+        "_seen",
+        "_suspicion",
+        "_told",
+    )
 
     def __init__(self, directory: Directory, config: LogConfig, *, late: bool = False) -> None:
         """Reads the directory immediately, or, if `late`, when it is first needed."""
@@ -57,6 +79,10 @@ class FollowedSet(SegmentSet):
         self._published_as: object = None
         #: The visible end and the epoch that the writer has published; None: every complete batch may be read.
         self._told: tuple[int, int] | None = None
+        #: What a look has found that may be a loss.
+        self._suspicion: object = None
+        #: The segments whose ends are missing.
+        self._extended: set[Segment] = set()
         #: Whether the epochs were rebuilt from the batches, because their file is not usable.
         self._rebuilt = False
         if not late:
@@ -116,7 +142,9 @@ class FollowedSet(SegmentSet):
         if self._told is None and self.epochs_known:
             self._hide_what_goes()
         active = self._list[0][-1] if self._list[0] else None
-        if self._told is not None and self.visible_offset >= self._told[0]:
+        if self._suspicion is not None or self._extended:
+            self._seen = None, None  # records are missing, and may be restored without a new name
+        elif self._told is not None and self.visible_offset >= self._told[0]:
             self._seen = stamp, self._told
         elif self._told is None and active is not None and not active.sealed and active.storage.size == active.size:
             self._seen = stamp, active.size
@@ -193,6 +221,7 @@ class FollowedSet(SegmentSet):
             for base, after in zip(bases, following, strict=False)
         ]
         saved = self._saved()
+        found = self._with_gaps(names, found, saved)
         start = self._log_start(found, saved)
         if found and tuple(found) != self._list[0]:
             self.set(found)
@@ -210,13 +239,50 @@ class FollowedSet(SegmentSet):
         lowest = min(max(self.lowest_offset, start), self.visible_offset) if found else start
         # After the files: whatever was not found of them is listed there by now.
         if REMOTE not in names:
-            self.remote, self._remote_as = None, None
+            must_exist = saved is not None and saved.remote
+            self.remote, self._remote_as = UNKNOWN if must_exist else None, None
         elif self._remote_as is None or self._remote_as != stamp:
             self.remote, self._remote_as = found_remote(self.directory, lowest), stamp
         self.lowest_offset = lowest
 
+    def _with_gaps(self, names: Sequence[str], found: list[Segment], saved: Checkpoint | None) -> list[Segment]:
+        """The segments, extended by offsets whose records are missing: at the beginning, at the end, or between two
+        segments. A sealed segment without an index ends where its batches do, so it may stop short of the next one."""
+        start = 0 if saved is None else saved.log_start
+        durable = 0 if saved is None else saved.durable_offset
+        end = durable if self._told is None else self._told[0]
+        first = found[0].base_offset if found else end
+        lost_first = start < min(first, durable) and not any(dropped_base(name) is not None for name in names)
+        # Above the end, a truncation may be under way. If nothing records an end, there is none.
+        no_end = saved is None and self._told is None
+        ends = [each.base_offset if no_end else min(each.base_offset, end) for each in found[1:]]
+        short = [(each, most) for each, most in zip(found, [*ends, end], strict=False) if each.next_offset < most]
+        self._extended.intersection_update(found)
+        lost_list = saved is not None and saved.remote and REMOTE not in names
+        if not (lost_first or short or lost_list) or (not found and self._list[0]):
+            self._suspicion = None
+            return found
+        suspicion = names, saved, self._told, [each.tail for each in found]
+        if self._suspicion != suspicion:
+            self._suspicion = suspicion
+            raise _Unsure(errno.EAGAIN, f"{self.directory.path} lacks records, or is just being changed")
+        for segment, most in short:
+            self._extended.add(segment)
+            segment.expect(most, max(segment.storage.size, segment.size))
+            self._meet(segment, most)  # what is after the gap was not looked at
+            segment.use_index(segment.rebuild_index(segment.storage))
+        if lost_first:
+            storage = MemoryDirectory().create(file_name(start))
+            index = SegmentIndex(start, self.config.index_interval_bytes)
+            lost = Segment.active(self.directory, start, storage, index, first, 0)
+            lost.stay_open()
+            found = [lost, *found]
+        return found
+
     def _segment(self, base: int, following: int | None, known: Segment | None, name: str) -> Segment:
         identity = self.directory.identity(name)
+        if known in self._extended and (known.next_offset != following or known.size != known.storage.size):
+            known = None  # its end was missing, and may have been restored
         if known is not None and (known.identity, known.name) == (identity, name):
             if not known.sealed and (following is None or not self.directory.exists(file_name(base, INDEX))):
                 if known.next_offset != following:

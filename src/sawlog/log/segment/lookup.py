@@ -119,18 +119,22 @@ class Lookup(kernel.LookupFields):
         return self._read(segment, offset, max_bytes, outcomes, start, stop, wanted, view)
 
     def page(
-        self, segment: Batches, offset: int, end: int, max_bytes: int
-    ) -> tuple[memoryview, int, bool, bool] | None:
+        self, segment: Batches, offset: int, end: int, max_bytes: int, *, remembers: bool = True
+    ) -> tuple[memoryview, int, bool, bool, int] | None:
         """The batches from the one that has `offset` on, up to `max_bytes` but at least one, and none from `end` on;
-        the offset after them, whether the segment goes on there, and whether one of them is part of a transaction. None
-        if something is not as usual: then `chunks_in` finds out."""
+        the offset after them, whether the segment goes on there, whether one of them is part of a transaction, and
+        their position. None if something is not as usual: then `chunks_in` finds out. All checksums are compared, or,
+        if it `remembers`, those that were not compared before."""
         size = segment.tail[1]
         start, _, wanted = self.index.bounds(offset, size)
-        if segment.sealed and len(self._firsts) << kernel.CELL_SHIFT < size:
+        remembers = remembers and segment.sealed
+        if remembers and len(self._firsts) << kernel.CELL_SHIFT < size:
             self._remember_up_to(size)
         # What is not mapped is copied, or fetched: then only what is needed.
         free = segment.sealed and self._free
         stop = size if free else min(size, start + max_bytes + _PAGE_MARGIN_BYTES)
+        if not free and end < segment.tail[0]:
+            stop = min(stop, self.index.bounds(end - 1, size)[1])
         if start >= stop:
             return None
         view = self.storage.view(start, stop - start)
@@ -143,16 +147,16 @@ class Lookup(kernel.LookupFields):
             segment.dense,
             wanted,
             start,
-            self._large if segment.sealed else _NOTHING,
-            self._small if segment.sealed else _NOTHING,
-            self._firsts if segment.sealed else _NOWHERE,
+            self._large if remembers else _NOTHING,
+            self._small if remembers else _NOTHING,
+            self._firsts if remembers else _NOWHERE,
         )
         if found is None:
             return None
         first, last, next_offset, short, special = found
         if short and next_offset < end and stop < size:
             return None
-        return view[first:last], next_offset, start + last < size, special
+        return view[first:last], next_offset, start + last < size, special, start + first
 
     def _remember_up_to(self, size: int) -> None:
         """Have room to remember for a file of that size. It is replaced: other threads may be using what there is."""

@@ -274,6 +274,19 @@ class Segment(Batches):
         last = rows[-1]
         self.reach(int(last[LAST]) + 1, origin + int(last[POSITION] + last[SIZE]))
 
+    def short_end(self) -> str | None:
+        """Why it does not contain its last offset; None if it does. Reads one index and a few batches."""
+        last = self.next_offset - 1
+        if not self.dense or last < self.base_offset:
+            return None
+        try:
+            for chunk in self.chunks(last, last + 1):
+                if chunk.rows[-1, LAST] >= last:
+                    return None
+        except CorruptBatch as damage:
+            return damage.reason
+        return f"offset {last} is missing"
+
     def learn(self, outcomes: Outcomes | None) -> None:
         """What it says about transactions."""
         self.outcomes = outcomes
@@ -356,9 +369,11 @@ class Segment(Batches):
         batches of transactions contain no record."""
         return (self._open or self._load()).read(self, offset, max_bytes, outcomes)
 
-    def page(self, offset: int, end: int, max_bytes: int) -> tuple[memoryview, int, bool, bool] | None:
+    def page(
+        self, offset: int, end: int, max_bytes: int, *, remembers: bool = True
+    ) -> tuple[memoryview, int, bool, bool, int] | None:
         """A page of batches in one call, if all is as usual: see `Lookup.page`."""
-        return (self._open or self._load()).page(self, offset, end, max_bytes)
+        return (self._open or self._load()).page(self, offset, end, max_bytes, remembers=remembers)
 
     def first_at(self, timestamp: int, start: int, max_bytes: int, outcomes: Decisions | None = None) -> int | None:
         """The first offset from `start` on whose record is not older than `timestamp`: see `Lookup.first_at`."""

@@ -39,6 +39,9 @@ async def in_thread(call: Callable[..., T], *arguments: Any) -> T:
 
 async def past_recall(call: Callable[..., T], *arguments: Any) -> T:
     """As `in_thread`, but a cancellation that comes too late to undo the call is delivered after its result."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        await asyncio.sleep(0)  # a cancellation that came before the call started: delivered here, the call never runs
     return await outcome(asyncio.get_running_loop().run_in_executor(None, call, *arguments))
 
 

@@ -24,6 +24,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
@@ -99,6 +100,8 @@ def check_expected(expected: int | None, offset: int) -> None:
 
 
 _CHANGE: Final = "change"
+#: A stream may be this long to be appended like any other record, unless segments are small.
+_SHORT_BYTES = 16 << 10
 
 
 class Appender(kernel.AppenderFields):
@@ -122,6 +125,7 @@ class Appender(kernel.AppenderFields):
         "segments",
         "settling",
         "spools",
+        "stream_encoders",
         "streaming",
         "upkeep",
         "usual",
@@ -156,6 +160,8 @@ class Appender(kernel.AppenderFields):
         self.commit = self.marks.commit
         self.checkpoints = Checkpointer(directory, segments, self.marks)
         self.encoders = Encoders(recipe_of(config))
+        #: For streams, which are not compressed, and to which the limit for records does not apply.
+        self.stream_encoders = Encoders(replace(self.encoders.recipe, codec=0, max_record_bytes=0))
         self.upkeep = UpkeepTurns(directory, self._check_alive, self._is_kept, lent=lent)
         self.history = History(segments, self.marks, self.checkpoints)
         self.settling = Settling(self.commit, self.waits)
@@ -204,6 +210,7 @@ class Appender(kernel.AppenderFields):
             recipe.append_time,
             recipe.max_record_bytes if recipe.codec == 0 else -1,
             policy.bytes if isinstance(policy, Interval) else -1,
+            self.short_bytes,
         )
         in_children(made)
         return made
@@ -217,6 +224,11 @@ class Appender(kernel.AppenderFields):
         if self._is_held():
             self.check_open()
         return self._is_held()
+
+    @property
+    def short_bytes(self) -> int:
+        """A stream of up to this many bytes is appended like any other record."""
+        return min(_SHORT_BYTES, self.config.segment_bytes // 4)
 
     @property
     def recipe(self) -> Recipe:

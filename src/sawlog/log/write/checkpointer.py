@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 
-from ...errors import StorageError
+from ...errors import StorageError, StorageFull
 from ...storage import Directory
 from ...storage.forking import forkable
 from ..files import checkpoint
@@ -30,6 +30,8 @@ class Checkpointer:
         self._marks = marks
         #: The epochs that the checkpoint names.
         self.noted = segments.epochs
+        #: Whether the checkpoint records that the file `remote` must exist.
+        self._has_remote = segments.remote is not None
         #: Why the last watermark could not be written, if so. It only makes recovery less precise.
         self.error: StorageError | None = None
         self._saved = (-1, -1)
@@ -47,14 +49,38 @@ class Checkpointer:
             # Also if what decides one is in the segment itself: it may not be durable, or is being cut off.
             state = self._segments.outlook.state
             undecided = cutting or state.first_open < segment or state.reached >= segment
-            made = Checkpoint(clean, offset, segment, position, start, epochs.current, epochs.crc, undecided)
+            sizes = [each.size for each in self._segments.all if each.base_offset < segment]
+            sealed = len(sizes), sum(sizes)
+            made = Checkpoint(
+                clean,
+                offset,
+                segment,
+                position,
+                start,
+                epochs.current,
+                epochs.crc,
+                undecided,
+                sealed,
+                self._has_remote,
+            )
             checkpoint.store(self._directory, made)
             self._saved = (offset, start)
             self._ended = clean
 
     def note_remote(self, part: RemotePart | None) -> None:
-        """Record durably what of the log is only in its replica."""
+        """Record durably what of the log is only in its replica. The next checkpoint records that the file exists; the
+        one before its removal, that it need not."""
+        if part is None and self._has_remote:
+            self._has_remote = False
+            try:
+                self.save(clean=False)
+            except StorageFull:
+                pass  # trimming makes room; after a crash in between, the replica is asked
+            except BaseException:
+                self._has_remote = True
+                raise
         store_remote(self._directory, part)
+        self._has_remote = part is not None
 
     def note_error(self, error: StorageError) -> None:
         """What was to be saved with the checkpoint could not be written."""

@@ -118,7 +118,7 @@ def _head_of(chunk: Chunk, offset: int, config: LogConfig) -> bytes:
     if codec:
         body = decompress(codec, chunk.view[start:end], max_bytes=config.max_decompressed_bytes)
         start, end = 0, len(body)
-    count, end, newest = kernel.head_of(body, start, end, int(row[COUNT]), offset - base)
+    count, end, newest = kernel.head_of(body, start, end, int(row[COUNT]), offset - base, int(row[BASE_TIME]))
     if count < 0:
         raise CorruptBatch(MALFORMED)
     level = config.compression_level if codec == codec_id(config.compression) else None
@@ -136,7 +136,7 @@ def _head_of(chunk: Chunk, offset: int, config: LogConfig) -> bytes:
         attributes,
         offset - 1 - base,
         int(row[BASE_TIME]),
-        int(row[MAX_TIME]) if attributes & TIMESTAMP_TYPE_BIT else int(row[BASE_TIME]) + newest,
+        int(row[MAX_TIME]) if attributes & TIMESTAMP_TYPE_BIT else newest,
         int(row[PRODUCER_ID]),
         int(row[PRODUCER_EPOCH]),
         int(row[BASE_SEQUENCE]),

@@ -1,16 +1,18 @@
 """Appends a record of unknown length without holding it in memory.
 
-Chunks are gathered in a buffer. A stream that ends before the buffer is full is written at once. A longer one is
-written directly into the active segment: first a hole where the batch's header will be, then block after block, with a
-running CRC and length; at the end the hole is filled. The two lengths in front of the value are varints padded to five
-bytes, so their position is fixed. The CRC of what was patched and of what was streamed are combined.
+Chunks are gathered in a buffer. A stream that ends within 16 KiB is stored as `append` stores the same value,
+and costs as much; but like all streams it is not compressed, and `max_record_bytes` does not apply to it. A longer one
+that ends before the buffer is full is written at once. An even longer one is written directly into the active segment:
+first a hole where the batch's header will be, then block after block, with a running CRC and length; at the end the
+hole is filled. The two lengths in front of the value are varints padded to five bytes, so their position is fixed. The
+CRC of what was patched and of what was streamed are combined.
 
 Until the header is there, the hole reads as zeros: for a reader in another process, and for recovery after a crash, the
 log ends before it. Whatever goes wrong (too long, the stream raises, the disk is full, an interrupt), the segment is
 truncated to where it was. The log's lock is held meanwhile: other appends wait, reads do not.
 
-An async stream may be slow and must not hold a lock over an await: it is collected in its own file (`spool`), and
-copied at the end, when its length is known. Other appends continue all the time.
+An async stream may be slow and must not hold a lock over an await. It is collected in memory up to 16 KiB, beyond that
+in its own file (`Spool`), and copied at the end, when its length is known. Other appends continue all the time.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from collections.abc import AsyncIterable, Callable, Iterable, Iterator
 from typing import Any
 
 from ...batch import kernel
+from ...batch.build import seal
 from ...batch.checksum import combine, crc32c
 from ...batch.given import GivenHeaders
 from ...batch.header import HEADER_BYTES, TIMESTAMP_TYPE_BIT
@@ -37,8 +40,6 @@ _COPY_BYTES = 4 << 20
 _Taken = tuple[list[bytes], tuple[object] | None, bool]
 #: A record without key and headers: from its attributes to its key, and after its value.
 _PLAIN_BEFORE, _PLAIN_AFTER = b"\x00\x00\x00\x01", b"\x00"
-#: A stream that ends within this many bytes is placed as one batch.
-_SHORT_BYTES = 16 << 10
 #: Chunks are gathered until there are this many bytes to write.
 _BLOCK_BYTES = 256 << 10
 
@@ -47,7 +48,7 @@ class StreamedBatch:
     """The bytes around a streamed value, and what is known of the value so far."""
 
     def __init__(self, key: Any, headers: Any, timestamp: Any, *, append_time: bool) -> None:
-        self._before, self._after, self.timestamp = _around(key, headers, timestamp)
+        self.around = self._before, self._after, self.timestamp = _around(key, headers, timestamp)
         self._append_time = append_time
         if append_time:
             self.timestamp = now_ms()
@@ -115,6 +116,16 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
         shift += 7
 
 
+def _shortest(number: int) -> bytes:
+    """A zig-zag varint, as `append` writes it."""
+    shifted, made = number << 1, bytearray()
+    while shifted > 127:
+        made.append(shifted & 127 | 128)
+        shifted >>= 7
+    made.append(shifted)
+    return bytes(made)
+
+
 def _padded(number: int) -> bytes:
     """A zig-zag varint in exactly five bytes. All Kafka clients that we tested read it like any other."""
     shifted = number << 1
@@ -149,23 +160,31 @@ def _check_length(value_bytes: int, bound: int, max_bytes: int | None) -> None:
 def append_stream(
     appender: Appender,
     chunks: Iterable[bytes],
-    *,
-    key: Any = None,
-    headers: GivenHeaders = (),
-    timestamp: int | None = None,
-    max_bytes: int | None = None,
-    expect_offset: int | None = None,
+    key: Any,
+    max_bytes: int | None,
+    headers: GivenHeaders,
+    timestamp: int | None,
+    expect_offset: int | None,
 ) -> int:
     """Append one record from an iterable of chunks and return its offset."""
-    most = _SHORT_BYTES if max_bytes is None else min(_SHORT_BYTES, _checked_max_bytes(max_bytes))
-    source = _iterator(chunks)
+    try:
+        source = iter(chunks)
+    except TypeError as error:
+        raise InvalidRecordType(f"append_stream expects an iterable of bytes, not {type(chunks).__name__}") from error
+    taken: _Taken | None = None
+    if appender.usual is not None:
+        found = appender.usual.append_stream(source, max_bytes, key, headers, timestamp, expect_offset)
+        if type(found) is int:
+            return found
+        taken = found
+    most = appender.short_bytes if max_bytes is None else min(appender.short_bytes, _checked_max_bytes(max_bytes))
     with appender.lock:
         appender.check_open()
         if expect_offset is not None:
             check_expected(expect_offset, appender.segments.next_offset)
-        most = min(most, appender.config.segment_bytes // 4)
         with appender.streaming:
-            taken = _gathered(source, most + 1)
+            if taken is None:
+                taken = kernel.gather_chunks(source, most + 1)
             if taken[2]:
                 first: Buffer = b"".join(taken[0])
             else:
@@ -179,27 +198,22 @@ def append_stream(
     return offset
 
 
-def _iterator(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    try:
-        return iter(chunks)
-    except TypeError as error:
-        raise InvalidRecordType(f"append_stream expects an iterable of bytes, not {type(chunks).__name__}") from error
-
-
-def _gathered(source: Iterator[bytes], most: int) -> _Taken:
-    """What the kernel takes from a stream; an error of the stream's is reported as such."""
-    try:
-        return kernel.gather_chunks(source, most)  # type: ignore[no-any-return]
-    except Exception as error:
-        raise StreamAborted(f"the stream raised {type(error).__name__}: {error}; nothing was stored") from error
-
-
 def _append_short(appender: Appender, value: Buffer, key: Any, headers: Any, timestamp: int | None) -> int:
-    before, after, stamp = _around(key, headers, timestamp)
-    attributes = 0
-    if appender.encoders.recipe.append_time:
-        attributes, stamp = TIMESTAMP_TYPE_BIT, now_ms()
-    return appender.place(kernel.frame_value(value, before, after, attributes, stamp)).start
+    """Append a value as `Log.append` does, but uncompressed, and whatever `max_record_bytes` is."""
+    encoder = appender.stream_encoders.take()
+    try:
+        return appender.place(encoder.one(value, key, headers, timestamp)).start
+    finally:
+        appender.stream_encoders.give_back(encoder)
+
+
+def _append_framed(appender: Appender, value: Buffer, around: tuple[bytes, bytes, int]) -> int:
+    """The same with a record whose other parts are encoded."""
+    before, after, timestamp = around
+    record = b"".join((before, _shortest(len(value)), value, after))
+    buffer = bytearray(HEADER_BYTES) + _shortest(len(record)) + record
+    recipe = appender.stream_encoders.recipe
+    return appender.place(seal(buffer, len(buffer), 1, timestamp, timestamp, recipe)).start
 
 
 def _append_long(
@@ -272,7 +286,7 @@ class Blocks:
         while not self.ended and self._large is None and len(held) < _BLOCK_BYTES:
             # A little more than is allowed is enough to know that it is too much.
             wanted = min(_BLOCK_BYTES - len(held), max(most - total - len(held), 0) + 1)
-            chunks, other, self.ended = self._taken or _gathered(self._source, wanted)
+            chunks, other, self.ended = self._taken or kernel.gather_chunks(self._source, wanted)
             self._taken = None
             if self.ended and not held:
                 held = b"".join(chunks)
@@ -301,7 +315,7 @@ def _enter(appender: Appender, segment: Segment, batch: StreamedBatch, offset: i
 
 
 class Spool:
-    """A file next to the segments that collects an async stream until it is complete."""
+    """Collects an async stream until it is complete: in memory, and in a file next to the segments if it is long."""
 
     _number = 0
 
@@ -314,61 +328,95 @@ class Spool:
         self._bound = 0
         self._name = ""
         self._storage: Storage | None = None
+        #: What it has while there is no file.
+        self._held = bytearray()
+        self._most_held = appender.short_bytes
 
     def open(self) -> None:
-        """Create the file. Its name marks it as disposable after a crash, and no segment can have it."""
+        """Begin. Closing the log from now on discards it."""
         appender = self._appender
         with appender.lock:
             appender.check_open()
             _, bound = appender.active.room_for_stream(self._batch.timestamp)
             self._bound = bound - self._batch.overhead_bytes
             _check_length(0, self._bound, self._max_bytes)
-            Spool._number += 1
-            self._name = file_name(10**19 + Spool._number) + TMP
-            appender.directory.remove(self._name)
-            self._storage = appender.directory.create(self._name)
             appender.spools.add(self)
 
-    def _file(self) -> Storage:
-        if self._storage is None:
+    def _check_kept(self) -> None:
+        if self not in self._appender.spools:
             raise LogClosed(f"the log {self._appender.directory.path} was closed before the stream ended")
-        return self._storage
+
+    def _file(self) -> Storage:
+        """The file. Its name marks it as disposable after a crash, and no segment can have it."""
+        with self._appender.lock:
+            self._check_kept()
+            if self._storage is None:
+                Spool._number += 1
+                self._name = file_name(10**19 + Spool._number) + TMP
+                self._appender.directory.remove(self._name)
+                self._storage = self._appender.directory.create(self._name)
+                self._storage.append(self._held)
+            return self._storage
+
+    def hold(self, chunk: object) -> bool:
+        """Add a chunk without blocking, if memory is the place for it; else it has to be written."""
+        data = _check_chunk(chunk)
+        if self._storage is not None or len(self._held) + len(data) > self._most_held:
+            return False
+        self._check_kept()
+        self._take(data)
+        self._held += data
+        return True
 
     def write(self, chunk: object) -> None:
-        """Add a chunk."""
+        """Add a chunk to the file."""
         data = _check_chunk(chunk)
+        file = self._file()
+        self._take(data)
+        file.append(data)
+
+    def _take(self, data: Buffer) -> None:
         _check_length(self._batch.value_bytes + len(data), self._bound, self._max_bytes)
         self._batch.take(data)
-        self._file().append(data)
 
     def place(self, expect_offset: int | None = None) -> int:
-        """Copy the collected value into the log as one record and return its offset; `OffsetMismatch` if that would be
-        another one than expected."""
+        """Append the collected value as one record and return its offset; `OffsetMismatch` if that would be another one
+        than expected."""
         appender, batch = self._appender, self._batch
         with appender.lock:
             appender.check_open()
             if expect_offset is not None:
                 check_expected(expect_offset, appender.active.segment.tail[0])
-            segment, bound = appender.active.room_for_stream(batch.timestamp)
-            if batch.overhead_bytes + batch.value_bytes > bound and segment.tail[1]:
-                segment = appender.active.rotate()  # other appends have filled it meanwhile
-                _, bound = appender.active.room_for_stream(batch.timestamp)
-            _check_length(batch.value_bytes, bound - batch.overhead_bytes, self._max_bytes)
-            offset, size = segment.tail
-            storage = segment.storage
-            appender.active.cut_back(segment, size)
-            try:
-                storage.append(batch.prefix(offset, appender.marks.epoch))
-                for position in range(0, batch.value_bytes, _COPY_BYTES):
-                    storage.append(self._file().read(position, min(_COPY_BYTES, batch.value_bytes - position)))
-                storage.append(batch.suffix)
-                segment.reach(offset + 1, storage.size)
-            except BaseException:
-                if segment.tail[1] == size:
-                    appender.active.undo(segment, size)
-                raise
-            _enter(appender, segment, batch, offset, size)
+            if self._storage is None:
+                self._check_kept()
+                offset = _append_framed(appender, self._held, batch.around)
+            else:
+                offset = self._copy()
         appender.settle(offset + 1)
+        return offset
+
+    def _copy(self) -> int:
+        """Copy the file into the log. The caller holds the lock."""
+        appender, batch = self._appender, self._batch
+        segment, bound = appender.active.room_for_stream(batch.timestamp)
+        if batch.overhead_bytes + batch.value_bytes > bound and segment.tail[1]:
+            segment = appender.active.rotate()  # other appends have filled it meanwhile
+            _, bound = appender.active.room_for_stream(batch.timestamp)
+        _check_length(batch.value_bytes, bound - batch.overhead_bytes, self._max_bytes)
+        offset, size = segment.tail
+        storage = segment.storage
+        appender.active.cut_back(segment, size)
+        try:
+            storage.append(batch.prefix(offset, appender.marks.epoch))
+            for position in range(0, batch.value_bytes, _COPY_BYTES):
+                storage.append(self._file().read(position, min(_COPY_BYTES, batch.value_bytes - position)))
+            storage.append(batch.suffix)
+            segment.reach(offset + 1, storage.size)
+        except BaseException:
+            if segment.tail[1] == size:
+                appender.active.undo(segment, size)
+            raise
+        _enter(appender, segment, batch, offset, size)
         return offset
 
     def discard(self) -> None:
@@ -411,7 +459,8 @@ async def append_stream_async(
                 break
             except Exception as error:
                 raise StreamAborted(f"the stream raised {type(error).__name__}: {error}; nothing was stored") from error
-            await run(spool.write, chunk)
+            if not spool.hold(chunk):
+                await run(spool.write, chunk)
         offset: int = await run_to_end(spool.place, expect_offset)
         return offset
     finally:

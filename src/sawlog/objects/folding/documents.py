@@ -2,7 +2,8 @@
 
 ```
 document/<name>                      [version, fields]
-named/<name>                         the last number that was stored under a name
+named/<name>                         [the last number that was stored under a name, when, what]: what is a list with
+                                     [topic, topic id, partition, records, digest] for each partition, or null
 ```
 """
 
@@ -19,15 +20,26 @@ def once(book: Book, action: Action) -> None:
     """The rest of the request happens once under this name and number."""
     name = f"named/{quoted(action['name'])}"
     last = book.entries.get(name)
-    if last is not None and action["sequence"] <= last:
+    if last is not None and action["sequence"] <= named(last)[0]:
         raise Rejected("Done", f"number {action['sequence']} of {action['name']} is stored")
-    book.put(name, action["sequence"])
+    book.put(name, [action["sequence"], action.get("time_ms", 0), action.get("parts")])
 
 
 def forget_names(book: Book, action: Action) -> None:
-    """Names that nobody uses any more."""
+    """Drop names, unless something was stored under one of them since it was found to be old."""
     for name in action["names"]:
-        book.drop(f"named/{quoted(name)}")
+        entry = f"named/{quoted(name)}"
+        last = book.entries.get(entry)
+        if last is not None and named(last)[1] < action["before_ms"]:
+            book.drop(entry)
+
+
+def named(value: Any) -> tuple[int, int, list[Any] | None]:
+    """The entry of a name: the number, when it was stored, and what. At first it was the number alone."""
+    if isinstance(value, int):
+        return value, 0, None
+    number, time_ms, parts = value
+    return int(number), int(time_ms), parts
 
 
 def found(book: Book, name: str) -> tuple[int, Mapping[str, Any]]:

@@ -2,7 +2,7 @@
 
 ```
 end/<topic id>/<partition>           [lowest offset, next offset]
-extent/<topic id>/<partition>/<base> [key, position, bytes, next offset, largest timestamp]
+extent/<topic id>/<partition>/<base> [key, position, bytes, next offset, largest timestamp, digest]
 producer/<topic id>/<number>/<id>    [epoch, [[first sequence, last sequence, base offset], ...], commit of the last]
 clean/<topic id>/<partition>         what compaction has done: [[[offset, time], ...], tombstones that are left, and
                                      below which offset they were dropped]
@@ -19,7 +19,7 @@ from typing import NamedTuple
 from ...config import MAX_OFFSET
 from ..commit import Action
 from ..copies import with_epoch
-from ..extents import INLINE, Extent
+from ..extents import DIGEST_DIGITS, INLINE, Extent
 from . import transactions
 from .book import Book, Extents, Rejected, existing
 from .uploads import check_floor
@@ -28,6 +28,7 @@ from .uploads import check_floor
 _REMEMBERED = 5
 #: Rounds of compaction that are remembered.
 _ROUNDS = 20
+_HEXADECIMAL = frozenset("0123456789abcdef")
 
 
 class Clean(NamedTuple):
@@ -71,9 +72,9 @@ def append(book: Extents, action: Action, commit_key: str, inline_at: int) -> li
     if expected is not None and expected != end:
         raise Rejected("OffsetMismatch", f"expected {expected}, but it is {end}", expected, end)
     base = end
-    for position, size, count, newest in action["extents"]:
+    for position, size, count, newest, digest in action["extents"]:
         at = position + inline_at if where == INLINE else position
-        book.add_extent(topic, partition, made_extent(end, where or commit_key, at, size, count, newest))
+        book.add_extent(topic, partition, made_extent(end, where or commit_key, at, size, count, newest, digest))
         end += count
     if action.get("transactions"):
         transactions.note(book, topic, partition, base, action["transactions"])
@@ -127,8 +128,8 @@ def replace(book: Extents, action: Action) -> None:
     for base in there:
         book.drop_extent(topic, partition, base)
     at = first
-    for where, position, size, count, newest in action["new"]:
-        book.add_extent(topic, partition, made_extent(at, where, position, size, count, newest))
+    for where, position, size, count, newest, digest in action["new"]:
+        book.add_extent(topic, partition, made_extent(at, where, position, size, count, newest, digest))
         at += count
     if at != end or end != found[-1].next_offset:
         raise Rejected("InvalidConfig", f"what replaces {first} to {end} ends at {at}")
@@ -182,9 +183,11 @@ def move_start(book: Extents, action: Action) -> int:
     return int(wanted - start)
 
 
-def made_extent(base: int, key: str, position: int, size: int, count: int, newest: int) -> Extent:
+def made_extent(base: int, key: str, position: int, size: int, count: int, newest: int, digest: str) -> Extent:
     """An extent, as a commit says it: what every reader will rely on."""
     for value, least in ((base, 0), (position, 0), (size, 1), (count, 1), (newest, -1)):
         if type(value) is not int or value < least:
             raise Rejected("InvalidConfig", "an extent with a number that is not possible")
-    return Extent(base, base + count, key, position, size, newest)
+    if type(digest) is not str or len(digest) != DIGEST_DIGITS or set(digest) - _HEXADECIMAL:
+        raise Rejected("InvalidConfig", "an extent with a digest that is not possible")
+    return Extent(base, base + count, key, position, size, newest, digest)

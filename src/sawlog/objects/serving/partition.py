@@ -16,7 +16,7 @@ from ...clock import now_ms
 from ...config import LogConfig
 from ...isolation import Isolation, is_committed
 from ...log.read.pages import Fetched
-from ...log.write.incoming import checked_rows, stamp_batches
+from ...log.write.incoming import checked_rows, rows_of, stamp_batches
 from ...log.write.markers import marker
 from ...log.write.producers import ProducerInfo
 from ..commit import Action
@@ -154,7 +154,7 @@ class ServedPartition:
     def _kept(self, extents: list[Extent]) -> Iterator[tuple[Extent, bytearray]]:
         """The extents that are in memory, up to the first that is not."""
         for extent in extents:
-            found = self._core.recent.get(extent.key, extent.position, extent.size_bytes)
+            found = self._core.extents.in_memory(extent)
             if found is None:
                 return
             yield extent, bytearray(found)
@@ -164,7 +164,7 @@ class ServedPartition:
         if committed and buffers:
             found = self._core.peek(lambda state: state.aborted(self._id, self._number, start, end))
             aborted = tuple((producer, first) for producer, first, _ in found)
-        return Fetched(tuple(buffers), end, stable, aborted)
+        return Fetched(tuple(buffers), end, stable, aborted, start)
 
     def watch(self, call: Callable[[], None]) -> Callable[[], None]:
         """Call back when an end may have moved, until the returned function is called."""
@@ -228,6 +228,7 @@ class ServedPartition:
         )
         if config.timestamp_type == "append":
             stamp_batches(data, rows)
+            rows = rows_of(data)  # their checksums are others now
         conditions = self._conditions(rows)
         what, kept = described(rows), bytes(data)
         if len(kept) <= INLINE_BATCH_BYTES:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-import weakref
 from collections.abc import Callable
 from typing import Protocol
 
@@ -94,14 +93,13 @@ class SocketDoorway:
             try:
                 directory = self._holders(create=True)
                 remove_dead(directory)
+                self._holder = holder
                 self._listener = listen(directory, self.address, self._arrived)
             except (StorageError, OSError) as error:
                 # Others get DirectoryLocked, as without this.
                 _logger.info("%s: other processes cannot hand over to this one: %s", self._root.path, error)
                 self.address = ""
                 return False
-            self._holder = holder
-            weakref.finalize(self, self._listener.close)
             return True
 
     def _holders(self, *, create: bool = False) -> Directory:

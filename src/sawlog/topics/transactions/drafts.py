@@ -50,6 +50,8 @@ class Draft:
         self.add = self._batcher.add
         #: The finished batches.
         self.parcel = Parcel()
+        #: How many records were not collected: those of a replay.
+        self.ignored = 0
 
     def encode(self, records: Iterable[GivenRecord]) -> Encoded:
         """A batch of these. `RecordTooLarge` if it does not fit into a segment: after the commit it would be too
@@ -122,6 +124,7 @@ class Drafts:
     def keep(self, draft: Draft, batch: Encoded) -> None:
         """Collect a finished batch."""
         if not self._wanted:
+            draft.ignored += batch.count
             return
         draft.parcel.add(batch)
         self._held_bytes += len(batch.data)
@@ -181,6 +184,14 @@ class Drafts:
     def parts(self) -> list[Part]:
         """What there is for each partition."""
         return [draft.part() for draft in self._drafts.values() if draft.count]
+
+    def ignored_parts(self) -> list[Part]:
+        """What a replay has appended, without the records."""
+        return [
+            Part(draft.topic.name, draft.topic.id, draft.number, draft.ignored, ())
+            for draft in self._drafts.values()
+            if draft.ignored
+        ]
 
     def log_of(self, part: Part) -> Log:
         """The log that a part goes to."""

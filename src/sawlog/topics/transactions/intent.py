@@ -17,12 +17,13 @@ field of the document.
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ...batch.checksum import crc32c
-from ...errors import CorruptFile, InvalidConfig
+from ...display import time_text
+from ...errors import CorruptFile, InvalidConfig, ReplayMismatch
 from ...storage import documents
 from ..names import is_text, quoted
 
@@ -30,6 +31,10 @@ from ..names import is_text, quoted
 INTENT = ".intent"
 #: Where a document ends: each of its fields is on a line of its own.
 _END = b"\n}\n"
+#: Digests are sums modulo this.
+DIGESTS = 1 << 64
+#: An error names at most this many topics, and partitions of each.
+_MOST_SHOWN = 8
 #: A quoted name must leave space for a suffix in a file name.
 _LONGEST_NAME = 200
 
@@ -65,6 +70,8 @@ class Part:
     count: int
     pieces: tuple[Piece, ...]
     offset: int = -1
+    #: Sum of the hashes of its records modulo 2**64, so that their order does not matter; 0 if it was not computed.
+    digest: int = 0
 
     @property
     def offsets(self) -> range:
@@ -138,6 +145,7 @@ class Intent:
                     "offset": part.offset,
                     "count": part.count,
                     "pieces": [piece.fields() for piece in part.pieces],
+                    "digest": f"{part.digest:016x}",
                 }
                 for part in self.parts
             ],
@@ -158,6 +166,7 @@ class Intent:
                     _count(each["count"]),
                     tuple(Piece(_file(file), *map(_count, numbers)) for file, *numbers in each["pieces"]),
                     _offset(each["offset"]),
+                    int(each.get("digest", "0"), 16),
                 )
                 for each in fields["parts"]
             )
@@ -172,6 +181,67 @@ class Intent:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptFile(f"{path} is not an intent: {error}") from error
+
+
+def merged(parts: Iterable[Part]) -> list[Part]:
+    """One part per partition, in the order of the locks; pieces for the same partition keep their order."""
+    found: dict[tuple[str, int], Part] = {}
+    for part in parts:
+        before = found.get(part.order)
+        if before is not None:
+            part = replace(  # noqa: PLW2901
+                before,
+                count=before.count + part.count,
+                pieces=before.pieces + part.pieces,
+                digest=(before.digest + part.digest) % DIGESTS,
+            )
+        found[part.order] = part
+    return [found[order] for order in sorted(found)]
+
+
+def records_by_topic(parts: Iterable[Part]) -> dict[str, int]:
+    """The number of records for each topic id. Partitions do not matter: a record without a key may go to any."""
+    found: dict[str, int] = {}
+    for part in parts:
+        if part.count:
+            found[part.topic_id] = found.get(part.topic_id, 0) + part.count
+    return found
+
+
+def check_replay(stored: Intent, sequence: int | None, parts: Sequence[Part]) -> None:
+    """Raise `ReplayMismatch` if a number is committed again with a different number of records for a topic. Of earlier
+    numbers, and of those that version 0.2 stored on object storage, the records are not known."""
+    if not stored.id or stored.sequence != sequence or records_by_topic(stored.parts) == records_by_topic(parts):
+        return
+    raise ReplayMismatch(
+        f"{stored.name!r} {sequence} is already stored, with different records. {stored_and_now(stored, parts)} "
+        "The records given now were not stored: commit them with a higher sequence, or under another name"
+    )
+
+
+def stored_and_now(stored: Intent, parts: Sequence[Part]) -> str:
+    """Both sides of a replay, for an error."""
+    moment = f" ({time_text(stored.at_ms)})" if stored.at_ms else ""
+    return f"Stored{moment}: {_described(stored.parts)}. Now: {_described(parts)}."
+
+
+def _described(parts: Sequence[Part]) -> str:
+    """What goes where: '5 records in 'orders' (partition 0: 3 at offset 7, partition 1: 2 at offset 0)'."""
+    by_topic: dict[tuple[str, str], list[Part]] = {}
+    for part in merged(parts):
+        by_topic.setdefault((part.topic, part.topic_id), []).append(part)
+    said = []
+    for (topic, _), each in sorted(by_topic.items())[:_MOST_SHOWN]:
+        places = [
+            f"partition {part.partition}: {part.count:,}" + (f" at offset {part.offset:,}" if part.offset >= 0 else "")
+            for part in each[:_MOST_SHOWN]
+        ]
+        more = f" and {len(each) - _MOST_SHOWN:,} more partitions" if len(each) > _MOST_SHOWN else ""
+        total = sum(part.count for part in each)
+        said.append(f"{total:,} record{'s' * (total != 1)} in {topic!r} ({', '.join(places)}{more})")
+    if len(by_topic) > _MOST_SHOWN:
+        said.append(f"{len(by_topic) - _MOST_SHOWN:,} more topics")
+    return ", ".join(said) or "no records"
 
 
 def _checked(fields: dict[str, Any], data: bytes) -> bytes:

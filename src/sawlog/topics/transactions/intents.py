@@ -64,7 +64,8 @@ an intent that comes back without its marks would be placed again.
 
 **Names and numbers.** A transaction may have a name and a number (a streaming query and its batch). A number that is
 not above the last one of that name is a replay, and is not placed again. This is decided under the name's lock and
-recorded by the intent itself, so that no crash can come between.
+recorded by the intent itself, so that no crash can come between. A replay of the last number must have as many records
+for each topic as the stored one: `ReplayMismatch` otherwise, because skipping it would lose records.
 """
 
 from __future__ import annotations
@@ -72,7 +73,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 
 from ...clock import Deadline, now_ms
 from ...errors import (
@@ -90,7 +90,7 @@ from ..topic import Topic
 from .area import StagingArea
 from .completing import Completion
 from .handing import HandedCommit
-from .intent import Intent, Part
+from .intent import Intent, Part, check_replay, merged
 from .ledger import Ledger
 from .neighbours import Neighbours, Nobody
 from .notes import sequence_of
@@ -138,6 +138,7 @@ class Intents:
         lock_timeout_s: float = 5.0,
     ) -> Intent:
         """Place what is staged, all or nothing, and return the intent with the offsets; for a replay, the stored one.
+        `ReplayMismatch` if the stored one has different records.
 
         The staged files are already synced; `data` is for pieces without a file. `DirectoryLocked` if another process
         holds the lock of a partition too long, and does not place for others.
@@ -145,15 +146,16 @@ class Intents:
         if not stage.held:
             raise LogClosed("what was staged belongs to the parent process, before the fork")
         deadline = Deadline(lock_timeout_s)
+        ordered = merged(parts)
         with ExitStack() as named:
             if name is not None:
                 notes = self.ledger.notes
                 named.callback(notes.unlock, name, notes.lock(name, deadline))
                 last = self.ledger.last(name)
                 if last is not None and sequence_of(last) >= (sequence or 0):
+                    check_replay(last, sequence, ordered)
                     _logger.warning("%r %s is skipped: %s is already stored", name, sequence, sequence_of(last))
                     return self._finished(last, stage, deadline)
-            ordered = _one_each(parts)
             if any(piece.file for part in ordered for piece in part.pieces):
                 self.ledger.settle()
             intent = Intent(stage.id, tuple(ordered), name, sequence, data, now_ms())
@@ -259,14 +261,3 @@ class Intents:
                 f"when the store is next opened: it is if {path} exists"
             )
         return TransactionPending(f"committed; it will be completed when the store is next opened ({path}): {why}")
-
-
-def _one_each(parts: Iterable[Part]) -> list[Part]:
-    """One part per partition, in the order of the locks; pieces for the same partition keep their order."""
-    merged: dict[tuple[str, int], Part] = {}
-    for part in parts:
-        before = merged.get(part.order)
-        if before is not None:
-            part = replace(before, count=before.count + part.count, pieces=before.pieces + part.pieces)  # noqa: PLW2901
-        merged[part.order] = part
-    return [merged[order] for order in sorted(merged)]

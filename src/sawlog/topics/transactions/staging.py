@@ -29,7 +29,7 @@ from ...log.log import Log
 from ...storage.interface import Buffer
 from ..topic import Topic
 from .area import StagingArea
-from .intent import Intent, Part, Piece, check_name
+from .intent import DIGESTS, Intent, Part, Piece, check_name, check_replay, merged, records_by_topic, stored_and_now
 from .intents import INLINE_BYTES, Intents
 from .numbering import ADOPT_BYTES
 from .parcel import OwnFile, Parcel
@@ -38,6 +38,7 @@ from .transaction import PlacedOffsets
 
 __all__ = [
     "ADOPT_BYTES",
+    "DIGESTS",
     "INLINE_BYTES",
     "Intent",
     "OwnFile",
@@ -49,6 +50,10 @@ __all__ = [
     "Staging",
     "TaskStage",
     "check_name",
+    "check_replay",
+    "merged",
+    "records_by_topic",
+    "stored_and_now",
 ]
 
 
@@ -146,7 +151,8 @@ class Staging:
         """Place what was staged, as a transaction, and return the offsets. Pieces without a file are in `data`.
 
         Files of the job that are in no part, from failed attempts, are removed. If it raises, nothing was stored and
-        everything is still staged, except if the error is `TransactionPending`.
+        everything is still staged, except if the error is `TransactionPending`. `ReplayMismatch` if this number is
+        stored under this name with different records.
         """
         self._check_writable()
         wanted = list(parts)

@@ -13,7 +13,8 @@ reader may see the records of one partition a moment before those of another; af
 holders or the next process that opens the store for writing have completed it. See intents.py for how and why.
 
 `store.transaction(name="query-17", sequence=5)` is stored once, however often it is tried: if that sequence of that
-name, or a later one, is already stored, `replayed` is True, and committing does nothing.
+name, or a later one, is already stored, `replayed` is True, and committing does nothing. A replay of the last sequence
+may append nothing; but if it appends, then as many records for each topic as are stored: `ReplayMismatch` otherwise.
 
 Threads: several may add to one transaction.
 """
@@ -28,11 +29,11 @@ from typing import Literal
 
 from ...batch.given import GivenHeaders, GivenRecord
 from ...clock import milliseconds
-from ...errors import LogClosed, StorageError, TransactionAborted, TransactionError
+from ...errors import LogClosed, ReplayMismatch, StorageError, TransactionAborted, TransactionError
 from ...storage.forking import forkable, this_process
 from ..topic import Topic
 from .drafts import Drafts
-from .intent import Intent, check_name
+from .intent import Intent, check_name, check_replay
 from .intents import Intents
 
 #: Where records were stored: their offsets by (topic, partition).
@@ -66,6 +67,8 @@ class Transaction:
         self._on_end = on_end
         #: Whether this was stored before: then everything that is appended is ignored.
         self.replayed = False
+        #: The stored transaction that this one repeats, if its records are known.
+        self._stored: Intent | None = None
         if name is not None and sequence is not None:
             self._take_over(intents.ledger.last(name))
         self._drafts = Drafts(intents.area, topic_of, wanted=not self.replayed)
@@ -75,7 +78,7 @@ class Transaction:
         if last is not None and last.sequence is not None and self.sequence is not None:
             self.replayed = last.sequence >= self.sequence
             if last.sequence == self.sequence:
-                self._offsets = last.offsets
+                self._offsets, self._stored = last.offsets, last
 
     # --- collecting
 
@@ -125,7 +128,8 @@ class Transaction:
 
     def commit(self) -> PlacedOffsets:
         """Store everything and return the offsets by (topic, partition). If it raises, nothing is stored, except if the
-        error is `TransactionPending`. `DirectoryLocked`: another process holds one of the partitions, and does not
+        error is `TransactionPending`. `ReplayMismatch`: this name and sequence are stored with different records.
+        `DirectoryLocked`: another process holds one of the partitions, and does not
         place for others, or does not answer."""
         with self._lock:
             if self._state == "committed":
@@ -135,7 +139,8 @@ class Transaction:
                 with self._committing:
                     self._commit()
             except BaseException as error:
-                pending = isinstance(error, TransactionError) and not isinstance(error, TransactionAborted)
+                pending = isinstance(error, TransactionError)
+                pending &= not isinstance(error, TransactionAborted | ReplayMismatch)
                 self._end("pending" if pending else "aborted")
                 raise
             self._end("committed")
@@ -143,6 +148,10 @@ class Transaction:
 
     def _commit(self) -> None:
         if self.replayed:
+            self._drafts.seal_all()
+            given = self._drafts.ignored_parts()
+            if self._stored is not None and given:
+                check_replay(self._stored, self.sequence, given)
             return
         if not self._drafts.seal_all() and self.name is None:
             return

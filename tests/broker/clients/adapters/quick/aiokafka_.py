@@ -137,6 +137,12 @@ class _Consumer:
     async def _subscribe(self, topics: Sequence[str]) -> None:
         self._made.subscribe(list(topics))
 
+    def subscribe_pattern(self, pattern: str) -> None:
+        async def subscribe() -> None:
+            self._made.subscribe(pattern=pattern)
+
+        _LOOP.run(subscribe())
+
     def poll(self, timeout_s: float = 0.2) -> list[Seen]:
         found = _LOOP.run(self._made.getmany(timeout_ms=int(timeout_s * 1000)))
         return [_seen(record) for records in found.values() for record in records]

@@ -110,6 +110,9 @@ class _Consumer:
     def subscribe(self, *topics: str) -> None:
         self.made.subscribe(list(topics))
 
+    def subscribe_pattern(self, pattern: str) -> None:
+        self.made.subscribe([pattern])
+
     def poll(self, timeout_s: float = 0.2) -> list[Seen]:
         with _named():
             first = self.made.poll(timeout_s)

@@ -101,6 +101,9 @@ class _Consumer:
             self.made._coordinator._cluster.request_update()
             time.sleep(0.01)
 
+    def subscribe_pattern(self, pattern: str) -> None:
+        self.made.subscribe(pattern=pattern)
+
     def _copy(self) -> dict[str, set[int] | None]:
         copy = self.made._coordinator._metadata_snapshot
         return {topic: partitions or None for topic, partitions in copy.items()}

@@ -135,6 +135,7 @@ class _Producer:
 class _Consumer:
     def __init__(self, settings: dict[str, str]) -> None:
         self.made = _kafka().clients.consumer.KafkaConsumer(settings)
+        self._protocol = settings["group.protocol"]
 
     def assign(self, places: Mapping[tuple[str, int], int]) -> None:
         with _named():
@@ -144,6 +145,12 @@ class _Consumer:
 
     def subscribe(self, *topics: str) -> None:
         self.made.subscribe(list(topics))
+
+    def subscribe_pattern(self, pattern: str) -> None:
+        if self._protocol == "consumer":  # the broker matches the names, and members know the topics' ids
+            self.made.subscribe(_kafka().clients.consumer.SubscriptionPattern(pattern))
+        else:
+            self.made.subscribe(_gateway().jvm.java.util.regex.Pattern.compile(pattern))
 
     def poll(self, timeout_s: float = 0.2) -> list[Seen]:
         with _named():

@@ -1,0 +1,119 @@
+"""A store that has lost files: `verify`, `doctor` and `repair` report it, before and after the repair."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sawlog import CorruptBatch, SawlogError
+from sawlog.topics.store import Store
+
+from .conftest import Cli
+from .damage import flip_bit, segment_of
+
+
+@pytest.fixture
+def store(data: Path) -> Path:
+    """Sixty records in seven segments, and a group that has committed."""
+    with Store.open(data, upkeep_interval_s=None) as store:
+        topic = store.create_topic("orders", 1, durability="os", segment_bytes=700)
+        for number in range(60):
+            topic.append(b"value %d" % number)
+        store.groups.commit("billing", {("orders", 0): 5})
+    assert len(segments(data)) == 7
+    return data
+
+
+def segments(data: Path) -> list[Path]:
+    return sorted((data / "topics/orders/partition-0").glob("*.log"))
+
+
+def _groups(data: Path) -> Path:
+    return data / "groups/00000000000000000000.log"
+
+
+#: What is done to the store, and which offsets are lost with it.
+LOSSES: dict[str, tuple[Callable[[Path], None], str]] = {
+    "first segment": (lambda data: segments(data)[0].unlink(), "offsets 0 to 8 are missing"),
+    "middle segment": (lambda data: segments(data)[3].unlink(), "offsets 27 to 35 are missing"),
+    "last segment": (lambda data: segments(data)[-1].unlink(), "offsets 54 to 59 are missing"),
+    "end of the last segment": (lambda data: os.truncate(segments(data)[-1], 100), "reading continues at offset 60"),
+    "content of the last segment": (lambda data: os.truncate(segments(data)[-1], 0), "offsets 54 to 59 are missing"),
+    "all segments": (lambda data: [each.unlink() for each in segments(data)] and None, "offsets 0 to 59 are missing"),
+    "groups' log": (lambda data: os.truncate(_groups(data), 50), "reading continues at offset 1"),
+}
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_a_loss_is_reported_by_every_command_before_and_after_the_repair(sawlog: Cli, store: Path, kind: str) -> None:
+    damage, offsets = LOSSES[kind]
+    damage(store)
+    for _ in range(2):
+        found = sawlog("verify")
+        assert found.code == 4
+        assert offsets in found.err
+        found = sawlog("doctor")
+        assert found.code == 1
+        assert any(line.startswith("bad") and "logs" in line for line in found.lines)
+        assert sawlog("repair", "--plan").code == 4
+        assert sawlog("repair", "--apply").code == 4
+
+
+def test_what_a_repair_has_reported_is_reported_until_it_is_trimmed(sawlog: Cli, store: Path) -> None:
+    segments(store)[0].unlink()
+    assert sawlog("repair", "--apply").code == 4
+    shutil.rmtree(store / "members", ignore_errors=True)
+    with Store.open(store, upkeep_interval_s=None) as opened:
+        log = opened["orders"].partition(0)
+        with pytest.raises(CorruptBatch):
+            next(iter(log))
+        log.trim(9)
+    sawlog("verify").ok()
+    assert "nothing to repair" in sawlog("repair").ok().err
+
+
+def test_bit_rot_is_reported_by_verify_and_repair_alike(sawlog: Cli, store: Path) -> None:
+    flip_bit(segments(store)[2], 100)
+    for command in (["verify"], ["repair"], ["repair", "--apply"], ["verify"]):
+        found = sawlog(*command)
+        assert found.code == 4
+        assert "the checksum of a batch does not match" in found.out + found.err
+
+
+def test_a_consumer_gets_the_records_before_a_lost_tail_and_then_an_error(store: Path) -> None:
+    os.truncate(segments(store)[-1], 100)
+    seen: list[int] = []
+    with Store.open(store, upkeep_interval_s=None) as opened, opened.consumer("new", ["orders"]) as consumer:
+        with pytest.raises(CorruptBatch) as lost:
+            seen.extend(record.offset for record in consumer.drain())
+        assert seen == list(range(55))
+        assert lost.value.next_offset == 60
+        consumer.seek("orders", 0, 60)
+        assert opened["orders"].append(b"next").offset == 60
+        assert [record.offset for record in consumer.drain()] == [60]
+
+
+def test_verify_lists_a_missing_partition_and_checks_the_rest(sawlog: Cli, store: Path) -> None:
+    with Store.open(store, upkeep_interval_s=None) as opened:
+        opened.create_topic("later", partitions=1).append(b"value")
+    shutil.rmtree(store / "topics/orders/partition-0")
+    flip_bit(segment_of(store, "later"), -1)
+    result = sawlog("verify", "--output", "json")
+    assert result.code == 4
+    wrong = {(row["topic"], row["partition"]): len(row["problems"]) for row in result.json if row["problems"]}
+    assert wrong == {("orders", 0): 1, ("later", 0): 1}
+
+
+@pytest.mark.parametrize("gone", ["topics/orders/partition-0", "topics/orders/topic.json", "topics", "sawlog.json"])
+def test_what_is_missing_of_the_catalogue_is_an_error_for_every_command(sawlog: Cli, store: Path, gone: str) -> None:
+    path = store / gone
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for command in ("verify", "doctor", "repair"):
+        assert sawlog(command).code != 0, command
+    with pytest.raises(SawlogError), Store.open(store, upkeep_interval_s=None) as opened:
+        opened["orders"].append(b"more", partition=0)
+    assert not (store / "topics/orders/partition-0/checkpoint").exists() or gone != "topics/orders/partition-0"

@@ -1,0 +1,61 @@
+"""A file that is missing or too short is reported by everyone; see missing.py for what is expected of each.
+
+Here all files of logs and a sample of those of stores; `-m slow` all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from .bits import Violation
+from .missing import Fixture, Loss, fixtures, meaning
+
+LOGS = ["log, closed", "log, killed", "log, restarted"]
+STORES = ["store, closed", "store, killed"]
+
+
+def named(name: str) -> Fixture:
+    """A fixture by its name."""
+    return next(each for each in fixtures() if each.name == name)
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_whatever_a_log_loses_is_reported_by_readers_verify_doctor_and_the_next_writer(name: str) -> None:
+    for loss in named(name).losses():
+        named(name).try_loss(loss)
+
+
+@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize(
+    "part", [pytest.param(number, marks=pytest.mark.slow if number else []) for number in range(6)]
+)
+def test_whatever_a_store_loses_is_reported_and_the_rest_is_served(name: str, part: int) -> None:
+    for loss in list(named(name).losses())[part::6]:
+        named(name).try_loss(loss)
+
+
+# --- the engine itself
+
+
+def test_every_fixture_is_tried_and_every_kind_of_loss_occurs() -> None:
+    assert [each.name for each in fixtures()] == [*LOGS, *STORES]
+    seen = {meaning(loss.path) for name in STORES for loss in named(name).losses()}
+    assert {"the store is refused", "the topic is refused", "the partition is refused", "records are lost"} <= seen
+    assert {"commits are lost", "costs nothing", "nothing records it"} <= seen
+    for name in LOGS:
+        cuts = [loss for loss in named(name).losses() if loss.path.endswith(".log")]
+        assert len(cuts) > 20
+        assert {loss.path for loss in cuts if loss.size == -1} == {loss.path for loss in cuts if loss.size == 0}
+
+
+def test_a_violation_says_how_to_replay_it() -> None:
+    def lies(fixture: Fixture, loss: Loss) -> str:
+        raise AssertionError("not as promised")
+
+    loss = Loss("checkpoint", 3)
+    with pytest.raises(Violation, match="not as promised") as found:
+        replace(named("log, killed"), judge=lies).try_loss(loss)
+    assert f"python -m tests.faults missing --fixture 'log, killed' --loss '{loss}'" in str(found.value)
+    assert Loss.parse(str(loss)) == loss

@@ -1,0 +1,25 @@
+"""A store that is lost under its running processes is noticed, and comes back as far as it can."""
+
+from __future__ import annotations
+
+import pytest
+
+from .losing import KINDS, run
+from .planted import LOSS_BUGS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_the_loss_of_a_store_is_noticed_and_repaired(kind: str, seed: int) -> None:
+    assert run(seed, kind) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_loss_of_a_store_is_noticed_and_repaired_in_many_stories(kind: str) -> None:
+    assert {seed: wrong for seed in range(4, 80) if (wrong := run(seed, kind))} == {}
+
+
+@pytest.mark.parametrize("bug", LOSS_BUGS)
+def test_a_process_that_does_not_notice_the_loss_of_a_store_is_found(bug: str) -> None:
+    assert any(run(seed, kind, bug) for seed in range(1, 4) for kind in KINDS)
