@@ -9,7 +9,6 @@ BIN := .venv/bin
 READY := .venv/.ready
 READY_BENCH := .venv/.ready-bench
 READY_DIST := .venv/.ready-dist
-READY_DOCS := .venv/.ready-docs
 READY_SERVERS := .venv/.ready-servers
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -19,7 +18,7 @@ INSTALL := $(KNOWN) $(BIN)/python tools/install.py
 # Empty, wherever it is set: hundreds of tests start programs, which would all compile every module again.
 export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
-.PHONY: help setup say-demo say-test demo tour test test-all lint format types layers kernel docs dist bench-engine bench-topics bench-spark bench-sql bench-interop bench-objects bench-broker faults mutants asan fuzz-grow kafka-jars suites upgrade clean distclean
+.PHONY: help setup say-demo say-test demo tour check test test-all durations lint format types layers kernel docs dist bench-engine bench-topics bench-spark bench-sql bench-interop bench-objects bench-broker faults mutants asan fuzz-grow kafka-jars suites upgrade clean distclean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -32,13 +31,18 @@ demo: say-demo kernel ## the main job: a stream through Spark, exactly once, kil
 tour: kernel ## the engine by itself: a million records written, read, killed and damaged
 	@$(BIN)/python examples/tour.py $(ARGS)
 
+check: $(READY) ## lint, types and layers; under 15 seconds when the caches are warm
+	@$(MAKE) --no-print-directory -j 2 types lint layers
+
 # Three processes for two cores: tests wait for other processes a third of the time.
-test: say-test $(READY) ## everything that has to pass: lint, types, layers, the quick tests
-	@$(MAKE) --no-print-directory -j 2 types lint layers kernel
+test: say-test check kernel ## everything that has to pass: make check and the quick tests
 	@$(BIN)/python -m pytest -n 3 --dist loadgroup $(ARGS)
 
-test-all: kernel $(READY_DOCS) $(READY_SERVERS) ## the slow tests too, all files on the disk, and hypothesis with fresh random examples
-	@SAWLOG_TESTS_ON_DISK=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m "slow or not slow" --hypothesis-profile=explore $(ARGS)
+test-all: check kernel $(READY_SERVERS) ## the slow tests too, all files on disk, Hypothesis with fresh random examples
+	@SAWLOG_TESTS_ON_DISK=1 $(BIN)/python -m pytest -n 3 --dist loadgroup -m "slow or not slow" --hypothesis-profile=explore $(ARGS)
+
+durations: kernel ## run the quick tests and record their cost in tests/durations.txt
+	@$(BIN)/python -m pytest -q -n 3 --dist loadgroup --durations-file=tests/durations.txt $(ARGS)
 
 lint: $(READY) ## ruff: mistakes and formatting
 	@$(BIN)/ruff check --quiet .
@@ -57,7 +61,7 @@ layers: $(READY) ## import-linter: imports point one way
 kernel: $(READY) ## compile the kernel in place if its source changed (SAWLOG_PURE=1: go back to plain Python)
 	@$(BIN)/python tools/build_kernel.py
 
-docs: kernel $(READY_DOCS) ## the documents and an API reference as a site in build/site, with search; no network, no server
+docs: kernel ## the documents and an API reference as a site in build/site, with search; no network, no server
 	@$(BIN)/python docs/site/make_site.py $(ARGS)
 
 dist: $(READY_DIST) ## wheel and source archive into dist/, tried in a new environment (PYTHONS="python3.12 python3.13": for these too)
@@ -116,14 +120,14 @@ suites: kernel ## other projects' test suites (librdkafka, aiokafka, kafka-pytho
 	@$(BIN)/python tools/run_suites.py $(ARGS)
 
 upgrade: $(READY) ## take the newest versions of all tools and libraries, and write them into constraints.txt (then make test)
-	@$(BIN)/python tools/install.py --upgrade --upgrade-strategy eager --editable '.[dev,bench,dist,docs,servers]'
+	@$(BIN)/python tools/install.py --upgrade --upgrade-strategy eager --editable '.[dev,bench,dist,servers]'
 	@$(BIN)/python tools/write_constraints.py
 
 say-demo: # before anything takes long
 	@echo "the demo takes three to seven minutes on two cores, after the installation"
 
 say-test:
-	@echo "lint, types and layers take a minute, the quick tests ten to twelve on two cores, after the installation"
+	@echo "about five minutes on two cores, after the installation"
 
 clean: ## remove what building and testing made; .venv stays
 	@rm -rf build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
@@ -139,7 +143,7 @@ $(BIN)/python:
 	@$(PYTHON) -m venv .venv || { rm -rf .venv; echo "$(PYTHON) -m venv .venv failed: its words are above"; exit 1; }
 
 $(READY): pyproject.toml setup.py constraints.txt | $(BIN)/python
-	@echo "installing sawlog and its development tools into .venv: some 105 packages, the first time 800 MB to download"
+	@echo "installing sawlog and its development tools into .venv: some 125 packages, the first time 820 MB to download"
 	@echo "(pyspark alone is 450 MB), 1.8 GB on the disk, three to six minutes with a fast connection"
 	@$(INSTALL) --editable '.[dev]'
 	@touch $@
@@ -152,11 +156,6 @@ $(READY_BENCH): $(READY)
 $(READY_DIST): $(READY)
 	@echo "installing what names wheels for the systems they run on: 3 packages, 1 MB"
 	@$(INSTALL) --editable '.[dist]' || echo "going on without: the wheel will be for this machine only"
-	@touch $@
-
-$(READY_DOCS): $(READY)
-	@echo "installing what builds the site: some 20 packages, 20 MB"
-	@$(INSTALL) --editable '.[docs]'
 	@touch $@
 
 $(READY_SERVERS): $(READY)

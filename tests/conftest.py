@@ -2,8 +2,8 @@
 
 Profiles (`pytest --hypothesis-profile=NAME`):
 
-    repeatable   the default: the same examples every time, so that a red run is red again
-    explore      new random examples, and more of them; what it finds is printed with a blob to replay
+    repeatable   the default: the same 50 examples every time, so that a red run is red again
+    explore      500 new random examples; what it finds is printed with a blob to replay
 
 No deadline in either: the machines that run this are shared, and a slow neighbour is not a bug.
 """
@@ -33,7 +33,7 @@ pytest.register_assert_rewrite(
     "sawlog.testing.storage_suite", "sawlog.testing.directory_suite", "sawlog.testing.store_suite"
 )
 
-settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
+settings.register_profile("repeatable", max_examples=50, derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("explore", max_examples=500, deadline=None, print_blob=True)
 settings.load_profile("repeatable")
 
