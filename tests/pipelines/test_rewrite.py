@@ -40,7 +40,7 @@ def by_key(records: Iterable[Record]) -> dict[bytes | None, list[tuple[Any, ...]
     return dict(found)
 
 
-@pytest.mark.parametrize("partitions", [1, 5])
+@pytest.mark.parametrize("partitions", [pytest.param(1, marks=pytest.mark.slow), 5])
 def test_every_record_of_a_key_is_there_in_its_order(
     spread: Spread, filled: Fill, contents: Contents, partitions: int
 ) -> None:
