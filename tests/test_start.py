@@ -140,7 +140,8 @@ def test_every_public_name_is_listed_and_found_by_a_star() -> None:
 def test_rooms_are_reached_without_an_import_of_their_own() -> None:
     """Each in a fork of its own, where the others were not reached before."""
     program = """
-import inspect, os, sys, sawlog
+import asyncio, inspect, os, sys
+import numpy, sawlog
 for name in sys.argv[1:]:
     child = os.fork()
     if child == 0:
