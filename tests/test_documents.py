@@ -17,7 +17,7 @@ import pytest
 import sawlog
 from sawlog import Store, interop
 
-from .documents import ROOT, blocks, make_program, run_program, sessions, shell, steps, without_timing
+from .documents import ROOT, blocks, make_program, run_program, sessions, shell, steps, take, typed, without_timing
 from .interop.files import lay
 from .interop.kafkas import batch
 from .interop.test_unindexed import behind, with_metadata
@@ -39,9 +39,12 @@ def place(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_console_session_prints_what_the_document_shows(place: Path, number: int) -> None:
+def test_a_console_session_prints_what_the_document_shows(
+    place: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
     for command, expected in sessions(blocks(INTEROP, "console")[number]):
-        assert shell(place, command) == without_timing(expected), command
+        assert without_timing(typed(command)) == without_timing(expected), command
 
 
 def test_the_page_about_several_processes_can_be_followed_from_top_to_bottom(
@@ -52,7 +55,8 @@ def test_the_page_about_several_processes_can_be_followed_from_top_to_bottom(
     monkeypatch.chdir(tmp_path)
     for step in steps(PROCESSES):
         if step.kind == "command":
-            assert shell(tmp_path, step.text) == without_timing(step.shown.splitlines()), step.text
+            printed = take(step, tmp_path).splitlines()
+            assert without_timing(printed) == without_timing(step.shown.splitlines()), step.text
         else:
             assert run_program(step.text) == step.shown, step.text
 

@@ -12,7 +12,7 @@ from sawlog.objects.bucket import Bucket
 from sawlog.objects.connecting import divided
 from sawlog.objects.selftest import TRIALS
 
-from .documents import ROOT, Step, make_program, run_program, shell_output, steps, typed
+from .documents import ROOT, Step, run_program, steps, typed
 from .objects import servers
 from .objects.careless import careless
 from .objects.servers import Server
@@ -37,8 +37,8 @@ def steady(printed: str) -> list[str]:
 
 
 def compare(step: Step, place: Path, command: str = "") -> None:
-    make_program(place)
-    assert steady(shell_output(place, command or step.text)) == steady(step.shown)
+    printed = typed((command or step.text).replace("$PWD", str(place)))
+    assert steady("\n".join(printed)) == steady(step.shown)
 
 
 def use(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sawlog.cli.app import command
 
-from .documents import ROOT, make_program, run_program, shell_output, steps
+from .documents import ROOT, make_program, steps, take
 
 PAGE = (ROOT / "docs" / "replicas.md").read_text(encoding="utf-8")
 
@@ -24,8 +25,10 @@ def steady(printed: str) -> list[str]:
 def test_the_page_is_what_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_program(tmp_path)
     monkeypatch.chdir(tmp_path)
-    for step in steps(PAGE):
-        printed = run_program(step.text) if step.kind == "program" else shell_output(tmp_path, step.text)
+    monkeypatch.setenv("COLUMNS", "100")
+    for shown in steps(PAGE):
+        step = replace(shown, text=shown.text.replace("$PWD", str(tmp_path)))  # which only a shell would know
+        printed = take(step, tmp_path)
         assert steady(printed) == steady(step.shown), step.text
 
 

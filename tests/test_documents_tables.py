@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from .documents import ROOT, blocks, sessions, typed
+from .forking import Job, run_all
 
 PAGE = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
 #: How long it took, and how many bytes that was.
@@ -41,8 +40,9 @@ def test_the_sessions_print_what_the_page_shows(place: Path) -> None:
 
 
 def test_the_python_of_the_page_runs(tmp_path: Path) -> None:
-    for block in blocks(PAGE, "python"):
-        command = [sys.executable, "-W", "error", "-c", block]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    programs = blocks(PAGE, "python")
+    for block, done in zip(
+        programs, run_all([Job(tmp_path, code=each) for each in programs], "-W", "error"), strict=True
+    ):
         assert done.returncode == 0, f"{block}\n{done.stderr}"
         assert "leaked" not in done.stderr  # what DuckDB says of a connection that is still open at the end

@@ -21,6 +21,8 @@ import pytest
 import sawlog
 from sawlog import Log
 
+from .forking import Job, run_all
+
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
 
@@ -165,6 +167,10 @@ TASKS, TASK_LINES = 10, 40
 _LOUD = ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "PYTHONWARNINGS")
 
 
+#: Warnings are errors, except that a kernel may be interpreted.
+FLAGS = ("-W", "error", "-W", "ignore::RuntimeWarning")
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a program runs: an empty working directory, and a place of its own for temporary files."""
@@ -180,7 +186,7 @@ class Place:
     def run(self, *arguments: str | Path, **more: str) -> subprocess.CompletedProcess[str]:
         """A Python program, to its end. Its warnings are errors, except that a kernel may be interpreted."""
         return subprocess.run(
-            [sys.executable, "-W", "error", "-W", "ignore::RuntimeWarning", *map(str, arguments)],
+            [sys.executable, *FLAGS, *map(str, arguments)],
             cwd=self.work,
             env=self.environment(**more),
             capture_output=True,
@@ -211,13 +217,36 @@ def assert_succeeded(done: subprocess.CompletedProcess[str]) -> None:
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("name", PRINTED)
-def test_example_prints_what_it_promises_and_leaves_nothing(name: str, place: Place) -> None:
-    done = place.run(EXAMPLES / name)
+def assert_printed(name: str, done: subprocess.CompletedProcess[str], place: Place) -> None:
     assert_succeeded(done)
     printed = re.sub(r"(?<=synced: )\d{1,2}$", "FEW", done.stdout, flags=re.MULTILINE)
     assert printed == PRINTED[name]
     assert place.left() == []
+
+
+@pytest.fixture(scope="module")
+def forked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[subprocess.CompletedProcess[str], Place]]:
+    """All examples, each in a process that was forked from one that has imported the library."""
+    places = {name: make_place(tmp_path_factory.mktemp("example")) for name in PRINTED}
+    jobs = [
+        Job(place.work, EXAMPLES / name, environment={"TMPDIR": str(place.temporary)}) for name, place in places.items()
+    ]
+    done = run_all(jobs, *FLAGS, without=_LOUD)
+    return {name: (each, places[name]) for name, each in zip(PRINTED, done, strict=True)}
+
+
+@pytest.mark.xdist_group("examples")
+@pytest.mark.parametrize("name", PRINTED)
+def test_example_prints_what_it_promises_and_leaves_nothing(
+    name: str, forked: dict[str, tuple[subprocess.CompletedProcess[str], Place]]
+) -> None:
+    assert_printed(name, *forked[name])
+
+
+@pytest.mark.slow  # a second for each; the quick tier forks them
+@pytest.mark.parametrize("name", PRINTED)
+def test_example_that_is_started_alone_prints_what_it_promises(name: str, place: Place) -> None:
+    assert_printed(name, place.run(EXAMPLES / name), place)
 
 
 @pytest.mark.slow
@@ -267,7 +296,7 @@ class Played:
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
     place = make_place(tmp_path_factory.mktemp("tour"))
-    return Played(place.run(EXAMPLES / "tour.py", "--events", "3000", "--keep", "kept"), place)
+    return Played(place.run(EXAMPLES / "tour.py", "--events", "1000", "--keep", "kept"), place)
 
 
 def control_characters(text: str) -> set[str]:
@@ -299,8 +328,8 @@ def test_tour_shows_every_act(played: Played) -> None:
 @pytest.mark.xdist_group("tour")
 def test_tour_keeps_what_it_is_asked_to_keep(played: Played) -> None:
     with Log.open(played.kept / "orders", mode="r") as log:
-        assert (len(log), log.verify().ok) == (3000, True)
-        assert b'"order":2999,' in log[-1].value
+        assert (len(log), log.verify().ok) == (1000, True)
+        assert b'"order":999,' in log[-1].value
     assert sorted(path.name for path in played.kept.iterdir()) == ["damaged", "killed", "orders", "receipts"]
     assert list(played.place.temporary.iterdir()) == []
 
@@ -329,6 +358,7 @@ def test_tour_really_damaged_one_byte_of_the_copy(played: Played) -> None:
         assert len(log.verify().problems) == 1
 
 
+@pytest.mark.slow  # a whole tour; the quick tier looks at two
 def test_tour_speaks_ascii_where_there_is_nothing_else_and_removes_its_directory(place: Place) -> None:
     done = place.run(EXAMPLES / "tour.py", "--events", "1000", PYTHONIOENCODING="ascii")
     assert_succeeded(done)
@@ -396,6 +426,7 @@ def read_to_the_end(fd: int) -> str:
     return b"".join(parts).decode("utf-8")
 
 
+@pytest.mark.slow  # a whole tour; the quick tier looks at two
 def test_tour_in_a_terminal_of_eighty_columns_is_coloured_and_never_wraps(place: Place) -> None:
     ours, theirs = pty.openpty()
     environment = place.environment(TERM="xterm-256color", COLUMNS="80", LINES="24")
@@ -420,6 +451,7 @@ def without_kernel(path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow  # a whole tour; the quick tier has the interpreted kernel in tests/batch
 def test_tour_runs_with_the_interpreted_kernel_and_says_so(place: Place, tmp_path: Path) -> None:
     library = without_kernel(tmp_path / "library")
     done = place.run(EXAMPLES / "tour.py", "--events", "1000", PYTHONPATH=str(library))

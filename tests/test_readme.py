@@ -6,12 +6,14 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 import sawlog
 
+from .forking import Job, run_all
 from .looping import for_each
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -20,15 +22,23 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/README.md")])
 
 
+def check_blocks(done: Iterable[tuple[str, subprocess.CompletedProcess[str]]]) -> None:
+    for block, each in done:
+        assert each.returncode == 0, f"{block}\n{each.stderr}"
+        assert each.stdout or "print" not in block
+
+
 def test_every_python_block_runs_after_the_ones_before_it_and_again(tmp_path: Path) -> None:
     assert len(BLOCKS) >= 4
-    again = [block for block in BLOCKS if "create_topic" in block]
-    for block in [*BLOCKS, *again]:
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", block], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, f"{block}\n{done.stderr}"
-        assert done.stdout or "print" not in block
+    blocks = [*BLOCKS, *(block for block in BLOCKS if "create_topic" in block)]
+    check_blocks(zip(blocks, run_all([Job(tmp_path, code=block) for block in blocks], "-W", "error"), strict=True))
+
+
+@pytest.mark.slow  # seven seconds; the quick tier forks them
+def test_every_python_block_runs_in_a_python_of_its_own(tmp_path: Path) -> None:
+    for block in BLOCKS:
+        command = [sys.executable, "-W", "error", "-c", block]
+        check_blocks([(block, subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False))])
 
 
 def test_the_shell_block_runs_after_the_first_python_block(tmp_path: Path) -> None:
@@ -47,21 +57,27 @@ def test_the_shell_block_runs_after_the_first_python_block(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "flags"),
+    ("names", "flags"),
     [
-        ("docs/async.md", ["-W", "error"]),
-        ("docs/several-processes.md", ["-W", "error"]),
-        ("docs/testing-kafka-programs.md", []),  # Kafka's clients warn
-        ("docs/visibility.md", ["-W", "error"]),
+        (["docs/async.md", "docs/several-processes.md", "docs/visibility.md"], ["-W", "error"]),
+        (["docs/testing-kafka-programs.md"], []),  # Kafka's clients warn
     ],
+    ids=["warnings are errors", "with Kafka's clients"],
 )
-def test_python_blocks_of_a_page_run(name: str, flags: list[str], tmp_path: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)
-    assert blocks
-    for block in blocks:
-        command = [sys.executable, *flags, "-c", block]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"{block}\n{done.stderr}"
+def test_python_blocks_of_pages_run(names: list[str], flags: list[str], tmp_path: Path) -> None:
+    """Those of a page in one directory, in their order."""
+    blocks = [(name, block) for name in names for block in python_of(name)]
+    assert {name for name, _ in blocks} == set(names)
+    places = {name: tmp_path / Path(name).stem for name in names}
+    for place in places.values():
+        place.mkdir()
+    done = run_all([Job(places[name], code=block) for name, block in blocks], *flags)
+    for (name, block), each in zip(blocks, done, strict=True):
+        assert each.returncode == 0, f"{name}\n{block}\n{each.stderr}"
+
+
+def python_of(name: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)
 
 
 @pytest.mark.parametrize("command", sorted(set(re.findall(r"\bmake ([a-z-]+)", README))))

@@ -1,4 +1,4 @@
-"""Servers that tests share: moto's starts once for all tests of a process that need it."""
+"""Servers that tests share, and a Spark: each starts once for all tests of a process that need it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from ..spark import sharing
+from ..spark.sharing import spark as spark  # noqa: PLC0414
 from . import servers
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All tests with the session in one process."""
+    sharing.group(items)
 
 
 @pytest.fixture(scope="session")

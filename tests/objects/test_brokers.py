@@ -398,8 +398,9 @@ def test_what_one_broker_stores_of_users_every_broker_reads(services: tuple[Obje
 # --- processes
 
 
-def test_a_client_that_loses_a_broker_goes_on_with_the_other(tmp_path: Path, moto: Server) -> None:
-    with Fleet(tmp_path, moto) as fleet, Traffic(fleet) as traffic:
+@pytest.mark.parametrize("moves", [False, pytest.param(True, marks=pytest.mark.slow)])  # transactions: below, quickly
+def test_a_client_that_loses_a_broker_goes_on_with_the_other(tmp_path: Path, moto: Server, moves: bool) -> None:
+    with Fleet(tmp_path, moto) as fleet, Traffic(fleet, moves=moves) as traffic:
         fleet.wait_for(2)
         traffic.go_on()
         traffic.settle()
@@ -434,7 +435,7 @@ def test_a_mover_whose_client_gets_nowhere_takes_another_one_and_waits_longer(mo
     assert mover.troubles == {"TimeoutError": 4}
 
 
-@pytest.mark.parametrize("how", ["kill", "freeze"])
+@pytest.mark.parametrize("how", ["kill", pytest.param("freeze", marks=pytest.mark.slow)])
 def test_a_transaction_ends_though_its_client_and_its_coordinator_are_gone(
     tmp_path: Path, moto: Server, how: str
 ) -> None:
@@ -528,6 +529,7 @@ def test_clients_survive_what_happens_to_brokers_over_seaweedfs(tmp_path: Path, 
         assert traffic.verdict() == []
 
 
+@pytest.mark.slow  # 10 s; the quick tier loses a broker with a classic group, and moves groups in one process
 def test_a_group_whose_members_brokers_assign_goes_on_at_another_broker(tmp_path: Path, moto: Server) -> None:
     options = ("--set", "group_consumer_heartbeat_interval_ms=200")
     with Fleet(tmp_path, moto, 2, *options) as fleet:
@@ -558,6 +560,7 @@ def test_a_group_whose_members_brokers_assign_goes_on_at_another_broker(tmp_path
         assert not any(each.problems for each in readers)
 
 
+@pytest.mark.slow  # 6 s; a broker is the same over a bucket, and speaks TLS in tests/broker/security
 def test_brokers_over_a_bucket_speak_tls(tmp_path: Path, moto: Server) -> None:
     authority = Authority(tmp_path / "tls")
     files = authority.server()

@@ -20,7 +20,6 @@ import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 from tests.documents import run_program, steps
 from tests.processes.launch import ROOT
-from tests.spark.conftest import spark as spark  # noqa: PLC0414  the session that tests/spark use
 from tests.spark.test_streaming import Query
 
 import sawlog
@@ -348,7 +347,6 @@ def numbers(topic: ObjectTopic) -> list[int]:
     return sorted(int(record.value or b"") for record in topic.scan())
 
 
-@pytest.mark.xdist_group("spark")
 def test_spark_reads_and_writes_a_bucket(spark: Any, moto: servers.Server, capsys: pytest.CaptureFixture[str]) -> None:
     url = moto.new_url()
     with ObjectStore.open(url, options=moto.options, upkeep_interval_s=None) as store:
@@ -362,7 +360,6 @@ def test_spark_reads_and_writes_a_bucket(spark: Any, moto: servers.Server, capsy
         assert numbers(store.topic("copies")) == list(range(300))
 
 
-@pytest.mark.xdist_group("spark")
 def test_the_program_in_the_documents_prints_what_they_show(spark: Any, moto: servers.Server) -> None:
     url = moto.new_url()
     [step] = [each for each in steps(PAGE.read_text(encoding="utf-8")) if each.text.startswith("import sawlog.spark")]
@@ -380,7 +377,6 @@ def test_the_program_in_the_documents_prints_what_they_show(spark: Any, moto: se
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")
 def test_a_stream_over_a_bucket_is_exact_across_restarts(spark: Any, moto: servers.Server, tmp_path: Path) -> None:
     url = moto.new_url()
     with ObjectStore.open(url, options=moto.options, upkeep_interval_s=None) as store:

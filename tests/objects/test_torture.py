@@ -24,7 +24,7 @@ print("\\n".join(run(5, steps=400, roll_back=sys.argv[1] == "rolled back").trace
 """
 
 
-@pytest.mark.parametrize("how", ["onward", "rolled back"])
+@pytest.mark.parametrize("how", [pytest.param("onward", marks=pytest.mark.slow), "rolled back"])
 def test_one_seed_is_one_story(how: str) -> None:
     """In processes whose sets and dictionaries of strings have other orders."""
     told = []

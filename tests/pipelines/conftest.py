@@ -1,8 +1,8 @@
-"""One Spark for all tests of this folder: starting one takes longer than most tests."""
+"""What the tests of this folder share: a Spark, the program, a store with records."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,30 +12,13 @@ import sawlog
 from sawlog import Store
 
 from ..cli.conftest import Cli
+from ..spark import sharing
+from ..spark.sharing import spark as spark  # noqa: PLC0414
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests with this Spark in one process; those of tests/spark have another one, beside it."""
-    for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("pipelines"))
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
-    """A local session: two cores, quick to start rather than quick to run; it knows our format."""
-    import sawlog.spark
-    from sawlog.pipelines import running
-
-    made = sawlog.spark.session(
-        "sawlog-tests",
-        cores=2,
-        memory="1g",
-        spark_driver_extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    )
-    assert running.session() is made
-    yield made
-    made.stop()
+    """All tests with the session in one process."""
+    sharing.group(items)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from sawlog.pipelines import export
 from sawlog.pipelines.export import ExportParams
 from sawlog.storage import FileDirectory, documents
 
+from ..looping import for_each
 from .conftest import forget_last_commit, moment
 
 FORMATS = [pytest.param("parquet", marks=pytest.mark.slow), "delta"]
@@ -162,6 +164,7 @@ def test_other_files_in_the_target_are_left_alone(write: Write, target: Path, fi
     assert (target / "mine.parquet").exists()
 
 
+@pytest.mark.slow  # the quick export through the program parses JSON
 def test_values_are_taken_apart_and_what_does_not_parse_is_kept(
     write: Write, target: Path, filled: Fill, data: Path
 ) -> None:
@@ -186,6 +189,7 @@ def test_a_schema_is_inferred_once_and_kept(write: Write, target: Path, filled: 
     assert all(set(row["value"]) == {"n", "who"} for row in rows(target))
 
 
+@pytest.mark.slow  # 8 s; the quick runs end by themselves
 def test_it_goes_on_until_it_is_stopped(write: Write, target: Path, filled: Fill) -> None:
     filled(10)
 
@@ -204,6 +208,7 @@ def test_it_goes_on_until_it_is_stopped(write: Write, target: Path, filled: Fill
     once(15, rows(target))
 
 
+@pytest.mark.slow  # a whole run first; by hand below
 def test_a_topic_that_was_made_anew_is_noticed(write: Write, target: Path, filled: Fill, data: Path) -> None:
     filled(10)
     write()
@@ -218,12 +223,32 @@ def test_a_topic_that_was_made_anew_is_noticed(write: Write, target: Path, fille
 OTHERS: list[dict[str, Any]] = [{"format": "delta"}, {"json": True}, {"headers": True}]
 
 
+@pytest.mark.slow  # a whole run first; by hand below
 @pytest.mark.parametrize("other", [{"by": ("hour",)}, *(pytest.param(each, marks=pytest.mark.slow) for each in OTHERS)])
 def test_a_target_goes_on_as_it_was_begun(write: Write, filled: Fill, other: dict[str, Any]) -> None:
     filled(10)
     write()
     with pytest.raises(InvalidConfig, match="use that, or export to a new directory"):
         write(**other)
+
+
+BEGUN = {"topic": "orders", "topic_id": "one", "format": "parquet", "by": ["date"], "json": False, "headers": False}
+
+
+@for_each(
+    ("other", "said"),
+    [
+        ({"format": "delta"}, "has format='parquet', not 'delta'; use that, or export to a new directory"),
+        ({"by": ["hour"]}, "use that, or export to a new directory"),
+        ({"json": True}, "use that, or export to a new directory"),
+        ({"headers": True}, "use that, or export to a new directory"),
+        ({"topic_id": "another"}, "it was recreated or rewritten since"),
+    ],
+)
+def test_what_a_target_was_begun_with_stays(other: dict[str, Any], said: str) -> None:
+    export._check_same(BEGUN, dict(BEGUN), "out")
+    with pytest.raises(InvalidConfig, match=re.escape(said)):
+        export._check_same(BEGUN, {**BEGUN, **other}, "out")
 
 
 def test_a_directory_of_somebody_else_is_not_written_to(write: Write, target: Path, filled: Fill) -> None:

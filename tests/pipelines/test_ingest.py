@@ -58,6 +58,7 @@ def test_json_lines_are_stored_as_they_are_with_key_and_time(take: Take, source:
     ]
 
 
+@pytest.mark.slow  # three runs; the quick tier has one that died before
 def test_a_second_run_takes_only_new_files(take: Take, source: Path, contents: Contents) -> None:
     (source / "a.txt").write_text("one\ntwo\n")
     assert take().records == 2
@@ -78,12 +79,14 @@ def test_a_run_that_died_before_it_noted_its_end_stores_nothing_twice(
     assert [r.value for r in contents()] == [b"one", b"two", b"three"]
 
 
+@pytest.mark.slow  # the quick tier reads JSON with keys
 def test_lines_without_the_key_are_counted(take: Take, source: Path) -> None:
     (source / "a.json").write_text('{"id": 1}\n{"other": 2}\nnot json\n')
     report = take(key="id")
     assert (report.records, report.without_key) == (3, 2)
 
 
+@pytest.mark.slow  # the sink does it, by hand in tests/spark/test_writing.py
 def test_records_go_to_the_partition_of_their_key(take: Take, source: Path, data: Path) -> None:
     (source / "a.json").write_text("".join(f'{{"id": "k{number % 9}"}}\n' for number in range(90)))
     take(key="id", partitions=3)
@@ -123,6 +126,7 @@ def test_a_csv_file_that_does_not_fit_is_refused_and_not_bent(
 AWKWARD = 'zip,note,n\r\n01234,"say ""hi"", twice",1\r\n00099,"two\nlines",007\r\n"1,5",back\\slash,\r\n'
 
 
+@pytest.mark.slow  # the quick tier reads CSV once, and test_csvfile.py has the awkward rows
 def test_csv_is_read_as_produce_reads_it(take: Take, source: Path, contents: Contents, tmp_path: Path) -> None:
     (source / "a.csv").write_text(AWKWARD, newline="")
     take(key="zip")
@@ -181,6 +185,7 @@ def test_files_are_taken_in_order_of_name(take: Take, source: Path, contents: Co
     assert len(found) == 412
 
 
+@pytest.mark.slow  # two runs; a repeated micro-batch is in the quick tier
 def test_a_repeated_micro_batch_is_cut_as_it_was_at_first(
     take: Take, source: Path, data: Path, contents: Contents
 ) -> None:
@@ -240,6 +245,7 @@ def test_csv_without_a_header_has_numbered_columns(take: Take, source: Path, con
     ]
 
 
+@pytest.mark.slow  # the quick tier reads JSON and CSV
 def test_rows_of_parquet_keep_their_types(take: Take, source: Path, contents: Contents) -> None:
     table = pa.table({"id": [b"\x00\xff"], "n": [7], "tags": [["a", "b"]]})
     pq.write_table(table, source / "a.parquet")
@@ -272,6 +278,7 @@ def test_one_file_is_a_source(take: Take, source: Path, contents: Contents) -> N
     assert [r.value for r in contents()] == [b"one"]
 
 
+@pytest.mark.slow  # waits for two micro-batches
 def test_it_goes_on_until_it_is_stopped(take: Take, source: Path, contents: Contents) -> None:
     (source / "a.txt").write_text("one\n")
     seen: list[int] = []

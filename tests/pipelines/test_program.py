@@ -72,12 +72,14 @@ def test_compact_of_a_topic_that_is_not_compacted_asks_first(cli: Cli, filled: F
     assert len(contents()) == 5
 
 
+@pytest.mark.slow  # the quick tier has the one that asks
 def test_compact_of_a_compacted_topic_does_not_ask(cli: Cli, filled: Fill, contents: Contents) -> None:
     filled(30, cleanup_policy="compact")
     assert cli("pipeline", "compact", "orders", "--output", "json").ok().json["records"] == 5
     assert len(contents()) == 5
 
 
+@pytest.mark.slow  # three jobs; the quick tier asks through the program
 def test_a_script_that_compacts_needs_yes_as_well(
     spark: Any, filled: Fill, contents: Contents, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -161,6 +163,7 @@ def test_an_error_in_a_file_is_one_line_without_javas_traces(data: Path, tmp_pat
     assert not [line for line in lines if "\tat " in line or "Exception" in line or "Traceback" in line]
 
 
+@pytest.mark.slow  # 5 s; the program passes the same parameters
 def test_arguments_of_a_script_are_the_parameters(
     spark: Any, filled: Fill, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

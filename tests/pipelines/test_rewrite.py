@@ -40,7 +40,7 @@ def by_key(records: Iterable[Record]) -> dict[bytes | None, list[tuple[Any, ...]
     return dict(found)
 
 
-@pytest.mark.parametrize("partitions", [1, 5])
+@pytest.mark.parametrize("partitions", [pytest.param(1, marks=pytest.mark.slow), 5])
 def test_every_record_of_a_key_is_there_in_its_order(
     spread: Spread, filled: Fill, contents: Contents, partitions: int
 ) -> None:
@@ -65,6 +65,7 @@ def test_settings_stay_and_keys_are_where_they_belong(spread: Spread, filled: Fi
         assert sorted(record.timestamp for record in orders.scan()) == sorted(times)
 
 
+@pytest.mark.slow  # the quick tier keeps the order of keys in five partitions
 def test_a_key_that_lies_in_several_partitions_is_merged_by_time(
     spread: Spread, filled: Fill, data: Path, contents: Contents
 ) -> None:
@@ -89,6 +90,7 @@ def test_clocks_that_go_back_do_not_mix_a_partition_up(spread: Spread, data: Pat
     assert [record.value for record in contents()] == [b"0", b"1", b"2", b"3"]
 
 
+@pytest.mark.slow  # ten thousand records; the quick tier has records with keys
 def test_records_without_a_key_are_all_there(spread: Spread, data: Path, contents: Contents) -> None:
     with Store.open(data, upkeep_interval_s=None) as store:
         store.create_topic("orders", 1).append_many([b"%d" % number for number in range(10_000)])
@@ -122,6 +124,7 @@ def test_a_topic_that_is_being_written_to_is_left_alone(spread: Spread, filled: 
         assert writer["orders"].partitions == 2
 
 
+@pytest.mark.slow  # the quick tier has one that is there before
 def test_a_writer_that_comes_meanwhile_keeps_its_topic(spread: Spread, filled: Fill, data: Path) -> None:
     filled(20)
     with Store.open(data, upkeep_interval_s=None) as writer:

@@ -241,6 +241,7 @@ def scan(frame: Any, kind: str) -> str:
     return "\n".join(line for line in plan.splitlines() if kind in line)
 
 
+@pytest.mark.slow  # 6 s; the quick tier reads table and tail as a whole
 def test_filters_and_limits_reach_both_sides(keep: Keep, union: Any, filled: Fill, data: Path) -> None:
     filled(40)
     keep(format="parquet")

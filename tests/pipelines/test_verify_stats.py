@@ -26,6 +26,7 @@ def damage(path: Path, position: int) -> None:
     path.write_bytes(raw)
 
 
+@pytest.mark.slow  # the quick tier reads every segment to find the damaged one
 def test_every_segment_is_read(spark: Any, filled: Fill) -> None:
     data = filled(300, partitions=2, segment_bytes=2000)
     report = verify.run(spark, VerifyParams(str(data)))
@@ -56,6 +57,7 @@ def test_damage_is_listed_with_its_place(spark: Any, filled: Fill) -> None:
     assert sum(done) == report.size_bytes
 
 
+@pytest.mark.slow  # a job more
 def test_a_topic_that_cannot_be_opened_does_not_hide_the_others(spark: Any, filled: Fill, data: Path) -> None:
     filled(10)
     with Store.open(data, upkeep_interval_s=None) as store:
@@ -66,6 +68,7 @@ def test_a_topic_that_cannot_be_opened_does_not_hide_the_others(spark: Any, fill
     assert report.records == 10
 
 
+@pytest.mark.slow  # three jobs; the quick tier lists the damage
 def test_damage_has_an_exit_code(cli: Cli, filled: Fill) -> None:
     data = filled(50)
     assert {row["problems"] == [] for row in cli("pipeline", "verify", "--output", "json").ok().json} == {True}

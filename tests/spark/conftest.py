@@ -1,4 +1,4 @@
-"""One Spark for all tests of this folder: starting one takes longer than most tests."""
+"""What the tests of this folder share: a Spark, a store, a reader of it."""
 
 from __future__ import annotations
 
@@ -11,27 +11,13 @@ import pytest
 import sawlog
 from sawlog import Store
 
+from . import sharing
+from .sharing import spark as spark  # noqa: PLC0414
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests with this Spark in one process; those of tests/pipelines have another one, beside it."""
-    for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
-    """A local session: two cores, four attempts a task, quick to start rather than quick to run."""
-    import sawlog.spark
-
-    made = sawlog.spark.session(
-        "sawlog-tests",
-        cores=2,
-        memory="1g",
-        spark_driver_extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    )
-    yield made
-    made.stop()
+    """All tests with the session in one process."""
+    sharing.group(items)
 
 
 @pytest.fixture

@@ -76,6 +76,7 @@ def test_all_records_with_all_columns(store: Store, load: Load) -> None:
     }
 
 
+@pytest.mark.slow  # by hand in test_reading.py
 def test_headers_are_read_if_they_are_asked_for(store: Store, load: Load) -> None:
     filled(store, count=20)
     found = {row.value: row.headers for row in load(includeHeaders=True).collect()}
@@ -83,6 +84,7 @@ def test_headers_are_read_if_they_are_asked_for(store: Store, load: Load) -> Non
     assert found[b"value 15"] is None  # as Kafka's source has it
 
 
+@pytest.mark.slow  # by hand in test_reading.py
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_compressed_topics_are_read_like_others(store: Store, load: Load, compression: str) -> None:
     topic = store.create_topic("orders", 2, compression_type=compression)
@@ -90,6 +92,7 @@ def test_compressed_topics_are_read_like_others(store: Store, load: Load, compre
     assert rows(load(), "partition", "offset", "key", "value") == records(topic)
 
 
+@pytest.mark.slow  # by hand in test_reading.py
 def test_a_compacted_topic_is_read_without_what_was_removed(store: Store, load: Load) -> None:
     topic = filled(store, cleanup_policy="compact", min_cleanable_dirty_ratio=0)
     assert any(report.compaction for report in topic.upkeep())
@@ -97,11 +100,13 @@ def test_a_compacted_topic_is_read_without_what_was_removed(store: Store, load: 
     assert rows(load(), "partition", "offset", "key", "value") == records(topic)
 
 
+@pytest.mark.slow  # by hand in test_reading.py
 def test_an_empty_topic_has_no_rows(store: Store, load: Load) -> None:
     store.create_topic("orders", 2)
     assert load().count() == 0
 
 
+@pytest.mark.slow  # by hand in test_reading.py
 def test_null_keys_and_values_stay_null(store: Store, load: Load) -> None:
     topic = store.create_topic("orders")
     topic.append(None, key=b"deleted")
@@ -115,6 +120,7 @@ def test_null_keys_and_values_stay_null(store: Store, load: Load) -> None:
 # --- which partitions
 
 
+@pytest.mark.slow  # by hand in test_reading.py
 def test_several_topics_a_pattern_and_partitions(store: Store, load: Load) -> None:
     for name in ("orders", "orders-eu", "clicks"):
         filled(store, name, 30)
@@ -130,20 +136,24 @@ def test_several_topics_a_pattern_and_partitions(store: Store, load: Load) -> No
     }
 
 
+#: Options, and what is said about them.
+UNREADABLE: list[tuple[dict[str, Any], str]] = [
+    ({"subscribe": "nothing"}, "nothing"),
+    ({"subscribe": None, "assign": '{"orders": [7]}'}, "partitions 0 to 2, not 7"),
+    ({"startingOffsets": '{"orders": {"0": 1000}}'}, "does not exist yet"),
+    ({"startingOffsets": '{"other": {"0": 1}}'}, "is not one of those that are read"),
+    ({"startingOffsets": "latest"}, "would read nothing in a batch"),
+    ({"startingOffsets": '{"orders": {"0": 5}}', "endingTimestamp": str(T + 1000)}, "offset 5 > 1"),
+    ({"startingTimestamp": str(T + 10**9)}, "startingOffsetsByTimestampStrategy"),
+    ({"columns": "size"}, "is not a selection of"),
+    ({"minPartitions": "none"}, "minpartitions"),
+    ({"startingOffset": "earliest"}, "did you mean startingoffsets"),
+]
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
-    [
-        ({"subscribe": "nothing"}, "nothing"),
-        ({"subscribe": None, "assign": '{"orders": [7]}'}, "partitions 0 to 2, not 7"),
-        ({"startingOffsets": '{"orders": {"0": 1000}}'}, "does not exist yet"),
-        ({"startingOffsets": '{"other": {"0": 1}}'}, "is not one of those that are read"),
-        ({"startingOffsets": "latest"}, "would read nothing in a batch"),
-        ({"startingOffsets": '{"orders": {"0": 5}}', "endingTimestamp": str(T + 1000)}, "offset 5 > 1"),
-        ({"startingTimestamp": str(T + 10**9)}, "startingOffsetsByTimestampStrategy"),
-        ({"columns": "size"}, "is not a selection of"),
-        ({"minPartitions": "none"}, "minpartitions"),
-        ({"startingOffset": "earliest"}, "did you mean startingoffsets"),
-    ],
+    [UNREADABLE[0], *(pytest.param(*each, marks=pytest.mark.slow) for each in UNREADABLE[1:])],  # test_reading.py: all
 )
 def test_what_cannot_be_read_is_a_clear_error(store: Store, load: Load, options: dict[str, Any], said: str) -> None:
     filled(store, count=30)
@@ -151,6 +161,7 @@ def test_what_cannot_be_read_is_a_clear_error(store: Store, load: Load, options:
         load(**options).count()
 
 
+@pytest.mark.slow  # by hand in test_reading.py
 def test_a_store_that_is_not_there_is_a_clear_error(load: Load) -> None:
     with pytest.raises(Exception, match="no store in"):
         load().count()
@@ -159,6 +170,7 @@ def test_a_store_that_is_not_there_is_a_clear_error(load: Load) -> None:
 # --- which offsets
 
 
+@pytest.mark.slow  # by hand in test_reading.py
 def test_ranges_of_offsets(store: Store, load: Load) -> None:
     filled(store, count=90)
     frame = load(
@@ -169,6 +181,7 @@ def test_ranges_of_offsets(store: Store, load: Load) -> None:
     assert counted == {0: 3, 2: 30}
 
 
+@pytest.mark.slow  # by hand in test_reading.py
 def test_ranges_of_time(store: Store, load: Load) -> None:
     filled(store, count=90)
     begin, end = T + 30_000, T + 60_000
@@ -224,6 +237,7 @@ def test_time_and_offsets_prune_segments(store: Store, data: Path) -> None:
     assert len(one) == 1
 
 
+@pytest.mark.slow  # by hand in test_planning.py
 def test_large_partitions_are_split_however_it_is_asked_for(store: Store, data: Path, load: Load) -> None:
     filled(store)
     assert len(tasks(data)) == 3
@@ -239,6 +253,7 @@ def test_large_partitions_are_split_however_it_is_asked_for(store: Store, data: 
         assert rows(load(**options), "partition", "offset") == expected
 
 
+@pytest.mark.slow  # by hand in test_reading.py
 def test_only_the_columns_that_are_asked_for_are_read(store: Store, load: Load) -> None:
     filled(store, count=30)
     frame = load(columns="offset,topic")
@@ -247,6 +262,7 @@ def test_only_the_columns_that_are_asked_for_are_read(store: Store, load: Load) 
     assert load(columns="topic").distinct().collect()[0].topic == "orders"
 
 
+@pytest.mark.slow  # by hand in test_reading.py
 def test_a_schema_of_the_users_chooses_columns(spark: Any, store: Store, data: Path) -> None:
     filled(store, count=30)
     reader = spark.read.format("sawlog").option("path", str(data)).option("subscribe", "orders")
@@ -257,6 +273,7 @@ def test_a_schema_of_the_users_chooses_columns(spark: Any, store: Store, data: P
         reader.schema("offset string").load().count()
 
 
+@pytest.mark.slow  # a view is also read in test_tables.py
 def test_it_works_in_sql(spark: Any, store: Store, data: Path) -> None:
     filled(store, count=30)
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW v USING sawlog OPTIONS (path '{data}', subscribe 'orders')")
@@ -266,6 +283,7 @@ def test_it_works_in_sql(spark: Any, store: Store, data: Path) -> None:
 # --- beside a writer
 
 
+@pytest.mark.slow  # by hand in test_reading.py
 def test_records_that_retention_dropped_are_an_error_or_left_out(store: Store, load: Load) -> None:
     topic = filled(store, count=90)
     topic.trim({0: 10})
@@ -275,6 +293,7 @@ def test_records_that_retention_dropped_are_an_error_or_left_out(store: Store, l
     assert load(startingOffsets=start, failOnDataLoss=False).count() == 20
 
 
+@pytest.mark.slow  # 7 s; by hand in test_reading.py
 def test_records_that_go_between_planning_and_reading_are_an_error_or_left_out(store: Store, load: Load) -> None:
     topic = filled(store, count=90)
     strict, lax = load(), load(failOnDataLoss=False)
@@ -285,6 +304,7 @@ def test_records_that_go_between_planning_and_reading_are_an_error_or_left_out(s
     assert lax.count() == 0
 
 
+@pytest.mark.slow  # 5 s; by hand in test_reading.py
 def test_a_topic_that_vanishes_is_an_error(store: Store, load: Load) -> None:
     filled(store, count=30)
     frame = load()
@@ -294,6 +314,7 @@ def test_a_topic_that_vanishes_is_an_error(store: Store, load: Load) -> None:
         frame.count()
 
 
+@pytest.mark.slow  # by hand in test_data_loss.py
 def test_segments_that_are_rewritten_between_planning_and_reading_are_read_all_the_same(
     store: Store, load: Load
 ) -> None:
@@ -306,6 +327,7 @@ def test_segments_that_are_rewritten_between_planning_and_reading_are_read_all_t
     assert rows(frame, "partition", "offset") == expected
 
 
+@pytest.mark.slow  # by hand in test_reading.py
 def test_damage_is_an_error(store: Store, data: Path, load: Load) -> None:
     filled(store, count=90)
     store.close()
@@ -317,6 +339,7 @@ def test_damage_is_an_error(store: Store, data: Path, load: Load) -> None:
         load().count()
 
 
+@pytest.mark.slow  # by hand in test_reading.py
 def test_it_reads_while_somebody_writes(data: Path, load: Load) -> None:
     with sawlog.open(data, upkeep_interval_s=None) as writing:
         topic = filled(writing, count=30)

@@ -596,6 +596,7 @@ def test_every_record_that_is_in_the_log_is_delivered_once_if_data_loss_is_no_fa
 # --- with Spark
 
 
+@pytest.mark.slow  # three runs of a query; by hand above
 def test_a_query_whose_topic_was_cut_off_and_has_grown_fails_or_delivers_every_record(
     spark: Any, data: Path, store: Store, orders: Topic
 ) -> None:

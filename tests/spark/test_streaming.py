@@ -534,6 +534,7 @@ def test_a_query_reads_all_there_is_then_what_is_new(spark: Any, data: Path, sto
     assert copied(store) == list(range(20))
 
 
+@pytest.mark.slow  # two runs of a query; by hand above
 def test_a_query_from_the_end_misses_nothing_between_its_runs(
     spark: Any, data: Path, store: Store, orders: Topic
 ) -> None:
@@ -545,6 +546,7 @@ def test_a_query_from_the_end_misses_nothing_between_its_runs(
     assert copied(store) == [10, 11]
 
 
+@pytest.mark.slow  # 8 s; by hand above, growing and trimmed
 def test_a_query_follows_a_topic_that_grows_and_is_trimmed(spark: Any, data: Path, store: Store, orders: Topic) -> None:
     """It may miss what was dropped; it delivers everything else, in order, once."""
     store.create_topic("copies")
@@ -567,6 +569,7 @@ def test_a_query_follows_a_topic_that_grows_and_is_trimmed(spark: Any, data: Pat
     assert set(range(max(dropped, 0) * 2, written)) <= set(found) <= set(range(written))
 
 
+@pytest.mark.slow  # two runs of a query; by hand above
 def test_records_that_are_gone_end_the_query_with_a_clear_error(
     spark: Any, data: Path, store: Store, orders: Topic
 ) -> None:

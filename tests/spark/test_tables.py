@@ -48,6 +48,7 @@ def sql(spark: Any) -> Iterator[Any]:
         spark.catalog.dropTempView(name)
 
 
+@pytest.mark.slow  # by hand above, with what Spark passes
 def test_a_table_is_refused_when_it_is_created_or_used(sql: Any, store: Store, data: Path) -> None:
     store.create_topic("orders").append(b"1")
     with pytest.raises(Exception, match="cannot be a table of Spark's catalog"):

@@ -14,18 +14,20 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 from tests.processes.launch import finish, ready, start
 
 import sawlog
 from sawlog import DirectoryLocked, Store, Topic
 from sawlog.batch.header import scan
 from sawlog.errors import InvalidConfig, InvalidRecord, StoreNotFound, TopicNotFound
-from sawlog.spark import commit
+from sawlog.spark import commit, source
 from sawlog.spark.options import WriteOptions, write_options
 from sawlog.spark.writing import Staged, stage
 from sawlog.storage import FileDirectory
 from sawlog.topics.transactions.area import StagingArea
 
+from ..looping import for_each
 from .jobs.copying import copy
 
 T = 1_700_000_000_000
@@ -43,6 +45,12 @@ def options(data: Path, **given: Any) -> WriteOptions:
 
 def batch(*values: int, **columns: list[Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"value": pa.array([b"%d" % each for each in values], pa.binary()), **columns})
+
+
+def columns(text: str) -> StructType:
+    """A schema of one column: its name and its type."""
+    name, kind = text.split()
+    return StructType([StructField(name, {"bigint": LongType(), "string": StringType()}[kind])])
 
 
 def staged(data: Path, name: str, *batches: pa.RecordBatch, **given: Any) -> Staged:
@@ -383,6 +391,38 @@ def test_a_store_is_made_if_the_options_say_so(data: Path) -> None:
         assert values(made["orders"]) == [1]
 
 
+def test_text_is_stored_as_utf_8_by_hand(data: Path, orders: Topic) -> None:
+    rows = pa.RecordBatch.from_pydict({"value": ["schön"], "key": ["ключ"]})
+    commit.publish(options(data), "job", [staged(data, "job", rows)])
+    assert [(r.key, r.value) for r in orders.scan()] == [("ключ".encode(), "schön".encode())]
+
+
+@for_each(
+    ("shape", "given", "said"),
+    [
+        ("size bigint", {"topic": "orders"}, "cannot store a column size"),
+        ("value bigint", {"topic": "orders"}, "must be binary or string, not bigint"),
+        ("key string", {"topic": "orders"}, "a column value is required"),
+        ("value string", {}, "no topic: give"),
+        ("value string", {"topic": "nothing"}, "no topic 'nothing'"),
+        ("value string", {"topic": "orders", "compresion": "zstd"}, "did you mean compression"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_a_job_runs(
+    data: Path, orders: Topic, shape: str, given: dict[str, str], said: str
+) -> None:
+    with pytest.raises(InvalidConfig, match=re.escape(said)):
+        source.writer({"path": str(data), **given}, columns(shape), overwrite=False)
+
+
+def test_a_writer_that_overwrites_is_refused(data: Path, orders: Topic) -> None:
+    orders.append(b"1")
+    for make in (source.writer, source.stream_writer):
+        with pytest.raises(InvalidConfig, match="only be appended to"):
+            make({"path": str(data), "topic": "orders"}, columns("value string"), overwrite=True)
+    assert values(orders) == [1]
+
+
 # --- with Spark
 
 
@@ -418,6 +458,7 @@ def test_all_columns_are_stored(spark: Any, data: Path, store: Store) -> None:
     ]
 
 
+@pytest.mark.slow  # by hand above
 def test_text_is_stored_as_utf_8(spark: Any, data: Path, orders: Topic) -> None:
     write(spark.createDataFrame([("schön", "ключ")], "value string, key string"), data, topic="orders")
     assert [(r.key, r.value) for r in orders.scan()] == [("ключ".encode(), "schön".encode())]
@@ -425,13 +466,14 @@ def test_text_is_stored_as_utf_8(spark: Any, data: Path, orders: Topic) -> None:
 
 def test_parallel_tasks_write_everything_once(spark: Any, data: Path, orders: Topic) -> None:
     frame = (
-        spark.range(20_000).repartition(7).selectExpr("CAST(id AS STRING) AS value", "CAST(id % 97 AS STRING) AS key")
+        spark.range(2_000).repartition(7).selectExpr("CAST(id AS STRING) AS value", "CAST(id % 97 AS STRING) AS key")
     )
     write(frame, data, topic="orders", compression="zstd")
-    assert values(orders) == list(range(20_000))
+    assert values(orders) == list(range(2_000))
     assert left(data) == []
 
 
+@pytest.mark.slow  # by hand above
 @pytest.mark.parametrize(
     ("shape", "given", "said"),
     [
@@ -450,6 +492,7 @@ def test_what_cannot_be_written_is_a_clear_error(
         write(spark.range(1).selectExpr(shape), data, **given)
 
 
+@pytest.mark.slow  # by hand above
 def test_a_log_is_not_overwritten(spark: Any, data: Path, orders: Topic) -> None:
     orders.append(b"1")
     writer = spark.range(1).selectExpr("'2' AS value").write.format("sawlog").option("path", str(data))
@@ -478,6 +521,7 @@ def test_tasks_that_fail_and_are_tried_again_write_once(spark: Any, data: Path, 
     assert left(data) == []
 
 
+@pytest.mark.slow  # all attempts of a task fail, 13 s; by hand above
 def test_a_job_that_fails_stores_nothing_and_leaves_nothing(spark: Any, data: Path, orders: Topic) -> None:
     mark = str(data.parent / "failed-")
     frame = spark.range(3000).repartition(2).selectExpr("CAST(id AS STRING) AS value")
@@ -501,6 +545,7 @@ def test_queries_that_write_one_topic_at_the_same_time_take_turns(spark: Any, da
     assert values(store["copies"]) == sorted([*range(200), *range(200)])
 
 
+@pytest.mark.slow  # two runs of a query; by hand above
 def test_a_locked_partition_fails_a_query_with_nothing_stored_and_its_restart_stores_it_once(
     spark: Any, data: Path, store: Store, orders: Topic
 ) -> None:
@@ -518,6 +563,7 @@ def test_a_locked_partition_fails_a_query_with_nothing_stored_and_its_restart_st
     assert left(data) == []
 
 
+@pytest.mark.slow  # 7 s; the sink sees rows like any others
 def test_a_stream_with_state_is_written_like_any_other(spark: Any, data: Path, store: Store, orders: Topic) -> None:
     orders.append_many([(b"%d" % (n % 7), b"k%d" % n) for n in range(40)])
     store.create_topic("distinct", 2)
@@ -529,6 +575,7 @@ def test_a_stream_with_state_is_written_like_any_other(spark: Any, data: Path, s
     assert values(store["distinct"]) == list(range(7))
 
 
+@pytest.mark.slow  # four jobs; by hand in test_replays.py
 def test_a_batch_with_a_name_and_a_number_is_stored_once(spark: Any, data: Path, orders: Topic) -> None:
     """What `foreachBatch` needs: Spark repeats a micro-batch, and with it the job inside."""
     frame = spark.range(10).selectExpr("CAST(id AS string) AS value")
