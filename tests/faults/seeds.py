@@ -49,6 +49,14 @@ def shuffled(rows: Iterable[_T], what: str) -> list[_T]:
     return random.Random(f"{seed_of_this_run()} {what}").sample(found, len(found))
 
 
+def some_of(rows: Sequence[_T], count: int | None, what: str) -> list[_T]:
+    """The first, the last, and so many between them that the seed of this run chooses; all if no count is given."""
+    if count is None or count + 2 >= len(rows):
+        return list(rows)
+    between = shuffled(range(1, len(rows) - 1), what)[:count]
+    return [rows[at] for at in sorted([0, *between, len(rows) - 1])]
+
+
 def in_turn(rows: Iterable[Sequence[_T]]) -> Iterator[_T]:
     """The first of each row, then the second of each: something of every row comes early."""
     nothing: Any = object()

@@ -2,8 +2,9 @@
 
 Here, the work of every workload is done with the seed of this run (see seeds.py), of those with readers of some, and
 crashed at a few of its changes for as long as the time box lasts; which workloads that reaches, the seed decides. Seeds
-that have failed before come in every run (failing_seeds.py). The slow form takes all workloads, at every change. And the
-enumeration itself is tested: it finds what is wrong, and what it finds happens again.
+that have failed before come in every run (failing_seeds.py). The slow form takes all workloads, at every change.
+
+And the enumeration itself is tested: it finds what is wrong, and what it finds happens again.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ def very_few(scenario: Scenario) -> bool:
     return few(scenario) and random.Random(f"{scenario}, again").random() < 0.2
 
 
-#: What shares a time box: (workloads, seconds of CPU, scenarios at least). All boxes together: 16 s, and 3 s for work without crashes.
+#: What shares a time box: (workloads, seconds of CPU, scenarios at least).
+#: All boxes together: 16 s; work that is not crashed takes 3 s more.
 BOXES: dict[str, tuple[list[str], float, int]] = {
     **{f"logs-{part}": (shuffled(LOGS, "logs")[part::3], 3.0, 40) for part in range(3)},
     "stores": (shuffled([*TRANSACTIONS, *STORES], "stores"), 3.0, 20),

@@ -1,8 +1,10 @@
 """Power cuts over recorded system calls: real files keep what the simulated disk promises for them.
 
 A few power cuts here, of workloads and at moments that the seed of the run chooses (see seeds.py), for as long as the
-time box lasts; `-m slow` has all workloads, `python -m tests.faults recorded` more seeds. And the method itself is
-tested: the recorder sees every change, the model says what is durable and what is not, and an fsync that is left out is found.
+time box lasts; `-m slow` has all workloads, `python -m tests.faults recorded` more seeds.
+
+And the method itself is tested: the recorder sees every change, the model says what is durable and what is not, and an
+fsync that is left out is found.
 """
 
 from __future__ import annotations
