@@ -1,6 +1,7 @@
 """A wrong bit in any file: told, everything around it served, nothing wrong served. See bits.py for what is promised.
 
-Here a sample of the bits, the same every time; `-m slow` a larger one, `python -m tests.faults bits` all of them.
+Here a sample of the bits, chosen by the seed of the run (see seeds.py), for as long as the time box lasts; `-m slow`
+has a larger one, `python -m tests.faults bits` all of them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from sawlog.storage import FileDirectory
 
 from ..log.places import quick
 from .bits import Fixture, Flip, Violation, fixtures, sample, written
+from .seeds import Box, in_turn, seed_of_this_run, shuffled
 
 NAMES = [
     "closed",
@@ -39,10 +41,16 @@ def named(name: str) -> Fixture:
     return next(each for each in fixtures() if each.name == name)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_flipped_bit_is_told_and_costs_no_more_than_it_must(name: str) -> None:
-    for flip in sample(named(name), 40, seed=1):
-        named(name).try_flip(flip)
+def some(fixture: Fixture, count: int) -> list[tuple[Fixture, Flip]]:
+    """Flips of this run."""
+    return [(fixture, flip) for flip in shuffled(sample(fixture, count, seed_of_this_run()), fixture.name)]
+
+
+def test_a_flipped_bit_is_told_and_costs_no_more_than_it_must() -> None:
+    box = Box(2.0, 5 * len(NAMES))
+    for fixture, flip in box.fill(in_turn(some(named(name), 40) for name in NAMES)):
+        fixture.try_flip(flip)
+    box.check()
 
 
 @pytest.mark.slow
@@ -75,11 +83,12 @@ def on_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[K
         FileDirectory.close(each)
 
 
-@pytest.mark.parametrize("name", ["closed", "killed", "swap, begun of a merge", "store, killed"])
-def test_it_is_the_same_on_files(on_files: type[Kept], name: str) -> None:
-    fixture = replace(named(name), disk=on_files)
-    for flip in sample(fixture, 12, seed=3):
+def test_it_is_the_same_on_files(on_files: type[Kept]) -> None:
+    names = ["closed", "killed", "swap, begun of a merge", "store, killed"]
+    box = Box(1.0, 2 * len(names))
+    for fixture, flip in box.fill(in_turn(some(replace(named(name), disk=on_files), 12) for name in names)):
         fixture.try_flip(flip)
+    box.check()
 
 
 # --- the engine itself

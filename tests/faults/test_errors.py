@@ -1,13 +1,14 @@
 """Whatever call fails, however: success or a typed error, nothing acknowledged is lost, nothing stays open.
 
-Of all troubles some are tried here, chosen by their names; `python -m tests.faults errors` tries all of them.
+Of all troubles some are tried here: of every operation one, then as many as the time box allows, chosen by the seed of
+the run (see seeds.py). The slow form and `python -m tests.faults errors` try all of them.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
-import random
+from collections.abc import Callable
 
 import pytest
 
@@ -16,7 +17,6 @@ from sawlog.testing import Call
 from .errors import (
     ERRNOS,
     TARGETS,
-    OnStore,
     Trouble,
     _check_not_synced_again,
     calls_of,
@@ -25,37 +25,53 @@ from .errors import (
     in_files,
     troubles,
 )
+from .seeds import Box, in_turn, repeat, shuffled
 
 #: Operations that make no call to the disk where everything is durable and saved already.
 IDLE = {"sync", "tick"}
-#: How many troubles of an operation are tried here; a store takes longer than a log.
-FEW = {False: 20, True: 10}
+NAMES = [name for name in TARGETS if name not in IDLE]
+#: The operations share these time boxes.
+PARTS = 3
 
 
-def chosen(name: str, count: int, salt: str = "") -> list[Trouble]:
-    """So many of all troubles of one operation; of the calls that change something, more."""
-    every = list(troubles(name, calls_of(TARGETS[name])))
-    return random.Random(name + salt).sample(every, min(count, len(every)))
+def chosen(name: str, count: int, what: str) -> list[Trouble]:
+    """So many of all troubles of one operation."""
+    return shuffled(troubles(name, calls_of(TARGETS[name])), f"{what} of {name}")[:count]
 
 
-@pytest.mark.parametrize("name", [name for name in TARGETS if name not in IDLE])
-def test_any_call_may_fail_in_any_way(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def check_some(names: list[str], what: str, run: Callable[[Trouble], None], cpu_s: float) -> None:
+    """One trouble of each operation, and more of them while there is room in the time box."""
+    box = Box(cpu_s, len(names))
+    rows = [chosen(name, 20, what) for name in shuffled(names, what)]
+    assert all(rows)
+    count, found = failures(box.fill(in_turn(rows)), run)
+    assert not found, f"{len(found)} of {count} troubles; {repeat()}:\n" + "\n".join(found)
+    box.check()
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_any_call_may_fail_in_any_way(part: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "sawlog")
-    count, found = failures(chosen(name, FEW[isinstance(TARGETS[name], OnStore)]), disturb)
-    assert count
-    assert not found, f"{len(found)} of {count} troubles:\n" + "\n".join(found)
+    check_some(NAMES[part::PARTS], "errors", disturb, cpu_s=1.5)
 
 
-@pytest.mark.parametrize("name", [name for name in TARGETS if name not in IDLE])
-def test_no_descriptor_stays_open(name: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_descriptor_stays_open(part: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "sawlog")
-    count, found = failures(chosen(name, 2, "files"), in_files)
+    check_some(NAMES[part::PARTS], "files", in_files, cpu_s=1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_no_descriptor_stays_open_whatever_was_done(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "sawlog")
+    count, found = failures(chosen(name, 60, "files"), in_files)
     assert count
     assert not found, f"{len(found)} of {count} troubles:\n" + "\n".join(found)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in TARGETS if name not in IDLE])
+@pytest.mark.parametrize("name", NAMES)
 def test_every_call_may_fail_in_every_way(name: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "sawlog")
     count, found = failures(troubles(name, calls_of(TARGETS[name])), disturb)

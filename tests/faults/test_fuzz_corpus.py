@@ -70,9 +70,10 @@ sys.exit(run.run(options(target=["planted"], executions=2000, keep=sys.argv[1]))
     ("what", "said"),
     [
         ("raise KeyError(data)", "KeyError"),
-        ("bytearray(1 << 34)", "more memory than is allowed"),
+        # Each starts a program for a second: an error and a death are quick, two other deaths are not.
+        pytest.param("bytearray(1 << 34)", "more memory than is allowed", marks=pytest.mark.slow),
         ("ctypes.string_at(0)", "SIGSEGV"),
-        ("time.sleep(60)", "ended the process with code 1"),
+        pytest.param("time.sleep(60)", "ended the process with code 1", marks=pytest.mark.slow),
     ],
     ids=["another error", "memory", "crash", "hang"],
 )

@@ -1,6 +1,7 @@
 """A file that is missing or too short is reported by everyone; see missing.py for what is expected of each.
 
-Here all files of logs and a sample of those of stores; `-m slow` all of them.
+Here some files of logs and stores, chosen by the seed of the run (see seeds.py), for as long as the time box lasts;
+`-m slow` has all of them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import pytest
 
 from .bits import Violation
 from .missing import Fixture, Loss, fixtures, meaning
+from .seeds import Box, in_turn, shuffled
 
 LOGS = ["log, closed", "log, killed", "log, restarted"]
 STORES = ["store, closed", "store, killed"]
@@ -21,18 +23,26 @@ def named(name: str) -> Fixture:
     return next(each for each in fixtures() if each.name == name)
 
 
-@pytest.mark.parametrize("name", LOGS)
-def test_whatever_a_log_loses_is_reported_by_readers_verify_doctor_and_the_next_writer(name: str) -> None:
+def check_some(names: list[str], cpu_s: float) -> None:
+    box = Box(cpu_s, 5 * len(names))
+    losses = [[(named(name), loss) for loss in shuffled(named(name).losses(), name)] for name in names]
+    for fixture, loss in box.fill(in_turn(losses)):
+        fixture.try_loss(loss)
+    box.check()
+
+
+def test_what_a_log_loses_is_reported_by_readers_verify_doctor_and_the_next_writer() -> None:
+    check_some(LOGS, cpu_s=2.0)
+
+
+def test_what_a_store_loses_is_reported_and_the_rest_is_served() -> None:
+    check_some(STORES, cpu_s=1.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*LOGS, *STORES])
+def test_whatever_is_lost_is_reported(name: str) -> None:
     for loss in named(name).losses():
-        named(name).try_loss(loss)
-
-
-@pytest.mark.parametrize("name", STORES)
-@pytest.mark.parametrize(
-    "part", [pytest.param(number, marks=pytest.mark.slow if number else []) for number in range(6)]
-)
-def test_whatever_a_store_loses_is_reported_and_the_rest_is_served(name: str, part: int) -> None:
-    for loss in list(named(name).losses())[part::6]:
         named(name).try_loss(loss)
 
 

@@ -122,8 +122,15 @@ def test_a_stopped_writer_keeps_its_lock_and_whoever_reads_goes_on(tmp_path: Pat
 # --- readers beside a writer that rewrites, and dies
 
 
-@pytest.mark.parametrize("trims", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["keeps", "trims"])
-def test_readers_follow_a_writer_that_compacts_and_dies(tmp_path: Path, trims: bool) -> None:
+@pytest.mark.parametrize(
+    ("trims", "kills"),
+    [
+        pytest.param(False, 2, id="keeps"),
+        pytest.param(False, 6, id="keeps, more kills", marks=pytest.mark.slow),
+        pytest.param(True, 3, id="trims", marks=pytest.mark.slow),
+    ],
+)
+def test_readers_follow_a_writer_that_compacts_and_dies(tmp_path: Path, trims: bool, kills: int) -> None:
     """Monotone, every record as it was written, none passed over that stays; whoever writes, and however often it is
     killed during a rewrite."""
     chance = random.Random(SEED)
@@ -134,11 +141,11 @@ def test_readers_follow_a_writer_that_compacts_and_dies(tmp_path: Path, trims: b
         ready(start("watching", tmp_path, SEED + 1, *options)),
     ]
     with never_left(writer, *readers):
-        for kill in range(1, 4):
+        for kill in range(1, kills + 1):
             time.sleep(chance.uniform(0.02, 0.15))
             writer.kill()
             writer.communicate()
-            steps = 10 if kill == 3 else 10**6
+            steps = 10 if kill == kills else 10**6
             writer = ready(start("rewriting", tmp_path, SEED + kill, steps, *(["trim"] if trims else [])))
         finish(writer)
         for reader in readers:

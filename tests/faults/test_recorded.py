@@ -1,7 +1,10 @@
 """Power cuts over recorded system calls: real files keep what the simulated disk promises for them.
 
-A few power cuts of each workload here; `python -m tests.faults recorded` does more. And the method itself is tested:
-the recorder sees every change, the model says what is durable and what is not, and an fsync that is left out is found.
+A few power cuts here, of workloads and at moments that the seed of the run chooses (see seeds.py), for as long as the
+time box lasts; `-m slow` has all workloads, `python -m tests.faults recorded` more seeds.
+
+And the method itself is tested: the recorder sees every change, the model says what is durable and what is not, and an
+fsync that is left out is found.
 """
 
 from __future__ import annotations
@@ -26,7 +29,9 @@ from .bugs import MUTANTS
 from .mutants import Edit, Mutant, planted
 from .powercuts import DATA, NAMES, History, PowerCut, Tree, tree_of
 from .recorded import STATES, WORKLOADS, Run, Scenario, Violated, scratch
+from .seeds import Box, in_turn, seed_of_this_run, shuffled
 from .syscalls import recording
+from .workloads import LOGS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the recorded calls are those of Linux")
 
@@ -37,11 +42,14 @@ def place() -> Iterator[Path]:
         yield made
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
-def test_what_files_promise_survives_power_cuts(name: str, place: Path) -> None:
-    run = Run(name, 1, place)
-    for scenario in run.sample(2):
-        run.cut(scenario)
+def test_what_files_promise_survives_power_cuts(place: Path) -> None:
+    box = Box(3.0, 10)
+    logs, others = ([name for name in WORKLOADS if (name in LOGS) is is_log] for is_log in (True, False))
+    for name in box.fill(in_turn([shuffled(logs, "recorded"), shuffled(others, "recorded")])):
+        run = Run(name, seed_of_this_run(), place)
+        for scenario in run.sample(2):
+            run.cut(scenario)
+    box.check()
 
 
 @pytest.mark.slow
@@ -240,7 +248,7 @@ def test_a_directory_that_is_lost_takes_along_what_is_in_it(tmp_path: Path) -> N
 
 
 def test_the_command_counts_and_finds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["recorded", "--scenarios", "30", "--workload", "appending_*", "--seed", "5"]) == 0
+    assert main(["recorded", "--scenarios", "8", "--each", "8", "--workload", "appending_os", "--seed", "5"]) == 0
     said = capsys.readouterr().out
     assert "0 violations" in said
     assert "calls recorded" in said

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 import sawlog
 from sawlog import Log, LogConfig
 
+from ..looping import for_each
 from .thresholds import _PLACES, NOT_VARIED, TABLE, chosen, get, small
 
 SOURCE = Path(sawlog.__file__).parent
@@ -32,7 +32,12 @@ UNNAMED = {
 }
 
 
-def _modules() -> Iterator[tuple[str, ast.Module]]:
+@cache
+def _modules() -> tuple[tuple[str, ast.Module], ...]:
+    return tuple(_parsed())
+
+
+def _parsed() -> Iterator[tuple[str, ast.Module]]:
     for path in sorted([SOURCE / "config.py", *(each for name in FOLDERS for each in (SOURCE / name).rglob("*.py"))]):
         name = path.relative_to(SOURCE).with_suffix("").as_posix().replace("/", ".")
         if not name.startswith("batch.kernel."):  # compiled: its names are not looked up when it runs
@@ -111,7 +116,7 @@ def test_whoever_has_imported_a_size_is_told_as_well() -> None:
                     assert f"sawlog.{module}:{name}" in places, f"{module} imports {name}, and is not in the table"
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_a_seed_chooses_the_same_every_time_and_all_is_put_back(seed: int) -> None:
     before = {place: get(place) for each in TABLE for place in each.places}
     sizes = chosen(seed)

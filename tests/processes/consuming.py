@@ -5,7 +5,8 @@ python -m tests.processes.consuming hold-turn DIRECTORY            appends in a 
 python -m tests.processes.consuming die-in-turns DIRECTORY         children die at every call of a turn
 python -m tests.processes.consuming consume STORE GROUP OPTIONS    says what it consumes and commits (see `consume`)
 python -m tests.processes.consuming poll STORE GROUP OPTIONS       polls and commits on command (see `poll`)
-python -m tests.processes.consuming die-in-commits STORE           children die at every call of a commit
+python -m tests.processes.consuming die-in-commits STORE [FIRST STEP]   children die at every call of a commit, or
+                                                                         at every STEP-th from FIRST on
 """
 
 from __future__ import annotations
@@ -164,17 +165,17 @@ def poll(store: str, group: str, options: str) -> None:
                 say("fenced")
 
 
-def die_in_commits(store: str) -> None:
+def die_in_commits(store: str, first: str = "1", step: str = "1") -> None:
     """A child joins, reads one record of each partition and commits, and dies at the how-many-th call of all that;
     the next one, which may live, continues at a committed offset: the one before or the one after, never elsewhere."""
     from sawlog.topics.store import Store
 
     notes = Path(store).with_suffix(".notes")
     notes.write_text("[0, 0]")
-    number = 0
+    number = int(first) - int(step)
     alive = False
     while not alive:
-        number += 1
+        number += int(step)
 
         def work(number: int = number) -> None:
             root = dying_at(number, FileDirectory(store))

@@ -371,16 +371,18 @@ def go_on(doing: Doing, operation: str, told: str) -> None:
     assert again is None, f"{told}: and it does not go on when there is room again: {again!r}"
 
 
-def lefts(every: bool) -> Iterator[int]:
-    if every:
+def lefts(every: str) -> Iterator[int]:
+    """How much is left: in small steps ("1"), in larger ones ("0"), or in a few ("few")."""
+    if every == "1":
         return itertools.chain(range(20), (int(20 * 1.3**n) for n in range(60)))
-    return iter(sorted({int(1.4**n) - 1 for n in range(40)}))
+    growth = 3.0 if every == "few" else 1.4
+    return iter(sorted({int(growth**n) - 1 for n in range(40) if growth**n < 1.4**40}))
 
 
 def main(kind: str, directory: str, every: str, *operations: str) -> None:
     for operation in operations or OPERATIONS:
         met = 0
-        for left in lefts(every == "1"):
+        for left in lefts(every):
             try:
                 if try_once(Path(directory) / "store", kind, operation, left):
                     met += 1

@@ -17,6 +17,7 @@ from sawlog.topics.groups import offsets as module
 from sawlog.topics.groups.offsets import Committed, OffsetStore
 from sawlog.topics.store import Store
 
+from ..faults.seeds import repeat, seed_of_this_run
 from ..processes.launch import run
 
 
@@ -342,12 +343,14 @@ def test_a_commit_is_there_as_a_whole_or_not_at_all_whatever_fails(effect: Any) 
     assert failures > 10
 
 
-def test_a_process_may_be_killed_at_any_call_of_joining_and_committing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", [pytest.param(9, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)])
+def test_a_process_may_be_killed_at_any_call_of_joining_and_committing(tmp_path: Path, step: int) -> None:
     with Store.open(tmp_path) as store:
         for partition in (0, 1):
             topic = store.create_topic("orders", partitions=2, exist_ok=True)
             topic.partition(partition).append_many([b"x"] * 1000)
-    assert run("consuming", "die-in-commits", tmp_path).endswith("good\n")
+    first = 1 + seed_of_this_run() % step
+    assert run("consuming", "die-in-commits", tmp_path, first, step).endswith("good\n"), repeat()
 
 
 def test_documents_beside_a_group_are_found_by_name_and_go_with_it(store: Store) -> None:

@@ -3,6 +3,8 @@
 Three stores on one disk: two hold a partition each, the third commits, to both and to a free one. Before each change of
 the disk the power is cut, or all processes die; then the next process opens what is left, and the power may be cut
 again, before each of its changes. `test_handover_processes.py` kills one process at a time.
+
+The quick form takes some of these moments, chosen by the seed of the run (`SAWLOG_FAULT_SEED` repeats it).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from sawlog.testing import FaultyStorage
 from sawlog.testing.faulty import Call, Fault, FaultyDirectory
 from sawlog.topics.transactions.intents import INLINE_BYTES
 
+from ..faults.seeds import repeat, some_of
 from .hall import Hall
 from .nursery import until
 from .stores import values
@@ -87,7 +90,7 @@ def check(disk: FaultyStorage, part: list[bytes]) -> bool:
     with Store.open(disk, upkeep_interval_s=None) as store:
         seen = [values(store["orders"].partition(number).scan()) for number in range(3)]
         kept = [each[1:] if each[:1] == [b"before"] else each for each in seen]
-        assert kept in ([[]] * 3, [part] * 3)
+        assert kept in ([[]] * 3, [part] * 3), repeat()
         assert all(store["orders"].partition(number).verify() for number in range(3))
         assert store.transaction("query", 1).replayed == (kept[0] == part)
         left = store.directory.child("staging").names()
@@ -97,39 +100,43 @@ def check(disk: FaultyStorage, part: list[bytes]) -> bool:
         return kept[0] == part
 
 
+#: How many moments between the first and the last; None for all.
+FORMS = pytest.mark.parametrize(
+    "count", [pytest.param(2, id="some"), pytest.param(None, id="all", marks=pytest.mark.slow)]
+)
 #: Every n-th step in the quick form, every one in the long form.
 STEPS = pytest.mark.parametrize("step", [pytest.param(5, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)])
 
 
-@STEPS
+@FORMS
 @pytest.mark.parametrize("value", [b"small", LARGE], ids=["small", "large"])
-def test_after_a_power_cut_at_any_moment_it_is_stored_completely_or_not_at_all(value: bytes, step: int) -> None:
+def test_after_a_power_cut_at_any_moment_it_is_stored_completely_or_not_at_all(value: bytes, count: int | None) -> None:
     scene = Scene(value)
     found = []
     left = moments(scene, scene.commit)
     assert len(left) > 40
-    for moment in [*left[:-1:step], left[-1]]:
+    for moment in some_of(left, count and 3 * count, "power cuts"):
         outcomes = [check(cut, scene.part) for cut in (moment.process_dies(), *cuts(moment))]
         found.append(outcomes)
     assert not any(found[0])
     assert all(found[-1])  # it was acknowledged
 
 
-@STEPS
-def test_whoever_completes_it_after_the_deaths_of_all_may_lose_its_power_as_well(step: int) -> None:
+@FORMS
+def test_whoever_completes_it_after_the_deaths_of_all_may_lose_its_power_as_well(count: int | None) -> None:
     scene = Scene(b"small")
     left = moments(scene, scene.commit)
     begun = [moment for moment in left if traces(moment)]
     assert len(begun) > 20
     gone = [moment for moment in begun if not any(name.endswith(".intent") for name in traces(moment))]
     assert len(gone) > 2  # the intent was removed, perhaps not durably, and what is left is swept
-    for moment in [*begun[step // 2 :: step], *gone[:: (step + 1) // 2]]:
+    for moment in [*some_of(begun, count, "begun"), *some_of(gone, count and 1, "gone")]:
         second = moment.process_dies()
         again: list[FaultyStorage] = []
         second.watch = lambda _, second=second, again=again: again.append(second.process_dies())
         Store.open(second, upkeep_interval_s=None).close()
         second.watch = None
-        for each in again[step // 2 :: step]:
+        for each in some_of(again, count, "again"):
             for cut in cuts(each, seeds=2):
                 check(cut, scene.part)
 

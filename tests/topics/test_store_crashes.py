@@ -8,6 +8,9 @@ the call took effect, after it, or during a write. Then another process opens wh
 - nothing half-done is left, every log verifies, and the operation can be done (again).
 
 The process that opens it may die as well: whoever comes after that finds the same.
+
+The quick form takes the first and the last call, and a few between them that the seed of the run chooses; the slow form
+takes all of them. `SAWLOG_FAULT_SEED` repeats a quick run.
 """
 
 from __future__ import annotations
@@ -27,11 +30,16 @@ from sawlog.testing.faulty import Fault, FaultyDirectory
 from sawlog.topics.store import Store
 from sawlog.topics.transactions.intents import INLINE_BYTES
 
+from ..faults.seeds import repeat, some_of
 from .stores import copied
 
 State = dict[str, Any]
 Effect = Literal["nothing", "part", "all"]
 EFFECTS: list[Effect] = ["nothing", "part", "all"]
+#: At how many calls between the first and the last somebody dies; None for all.
+FORMS = pytest.mark.parametrize(
+    "count", [pytest.param(3, id="some"), pytest.param(None, id="all", marks=pytest.mark.slow)]
+)
 
 
 @dataclass(frozen=True)
@@ -118,15 +126,18 @@ class Death:
     before: State
     after: State
     returned: bool
+    #: The call at which it died.
+    call: int
+
+    def __str__(self) -> str:
+        return f"call {self.call}; {repeat()}"
 
 
-def deaths(operation: Operation, effect: Effect) -> Iterator[Death]:
-    """One for every call that the operation makes."""
+def deaths(operation: Operation, effect: Effect, count: int | None = None) -> Iterator[Death]:
+    """One for every call that the operation makes, or for some of them; in the end one after all calls."""
     start = made()
-    after = undisturbed(operation, start)
-    number = 0
-    while True:
-        number += 1
+    after, calls = undisturbed(operation, start)
+    for number in [*some_of(range(1, calls + 1), count, f"{operation.name} {effect}"), calls + 1]:
         inner = copied(start)
         directory = FaultyDirectory(inner)
         store = opened(directory)
@@ -141,26 +152,29 @@ def deaths(operation: Operation, effect: Effect) -> Iterator[Death]:
         left = copied(inner)
         survived = not directory.failed
         directory.disarm()
-        yield Death(left, before, after, returned)
+        yield Death(left, before, after, returned, number)
+        assert survived == (number > calls), f"{calls} calls"
         if survived:
             store.close()
-            return
 
 
-def undisturbed(operation: Operation, start: MemoryDirectory) -> State:
-    """What is there when the operation is done."""
-    with opened(copied(start)) as store:
+def undisturbed(operation: Operation, start: MemoryDirectory) -> tuple[State, int]:
+    """What is there when the operation is done, and how many calls it has made."""
+    directory = FaultyDirectory(copied(start))
+    with opened(directory) as store:
         operation.prepare(store)
         before = state(store)
+        directory.calls.clear()
         operation.act(store)
+        calls = len(directory.calls)
         assert state(store) != before
-        return state(store)
+        return state(store), calls
 
 
 def check(death: Death, found: Store) -> None:
     """What another process finds when it has opened what was left."""
     allowed = [death.after] if death.returned else [death.before, death.after]
-    assert state(found) in allowed
+    assert state(found) in allowed, death
     topics = found.directory.child("topics")
     assert topics.children() == found.topics()
     for topic in found:
@@ -172,30 +186,33 @@ def check(death: Death, found: Store) -> None:
         assert [name for name in left if not name.startswith("=")] == []
 
 
+@FORMS
 @pytest.mark.parametrize("effect", EFFECTS)
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
-def test_a_crash_at_any_call_leaves_the_old_state_or_the_new_one(operation: Operation, effect: Effect) -> None:
+def test_a_crash_at_any_call_leaves_the_old_state_or_the_new_one(
+    operation: Operation, effect: Effect, count: int | None
+) -> None:
     seen = []
-    for death in deaths(operation, effect):
+    for death in deaths(operation, effect, count):
         with opened(death.left) as store:
             check(death, store)
             seen.append(state(store) == death.after)
             if not seen[-1]:
                 operation.act(store)
-                assert state(store) == death.after
+                assert state(store) == death.after, death
     assert set(seen) == {False, True}
 
 
 # --- errors that pass
 
 
-def mishaps(operation: Operation, effect: Effect) -> Iterator[tuple[Death, Store, SawlogError | None]]:
-    """One for every call that the operation makes: the call fails, and the device works again."""
+def mishaps(
+    operation: Operation, effect: Effect, count: int | None
+) -> Iterator[tuple[Death, Store, SawlogError | None]]:
+    """One for every call that the operation makes, or for some: the call fails, and the device works again."""
     start = made()
-    after = undisturbed(operation, start)
-    number = 0
-    while True:
-        number += 1
+    after, calls = undisturbed(operation, start)
+    for number in [*some_of(range(1, calls + 1), count, f"{operation.name} {effect}"), calls + 1]:
         inner = copied(start)
         directory = FaultyDirectory(inner)
         store = opened(directory)
@@ -209,47 +226,53 @@ def mishaps(operation: Operation, effect: Effect) -> Iterator[tuple[Death, Store
             raised = error
         survived = not directory.failed
         directory.disarm()
-        yield Death(copied(inner), before, after, raised is None), store, raised
+        yield Death(copied(inner), before, after, raised is None, number), store, raised
         with suppress(SawlogError):  # a log that has failed says so again when it is closed
             store.close()
-        if survived:
-            return
+        assert survived == (number > calls), f"{calls} calls"
 
 
+@FORMS
 @pytest.mark.parametrize("effect", EFFECTS)
 @pytest.mark.parametrize("operation", CHANGES, ids=lambda operation: operation.name)
-def test_a_change_that_failed_can_be_tried_again_at_once(operation: Operation, effect: Effect) -> None:
-    for death, store, raised in mishaps(operation, effect):
+def test_a_change_that_failed_can_be_tried_again_at_once(
+    operation: Operation, effect: Effect, count: int | None
+) -> None:
+    for death, store, raised in mishaps(operation, effect, count):
         if state(store) != death.after:
-            assert raised is not None
-            assert state(store) == death.before
+            assert raised is not None, death
+            assert state(store) == death.before, death
             operation.act(store)
-        assert state(store) == death.after
+        assert state(store) == death.after, death
         store.close()
         with opened(store.directory) as again:
             check(replace(death, returned=True), again)
 
 
+@FORMS
 @pytest.mark.parametrize("effect", EFFECTS)
-def test_a_topic_that_could_not_be_made_leaves_nothing_behind(effect: Effect) -> None:
+def test_a_topic_that_could_not_be_made_leaves_nothing_behind(effect: Effect, count: int | None) -> None:
     [create] = [operation for operation in CHANGES if operation.name == "create"]
-    for _, store, _ in mishaps(create, effect):
-        assert store.directory.child("topics").children() == store.topics()
+    for death, store, _ in mishaps(create, effect, count):
+        assert store.directory.child("topics").children() == store.topics(), death
 
 
+@FORMS
 @pytest.mark.parametrize("effect", EFFECTS)
 @pytest.mark.parametrize("operation", TRANSACTIONS, ids=lambda operation: operation.name)
-def test_what_a_transaction_says_of_itself_is_true(operation: Operation, effect: Effect) -> None:
+def test_what_a_transaction_says_of_itself_is_true(operation: Operation, effect: Effect, count: int | None) -> None:
     said = set()
-    for death, _, raised in mishaps(operation, effect):
+    for death, _, raised in mishaps(operation, effect, count):
         said.add(type(raised))
         with opened(death.left) as store:
             check(death, store)
             if isinstance(raised, TransactionPending):
-                assert state(store) == death.after
+                assert state(store) == death.after, death
             elif raised is not None and type(raised) is not TransactionError:  # which says that nobody knows
-                assert state(store) == death.before
-    assert {TransactionAborted, TransactionPending, type(None)} <= said
+                assert state(store) == death.before, death
+    assert type(None) in said
+    assert len(said) > 1
+    assert count is not None or {TransactionAborted, TransactionPending} <= said
 
 
 # --- what is promised and not there yet
@@ -259,11 +282,11 @@ def staged(directory: MemoryDirectory) -> list[str]:
     return directory.child("staging").names() if "staging" in directory.children() else []
 
 
-def pending(operation: Operation, effect: Effect) -> list[Death]:
-    """The deaths that left an intent."""
+def pending(operation: Operation, effect: Effect, count: int | None) -> list[Death]:
+    """The deaths that left an intent: the first, the last, and so many between them."""
     found = [death for death in deaths(operation, effect) if any(n.endswith(".intent") for n in staged(death.left))]
     assert len(found) > 7
-    return found
+    return some_of(found, count, f"{operation.name} {effect}")
 
 
 def opened_before(death: Death) -> Store:
@@ -282,9 +305,12 @@ def values(found: State, topic: str) -> list[bytes]:
     return [value for *_, value in found[topic][2]]
 
 
+@FORMS
 @pytest.mark.parametrize("operation", TRANSACTIONS, ids=lambda operation: operation.name)
-def test_whoever_writes_first_places_what_was_promised_before_anything_else(operation: Operation) -> None:
-    for death in pending(operation, "all"):
+def test_whoever_writes_first_places_what_was_promised_before_anything_else(
+    operation: Operation, count: int | None
+) -> None:
+    for death in pending(operation, "all", count):
         with opened_before(death) as store:
             for partition in (2, 0, 1):
                 store["orders"].append(b"last", partition=partition)
@@ -295,30 +321,32 @@ def test_whoever_writes_first_places_what_was_promised_before_anything_else(oper
             assert [n for n in staged(death.left) if not n.startswith("=")] == []
 
 
+@FORMS
 @pytest.mark.parametrize(
     "effect", [pytest.param(each, marks=pytest.mark.slow) for each in EFFECTS[:-1]] + [EFFECTS[-1]]
 )
-def test_whoever_rolls_forward_may_die_as_well(effect: Effect) -> None:
-    """A death at every call of the one who opens what was left: by a death while placing, and by one at the end."""
-    left = pending(LARGE_ONE, effect)
+def test_whoever_rolls_forward_may_die_as_well(effect: Effect, count: int | None) -> None:
+    """A death at any call of the one who opens what was left: by a death while placing, and by one at the end."""
+    left = pending(LARGE_ONE, effect, None)
     for death in (left[len(left) // 2], left[-1]):
-        number = 0
-        while True:
-            number += 1
+        counting = FaultyDirectory(copied(death.left))
+        with opened(counting):
+            calls = len(counting.calls)
+        for number in some_of(range(1, calls + 1), count, f"roll forward {death.call}"):
             inner = copied(death.left)
             directory = FaultyDirectory(inner)
             directory.arm(Fault(number, forever=True, effect=effect, undo=False))
             with suppress(SawlogError):
                 opened(directory)
-            if not directory.failed:
-                break
+            assert directory.failed, f"it makes less than {number} calls"
             with opened(copied(inner)) as store:
                 check(death, store)
-                assert state(store) == death.after
+                assert state(store) == death.after, f"{death}, then call {number}"
 
 
-def test_a_promise_to_a_topic_that_is_gone_is_forgotten() -> None:
-    for death in pending(SMALL, "nothing"):
+@FORMS
+def test_a_promise_to_a_topic_that_is_gone_is_forgotten(count: int | None) -> None:
+    for death in pending(SMALL, "nothing", count):
         death.left.child("topics").remove_child("orders")
         with opened(death.left) as store:
             assert store.topics() == ["stock"]
@@ -326,8 +354,9 @@ def test_a_promise_to_a_topic_that_is_gone_is_forgotten() -> None:
             assert staged(death.left) == []
 
 
-def test_a_promise_is_kept_once_even_if_what_was_placed_is_truncated() -> None:
-    for death in pending(SMALL, "nothing"):
+@FORMS
+def test_a_promise_is_kept_once_even_if_what_was_placed_is_truncated(count: int | None) -> None:
+    for death in pending(SMALL, "nothing", count):
         with opened_before(death) as store:
             store["orders"].partition(0).truncate(0)
             assert any(
@@ -339,8 +368,9 @@ def test_a_promise_is_kept_once_even_if_what_was_placed_is_truncated() -> None:
             assert staged(death.left) == []
 
 
-def test_a_sequence_that_is_completed_late_does_not_hide_a_later_one() -> None:
-    for death in pending(NAMED, "nothing"):
+@FORMS
+def test_a_sequence_that_is_completed_late_does_not_hide_a_later_one(count: int | None) -> None:
+    for death in pending(NAMED, "nothing", count):
         with opened_before(death) as store:
             assert store.transaction("query", 2).replayed  # committed, though not completed
             with store.transaction("query", 3) as tx:
@@ -387,8 +417,11 @@ def test_a_store_whose_maker_died_survives_a_power_cut_with_what_was_written_sin
             assert values(state(store), "orders") == [b"acknowledged"]
 
 
+@FORMS
 @pytest.mark.parametrize("operation", CHANGES, ids=lambda operation: operation.name)
-def test_a_topic_whose_maker_died_survives_a_power_cut_with_what_was_written_since(operation: Operation) -> None:
+def test_a_topic_whose_maker_died_survives_a_power_cut_with_what_was_written_since(
+    operation: Operation, count: int | None
+) -> None:
     """A name that can be seen need not be durable."""
     disk = FaultyStorage()
     store = opened(disk)
@@ -396,5 +429,5 @@ def test_a_topic_whose_maker_died_survives_a_power_cut_with_what_was_written_sin
     store.create_topic("stock")
     store["orders"].append(b"old", partition=1)
     operation.prepare(store)
-    for left in left_by_each_death(disk, lambda: operation.act(store)):
+    for left in some_of(left_by_each_death(disk, lambda: operation.act(store)), count, operation.name):
         check_power_cut_after_writing(left)

@@ -125,4 +125,4 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 TestStore = StoreMachine.TestCase
-TestStore.settings = settings(max_examples=settings().max_examples * 6 // 10, stateful_step_count=30, deadline=None)
+TestStore.settings = settings(max_examples=settings().max_examples * 3 // 10, stateful_step_count=30, deadline=None)

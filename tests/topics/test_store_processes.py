@@ -11,6 +11,7 @@ from sawlog import DirectoryLocked
 from sawlog.errors import TopicNotFound
 from sawlog.topics.store import Store
 
+from ..faults.seeds import repeat, some_of
 from ..processes.launch import finish, ready, run, start
 from .stores import values
 
@@ -100,11 +101,13 @@ def test_a_forked_child_leaves_its_parents_store_alone(tmp_path: Path) -> None:
     assert run("storing", "fork", tmp_path / "store") == "good\n"
 
 
-def test_a_transaction_that_is_killed_anywhere_is_there_as_a_whole_or_not_at_all(path: Path) -> None:
+@pytest.mark.parametrize("count", [pytest.param(1, id="some"), pytest.param(30, id="many", marks=pytest.mark.slow)])
+def test_a_transaction_that_is_killed_anywhere_is_there_as_a_whole_or_not_at_all(path: Path, count: int) -> None:
+    """In the quick form at a call near the beginning, at one near the end, and at one that the seed chooses."""
     total = int(run("storing", "commit", path, 0))
     assert total > 50
     outcomes = set()
-    for round_, call in enumerate(range(3, total, total // 9)):
+    for round_, call in enumerate(some_of(range(3, total), count, "killed")):
         with Store.open(path.with_name(f"store-{round_}")) as store:
             store.create_topic("orders", partitions=3)
             store.create_topic("stock")
@@ -112,7 +115,7 @@ def test_a_transaction_that_is_killed_anywhere_is_there_as_a_whole_or_not_at_all
         with Store.open(store.path) as store:
             found = [len(values(store["orders"].partition(number).scan())) for number in range(3)]
             found.append(len(values(store["stock"].scan())))
-            assert found in ([0] * 4, [1] * 4)
+            assert found in ([0] * 4, [1] * 4), f"call {call}; {repeat()}"
             assert store.transaction("query", 1).replayed == (found[0] == 1)
             outcomes.add(found[0])
             left = [name for name in (Path(store.path) / "staging").iterdir() if not name.name.startswith("=")]
