@@ -544,25 +544,39 @@ def test_the_note_of_upkeep_that_is_gone_is_no_reason_to_wait(place: Place) -> N
 def test_the_lock_of_one_process_is_seen_by_another(file_place: FilePlace) -> None:
     made(file_place)
     log = lazily(file_place)
-    script = (
-        "import sys; from sawlog import Log, DirectoryLocked\n"
-        "log = Log.open(sys.argv[1], mode='a')\n"
-        "assert len(list(log)) >= 3\n"
-        "try: print(log.append(b'theirs'))\n"
-        "except DirectoryLocked: print('locked')\n"
+    script = (  # a process of its own for each line that it is sent
+        "import os, sys; from sawlog import Log, DirectoryLocked\n"
+        "while sys.stdin.readline():\n"
+        "    if child := os.fork():\n"
+        "        os.waitpid(child, 0)\n"
+        "        print('gone', flush=True)\n"
+        "        continue\n"
+        "    log = Log.open(sys.argv[1], mode='a')\n"
+        "    assert len(list(log)) >= 3\n"
+        "    try: print(log.append(b'theirs'), flush=True)\n"
+        "    except DirectoryLocked: print('locked', flush=True)\n"
+        "    break\n"
     )
+    command = [sys.executable, "-c", script, str(file_place.path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
 
-    def elsewhere() -> str:
-        return subprocess.run(
-            [sys.executable, "-c", script, str(file_place.path)], capture_output=True, text=True, timeout=60, check=True
-        ).stdout.strip()
+        def elsewhere() -> str:
+            process.stdin.write("\n")
+            process.stdin.flush()
+            said = process.stdout.readline().strip()
+            assert process.stdout.readline() == "gone\n"
+            return said
 
-    assert elsewhere() == "3"
-    assert log.append(b"mine") == 4
-    assert elsewhere() == "locked"
-    log.engine.release()
-    assert elsewhere() == "5"
-    assert log.append(b"mine") == 6
+        assert elsewhere() == "3"
+        assert log.append(b"mine") == 4
+        assert elsewhere() == "locked"
+        log.engine.release()
+        assert elsewhere() == "5"
+        assert log.append(b"mine") == 6
+        process.stdin.close()
+    assert process.returncode == 0
 
 
 @pytest.mark.parametrize("work", ["compact", "merge_segments", "recompress", "scrub", "upkeep"])

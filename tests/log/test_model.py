@@ -385,8 +385,22 @@ def budget(examples: int, phases: tuple[Phase, ...] = tuple(Phase)) -> settings:
     )
 
 
+class LongMemoryMachine(MemoryMachine):
+    """The same, for longer."""
+
+
+class LongFileMachine(FileMachine):
+    """The same, for longer."""
+
+
+#: Looking for a shorter example takes minutes on files; what fails there mostly fails in memory, too.
+UNSHORTENED = (Phase.explicit, Phase.reuse, Phase.generate)
+
 TestInMemory = MemoryMachine.TestCase
-TestInMemory.settings = budget(120)
+TestInMemory.settings = budget(30)
 TestOnFiles = FileMachine.TestCase
-# Looking for a shorter example takes minutes on files; what fails there mostly fails in memory, too.
-TestOnFiles.settings = budget(40, (Phase.explicit, Phase.reuse, Phase.generate))
+TestOnFiles.settings = budget(15, UNSHORTENED)
+TestInMemoryAtLength = pytest.mark.slow(LongMemoryMachine.TestCase)
+TestInMemoryAtLength.settings = budget(120)
+TestOnFilesAtLength = pytest.mark.slow(LongFileMachine.TestCase)
+TestOnFilesAtLength.settings = budget(40, UNSHORTENED)

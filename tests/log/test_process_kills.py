@@ -3,7 +3,7 @@
 A killed process loses nothing that it has written, whatever the durability policy: this finds torn appends, wrong
 recovery and locks that stay. It cannot find a missing fsync, because the page cache survives.
 
-Eight kills for each policy by default; `SAWLOG_KILLS=200` does more. `SAWLOG_SEED` changes the moments.
+Six kills for each policy by default; `SAWLOG_KILLS=200` does more. `SAWLOG_SEED` changes the moments.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..processes import content
 from ..processes.acknowledging import SETTINGS
 from ..processes.launch import PATIENCE_S, start
 
-KILLS = int(os.environ.get("SAWLOG_KILLS", "8"))
+KILLS = int(os.environ.get("SAWLOG_KILLS", "6"))
 SEED = int(os.environ.get("SAWLOG_SEED", "11"))
 FORMS = ["append", "append_many", "writer", "append_stream", "append_async", "append_arrow"]
 

@@ -15,6 +15,7 @@ from sawlog.batch.checksum import crc32c
 from sawlog.batch.compression import compress
 
 from .places import INDEX, TIME_INDEX, FilePlace, Place, fill, named, now_ms, values
+from .sampling import some_of, some_or_all
 
 
 def test_c01_truncate_to_the_lowest_offset_then_append_then_reopen(place: Place) -> None:
@@ -108,12 +109,13 @@ def test_c05_index_torn_missing_or_padded_costs_no_record(place: Place, suffix: 
             damaged.close()
 
 
-def test_c06_log_torn_at_any_byte_keeps_what_precedes(place: Place) -> None:
+@some_or_all(60)
+def test_c06_log_torn_at_any_byte_keeps_what_precedes(place: Place, most: int | None) -> None:
     """No seed recovers; RustLog appends after the torn record."""
     log = place.open()
     expected = fill(log, 5)
     ends = [0] + [batch.position + batch.size_bytes for batch in place.batches()]
-    for size in range(ends[-1] + 1):
+    for size in some_of(range(ends[-1] + 1), most):
         torn = place.copy(restarted=True)
         torn.remove("checkpoint")
         torn.cut(named(0), size)
@@ -394,7 +396,7 @@ def test_c16_readers_in_threads_see_only_what_is_true(place: Place, kept: int | 
         at = seed
         while not stop.is_set():
             at = (at * 7919 + 13) % 1_000_003
-            low, high = log.lowest_offset, log.next_offset
+            low, high = log.lowest_offset, log.visible_offset  # `next_offset` may count an append that just ends
             offset = low + at % (high - low)
             try:
                 if log.read(offset).value != b"%d" % offset:

@@ -200,8 +200,9 @@ class InFiles(TransactionMachine):
             self.folder.cleanup()
 
 
+@pytest.mark.parametrize("part", [pytest.param(12, id="some"), pytest.param(4, id="more", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("machine", [InMemory, InFiles])
-def test_transactions_are_what_the_batches_say(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transactions_are_what_the_batches_say(machine: Any, part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     import os
 
     from hypothesis.stateful import run_state_machine_as_test
@@ -212,7 +213,7 @@ def test_transactions_are_what_the_batches_say(machine: Any, monkeypatch: pytest
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=max(count // 4, 10),
+            max_examples=count // part,
             stateful_step_count=25,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -27,14 +27,18 @@ from sawlog.storage import MemoryDirectory, MemoryStorage
 from sawlog.testing.faulty import Call, Fault, FaultyDirectory
 
 from ...batch.clients import Seen, seen
+from ...faults.seeds import repeat
 from ...processes import rewriting
 from ...processes.launch import PATIENCE_S, start
 from ..keyed import Filling
+from ..sampling import some_of, some_or_all
 
 CHANGES = frozenset({"append", "create", "remove", "rename", "replace", "sync", "truncate", "write_at"})
 CONFIG = LogConfig(segment_bytes=9000, index_interval_bytes=300, durability="os", checkpoint_interval_ms=3_600_000)
 Content = tuple[tuple[str, bytes], ...]
-KILLS = int(os.environ.get("SAWLOG_KILLS", "5"))
+KILLS = int(os.environ.get("SAWLOG_KILLS", "2"))
+#: How many crashes, errors or power cuts of each kind of upkeep the quick tests look at.
+SOME = 12
 SEED = int(os.environ.get("SAWLOG_SEED", "11"))
 
 
@@ -164,10 +168,10 @@ def case(request: pytest.FixtureRequest) -> Case:
     return Case(request.param)
 
 
-def all_of(troubles: Iterator[tuple[str, Callable[[], None]]]) -> None:
-    """Run every one; then say which failed."""
+def all_of(troubles: Iterator[tuple[str, Callable[[], None]]], most: int | None) -> None:
+    """Run every one, or some; then say which failed."""
     failures, count = [], 0
-    for name, run in troubles:
+    for name, run in some_of(troubles, most):
         count += 1
         try:
             run()
@@ -175,7 +179,7 @@ def all_of(troubles: Iterator[tuple[str, Callable[[], None]]]) -> None:
             text = str(error).splitlines() or [""]
             failures.append(f"{name}: {type(error).__name__}: {text[0][:200]}")
     assert count
-    assert not failures, f"{len(failures)} of {count}:\n   " + "\n   ".join(failures[:25])
+    assert not failures, f"{len(failures)} of {count} ({repeat()}):\n   " + "\n   ".join(failures[:25])
 
 
 def effects(call: Call) -> tuple[str, ...]:
@@ -184,16 +188,18 @@ def effects(call: Call) -> tuple[str, ...]:
     return ("nothing",) if call.operation == "sync" else ("nothing", "all")
 
 
-def test_a_crash_at_any_call_loses_nothing(case: Case) -> None:
+@some_or_all(SOME)
+def test_a_crash_at_any_call_loses_nothing(case: Case, most: int | None) -> None:
     disks: dict[Content, tuple[str, MemoryDirectory]] = {}
-    for number, call in enumerate(case.changes, 1):
-        for effect in effects(call):
-            disk = case.crashed(number, effect)
-            disks.setdefault(content_of(disk), (f"{number} {call} {effect}", disk))
-    all_of((name, lambda disk=disk: case.check_crashed(disk)) for name, disk in disks.values())
+    crashes = [(number, call, each) for number, call in enumerate(case.changes, 1) for each in effects(call)]
+    for number, call, effect in some_of(crashes, most):
+        disk = case.crashed(number, effect)
+        disks.setdefault(content_of(disk), (f"{number} {call} {effect}", disk))
+    all_of(((name, lambda disk=disk: case.check_crashed(disk)) for name, disk in disks.values()), most)
 
 
-def test_a_second_crash_during_recovery_loses_nothing(case: Case) -> None:
+@some_or_all(SOME)
+def test_a_second_crash_during_recovery_loses_nothing(case: Case, most: int | None) -> None:
     """For every disk that the first crash can leave with a swap under way, every call of opening it."""
     first = [case.crashed(number, "nothing") for number, _ in enumerate(case.changes, 1)]
     swapping = {tuple(disk.names()): disk for disk in first if any(name.endswith(".swap") for name in disk.names())}
@@ -210,16 +216,17 @@ def test_a_second_crash_during_recovery_loses_nothing(case: Case) -> None:
         return copy_of(directory.inner) if directory.failed else None
 
     disks: dict[Content, MemoryDirectory] = {}
-    for disk, effect in itertools.product(swapping.values(), ("nothing", "all")):
+    for disk, effect in some_of(itertools.product(swapping.values(), ("nothing", "all")), most and most // 2):
         for number in itertools.count(1):
             found = crashed(disk, number, effect)
             if found is None:
                 break
             disks.setdefault(content_of(found), found)
-    all_of((str(disk.names()), lambda disk=disk: case.check_crashed(disk)) for disk in disks.values())
+    all_of(((str(disk.names()), lambda disk=disk: case.check_crashed(disk)) for disk in disks.values()), most)
 
 
-def test_any_call_that_fails_once_leaves_the_work_done_or_not_done(case: Case) -> None:
+@some_or_all(SOME)
+def test_any_call_that_fails_once_leaves_the_work_done_or_not_done(case: Case, most: int | None) -> None:
     def disturb(number: int, effect: Any) -> None:
         directory = FaultyDirectory(copy_of(case.image))
         log = Log.open(directory, CONFIG)
@@ -246,10 +253,11 @@ def test_any_call_that_fails_once_leaves_the_work_done_or_not_done(case: Case) -
             for effect in effects(call) if call.operation in CHANGES else ("nothing",):
                 yield f"{number} {call} {effect}", lambda number=number, effect=effect: disturb(number, effect)
 
-    all_of(troubles())
+    all_of(troubles(), most)
 
 
-def test_a_log_that_goes_on_after_a_failed_call_can_be_truncated(case: Case) -> None:
+@some_or_all(SOME)
+def test_a_log_that_goes_on_after_a_failed_call_can_be_truncated(case: Case, most: int | None) -> None:
     """Nothing of work that was given up may come back later, when the log has changed."""
     cut = case.before[len(case.before) // 2][0]
 
@@ -280,7 +288,7 @@ def test_a_log_that_goes_on_after_a_failed_call_can_be_truncated(case: Case) -> 
             for effect in effects(call):
                 yield f"{number} {call} {effect}", lambda number=number, effect=effect: disturb(number, effect)
 
-    all_of(troubles())
+    all_of(troubles(), most)
 
 
 # --- power cuts
@@ -399,21 +407,23 @@ def cut_during(image: MemoryDirectory, work: Callable[[_Volatile], Callable[[], 
     return list(disks.values())
 
 
-def test_a_power_cut_at_any_moment_loses_nothing(case: Case) -> None:
+@some_or_all(SOME)
+def test_a_power_cut_at_any_moment_loses_nothing(case: Case, most: int | None) -> None:
     def work(directory: _Volatile) -> Callable[[], object]:
         log = Log.open(directory, CONFIG)
         return lambda: case.work(log)
 
     disks = cut_during(case.image, work)
     assert any(name.endswith(".swap") for disk in disks for name in disk.names())
-    all_of((str(disk.names()), lambda disk=disk: case.check_crashed(disk)) for disk in disks)
+    all_of(((str(disk.names()), lambda disk=disk: case.check_crashed(disk)) for disk in disks), most)
 
 
-def test_a_power_cut_during_recovery_loses_nothing(case: Case) -> None:
+@some_or_all(SOME)
+def test_a_power_cut_during_recovery_loses_nothing(case: Case, most: int | None) -> None:
     image, _ = with_swap(case)
     disks = cut_during(image, lambda directory: lambda: Log.open(directory, CONFIG))
     assert any(name.endswith(".swap") for disk in disks for name in disk.names())
-    all_of((str(disk.names()), lambda disk=disk: case.check_crashed(disk)) for disk in disks)
+    all_of(((str(disk.names()), lambda disk=disk: case.check_crashed(disk)) for disk in disks), most)
 
 
 # --- a damaged replacement

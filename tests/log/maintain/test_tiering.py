@@ -20,9 +20,10 @@ from sawlog.log.maintain.tiering import TieringReport
 from sawlog.log.read.verify import missing_ends
 from sawlog.storage import MemoryDirectory
 from sawlog.testing import FaultyStorage
-from sawlog.testing.crashes import Workload, enumerate_crashes
+from sawlog.testing.crashes import Workload
 
 from ..mirrors import Mirror
+from ..sampling import crashed_at_some, some_or_all
 from ..transactional import send
 
 CONFIG = LogConfig(segment_bytes=500, local_retention_bytes=1000)
@@ -544,8 +545,9 @@ class Tiering(Workload):
         promise["start"] = log.lowest_offset
 
 
-def test_crashes_at_every_step() -> None:
-    outcome = enumerate_crashes(Tiering, seed=3)
+@some_or_all(80)
+def test_crashes_at_every_step(most: int | None) -> None:
+    outcome = crashed_at_some(Tiering, 3, most)
     assert not outcome.violations, outcome
 
 
@@ -568,6 +570,7 @@ class TieringOnce(Tiering):
             self.promise["start"] = 4
 
 
-def test_no_crash_leaves_a_checkpoint_that_requires_a_list_which_is_not_there() -> None:
-    outcome = enumerate_crashes(TieringOnce, seed=1)
+@some_or_all(80)
+def test_no_crash_leaves_a_checkpoint_that_requires_a_list_which_is_not_there(most: int | None) -> None:
+    outcome = crashed_at_some(TieringOnce, 1, most)
     assert not outcome.violations, outcome

@@ -67,7 +67,7 @@ def test_readers_in_the_same_process_see_what_stays(place: Place, trims: bool) -
 
 @pytest.mark.parametrize("trims", [False, True], ids=["kept", "trimmed"])
 def test_readers_in_other_processes_see_what_stays(tmp_path: Path, trims: bool) -> None:
-    watch_elsewhere(tmp_path, trims, SEED, 120)
+    watch_elsewhere(tmp_path, trims, SEED, 50)
 
 
 @pytest.mark.slow

@@ -15,8 +15,11 @@ import pytest
 from sawlog import Log, Producer
 
 from ..places import INDEX, TIME_INDEX, Place, named, values
+from ..sampling import some_of, some_or_all
 
 COUNT = 24
+#: How many states of each file the quick tests look at.
+SOME = 24
 
 
 def built(place: Place, closed: bool) -> list[bytes | None]:
@@ -62,31 +65,33 @@ def keeps_everything(log: Log, expected: list[bytes | None]) -> None:
     assert log.append_many([b"x"], producer=Producer(0, 0, 12)) == range(COUNT, COUNT + 1)
 
 
+@some_or_all(SOME)
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
 @pytest.mark.parametrize(
     "name", [named(0, INDEX), named(8, INDEX), named(16, INDEX), named(8, TIME_INDEX), named(16, TIME_INDEX)]
 )
-def test_no_state_of_an_index_costs_a_record(place: Place, name: str, closed: bool) -> None:
+def test_no_state_of_an_index_costs_a_record(place: Place, name: str, closed: bool, most: int | None) -> None:
     expected = built(place, closed)
     if name not in place.files():
         assert not closed
         assert name.startswith(named(16, ""))
         place.write(name, place.files()[named(8, INDEX)])  # one that a crash could not leave; all the same
     chance = random.Random(name)
-    for state in states(place.files()[name], chance, all_of_them=place.kind == "memory"):
+    for state in some_of(states(place.files()[name], chance, all_of_them=place.kind == "memory"), most):
         damaged = place.copy()
         damaged.write(name, state)
         keeps_everything(damaged.open(index_interval_bytes=150), expected)
         damaged.close()
 
 
+@some_or_all(SOME)
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
 @pytest.mark.parametrize("name", ["checkpoint", "producers"])
-def test_no_state_of_a_small_file_costs_a_record(place: Place, name: str, closed: bool) -> None:
+def test_no_state_of_a_small_file_costs_a_record(place: Place, name: str, closed: bool, most: int | None) -> None:
     expected = built(place, closed)
     chance = random.Random(name)
     whole = place.files()[name]
-    for state in states(whole, chance, all_of_them=place.kind == "memory"):
+    for state in some_of(states(whole, chance, all_of_them=place.kind == "memory"), most):
         damaged = place.copy()
         damaged.write(name, state)
         keeps_everything(damaged.open(), expected)

@@ -6,7 +6,6 @@ import gc
 import random
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -53,10 +52,9 @@ def test_bursts_of_interrupts_during_every_kind_of_change(tmp_path: Path, durabi
 
     config = LogConfig(segment_bytes=2000, durability=durability)
     before = signal.signal(signal.SIGALRM, strike)
-    ends = time.monotonic() + 2.5
     lives = failed = 0
     try:
-        while time.monotonic() < ends:
+        while lives < 20:
             lives += 1
             log = Log.open(tmp_path / str(lives), config)
             for _ in range(60):
@@ -87,4 +85,3 @@ def test_bursts_of_interrupts_during_every_kind_of_change(tmp_path: Path, durabi
         armed = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert lives > 3

@@ -31,6 +31,7 @@ from sawlog.storage import mapped as mapped_module
 from sawlog.storage import system as system_module
 
 from ...processes.operations import CONFIG, OPERATIONS, Operation, Promise, fill
+from ..sampling import some_of, some_or_all
 
 #: What a call says when it fails.
 ERRORS = {
@@ -50,6 +51,8 @@ ERRORS = {
     "mmap": errno.ENOMEM,
 }
 WRITING = {"pwrite", "write", "fdatasync", "fsync", "ftruncate", "rename", "unlink", "mkdir"}
+#: How many of the calls fail in the quick tests, of each operation.
+SOME = 15
 #: The longest ways through the storages; the rest is made of the same calls.
 SWEPT = [
     "append_with_rotation",
@@ -235,7 +238,7 @@ def disturb_opening(start: Start, mode: Any, system: System) -> None:
         check_descriptors(before)
 
 
-def sweep(calls: list[str], run: Callable[[System], None], *, modes: tuple[bool, ...]) -> None:
+def sweep(calls: list[str], run: Callable[[System], None], most: int | None, *, modes: tuple[bool, ...]) -> None:
     failures = []
     count = 0
     gc.collect()
@@ -243,7 +246,7 @@ def sweep(calls: list[str], run: Callable[[System], None], *, modes: tuple[bool,
     for forever in modes:
         counted = [name for name in calls if not forever or name in WRITING]
         # A long list of calls is a short one many times over: a part of it will do.
-        for at, name in list(enumerate(counted, 1))[:: 1 + len(counted) // 100]:
+        for at, name in some_of(list(enumerate(counted, 1))[:: 1 + len(counted) // 100], most):
             count += 1
             try:
                 run(System(at, forever))
@@ -256,8 +259,9 @@ def sweep(calls: list[str], run: Callable[[System], None], *, modes: tuple[bool,
     assert not failures, f"{len(failures)} of {count} runs:\n   " + "\n   ".join(failures[:25])
 
 
+@some_or_all(SOME)
 @pytest.mark.parametrize("name", SWEPT)
-def test_every_call_of_an_operation_may_fail(place: Path, name: str) -> None:
+def test_every_call_of_an_operation_may_fail(place: Path, name: str, most: int | None) -> None:
     operation, config = OPERATIONS[name]
     start = ended(place, config, "closed")
     run, promise = start.fresh()
@@ -267,11 +271,14 @@ def test_every_call_of_an_operation_may_fail(place: Path, name: str) -> None:
         calls = list(system.calls)
     assert calls
     modes = (False, True) if name in {"append_with_rotation", "trim_all"} else (False,)
-    sweep(calls, lambda system: disturb(start, operation, system), modes=modes)
+    sweep(calls, lambda system: disturb(start, operation, system), most, modes=modes)
 
 
+@some_or_all(SOME)
 @pytest.mark.parametrize("how", ["closed", "killed", "torn"])
-def test_every_call_of_opening_may_fail(place: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_call_of_opening_may_fail(
+    place: Path, how: str, most: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(recovery, "SMALL_BYTES", 1)
     start = ended(place, CONFIG.with_(durability="os"), how)
     run, _ = start.fresh()
@@ -280,11 +287,12 @@ def test_every_call_of_opening_may_fail(place: Path, how: str, monkeypatch: pyte
         log = Log.open(run, start.config)
         calls = list(system.calls)
         log.close()
-    sweep(calls, lambda system: disturb_opening(start, "w", system), modes=(False,))
+    sweep(calls, lambda system: disturb_opening(start, "w", system), most, modes=(False,))
 
 
+@some_or_all(SOME)
 @pytest.mark.parametrize("how", ["closed", "torn"])
-def test_every_call_of_opening_to_read_may_fail(place: Path, how: str) -> None:
+def test_every_call_of_opening_to_read_may_fail(place: Path, how: str, most: int | None) -> None:
     start = ended(place, CONFIG.with_(durability="os"), how)
     run, _ = start.fresh()
     system = System()
@@ -292,10 +300,11 @@ def test_every_call_of_opening_to_read_may_fail(place: Path, how: str) -> None:
         log = Log.open(run, start.config, mode="r")
         calls = list(system.calls)
         log.close()
-    sweep(calls, lambda system: disturb_opening(start, "r", system), modes=(False,))
+    sweep(calls, lambda system: disturb_opening(start, "r", system), most, modes=(False,))
 
 
-def test_every_call_of_making_a_new_log_may_fail(place: Path) -> None:
+@some_or_all(SOME)
+def test_every_call_of_making_a_new_log_may_fail(place: Path, most: int | None) -> None:
     (place / "nothing").mkdir()
     start = Start(place / "nothing", Promise(), CONFIG)
     system = System()
@@ -317,7 +326,7 @@ def test_every_call_of_making_a_new_log_may_fail(place: Path) -> None:
         with used(System()):
             check_afterwards(fresh / "deep" / "log", CONFIG, promise)
 
-    sweep(calls, run, modes=(False,))
+    sweep(calls, run, most, modes=(False,))
 
 
 @pytest.mark.parametrize("undo_works", [True, False])

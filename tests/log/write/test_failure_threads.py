@@ -584,7 +584,7 @@ class Load:
         return loop
 
 
-@pytest.mark.parametrize("most", [1, 128])
+@pytest.mark.parametrize("most", [1, pytest.param(128, marks=pytest.mark.slow)])
 def test_everything_at_once_without_a_deadlock(tmp_path: Path, most: int) -> None:
     config = LogConfig(segment_bytes=30_000, max_mapped_segments=most, index_interval_bytes=512)
     log = Log.open(tmp_path, config.with_(checkpoint_interval_ms=20))

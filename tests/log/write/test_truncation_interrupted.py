@@ -12,6 +12,8 @@ from sawlog.log.write import cutting
 from sawlog.testing import FaultyStorage
 from sawlog.testing.device import Step
 
+from ..sampling import some_of, some_or_all
+
 CONFIG = LogConfig(segment_bytes=100_000, index_interval_bytes=64, checkpoint_interval_ms=3_600_000)
 MODES: Any = ("dies", "lose", "keep", "prefix", "tear", "reorder", "garbage")
 
@@ -23,8 +25,9 @@ def rows(records: list[Record]) -> list[tuple[int, bytes | None]]:
 @pytest.mark.parametrize("small_bytes", [1, 500, 16 << 20], ids=["split", "some split", "copied"])
 @pytest.mark.parametrize("copy_bytes", [64, 8 << 20])
 @pytest.mark.parametrize("offset", [*(pytest.param(each, marks=pytest.mark.slow) for each in (7, 13, 27)), 0, 10, 29])
+@some_or_all(24)
 def test_records_below_the_cut_survive_a_crash_at_every_change(
-    monkeypatch: pytest.MonkeyPatch, small_bytes: int, copy_bytes: int, offset: int
+    monkeypatch: pytest.MonkeyPatch, small_bytes: int, copy_bytes: int, offset: int, most: int | None
 ) -> None:
     monkeypatch.setattr(recovery, "SMALL_BYTES", small_bytes)
     for module in (recovery, cutting):
@@ -47,7 +50,7 @@ def test_records_below_the_cut_survive_a_crash_at_every_change(
     disk.watch = None
     assert len(crashed) > 20
     ends = set()
-    for where, found in crashed:
+    for where, found in some_of(crashed, most):
         seen, epoch = seen_by_a_reader(found)
         again = Log.open(found.plain, CONFIG)
         there = rows(list(again.scan()))
@@ -59,7 +62,7 @@ def test_records_below_the_cut_survive_a_crash_at_every_change(
         assert again.recovery, f"{where}: {again.recovery}"
         assert again.verify(), where
         again.append(b"on")
-    assert ends == {offset, 30}
+    assert ends == {offset, 30} or most is not None
 
 
 def seen_by_a_reader(disk: FaultyStorage) -> tuple[int, int]:
