@@ -10,11 +10,17 @@ import pytest
 
 from ..serving import PATIENCE_S, Serving
 from .adapter import Consumer, Refused, Seen, Sent, last_offsets, load, names
-from .conftest import Hands, take, wait_for
+from .conftest import Hands, one_client, take, wait_for
 
 PARTITIONS = 4
 #: What a member is told that has missed a rebalance; a broker that was killed does not know its members.
 REBALANCED = {"ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "REBALANCE_IN_PROGRESS", "COMMIT_FAILED"}
+
+
+@pytest.fixture(scope="module")
+def broker(own_broker: Serving) -> Serving:
+    """Some of these tests kill it."""
+    return own_broker
 
 
 def numbered(count: int, start: int = 0) -> list[Sent]:
@@ -176,6 +182,7 @@ def test_a_pattern_reads_all_topics_that_it_matches(hands: Hands, topic: str, pr
     ]
 
 
+@one_client("aiokafka")
 @both_protocols
 def test_a_group_goes_on_after_its_broker_was_killed(
     hands: Hands, members: Members, broker: Serving, topic: str, protocol: str

@@ -6,9 +6,15 @@ import pytest
 
 from ..serving import Serving
 from .adapter import Seen, Sent, last_offsets
-from .conftest import Hands, refusal, take, wait_for
+from .conftest import Hands, one_client, refusal, take, wait_for
 
 FENCED = {"PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "FENCED_INSTANCE_ID"}
+
+
+@pytest.fixture(scope="module")
+def broker(own_broker: Serving) -> Serving:
+    """Some of these tests kill it."""
+    return own_broker
 
 
 def sent(*values: str, partition: int = 0) -> list[Sent]:
@@ -117,6 +123,7 @@ def test_a_second_producer_of_the_same_id_fences_the_first(hands: Hands, topic: 
     committed(hands, topic, "alive")
 
 
+@one_client("confluent")
 def test_a_transaction_goes_on_after_the_broker_was_killed(hands: Hands, broker: Serving, topic: str) -> None:
     producer = hands.producer(transactional_id=topic)
     producer.begin()
@@ -133,6 +140,7 @@ def test_a_transaction_goes_on_after_the_broker_was_killed(hands: Hands, broker:
     committed(hands, topic, "a", "b")
 
 
+@one_client("kafka_python")
 def test_what_was_committed_or_aborted_stays_so_after_a_kill(hands: Hands, broker: Serving, topic: str) -> None:
     producer = hands.producer(transactional_id=topic)
     producer.begin()

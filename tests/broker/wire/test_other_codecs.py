@@ -18,7 +18,6 @@ from ...looping import for_each
 from .bodies import Drawing, present
 from .codecs import KafkaPython, Kio
 
-EXAMPLES = 4
 APIS = list(wire.BY_KEY.values())
 
 #: Versions that a codec does not know, as far as it knows the API: Kafka 4 has dropped them.
@@ -45,16 +44,17 @@ def codec(request: pytest.FixtureRequest) -> KafkaPython | Kio:
     return made
 
 
+@pytest.mark.parametrize("examples", [1, pytest.param(10, marks=pytest.mark.slow)])
 @for_each("kind", ["request", "response"])
 @for_each("api", APIS)
-def test_other_codecs_read_and_write_the_same(codec: KafkaPython | Kio, api: Api, kind: str) -> None:
+def test_other_codecs_read_and_write_the_same(codec: KafkaPython | Kio, api: Api, kind: str, examples: int) -> None:
     fields = api.request if kind == "request" else api.response
     for version in api.versions:
         if not codec.knows(api.key, kind, version):
             continue
         drawing = Drawing(Random(f"{api.name} {kind} {version}"), version, modest=isinstance(codec, Kio))
         decode = decoder(fields, version, flexible=api.flexible(version))
-        for _ in range(EXAMPLES):
+        for _ in range(examples):
             body = drawing.body(fields)
             data = encoded(api, fields, version, body)
             read, written = codec.again(api.key, kind, version, data)
