@@ -1,4 +1,4 @@
-"""One broker process, and every client in turn. Modules that kill their broker have one of their own (`own_broker`).
+"""One broker process, and every client in turn.
 
 Tests that kill the broker take most of their time to wait until clients are connected again. In the quick tests, each
 kind of kill is seen by one client (`one_client`); all clients see it in the slow ones.
@@ -41,24 +41,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """A broker for all modules that do not kill it."""
+def only_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """A broker for all modules."""
     with broker_in(tmp_path_factory.mktemp("broker")) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """A broker for all tests of a module. A test may kill it if it starts it again."""
-    with broker_in(tmp_path_factory.mktemp("broker")) as made:
-        yield made
-        gc.collect()  # as in `broker`
-
-
-@pytest.fixture(scope="module")
-def broker(shared_broker: Serving) -> Iterator[Serving]:
-    """The broker that the tests of a module use."""
-    yield shared_broker
+def broker(only_broker: Serving) -> Iterator[Serving]:
+    """The broker. A test may kill it if it starts it again."""
+    yield only_broker
     gc.collect()  # what clients have left behind is collected here, where it is not taken for a fault of ours
 
 

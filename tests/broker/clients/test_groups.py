@@ -17,12 +17,6 @@ PARTITIONS = 4
 REBALANCED = {"ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "REBALANCE_IN_PROGRESS", "COMMIT_FAILED"}
 
 
-@pytest.fixture(scope="module")
-def broker(own_broker: Serving) -> Serving:
-    """Some of these tests kill it."""
-    return own_broker
-
-
 def numbered(count: int, start: int = 0) -> list[Sent]:
     """Records in turn for each partition, which say which they are."""
     return [Sent(b"%d" % each, partition=each % PARTITIONS) for each in range(start, start + count)]

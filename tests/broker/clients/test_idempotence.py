@@ -11,12 +11,6 @@ from .adapter import COMPRESSIONS, Sent
 from .conftest import Hands, one_client
 
 
-@pytest.fixture(scope="module")
-def broker(own_broker: Serving) -> Serving:
-    """Some of these tests kill it."""
-    return own_broker
-
-
 def numbered(count: int, start: int = 0) -> list[Sent]:
     """Records that say which they are."""
     return [Sent(b"%d" % number, b"key", timestamp=1_700_000_000_000) for number in range(start, start + count)]

@@ -11,12 +11,6 @@ from .conftest import Hands, one_client, refusal, take, wait_for
 FENCED = {"PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "FENCED_INSTANCE_ID"}
 
 
-@pytest.fixture(scope="module")
-def broker(own_broker: Serving) -> Serving:
-    """Some of these tests kill it."""
-    return own_broker
-
-
 def sent(*values: str, partition: int = 0) -> list[Sent]:
     """Records with these values."""
     return [Sent(value.encode(), partition=partition) for value in values]
@@ -127,6 +121,9 @@ def test_a_second_producer_of_the_same_id_fences_the_first(hands: Hands, topic: 
 def test_a_transaction_goes_on_after_the_broker_was_killed(hands: Hands, broker: Serving, topic: str) -> None:
     producer = hands.producer(transactional_id=topic)
     producer.begin()
+    producer.send(topic, sent("dropped"))
+    producer.abort()
+    producer.begin()
     producer.send(topic, sent("a"))
     broker.kill()
     broker.start()
@@ -140,7 +137,7 @@ def test_a_transaction_goes_on_after_the_broker_was_killed(hands: Hands, broker:
     committed(hands, topic, "a", "b")
 
 
-@one_client("kafka_python")
+@pytest.mark.slow  # what ended before the kills of the test above stays so, too
 def test_what_was_committed_or_aborted_stays_so_after_a_kill(hands: Hands, broker: Serving, topic: str) -> None:
     producer = hands.producer(transactional_id=topic)
     producer.begin()
