@@ -70,6 +70,7 @@ def test_head_gets_its_line_in_a_shell(program: Program, large: Path) -> None:
     assert (result.returncode, result.stdout[:6], result.stderr) == (0, b"000000", b"")
 
 
+@pytest.mark.slow  # in the quick tests, a reader goes away later
 def test_output_that_was_closed_before_it_began(program: Program, orders: Path) -> None:
     read, write = os.pipe()
     os.close(read)
@@ -99,7 +100,8 @@ def test_records_go_through_a_pipe_from_one_topic_to_another(program: Program, s
     assert sawlog("read", "copy").ok().out == sawlog("read", "orders").ok().out
 
 
-@pytest.mark.parametrize("more", variants([], ["--compression", "zstd"]))
+@pytest.mark.slow  # in the quick tests, Ctrl-C and SIGTERM come after a line was stored while the input is open
+@pytest.mark.parametrize("more", [[], ["--compression", "zstd"]])
 def test_lines_are_stored_while_the_input_is_open(program: Program, sawlog: Cli, orders: Path, more: list[str]) -> None:
     process = program.start("produce", "orders", "--partition", "1", *more)
     assert process.stdin is not None
