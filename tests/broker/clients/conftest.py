@@ -49,9 +49,16 @@ def only_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 @pytest.fixture(scope="module")
 def broker(only_broker: Serving) -> Iterator[Serving]:
-    """The broker. A test may kill it if it starts it again."""
+    """The broker. A test may kill it if it starts it again. Between modules it stands still and takes no time."""
+    if only_broker.is_running:
+        only_broker.thaw()
+    else:  # a test that failed has left it so
+        only_broker.kill()
+        only_broker.start()
     yield only_broker
     gc.collect()  # what clients have left behind is collected here, where it is not taken for a fault of ours
+    if only_broker.is_running:
+        only_broker.freeze()
 
 
 def one_client(quick: str) -> pytest.MarkDecorator:
