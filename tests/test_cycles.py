@@ -34,7 +34,8 @@ def imports_of(name: str, source: str, *, package: bool) -> Iterator[str]:
         elif isinstance(node, ast.Import):
             yield from (each.name for each in node.names)
         for child in ast.iter_child_nodes(node):
-            yield from found(child)
+            if isinstance(child, (ast.stmt, ast.ExceptHandler, ast.match_case)):  # no expression imports anything
+                yield from found(child)
 
     return found(ast.parse(source))
 

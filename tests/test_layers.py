@@ -15,11 +15,12 @@ other half of the promise: which modules of the standard library a package may u
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
+from .looping import for_each
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "sawlog"
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -81,9 +82,24 @@ RULES = [
 ]
 
 
+_PARTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
+#: What a call of the builtin looks like, and some more.
+_OPEN = re.compile(r"(?<![.\w])open\s*\(")
+
+
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every statement, also inside others. Expressions, most of a tree, have none."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting += (each for each in ast.iter_child_nodes(node) if isinstance(each, _PARTS))
+
+
 def names_used(source: str) -> Iterator[tuple[int, str]]:
     """Each top-level module that `source` imports and each call of the builtin `open`, with its line."""
-    for node in ast.walk(ast.parse(source)):
+    tree = ast.parse(source)
+    for node in ast.walk(tree) if _OPEN.search(source) else statements(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name.partition(".")[0]) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
@@ -106,7 +122,7 @@ def test_every_module_stays_in_its_layer() -> None:
     assert [each for rows in found for each in rows] == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("source", "path"),
     [
         ("import os", "log/log.py"),
@@ -131,7 +147,7 @@ def test_what_a_layer_may_not_use_is_noticed(source: str, path: str) -> None:
     assert len(violations(source, path)) == 1
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("source", "path"),
     [
         ("import os, mmap, fcntl\nfile = open(name)", "storage/file.py"),

@@ -35,7 +35,7 @@ def test_every_public_name_has_a_docstring_of_its_own(name: str) -> None:
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+@for_each("document", DOCUMENTS)
 def test_every_document_has_one_title_and_skips_no_level_of_headings(document: Path) -> None:
     """`make docs` refuses other documents, but it is not part of the quick tests."""
     text = re.sub(r"^(`{3,}|~{3,}).*?^\1", "", document.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)

@@ -74,7 +74,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("text", WRONG, ids=lambda text: text[:40])
+@for_each("text", WRONG)
 def test_what_is_wrong_in_a_file_is_said_with_its_path_and_the_setting(tmp_path: Path, text: str) -> None:
     file = tmp_path / "broker.toml"
     file.write_text(text)
@@ -83,10 +83,9 @@ def test_what_is_wrong_in_a_file_is_said_with_its_path_and_the_setting(tmp_path:
     assert str(found.value).startswith(f"{file}: {WRONG[text]}")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "content",
     [b"\x7fELF\xd0\xff", b"listen = ", f"threads = {'9' * 5000}".encode(), b"x = " + b"[" * 100_000],
-    ids=["not UTF-8", "not TOML", "a long number", "deep"],
 )
 def test_a_file_that_is_not_toml_is_named(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "broker.toml"
@@ -114,7 +113,7 @@ def test_a_file_gives_values_of_the_right_types(tmp_path: Path) -> None:
     assert config.topic_defaults == {"retention.ms": 1000}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "text", "value"),
     [
         ("listen", "127.0.0.1:1", Address("127.0.0.1", 1)),
@@ -128,7 +127,7 @@ def test_text_becomes_the_type_of_the_setting(name: str, text: str, value: objec
     assert from_text(name, text) == value
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "text", "said"),
     [
         ("threads", "many", "threads must be an integer from 1 to 1024, not 'many'"),
@@ -145,7 +144,7 @@ def test_text_that_is_wrong_is_refused(name: str, text: str, said: str) -> None:
     assert str(found.value).startswith(said)
 
 
-@pytest.mark.parametrize("name", ["listen", "metrics"])
+@for_each("name", ["listen", "metrics"])
 def test_an_address_that_other_machines_reach_needs_permission(name: str) -> None:
     with pytest.raises(InvalidConfig, match=r"0\.0\.0\.0:9644 can be reached .* --allow-anonymous"):
         made(**{name: "0.0.0.0:9644"})
@@ -159,7 +158,7 @@ def test_times_that_contradict_each_other_are_refused() -> None:
         made(group_consumer_session_timeout_ms=1000)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("flags", "said"),
     [
         (("--listen", "nowhere"), "--listen: listen: an address must be HOST:PORT, not 'nowhere'"),
@@ -195,7 +194,7 @@ def test_the_program_says_what_is_wrong_in_a_line_and_creates_nothing(
     assert not Path("data").exists()
 
 
-@pytest.mark.parametrize("command", [("serve",), ("topic", "create", "orders")])
+@for_each("command", [("serve",), ("topic", "create", "orders")])
 def test_a_file_is_not_taken_for_a_directory(
     command: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -73,6 +73,8 @@ class Cli:
         try:
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 code = run([str(each) for each in arguments])
+        except SystemExit as ended:  # after completions for a shell
+            code = int(ended.code or 0)
         finally:
             sys.stdin = given
         out.flush()

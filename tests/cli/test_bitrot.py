@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
@@ -12,6 +11,8 @@ from sawlog.batch.build import encode
 from sawlog.batch.checksum import crc32c
 from sawlog.cli.bitrot import Change, find_change
 from sawlog.cli.dissect import Batch, Damage, dissect
+
+from ..looping import for_each
 
 
 @given(some.binary(min_size=1, max_size=3000), some.data())
@@ -31,8 +32,8 @@ def test_a_changed_byte_is_found(content: bytes, data: some.DataObject) -> None:
     assert find_change(crc32c(content), crc32c(damaged), len(content)) == Change(index, mask)
 
 
-@pytest.mark.parametrize("byte", range(4))
-@pytest.mark.parametrize("bit", range(8))
+@for_each("byte", range(4))
+@for_each("bit", range(8))
 def test_a_flipped_bit_of_the_checksum_itself_is_found(byte: int, bit: int) -> None:
     crc = crc32c(b"content")
     assert find_change(crc ^ 1 << 8 * (3 - byte) + bit, crc, 7) == Change(byte - 4, 1 << bit)
@@ -65,7 +66,7 @@ def segment(compression: str = "none") -> tuple[bytes, list[int]]:
     return b"".join(parts), starts
 
 
-@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+@for_each("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_a_sound_segment_is_its_batches(compression: str) -> None:
     content, starts = segment(compression)
     found = list(dissect(memoryview(content)))
@@ -106,7 +107,7 @@ def test_a_wrong_base_offset_is_told_by_the_neighbours() -> None:
     assert remark == "the base offset should be 3, according to the batches around it"
 
 
-@pytest.mark.parametrize("cut", [9, 30, 60, 61, 62, 200])
+@for_each("cut", [9, 30, 60, 61, 62, 200])
 def test_a_torn_tail_is_marked_at_the_end_of_the_file(cut: int) -> None:
     content, starts = segment()
     torn = content[: starts[2] + cut]

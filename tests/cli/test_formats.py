@@ -11,6 +11,8 @@ from hypothesis import strategies as some
 from sawlog import Record
 from sawlog.cli.formats import compile_format
 
+from ..looping import for_each
+
 RECORD = Record(b"value\xff", b"key", (("a", b"1"), ("b", None)), 1_793_520_000_123, offset=42)
 NOTHING = Record(None, None, (), None, offset=7)
 
@@ -19,7 +21,7 @@ def shown(form: str, record: Record = RECORD) -> bytes:
     return compile_format(form)("orders", 3, record)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("form", "expected"),
     [
         ("%t[%p] at %o", b"orders[3] at 42"),
@@ -54,7 +56,7 @@ def test_time_follows_strftime_in_local_time() -> None:
     assert datetime.fromisoformat(shown("%d").decode()).timestamp() == 1_793_520_000.123
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("form", "complaint"),
     [
         ("%x", "%x is not known"),

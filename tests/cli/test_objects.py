@@ -1,4 +1,7 @@
-"""The commands work on a store on object storage: `-d s3://bucket/store`, on a server that is a process of its own."""
+"""The commands work on a store on object storage: `-d s3://bucket/store`, on a server that is a process of its own.
+
+The quick tests use `file://`, whose calls are the same; in tests/objects, all stores are tested on S3's protocol.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,16 @@ def moto() -> Iterator[servers.Server]:
         yield server
 
 
-@pytest.fixture
-def url(moto: servers.Server, monkeypatch: pytest.MonkeyPatch) -> str:
+@pytest.fixture(params=["file", pytest.param("s3", marks=pytest.mark.slow)])
+def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where the store is, or will be: every command finds it in the environment."""
-    for name, value in moto.variables.items():
-        monkeypatch.setenv(name, value)
+    url = f"file://{tmp_path}/bucket/store"
+    if request.param == "s3":
+        moto: servers.Server = request.getfixturevalue("moto")
+        for name, value in moto.variables.items():
+            monkeypatch.setenv(name, value)
+        url = moto.new_url()
     monkeypatch.setenv("COLUMNS", "100")
-    url = moto.new_url()
     monkeypatch.setenv("SAWLOG_DATA", url)
     return url
 
@@ -113,7 +119,7 @@ def test_statistics_sql_and_upkeep_work(sawlog: Cli, orders: str) -> None:
     assert sawlog("sql", "select count(*) as n from orders where partition = 0", "--output", "csv").ok().lines[1] == "0"
 
 
-def test_damage_is_found_and_named(sawlog: Cli, orders: str, moto: servers.Server) -> None:
+def test_damage_is_found_and_named(sawlog: Cli, orders: str) -> None:
     good = sawlog("verify", "--output", "json").ok().json
     assert sum(row["records"] for row in good) == 10
     with ObjectStore.open(orders, upkeep_interval_s=None) as store:

@@ -11,6 +11,8 @@ from hypothesis import strategies as some
 
 from sawlog.cli.offsets import END, START, Anchor, Bound, Span, offset_of, parse, parse_bound, resolve
 
+from ..looping import for_each
+
 NOW = 1_793_520_000_000
 HOUR = 3_600_000
 
@@ -23,7 +25,7 @@ def utc(text: str) -> Bound:
     return at(round(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1000))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "span"),
     [
         ("start", Span(START)),
@@ -61,7 +63,7 @@ def test_expression_means(text: str, span: Span) -> None:
     assert parse(text, NOW) == span
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text", ["", ":", "wat", "1.5", "@", "@yesterday", "@-1", "@-1h:wat", "1:2:3", "a:b", "--5", "@12:30", "100-200"]
 )
 def test_what_means_nothing_is_refused_and_the_grammar_shown(text: str) -> None:
@@ -69,7 +71,7 @@ def test_what_means_nothing_is_refused_and_the_grammar_shown(text: str) -> None:
         parse(text, NOW)
 
 
-@pytest.mark.parametrize("text", ["100:200", "", "@-1h:", ":5"])
+@for_each("text", ["100:200", "", "@-1h:", ":5"])
 def test_a_span_is_not_one_place(text: str) -> None:
     with pytest.raises(ValueError, match="a single offset"):
         parse_bound(text, NOW)
@@ -108,7 +110,7 @@ class Ten:
         return max(10, min(-(-timestamp // 1000), 20))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "expected"),
     [
         ("start", (10, 20)),

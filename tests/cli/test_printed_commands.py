@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,14 +44,22 @@ ORDER = {"customer": {"id": "7"}, "placed_at": "2026-11-01T08:00:00Z", "status":
 AVRO = {"type": "record", "name": "Order", "fields": [{"name": "status", "type": "string"}]}
 
 
-def examples() -> Iterator[tuple[str, str]]:
+#: What the examples of commands that run until they are stopped, and so have to be started, begin with. Of each, the
+#: first one runs with the quick tests.
+STARTED = ("sawlog serve", "sawlog replicate data s3://bucket/store", "sawlog store test")
+
+
+def examples() -> Iterator[Any]:
     """(command, line of its examples), of all commands but pipelines."""
+    seen: set[str] = set()
     for path, found in ALL.items():
         if path[0] == "pipeline":
             continue
         _, _, text = (found.help or "").partition("Examples:")
         for line in filter(None, map(str.strip, text.splitlines())):
-            yield " ".join(path), line
+            begins = next((each for each in STARTED if line.startswith(each) and "--once" not in line), line)
+            yield pytest.param(" ".join(path), line, marks=[pytest.mark.slow] if begins in seen else [])
+            seen.add(begins)
 
 
 def lay_out(place: Path) -> None:
@@ -320,10 +329,7 @@ def test_a_command_in_a_message_runs(hint: str, place: Path, template: Path) -> 
     if path is None:
         assert words[0] in {group for group, *more in ALL if more}
         return
-    if path == ("serve",):
-        stop_when_ready(["serve", "-d", "data"])
-        return
-    if path in (("replicate",), ("restore",)):  # the examples of their help run
+    if path in (("serve",), ("replicate",), ("restore",)):  # the examples of their help run
         return
     needed = [option for option in ALL[path].params if option.required]
     given = [word for word in words[len(path) :] if not word.startswith("-")]

@@ -1,9 +1,12 @@
-"""The real program as people meet it: pipes that close, Ctrl-C, locks, terminals, shells, a missing extra."""
+"""The real program as people meet it: pipes that close, Ctrl-C, locks, terminals, shells, a missing extra.
+
+Starting it takes most of a second. What does not depend on the process is asked inside this one, and of variants that
+differ in an option one is started with the quick tests.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pty
 import signal
@@ -12,12 +15,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sawlog import Log
+from sawlog.cli import run
 from sawlog.topics.store import Store
 
+from ..looping import for_each
 from .conftest import PATIENCE_S, Cli, Program
 
 
@@ -27,6 +33,11 @@ def eventually(what: Callable[[], bool]) -> None:
     while not what():
         assert time.monotonic() < deadline, "it did not come"
         time.sleep(0.02)
+
+
+def variants(quick: list[str], *slow: list[str]) -> list[Any]:
+    """Options of a test: the first ones with the quick tests, each of the others with the slow ones."""
+    return [quick, *(pytest.param(each, marks=pytest.mark.slow) for each in slow)]
 
 
 @pytest.fixture
@@ -40,7 +51,9 @@ def large(data: Path) -> Path:
 # --- pipes
 
 
-@pytest.mark.parametrize("more", [[], ["--output", "ndjson"], ["--output", "json"], ["--output", "table"], ["--raw"]])
+@pytest.mark.parametrize(
+    "more", variants([], ["--output", "ndjson"], ["--output", "json"], ["--output", "table"], ["--raw"])
+)
 def test_a_reader_that_goes_away_ends_it_quietly(program: Program, large: Path, more: list[str]) -> None:
     process = program.start("read", "large", *more)
     assert process.stdout is not None
@@ -57,6 +70,7 @@ def test_head_gets_its_line_in_a_shell(program: Program, large: Path) -> None:
     assert (result.returncode, result.stdout[:6], result.stderr) == (0, b"000000", b"")
 
 
+@pytest.mark.slow  # in the quick tests, a reader goes away later
 def test_output_that_was_closed_before_it_began(program: Program, orders: Path) -> None:
     read, write = os.pipe()
     os.close(read)
@@ -75,17 +89,18 @@ def test_a_disk_that_is_full_is_an_error(program: Program, large: Path) -> None:
     assert "Traceback" not in result.err
 
 
-def test_records_go_through_a_pipe_from_one_topic_to_another(program: Program, orders: Path) -> None:
-    program("topic", "create", "copy").ok()
+def test_records_go_through_a_pipe_from_one_topic_to_another(program: Program, sawlog: Cli, orders: Path) -> None:
+    sawlog("topic", "create", "copy").ok()
     first = program.start("read", "orders", "--output", "ndjson")
     second = program.start("produce", "copy", "--input", "records", stdin=first.stdout)
     assert second.wait(PATIENCE_S) == 0
     assert first.wait(PATIENCE_S) == 0
     for process in (first, second):
         process.communicate()
-    assert program("read", "copy").ok().out == program("read", "orders").ok().out
+    assert sawlog("read", "copy").ok().out == sawlog("read", "orders").ok().out
 
 
+@pytest.mark.slow  # in the quick tests, Ctrl-C and SIGTERM come after a line was stored while the input is open
 @pytest.mark.parametrize("more", [[], ["--compression", "zstd"]])
 def test_lines_are_stored_while_the_input_is_open(program: Program, sawlog: Cli, orders: Path, more: list[str]) -> None:
     process = program.start("produce", "orders", "--partition", "1", *more)
@@ -112,7 +127,7 @@ def following(program: Program, *arguments: object) -> Iterator[subprocess.Popen
         process.communicate()
 
 
-@pytest.mark.parametrize("more", [[], ["--output", "ndjson"], ["--grep", "n"]])
+@pytest.mark.parametrize("more", variants([], ["--output", "ndjson"], ["--grep", "n"]))
 def test_follow_shows_what_comes_and_stops_at_ctrl_c(program: Program, orders: Path, more: list[str]) -> None:
     with following(program, "-o", "-1", *(more if more != ["--grep", "n"] else ["--grep", "9|4|new"])) as process:
         assert process.stdout is not None
@@ -167,6 +182,7 @@ def test_ctrl_c_while_producing_keeps_what_was_taken(program: Program, sawlog: C
     sawlog("verify").ok()
 
 
+@pytest.mark.slow  # about these tests, not about the program
 def test_ctrl_c_works_where_the_tests_run_without_it(program: Program, orders: Path) -> None:
     """As in a background shell or under nohup: the tests set the signals that they need."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -195,22 +211,23 @@ def test_being_asked_to_end_is_an_orderly_end(program: Program, sawlog: Cli, ord
     assert sawlog("inspect", orders / "topics/orders/partition-1/checkpoint", "--output", "json").json["clean"] is True
 
 
-def test_streams_that_are_closed_are_no_mishap(orders: Path) -> None:
-    line = f"{sys.executable} -W ignore -m sawlog.cli"
-    for command in ("read orders >&-", "produce orders <&-", "read nope 2>&-", "verify <&- >&- 2>&-"):
-        environment = {**os.environ, "SAWLOG_DATA": str(orders)}
-        result = subprocess.run(
-            ["bash", "-c", f"{line} {command}"], env=environment, capture_output=True, timeout=PATIENCE_S, check=False
-        )
-        assert result.returncode == (3 if "nope" in command else 0), command
-        assert b"Traceback" not in result.stderr
+CLOSED = ("verify <&- >&- 2>&-", "read orders >&-", "produce orders <&-", "read nope 2>&-")
+
+
+@pytest.mark.parametrize("command", variants(*([each] for each in CLOSED)))
+def test_streams_that_are_closed_are_no_mishap(orders: Path, command: list[str]) -> None:
+    line = f"{sys.executable} -W ignore -m sawlog.cli {command[0]}"
+    environment = {**os.environ, "SAWLOG_DATA": str(orders)}
+    result = subprocess.run(["bash", "-c", line], env=environment, capture_output=True, timeout=PATIENCE_S, check=False)
+    assert result.returncode == (3 if "nope" in line else 0)
+    assert b"Traceback" not in result.stderr
 
 
 # --- locks
 
 
 def test_a_partition_of_a_process_that_takes_no_requests_is_locked_for_others_and_open_for_readers(
-    program: Program, orders: Path
+    program: Program, sawlog: Cli, orders: Path
 ) -> None:
     with Log.open(orders / "topics" / "orders" / "partition-0") as log:
         log.append(b"mine")
@@ -218,13 +235,28 @@ def test_a_partition_of_a_process_that_takes_no_requests_is_locked_for_others_an
         assert "locked" in refused.failed(5)
         assert str(os.getpid()) in refused.err
         assert "locked" in program("topic", "delete", "orders", "--yes").failed(5)
-        assert program("read", "orders", "-p", 0, "-o", "-1").ok().lines == ["mine"]
-        program("verify").ok()
-        program("produce", "orders", "-p", 1, stdin=b"theirs\n").ok()
-    program("produce", "orders", "-p", 0, stdin=b"theirs\n").ok()
+        assert sawlog("read", "orders", "-p", 0, "-o", "-1").ok().lines == ["mine"]
+        sawlog("verify").ok()
+        sawlog("produce", "orders", "-p", 1, stdin=b"theirs\n").ok()
+    sawlog("produce", "orders", "-p", 0, stdin=b"theirs\n").ok()
 
 
 def test_what_is_produced_beside_a_process_that_holds_the_topic_is_handed_over_to_it(
+    program: Program, orders: Path
+) -> None:
+    with Store.open(orders) as store:
+        topic = store.topic("orders")
+        for number in range(topic.partitions):
+            topic.partition(number).append(b"mine")  # through the log: it is kept
+        before = topic.describe().records
+        program("produce", "orders", stdin=b"1\n2\n3\n").ok()
+        assert topic.describe().records == before + 3
+        program("produce", "orders", "-p", 0, "--compression", "zstd", stdin=b"4\n").ok()
+        assert [record.value for record in topic.partition(0).scan()][-1:] == [b"4"]
+
+
+@pytest.mark.slow  # six starts; the quick tier has two of them
+def test_whatever_is_produced_beside_a_process_that_holds_the_topic_is_handed_over_to_it(
     program: Program, orders: Path
 ) -> None:
     with Store.open(orders) as store:
@@ -264,15 +296,38 @@ def in_terminal(program: Program, *arguments: object, typed: bytes = b"", **envi
     os.close(terminal)
     if typed:
         os.write(controller, typed)
+    seen = shown_on(controller)
+    return process.wait(PATIENCE_S), seen
+
+
+def in_terminal_here(
+    monkeypatch: pytest.MonkeyPatch, *arguments: object, typed: bytes = b"", **environment: str
+) -> tuple[int, str]:
+    """The same inside this process, for output that is short enough for a terminal to keep until it is read."""
+    controller, terminal = pty.openpty()
+    if typed:
+        os.write(controller, typed)
+    with contextlib.ExitStack() as last, monkeypatch.context() as patched:
+        for name, value in {"TERM": "xterm", **environment}.items():
+            patched.setenv(name, value)
+        for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+            patched.setattr(sys, name, last.enter_context(open(os.dup(terminal), mode, encoding="utf-8")))
+        code = run([str(each) for each in arguments])
+    os.close(terminal)
+    return code, shown_on(controller)
+
+
+def shown_on(controller: int) -> str:
+    """Everything that appears on a terminal until nobody has it open any longer."""
     seen = b""
     with contextlib.suppress(OSError):  # what a terminal says when nobody is there any longer
         while chunk := os.read(controller, 4096):
             seen += chunk
     os.close(controller)
-    return process.wait(PATIENCE_S), seen.decode()
+    return seen.decode()
 
 
-@pytest.mark.parametrize("more", [[], ["--input", "file", "--partition", "1"]], ids=["lines", "file"])
+@pytest.mark.parametrize("more", variants([], ["--input", "file", "--partition", "1"]))
 def test_nothing_is_drawn_into_what_is_typed(program: Program, sawlog: Cli, orders: Path, more: list[str]) -> None:
     code, seen = in_terminal(program, "produce", "orders", *more, typed=b"hello\nworld\n\x04", TERM="xterm-256color")
     assert code == 0
@@ -283,6 +338,7 @@ def test_nothing_is_drawn_into_what_is_typed(program: Program, sawlog: Cli, orde
     assert "hello" in sawlog("read", "orders").out
 
 
+@pytest.mark.slow  # as the test of progress below, with another terminal
 def test_what_comes_from_a_file_has_its_progress_drawn(program: Program, orders: Path, tmp_path: Path) -> None:
     (tmp_path / "lines").write_bytes(b"x\n" * 20_000)
     code, seen = in_terminal(program, "produce", "orders", tmp_path / "lines", TERM="xterm-256color")
@@ -290,40 +346,52 @@ def test_what_comes_from_a_file_has_its_progress_drawn(program: Program, orders:
     assert "producing" in seen
 
 
-def test_terminal_gets_colour_unless_it_says_no(program: Program, orders: Path) -> None:
+def test_terminal_gets_colour_unless_it_says_no(sawlog: Cli, orders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "\x1b[1m" in in_terminal_here(monkeypatch, "topic", "list")[1]
+    for said in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        code, seen = in_terminal_here(monkeypatch, "topic", "list", **said)
+        assert code == 0
+        assert "orders" in seen
+        assert "\x1b" not in seen
+    assert b"\x1b" not in sawlog("topic", "list").ok().raw
+
+
+@pytest.mark.slow  # the same as a process of its own
+def test_the_program_gives_a_terminal_colour(program: Program, orders: Path) -> None:
     assert "\x1b[1m" in in_terminal(program, "topic", "list")[1]
     assert "\x1b" not in in_terminal(program, "topic", "list", NO_COLOR="1")[1]
-    assert "\x1b" not in in_terminal(program, "topic", "list", TERM="dumb")[1]
     assert b"\x1b" not in program("topic", "list").ok().raw
 
 
 @pytest.mark.parametrize("columns", [40, 80, 120])
-def test_statistics_fit_the_terminal(program: Program, orders: Path, columns: int) -> None:
+def test_statistics_fit_the_terminal(orders: Path, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with Store.open(orders) as store:
         store.create_topic("a.topic.with.a.name.that.is.rather.long").append(b"x")
-    code, seen = in_terminal(program, "stats", COLUMNS=str(columns), NO_COLOR="1")
+    code, seen = in_terminal_here(monkeypatch, "stats", COLUMNS=str(columns), NO_COLOR="1")
     assert code == 0
     lines = [line for line in seen.splitlines() if not line.startswith("not shown")]
     assert "PARTITION" in seen
     assert max(map(len, lines)) <= max(columns, 60)  # charts are at least that wide
 
 
-def test_progress_is_shown_on_a_terminal_only(program: Program, orders: Path, tmp_path: Path) -> None:
+def test_progress_is_shown_on_a_terminal_only(program: Program, sawlog: Cli, orders: Path, tmp_path: Path) -> None:
     file = tmp_path / "lines.txt"
     file.write_bytes(b"line\n" * 20_000)
     code, seen = in_terminal(program, "produce", "orders", file)
     assert code == 0
     assert "producing" in seen
-    assert program("produce", "orders", file).ok().err.startswith("20,000 records to orders")
+    assert sawlog("produce", "orders", file).ok().err.startswith("20,000 records to orders")
 
 
-def test_deleting_asks_at_a_terminal(program: Program, orders: Path) -> None:
-    code, seen = in_terminal(program, "topic", "delete", "orders", typed=b"n\n")
+def test_deleting_asks_at_a_terminal(
+    program: Program, sawlog: Cli, orders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, seen = in_terminal_here(monkeypatch, "topic", "delete", "orders", typed=b"n\n")
     assert code == 1
     assert "15 records" in seen
-    assert json.loads(program("topic", "list", "--output", "json").out)
+    assert sawlog("topic", "list", "--output", "json").json
     assert in_terminal(program, "topic", "delete", "orders", typed=b"y\n")[0] == 0
-    assert program("topic", "list", "--output", "json").json == []
+    assert sawlog("topic", "list", "--output", "json").json == []
 
 
 # --- the program itself
@@ -336,7 +404,7 @@ def test_version(program: Program) -> None:
     assert program("--version").ok().out == f"sawlog {sawlog.__version__}, {kernel} kernel\n"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "complaint"),
     [
         (["reed"], "No such command 'reed'"),
@@ -381,7 +449,12 @@ def test_missing_extra_is_named_with_how_to_get_it(missing: str) -> None:
     assert result.stderr == f"sawlog: the command line needs {missing}: run pip install '.[cli]' in a clone of sawlog\n"
 
 
-@pytest.mark.parametrize(
+def completed(words: str) -> dict[str, str]:
+    """The environment in which bash asks for completions of a line."""
+    return {"_SAWLOG_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+
+
+@for_each(
     ("words", "offered"),
     [
         ("sawlog ver", "verify"),
@@ -395,21 +468,25 @@ def test_missing_extra_is_named_with_how_to_get_it(missing: str) -> None:
     ],
 )
 def test_shell_completes_commands_topics_groups_and_options(
-    program: Program, orders: Path, words: str, offered: str
+    sawlog: Cli, orders: Path, monkeypatch: pytest.MonkeyPatch, words: str, offered: str
 ) -> None:
     with Store.open(orders) as store:
         store.groups.commit("billing", {("orders", 0): 1})
-    environment = {
-        "_SAWLOG_COMPLETE": "complete_bash",
-        "COMP_WORDS": words,
-        "COMP_CWORD": str(len(words.split()) - 1),
-    }
-    assert offered in program(env=environment).out.split()
+    for name, value in completed(words).items():
+        monkeypatch.setenv(name, value)
+    assert offered in sawlog().out.split()
 
 
-def test_completion_without_a_store_offers_nothing_and_does_not_complain(program: Program) -> None:
-    environment = {"_SAWLOG_COMPLETE": "complete_bash", "COMP_WORDS": "sawlog read or", "COMP_CWORD": "2"}
-    result = program(env=environment)
+def test_the_program_completes_for_a_shell(program: Program, orders: Path) -> None:
+    assert "orders" in program(env=completed("sawlog topic describe or")).out.split()
+
+
+def test_completion_without_a_store_offers_nothing_and_does_not_complain(
+    sawlog: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in completed("sawlog read or").items():
+        monkeypatch.setenv(name, value)
+    result = sawlog()
     assert (result.out.strip(), result.err) == ("", "")
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from sawlog.testing import Broker
 from sawlog.topics.store import Store
 
+from ..looping import for_each
 from .conftest import PATIENCE_S, Cli, Program, Result
 from .damage import flip_bit, segment_of
 
@@ -18,17 +19,13 @@ ALL = sorted([f"a{number}" for number in range(10)] + [f"b{number}" for number i
 
 
 @pytest.fixture(params=["directory", "broker"])
-def where(request: pytest.FixtureRequest, orders: Path, program: Program) -> Iterator[list[str]]:
+def where(request: pytest.FixtureRequest, orders: Path) -> Iterator[list[str]]:
     """How the program finds the store with the topic `orders`."""
     if request.param == "directory":
         yield ["-d", str(orders)]
         return
-    process = program.start("serve", "--listen", "127.0.0.1:0")
-    assert process.stdout is not None
-    address = process.stdout.readline().decode().removeprefix("listening on ").partition(",")[0]
-    yield ["-b", address]
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=PATIENCE_S)
+    with Broker(directory=str(orders)) as broker:
+        yield ["-b", broker.address]
 
 
 @pytest.fixture
@@ -78,7 +75,7 @@ def test_records_come_in_any_format(read: Reading) -> None:
     assert len(read("-n", 2, "-f", "%p/%o %v\\n").ok().lines) == 2
 
 
-@pytest.mark.parametrize(
+@for_each(
     "options",
     [["-o", "5"], ["-o", "@-1h"], ["-p", "0"], ["--skip-damage"], ["--out", "x.parquet"], ["--log", "somewhere"]],
 )
@@ -101,7 +98,7 @@ def test_two_members_share_the_partitions(sawlog: Cli, orders: Path) -> None:
         assert len(sawlog("read", "orders", "--group", "g").ok().lines) <= 10
 
 
-def test_a_follower_commits_what_it_printed_while_it_waits(program: Program, orders: Path) -> None:
+def test_a_follower_commits_what_it_printed_while_it_waits(program: Program, sawlog: Cli, orders: Path) -> None:
     process = program.start("read", "orders", "--group", "g", "--follow")
     assert process.stdout is not None
     lines = [process.stdout.readline().decode().strip() for _ in ALL]
@@ -113,10 +110,10 @@ def test_a_follower_commits_what_it_printed_while_it_waits(program: Program, ord
             time.sleep(0.02)
     process.kill()
     process.communicate(timeout=PATIENCE_S)
-    assert program("read", "orders", "--group", "g").ok().lines == []
+    assert sawlog("read", "orders", "--group", "g").ok().lines == []
 
 
-def test_a_reader_whose_pipe_breaks_commits_nothing_of_it(program: Program, orders: Path) -> None:
+def test_a_reader_whose_pipe_breaks_commits_nothing_of_it(program: Program, sawlog: Cli, orders: Path) -> None:
     with Store.open(orders) as store:
         store["orders"].append_many([b"x" * 1000] * 2000, partition=0)
     process = program.start("read", "orders", "--group", "g")
@@ -125,7 +122,7 @@ def test_a_reader_whose_pipe_breaks_commits_nothing_of_it(program: Program, orde
     process.stdout.close()
     process.stdout = None
     process.communicate(timeout=PATIENCE_S)
-    assert len(program("read", "orders", "--group", "g").ok().lines) == 2015
+    assert len(sawlog("read", "orders", "--group", "g").ok().lines) == 2015
 
 
 def _lag(store: Store) -> int:

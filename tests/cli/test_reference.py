@@ -15,6 +15,7 @@ from sawlog.cli import EXIT_CODES
 from sawlog.cli.app import command
 from sawlog.cli.cheat import PAGE
 
+from ..looping import for_each
 from .conftest import Cli
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,7 +33,7 @@ def commands(found: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tu
 
 
 ALL = dict(commands())
-each_command = pytest.mark.parametrize("path", ALL, ids=" ".join)
+each_command = for_each("path", ALL)
 
 
 def test_reference_is_up_to_date() -> None:
@@ -88,7 +89,7 @@ def examples() -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("example", examples())
+@for_each("example", examples())
 def test_example_is_a_command_line_that_parses(example: str, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(data.parent)
     (data.parent / "broker.toml").touch()  # an example names it, and it has to exist

@@ -165,6 +165,7 @@ def test_the_prompt_keeps_its_history(typed: Prompt, monkeypatch: pytest.MonkeyP
     assert prompts._history_file().stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.slow  # 2 s; the quick tier has it for `sawlog read`
 def test_the_program_ends_quietly_when_its_reader_does(filled: Cli, program: Program) -> None:
     with program.start("sql", "select * from orders, range(100000)", "--output", "ndjson") as process:
         assert process.stdout is not None

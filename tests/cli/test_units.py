@@ -19,8 +19,10 @@ from sawlog.cli.units import (
     time_ms,
 )
 
+from ..looping import for_each
 
-@pytest.mark.parametrize(
+
+@for_each(
     ("text", "expected"),
     [
         ("0", 0),
@@ -37,13 +39,13 @@ def test_sizes_have_units(text: str, expected: int) -> None:
     assert size_bytes(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "x", "-1", "10 XB", "1e3", "KiB"])
+@for_each("text", ["", "x", "-1", "10 XB", "1e3", "KiB"])
 def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="64KiB"):
         size_bytes(text)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "expected"),
     [
         ("250ms", 250),
@@ -59,13 +61,13 @@ def test_durations_have_units(text: str, expected: int) -> None:
     assert duration_ms(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "10", "h", "-1h", "1y", "1h 30m"])
+@for_each("text", ["", "10", "h", "-1h", "1y", "1h 30m"])
 def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="1h30m"):
         duration_ms(text)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "expected"),
     [
         ("2026-11-01T08:30:00Z", datetime(2026, 11, 1, 8, 30, tzinfo=UTC)),
@@ -80,7 +82,7 @@ def test_times_are_iso_or_numbers_and_local_unless_they_name_a_zone(text: str, e
     assert time_ms(text) == round(expected.timestamp() * 1000)
 
 
-@pytest.mark.parametrize("text", ["", "now", "12:30", "20261101", "123", "2026-13-01", "2026-11-01T08:30:"])
+@for_each("text", ["", "now", "12:30", "20261101", "123", "2026-13-01", "2026-11-01T08:30:"])
 def test_what_is_no_time_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="2026-11-01T08:30"):
         time_ms(text)
@@ -96,7 +98,7 @@ def test_a_time_beyond_the_calendar_is_shown_as_its_number() -> None:
     assert shown_time(-1) == ""
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("number", "shown"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (200 << 20, "200 MiB"), (3 << 30, "3.0 GiB")]
 )
 def test_sizes_are_shown_with_a_unit(number: int, shown: str) -> None:

@@ -1,4 +1,7 @@
-"""One broker process per module, and every client in turn.
+"""One broker process, and every client in turn.
+
+Tests that kill the broker take most of their time to wait until clients are connected again. In the quick tests, each
+kind of kill is seen by one client (`one_client`); all clients see it in the slow ones.
 
 `SAWLOG_BROKER=kafka pytest tests/broker/clients` asks a real Apache Kafka instead: what these tests expect is what
 Kafka does.
@@ -29,7 +32,7 @@ _T = TypeVar("_T")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The tests of a module share a broker, so they run in one process."""
+    """The tests of a module share a broker, so they run in one process (with `--dist loadgroup`)."""
     for item in items:
         if item.path.is_relative_to(_HERE):
             item.add_marker(pytest.mark.xdist_group(f"clients-{item.path.stem}"))
@@ -37,12 +40,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.filterwarnings(each))
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """A broker for all tests of a module. A test may kill it if it starts it again."""
+@pytest.fixture(scope="session")
+def only_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """A broker for all modules."""
     with broker_in(tmp_path_factory.mktemp("broker")) as made:
         yield made
-        gc.collect()  # what clients have left behind is collected here, where it is not taken for a fault of ours
+
+
+@pytest.fixture(scope="module")
+def broker(only_broker: Serving) -> Iterator[Serving]:
+    """The broker. A test may kill it if it starts it again. Between modules it stands still and takes no time."""
+    if only_broker.is_running:
+        only_broker.thaw()
+    else:  # a test that failed has left it so
+        only_broker.kill()
+        only_broker.start()
+    yield only_broker
+    gc.collect()  # what clients have left behind is collected here, where it is not taken for a fault of ours
+    if only_broker.is_running:
+        only_broker.freeze()
+
+
+def one_client(quick: str) -> pytest.MarkDecorator:
+    """A test that this client runs with the quick tests and all others with the slow ones."""
+    others = [each for speed in ("quick", "slow") for each in names(speed) if each != quick]
+    every = [quick, *(pytest.param(each, marks=pytest.mark.slow) for each in others)]
+    return pytest.mark.parametrize("client", every, indirect=True)
 
 
 @pytest.fixture(params=[*names("quick"), *(pytest.param(each, marks=pytest.mark.slow) for each in names("slow"))])

@@ -10,7 +10,7 @@ import pytest
 
 from ..serving import PATIENCE_S, Serving
 from .adapter import Consumer, Refused, Seen, Sent, last_offsets, load, names
-from .conftest import Hands, take, wait_for
+from .conftest import Hands, one_client, take, wait_for
 
 PARTITIONS = 4
 #: What a member is told that has missed a rebalance; a broker that was killed does not know its members.
@@ -176,6 +176,7 @@ def test_a_pattern_reads_all_topics_that_it_matches(hands: Hands, topic: str, pr
     ]
 
 
+@one_client("aiokafka")
 @both_protocols
 def test_a_group_goes_on_after_its_broker_was_killed(
     hands: Hands, members: Members, broker: Serving, topic: str, protocol: str

@@ -8,7 +8,7 @@ import pytest
 
 from ..serving import Serving
 from .adapter import COMPRESSIONS, Sent
-from .conftest import Hands
+from .conftest import Hands, one_client
 
 
 def numbered(count: int, start: int = 0) -> list[Sent]:
@@ -16,6 +16,7 @@ def numbered(count: int, start: int = 0) -> list[Sent]:
     return [Sent(b"%d" % number, b"key", timestamp=1_700_000_000_000) for number in range(start, start + count)]
 
 
+@one_client("confluent")
 def test_a_producer_goes_on_after_its_broker_was_killed(hands: Hands, broker: Serving, topic: str) -> None:
     producer = hands.producer(idempotent=True)
     assert producer.send(topic, numbered(50)) == list(range(50))
@@ -26,6 +27,7 @@ def test_a_producer_goes_on_after_its_broker_was_killed(hands: Hands, broker: Se
     assert hands.consumer().ends(topic, 0) == (0, 100)
 
 
+@one_client("confluent")
 def test_what_is_on_its_way_when_the_broker_is_killed_arrives_once(hands: Hands, broker: Serving, topic: str) -> None:
     producer = hands.producer(idempotent=True, linger_ms=0)
     producer.send(topic, numbered(1))

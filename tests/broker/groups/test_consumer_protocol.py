@@ -376,6 +376,7 @@ def test_confluents_consumers_change_their_protocol_one_after_the_other(
 ) -> None:
     """Each is replaced by one with the other protocol while the rest goes on: no record is missed, no error fatal."""
     with Broker(partitions=4, group_consumer_heartbeat_interval_ms=100, group_min_session_timeout_ms=100) as broker:
+        broker.create_topic("orders", 4)  # a consumer that asks for it before it is there is told of an error
         producer = Producer({"bootstrap.servers": broker.address})
         sent = 0
 

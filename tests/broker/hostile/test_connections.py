@@ -314,13 +314,13 @@ def test_a_consumer_that_never_reads_gets_one_response_at_a_time(broker: Broker)
     new_topic(broker, "records")
     server = broker._live().server
     with Peer(broker.address, receive_bytes=1 << 16) as deaf, Peer(broker.address) as other:
-        raw = batch(bytes(16 * MIB))
+        raw = batch(bytes(8 * MIB))
         deaf.ask(Key.PRODUCE, 9, produce_body("records", raw))
-        deaf.send_together([(Key.FETCH, 11, fetch_body("records", 0, partition_max_bytes=16 * MIB))] * 20)
+        deaf.send_together([(Key.FETCH, 11, fetch_body("records", 0, partition_max_bytes=8 * MIB))] * 6)
         until(lambda: blocked(broker) == 1)
         other.ask(Key.API_VERSIONS, 0, {})
-        assert server.in_flight_bytes < 20 * MIB
-        assert responses_taken(deaf, 20) == [len(raw)] * 20
+        assert server.in_flight_bytes < 10 * MIB
+        assert responses_taken(deaf, 6) == [len(raw)] * 6
 
 
 @with_settings(max_buffered_bytes=8 * MIB, max_request_bytes=8 * MIB)

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from sawlog.broker.security.distinguished import name_of
 from sawlog.errors import AuthenticationFailed
 
+from ...looping import for_each
+
 KEY = ec.generate_private_key(ec.SECP256R1())
 CN, ORG, UNIT, C = (
     NameOID.COMMON_NAME,
@@ -79,7 +81,7 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("expected", NAMES)
+@for_each("expected", NAMES)
 def test_the_subject_is_written_as_kafka_writes_it(expected: str) -> None:
     assert name_of(certificate(*NAMES[expected])) == expected
 

@@ -10,6 +10,8 @@ import pytest
 from sawlog.broker.config import BrokerConfig, changed, from_text, read_toml
 from sawlog.errors import InvalidConfig
 
+from ...looping import for_each
+
 TLS = {"tls_certificate": "server.pem"}
 PUBLIC = {"listen": "0.0.0.0:9092"}
 SCRAM = {"sasl_mechanisms": ["SCRAM-SHA-256"]}
@@ -47,14 +49,14 @@ ALLOWED: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "said"), REFUSED, ids=lambda each: str(each))
+@for_each(("given", "said"), REFUSED)
 def test_settings_that_contradict_each_other_or_let_strangers_in_are_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidConfig) as found:
         made(**given)
     assert said in str(found.value)
 
 
-@pytest.mark.parametrize("given", ALLOWED, ids=str)
+@for_each("given", ALLOWED)
 def test_a_public_listener_that_authenticates_needs_no_flag(given: dict[str, Any]) -> None:
     assert made(**given)
 

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from sawlog.broker.security.scram import SHA_256, SHA_512, Client, Credential, Mechanism, Salted, Server
 from sawlog.errors import AuthenticationFailed
 
+from ...looping import for_each
+
 #: Only for the example of RFC 5802: nobody offers it.
 SHA_1 = Mechanism("SCRAM-SHA-1", "sha1", 0)
 
@@ -51,7 +53,7 @@ def server(find: Callable[[str], Credential] = lambda name: PENCIL) -> Server:
     return Server(SHA_256, find, nonce=lambda: "theirs")
 
 
-@pytest.mark.parametrize("name", RFC)
+@for_each("name", RFC)
 def test_the_example_of_the_standard_is_what_both_sides_say(name: str) -> None:
     mechanism, (ours, theirs, salt), messages = RFC[name]
     credential = stored(mechanism, salt=base64.b64decode(salt))
@@ -108,7 +110,7 @@ FIRST = {
 }
 
 
-@pytest.mark.parametrize("name", FIRST)
+@for_each("name", FIRST)
 def test_a_first_message_that_is_wrong_ends_the_exchange(name: str) -> None:
     answering = server()
     with pytest.raises(AuthenticationFailed):
@@ -118,7 +120,7 @@ def test_a_first_message_that_is_wrong_ends_the_exchange(name: str) -> None:
     assert not answering.is_done
 
 
-@pytest.mark.parametrize("first", [b"y,,n=user,r=abc", b"n,a=user,n=user,r=abc", b"n,,n=user,r=abc,x=ignored"])
+@for_each("first", [b"y,,n=user,r=abc", b"n,a=user,n=user,r=abc", b"n,,n=user,r=abc,x=ignored"])
 def test_what_the_standard_allows_is_taken(first: bytes) -> None:
     assert server().respond(first) == b"r=abctheirs,s=" + base64.b64encode(b"s" * 16) + b",i=4096"
 
@@ -156,7 +158,7 @@ def test_the_right_proof_is_accepted_once() -> None:
         answering.respond(right)
 
 
-@pytest.mark.parametrize("name", CHANGES)
+@for_each("name", CHANGES)
 def test_a_last_message_that_is_wrong_ends_the_exchange(name: str) -> None:
     answering, right = proof()
     with pytest.raises(AuthenticationFailed):
@@ -166,7 +168,7 @@ def test_a_last_message_that_is_wrong_ends_the_exchange(name: str) -> None:
     assert not answering.is_done
 
 
-@pytest.mark.parametrize("binding", [b"n,,", b"y,,", b"n,a=root,", b"p=tls-unique,,", b""])
+@for_each("binding", [b"n,,", b"y,,", b"n,a=root,", b"p=tls-unique,,", b""])
 def test_a_proof_that_is_right_for_another_binding_is_refused(binding: bytes) -> None:
     """Somebody in between has changed the first message."""
     answering, credential = server(), Salted(SHA_256, 4096, b"s" * 16, SHA_256.salted("pencil", b"s" * 16, 4096))
@@ -222,13 +224,13 @@ SERVER_FIRST = {
 }
 
 
-@pytest.mark.parametrize("name", SERVER_FIRST)
+@for_each("name", SERVER_FIRST)
 def test_a_client_does_not_answer_a_broker_that_cheats(name: str) -> None:
     with pytest.raises(AuthenticationFailed):
         Client(SHA_256, "user", "pencil", nonce="abc").final(SERVER_FIRST[name])
 
 
-@pytest.mark.parametrize("last", [b"", b"v=", b"v=AAAA", b"e=other-error", b"v=" + base64.b64encode(bytes(32))])
+@for_each("last", [b"", b"v=", b"v=AAAA", b"e=other-error", b"v=" + base64.b64encode(bytes(32))])
 def test_a_client_notices_a_broker_that_does_not_know_the_user(last: bytes) -> None:
     client = Client(SHA_256, "user", "pencil")
     client.final(server().respond(client.first()))

@@ -14,6 +14,7 @@ from sawlog.broker.wire import ErrorCode, Key
 from sawlog.broker.wire.apis import BY_KEY
 from sawlog.testing import Broker
 
+from ...looping import for_each
 from ..peers import batch, produce_body
 from .talking import OPEN, Talker
 
@@ -52,12 +53,13 @@ def test_who_does_not_is_told_so_and_the_connection_is_closed(
     assert talker.is_closed()
 
 
-@pytest.mark.parametrize("key", sorted(set(BY_KEY) - OPEN))
-def test_nothing_else_is_answered_before(talker: Talker, key: int) -> None:
+@for_each("key", sorted(set(BY_KEY) - OPEN))
+def test_nothing_else_is_answered_before(scram_broker: Broker, key: int) -> None:
     """Only the header is looked at: the body is never decoded."""
     version = BY_KEY[key].versions[-1]
-    talker.socket.sendall(struct.pack(">ihhih", 11, key, version, 1, -1) + b"\0")
-    assert talker.is_closed()
+    with Talker(scram_broker.address) as talker:
+        talker.socket.sendall(struct.pack(">ihhih", 11, key, version, 1, -1) + b"\0")
+        assert talker.is_closed()
 
 
 def test_nothing_that_follows_a_failure_is_carried_out(scram_broker: Broker, talker: Talker) -> None:

@@ -14,6 +14,7 @@ from sawlog.broker.wire.reading import Decoder, decoder
 from sawlog.broker.wire.schema import Api, Body
 from sawlog.broker.wire.writing import Encoder, Sink, encoder
 
+from ...looping import for_each
 from .bodies import Drawing
 
 REQUESTS = [(PRODUCE, fast.produce_request, version) for version in PRODUCE.versions] + [
@@ -24,17 +25,13 @@ RESPONSES = [(PRODUCE, fast.produce_response, version) for version in PRODUCE.ve
 ]
 
 
-def named(case: object) -> str:
-    return case.name if isinstance(case, Api) else getattr(case, "__name__", str(case))
-
-
 def written(encode: Encoder, body: Body) -> bytes:
     sink = Sink()
     encode(sink, body)
     return b"".join(sink.buffers())
 
 
-@pytest.mark.parametrize(("api", "make", "version"), REQUESTS, ids=named)
+@for_each(("api", "make", "version"), REQUESTS)
 def test_requests_are_read_as_by_the_table(api: Api, make: Callable[[int], Decoder], version: int) -> None:
     flexible = api.flexible(version)
     by_table = decoder(api.request, version, flexible=flexible)
@@ -46,7 +43,7 @@ def test_requests_are_read_as_by_the_table(api: Api, make: Callable[[int], Decod
         assert by_hand(frame, 5) == by_table(frame, 5)
 
 
-@pytest.mark.parametrize(("api", "make", "version"), REQUESTS, ids=named)
+@for_each(("api", "make", "version"), REQUESTS)
 def test_a_request_that_is_cut_is_malformed_as_by_the_table(
     api: Api, make: Callable[[int], Decoder], version: int
 ) -> None:
@@ -64,7 +61,7 @@ def test_a_request_that_is_cut_is_malformed_as_by_the_table(
                 by_hand(frame[:end], 0)
 
 
-@pytest.mark.parametrize(("api", "make", "version"), REQUESTS, ids=named)
+@for_each(("api", "make", "version"), REQUESTS)
 def test_damaged_requests_are_read_or_refused_as_by_the_table(
     api: Api, make: Callable[[int], Decoder], version: int
 ) -> None:
@@ -93,7 +90,7 @@ def test_damaged_requests_are_read_or_refused_as_by_the_table(
     assert refused
 
 
-@pytest.mark.parametrize(("api", "make", "version"), RESPONSES, ids=named)
+@for_each(("api", "make", "version"), RESPONSES)
 def test_responses_are_written_as_by_the_table(api: Api, make: Callable[[int], Encoder], version: int) -> None:
     by_table = encoder(api.response, version, flexible=api.flexible(version), what=api.name)
     by_hand = make(version)
@@ -115,7 +112,7 @@ MISTAKES: list[Body] = [
 ]
 
 
-@pytest.mark.parametrize(("api", "make", "version"), RESPONSES, ids=named)
+@for_each(("api", "make", "version"), RESPONSES)
 def test_what_does_not_fit_is_refused_as_by_the_table(api: Api, make: Callable[[int], Encoder], version: int) -> None:
     by_table = encoder(api.response, version, flexible=api.flexible(version), what=f"{api.name} response")
     by_hand = make(version)
