@@ -400,12 +400,12 @@ def test_what_one_broker_stores_of_users_every_broker_reads(services: tuple[Obje
 
 @pytest.mark.parametrize("moves", [False, pytest.param(True, marks=pytest.mark.slow)])  # transactions: below, quickly
 def test_a_client_that_loses_a_broker_goes_on_with_the_other(tmp_path: Path, moto: Server, moves: bool) -> None:
-    with Fleet(tmp_path, moto) as fleet, Traffic(fleet, moves=moves) as traffic:
+    with Fleet(tmp_path, moto) as fleet, Traffic(fleet, writers=2 if moves else 1, moves=moves) as traffic:
         fleet.wait_for(2)
-        traffic.go_on()
+        traffic.go_on(10)
         traffic.settle()
         fleet.brokers[0].kill()
-        traffic.go_on()
+        traffic.go_on(10)
         assert traffic.verdict() == []
 
 

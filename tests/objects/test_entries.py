@@ -21,6 +21,8 @@ from sawlog.objects.entries import Entries
 from sawlog.objects.extents import Extent, entry_text
 from sawlog.objects.state import State
 
+from ..looping import for_each
+
 NAMES = ["floor", "topic/a", 'topic/"', "topic/\\", "document/é\n", "document/a,\n", 'extent/",/0/1', "nonce/ ]"]
 VALUES: list[Any] = [0, 1.5, None, "", 'a"],\n["b', [], [1, ["é"]], {"b": 1, "a": [None]}]
 
@@ -31,7 +33,7 @@ def digest(content: dict[str, Any]) -> str:
     return f"{sum(int.from_bytes(each, 'big') for each in hashes) % (1 << 256):064x}"
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_the_digest_follows_every_change(seed: int) -> None:
     chance = random.Random(seed)
     entries, wanted = Entries(), dict[str, Any]()

@@ -9,7 +9,7 @@ from .planted import LOSS_BUGS
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", range(1, 4))
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
 def test_the_loss_of_a_store_is_noticed_and_repaired(kind: str, seed: int) -> None:
     assert run(seed, kind) == []
 

@@ -86,6 +86,7 @@ def wait_for(folder: Path, name: str) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow  # of the tool that the slow tests above use; one such test is quick
 def test_what_was_noted_stays_when_a_process_is_killed_and_another_plays_its_role(tmp_path: Path) -> None:
     _acted(
         tmp_path,
@@ -128,6 +129,7 @@ cast.end()
     assert said.split() == ["count-2", "[]", "1", "1"]
 
 
+@pytest.mark.slow  # of the tool that the slow tests above use; one such test is quick
 def test_who_was_replaced_and_is_stopped_again_gets_no_second_successor(tmp_path: Path) -> None:
     said = _acted(
         tmp_path,
@@ -149,6 +151,7 @@ cast.end()
     assert said.splitlines() == ["count-1 count-2 2 1", "count-2"]
 
 
+@pytest.mark.slow  # of the tool that the slow tests above use; one such test is quick
 def test_who_has_ended_by_itself_is_named(tmp_path: Path) -> None:
     said = _acted(
         tmp_path,

@@ -70,6 +70,7 @@ def once(count: int, found: list[dict[str, Any]]) -> None:
     assert {json.loads(row["value"])["n"] for row in found} == set(range(count))
 
 
+@pytest.mark.slow  # three runs; the quick tier has a second one that repeats a micro-batch
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_second_run_adds_only_what_is_new(write: Write, target: Path, filled: Fill, form: str) -> None:
     filled(30)

@@ -237,7 +237,7 @@ def test_time_and_offsets_prune_segments(store: Store, data: Path) -> None:
     assert len(one) == 1
 
 
-@pytest.mark.slow  # by hand in test_planning.py
+@pytest.mark.slow  # by hand in test_reading.py
 def test_large_partitions_are_split_however_it_is_asked_for(store: Store, data: Path, load: Load) -> None:
     filled(store)
     assert len(tasks(data)) == 3

@@ -269,11 +269,12 @@ def test_a_checkpoint_that_is_older_than_the_sink_loses_nothing(
     assert values(store) == stored
 
 
+@pytest.mark.parametrize("points", [("staged",), pytest.param(("reading", "staged"), marks=pytest.mark.slow)])
 def test_python_workers_that_die_in_tasks_are_replaced_and_nothing_is_written_twice(
-    spark: Any, data: Path, store: Store, orders: Topic
+    spark: Any, data: Path, store: Store, orders: Topic, points: tuple[str, ...]
 ) -> None:
     faults.register(spark)
-    for point in ("reading", "staged"):
+    for point in points:
         mark = data.parent / point
         orders.append_many([b"%d" % n for n in range(10)])
         assert run(spark, data, fault=point, how="die", mark=mark) is None

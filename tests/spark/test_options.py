@@ -9,6 +9,8 @@ import pytest
 from sawlog.errors import InvalidConfig
 from sawlog.spark.options import COLUMNS, Point, Subscription, check_range, read_options, write_options
 
+from ..looping import for_each
+
 READ = {"path": "data", "subscribe": "orders"}
 
 
@@ -27,7 +29,7 @@ def test_defaults_are_those_of_the_kafka_source() -> None:
     assert found.max_delay_ms == 15 * 60_000
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "expected"),
     [
         ({"subscribe": "a, b,a"}, Subscription(topics=("a", "b"))),
@@ -39,7 +41,7 @@ def test_what_is_read_is_said_in_one_of_three_ways(given: dict[str, str], expect
     assert read_options({"path": "data", **given}, streaming=False).subscription == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     "given",
     [
         {},
@@ -61,7 +63,7 @@ def test_a_subscription_that_cannot_be_is_refused(given: dict[str, str]) -> None
         read_options({"path": "data", **given}, streaming=False)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "expected"),
     [
         ({"startingOffsets": "earliest"}, Point("earliest", option="startingOffsets")),
@@ -97,7 +99,7 @@ def test_one_time_for_all_comes_before_times_for_each_and_those_before_offsets()
     assert read(**every).start.kind == "times"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "value"),
     [
         ("startingOffsets", "first"),
@@ -151,7 +153,7 @@ def test_a_misspelt_option_is_refused_with_the_one_that_was_meant() -> None:
         write_options({"path": "data", "batchByte": "1"})
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name",
     [
         "fetchOffset.numRetries",
@@ -171,7 +173,7 @@ def test_a_minimum_above_the_maximum_is_refused() -> None:
         read(streaming=True, minOffsetsPerTrigger=6, maxOffsetsPerTrigger=5)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "said"),
     [
         ({"startingOffsets": "latest"}, "latest"),
@@ -204,7 +206,7 @@ def test_a_batch_whose_start_and_end_do_not_go_together_is_refused(given: dict[s
         check_range(read(**given))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "given",
     [
         {},
@@ -224,13 +226,13 @@ def test_options_of_a_broker_are_taken_and_ignored() -> None:
     assert read(**{"kafka.bootstrap.servers": "localhost:9092", "kafka.group.id": "g"}) == read()
 
 
-@pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
+@for_each("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
 def test_a_stream_has_no_end(name: str) -> None:
     with pytest.raises(InvalidConfig, match="stream has no end"):
         read(streaming=True, **{name: "latest"})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "ms"),
     [("90", 90), ("90ms", 90), ("30s", 30_000), ("15m", 900_000), ("2 hours", 7_200_000), ("1d", 86_400_000)],
 )
@@ -238,7 +240,7 @@ def test_durations(text: str, ms: int) -> None:
     assert read(maxTriggerDelay=text).max_delay_ms == ms
 
 
-@pytest.mark.parametrize(("text", "size"), [("1000", 1000), ("64k", 65536), ("128MB", 128 << 20), ("1GiB", 1 << 30)])
+@for_each(("text", "size"), [("1000", 1000), ("64k", 65536), ("128MB", 128 << 20), ("1GiB", 1 << 30)])
 def test_sizes(text: str, size: int) -> None:
     assert read(maxPartitionBytes=text).max_partition_bytes == size
 
@@ -271,7 +273,7 @@ def test_the_name_and_the_number_of_a_batch_go_together() -> None:
             write_options({name: value for name, value in given.items() if name != missing})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "value"),
     [
         ("compression", "rar"),

@@ -153,6 +153,19 @@ def test_ranges_of_time(data: Path, store: Store) -> None:
     assert rows(late) == []
 
 
+def test_large_partitions_are_split_however_it_is_asked_for(data: Path, store: Store) -> None:
+    topic = filled(store)
+    assert len(reader(data).partitions()) == 3
+    for options, least in (
+        ({"minPartitions": 8}, 8),
+        ({"maxPartitionBytes": 3000}, 6),
+        ({"maxRecordsPerPartition": 7}, 42),
+    ):
+        split = reader(data, **options)
+        assert len(split.partitions()) >= least, options
+        assert contents(rows(split)) == records(topic), options
+
+
 # --- which columns
 
 
