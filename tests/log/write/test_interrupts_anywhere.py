@@ -70,7 +70,7 @@ def test_a_producers_batch_is_stored_once_whenever_an_interrupt_comes(config: Lo
             assert [record.value for record in log.scan()] == [b"before", *values, b"after"], when
             assert log.verify(), when
             fired += interrupter.done
-    assert fired > len(moments) // 4
+    assert fired > (100 if most is None else len(moments) // 4)
 
 
 @some_or_all(SOME)
@@ -89,7 +89,7 @@ def test_a_writers_records_are_stored_once_whenever_a_flush_is_interrupted(confi
             writer.flush()
             assert [record.value for record in log.scan()] == [b"before", b"one", b"two", b"after"], when
             fired += interrupter.done
-    assert fired > len(moments) // 4
+    assert fired > (100 if most is None else len(moments) // 4)
 
 
 @some_or_all(SOME)
