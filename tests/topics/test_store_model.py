@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from sawlog.errors import ReplayMismatch
 from sawlog.storage import MemoryDirectory
 from sawlog.topics.partitioner import partition_for
 from sawlog.topics.store import Store
@@ -27,6 +31,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.store = Store.open(self.directory, upkeep_interval_s=None)
         self.model: dict[str, list[list[bytes]]] = {}
         self.sequence = 0
+        #: Records that the last named transaction stored, by topic id.
+        self.named: Counter[str] = Counter()
 
     def teardown(self) -> None:
         self.store.close()
@@ -88,9 +94,11 @@ class StoreMachine(RuleBasedStateMachine):
         tx = self.store.transaction(*(("query", self.sequence) if end in ("named", "replayed") else ()))
         assert tx.replayed == (end == "replayed")
         stored = end in ("commit", "named")
+        given: Counter[str] = Counter()
         for value, key in records:
             topic = data.draw(st.sampled_from(sorted(self.model)))
             tx.append(topic, value, key)
+            given[self.store[topic].id] += 1
             if stored:
                 expected = self.model[topic]
                 expected[partition_for(key, len(expected))].append(value)
@@ -98,8 +106,13 @@ class StoreMachine(RuleBasedStateMachine):
             tx.abort()
         elif end == "die":
             self.die()
+        elif end == "replayed" and given not in (Counter(), self.named):
+            with pytest.raises(ReplayMismatch):
+                tx.commit()
         else:
             tx.commit()
+        if end == "named":
+            self.named = given
 
     # --- ends
 
