@@ -1,6 +1,6 @@
-"""Seeds that have failed once, replayed in every run: `test_crashes.py` takes them like the seed of the run.
+"""Seeds that once failed. `test_crashes.py` replays them in every run.
 
-Whoever mends what a seed has found adds it here, with one line on what was wrong. Replay one by hand, in full:
+A fix for something that a seed found adds the seed here, with one line on what was wrong. To replay one in full:
 
     python -m tests.faults crashes --workload NAME --seed SEED --scenarios 1
 """
