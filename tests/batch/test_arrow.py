@@ -208,7 +208,7 @@ def tables(draw: st.DrawFn) -> tuple[pa.Table, list[tuple[Any, ...]]]:
     return table, list(zip(meant["value"], meant["key"], meant["headers"], meant["timestamp"], strict=True))
 
 
-@share(0.6)
+@share(0.4)
 @given(table=tables(), batch_bytes=st.sampled_from([1, 50, 200, 1 << 16]), codec=st.sampled_from(list(CODECS)))
 def test_a_table_becomes_the_records_it_means(table: Any, batch_bytes: int, codec: str) -> None:
     columns, meant = table
@@ -376,7 +376,7 @@ def test_a_record_larger_than_the_log_takes_is_refused_from_a_table_too(large: s
         stored(pa.Table.from_pylist([whole, more]), recipe=recipe)
 
 
-@share(0.6)
+@share(0.4)
 @given(table=tables())
 def test_the_largest_record_of_a_table_is_measured_exactly(table: Any) -> None:
     columns, meant = table
@@ -438,14 +438,14 @@ def logs(draw: st.DrawFn) -> bytes:
     return data
 
 
-@share(0.6)
+@share(0.4)
 @given(log=logs(), start=st.integers(-1, 60), end=st.integers(-1, 60))
 def test_arrow_and_records_of_the_same_batches_are_the_same(log: bytes, start: int, end: int) -> None:
     assert rows_of(arrow(log, columns=COLUMNS)) == as_rows(decode(log))
     assert rows_of(arrow(log, start, end, columns=COLUMNS)) == as_rows(decode(log, start, end))
 
 
-@share(0.6)
+@share(0.4)
 @given(log=logs(), start=st.integers(-1, 60), end=st.integers(-1, 60))
 def test_views_and_copies_are_equal(log: bytes, start: int, end: int) -> None:
     copies = arrow(log, start, end, columns=COLUMNS)

@@ -227,6 +227,7 @@ def add(counts: KeyCounts, view: memoryview) -> None:
     counts.add(view, rows, 0, FOR_EVER, 1 << 20)
 
 
+@pytest.mark.sampled(1)  # 0.5 s each
 @pytest.mark.parametrize("most", [1 << 12, 1 << 14, 1 << 17])
 def test_more_keys_than_fit_are_counted_all_the_same(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counting, "_MOST_SLOTS", most)

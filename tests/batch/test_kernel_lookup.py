@@ -125,6 +125,7 @@ def test_a_page_ends_before_damage(kernel: Any) -> None:
     assert page(kernel, data, 106, 10**6) is None
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kernel", BOTH)
 @pytest.mark.parametrize("size", [20, 300, 5000])
 def test_what_was_compared_is_remembered_and_no_more(kernel: Any, size: int) -> None:
@@ -164,8 +165,8 @@ def test_pages_over_what_was_compared_before_are_the_same(kernel: Any, counts: l
     marks = bytearray(bits), bytearray(bits), array("H", bytes(16 * bits))
     usual = 100, True, -1, 0, *marks, True
     rng = random.Random(1)
-    for number in (0, *rng.choices(range(len(counts)), k=25)):
-        for most in (10**6, 1, 300, 4096, 8192, *rng.choices(range(60_000), k=8)):
+    for number in (0, *rng.choices(range(len(counts)), k=12)):
+        for most in (10**6, 1, 300, 4096, 8192, *rng.choices(range(60_000), k=4)):
             found = kernel.page_usual(memoryview(data), firsts_of[number], 10**9, most, *usual)
             fits = [each for each in ends[number:] if each - starts[number] <= most] or ends[number : number + 1]
             assert found[:2] == (starts[number], fits[-1]), (number, most)
@@ -173,6 +174,7 @@ def test_pages_over_what_was_compared_before_are_the_same(kernel: Any, counts: l
     assert any(marks[2])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kernel", BOTH)
 @pytest.mark.parametrize("size", [20, 1500, 5000])
 def test_a_page_says_that_it_has_a_part_of_a_transaction_however_often_it_was_compared(kernel: Any, size: int) -> None:
@@ -187,8 +189,8 @@ def test_a_page_says_that_it_has_a_part_of_a_transaction_however_often_it_was_co
     bits = (len(data) >> packaged.CELL_SHIFT + 3) + 1
     usual = 100, True, -1, 0, bytearray(bits), bytearray(bits), array("H", bytes(16 * bits)), True
     said = set()
-    for number in (0, 0, *rng.choices(range(len(starts)), k=60)):
-        for most in (10**6, *rng.choices(range(60_000), k=4)):
+    for number in (0, 0, *rng.choices(range(len(starts)), k=20)):
+        for most in (10**6, *rng.choices(range(60_000), k=2)):
             start, end, _, _, found = kernel.page_usual(memoryview(data), 100 + number, 10**9, most, *usual)
             assert found == any(start <= starts[each] < end for each in special), (number, most)
             said.add(found)

@@ -75,6 +75,7 @@ def test_our_bytes_are_the_clients_bytes_for_a_producer_too(client: Client) -> N
     assert without_place(ours) == without_place(client.encode(ASSORTED, producer=(2**40, 32767, 2**31 - 1)))
 
 
+@pytest.mark.sampled(5)  # 0.1 s each
 @every_client
 @every_codec
 @share(0.2)

@@ -397,9 +397,9 @@ class LongFileMachine(FileMachine):
 UNSHORTENED = (Phase.explicit, Phase.reuse, Phase.generate)
 
 TestInMemory = MemoryMachine.TestCase
-TestInMemory.settings = budget(30)
+TestInMemory.settings = budget(15)
 TestOnFiles = FileMachine.TestCase
-TestOnFiles.settings = budget(15, UNSHORTENED)
+TestOnFiles.settings = budget(8, UNSHORTENED)
 TestInMemoryAtLength = pytest.mark.slow(LongMemoryMachine.TestCase)
 TestInMemoryAtLength.settings = budget(120)
 TestOnFilesAtLength = pytest.mark.slow(LongFileMachine.TestCase)

@@ -78,6 +78,7 @@ def test_c04_age_of_a_segment_survives_a_restart(place: Place) -> None:
     assert values(log) == [b"young"]
 
 
+@pytest.mark.sampled(3)  # 0.1 s each
 @pytest.mark.parametrize("suffix", [INDEX, TIME_INDEX])
 @pytest.mark.parametrize("closed", [True, False])
 def test_c05_index_torn_missing_or_padded_costs_no_record(place: Place, suffix: str, closed: bool) -> None:
@@ -127,6 +128,7 @@ def test_c06_log_torn_at_any_byte_keeps_what_precedes(place: Place, most: int | 
         torn.close()
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("most", [16, 17, 20, 24, 25, 35, 100, 1021])
 def test_c07_index_limit_that_is_no_multiple_of_an_entry_still_rotates(place: Place, most: int) -> None:
     """GUMLOG's log is stuck forever at record 86 with its default settings (G2)."""
@@ -365,6 +367,7 @@ def test_c16_scan_of_what_expires_goes_on_or_says_so(place: Place, kept: int) ->
     assert values(log.scan())[0] is not None
 
 
+@pytest.mark.sampled(2)  # 0.1 s each
 @pytest.mark.parametrize("kept", [0, 1, 128])
 def test_c16_scan_of_what_is_truncated_gives_no_wrong_record(place: Place, kept: int) -> None:
     log = long_log(place, max_mapped_segments=kept)
@@ -384,6 +387,7 @@ def test_c16_scan_of_what_is_truncated_gives_no_wrong_record(place: Place, kept:
     assert values(log.scan(0, 701)) == [b"%d" % i for i in range(700)] + [b"-1"]
 
 
+@pytest.mark.sampled(2)  # 0.1 s each
 @pytest.mark.parametrize("kept", [0, 1, None])
 def test_c16_readers_in_threads_see_only_what_is_true(place: Place, kept: int | None) -> None:
     """Rotation, expiry and eviction while others read: no record is wrong, none is missing, nothing else raised."""

@@ -41,6 +41,7 @@ def offsets(log: Log, pieces: list[Slice]) -> list[int]:
     return found
 
 
+@pytest.mark.sampled(1)  # 0.6 s each
 @some_or_all(25)
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_slices_cover_a_range_without_gap_or_overlap(place: Place, compression: str, most: int | None) -> None:

@@ -2,7 +2,8 @@
 
 python -m tests.processes.consuming turns DIRECTORY NAME COUNT     appends NAME-0, NAME-1, ... in turns
 python -m tests.processes.consuming hold-turn DIRECTORY            appends in a turn, says "ready", never ends it
-python -m tests.processes.consuming die-in-turns DIRECTORY         children die at every call of a turn
+python -m tests.processes.consuming die-in-turns DIRECTORY FIRST STEP   children die at every STEP-th call of a turn
+                                                                         from FIRST on
 python -m tests.processes.consuming consume STORE GROUP OPTIONS    says what it consumes and commits (see `consume`)
 python -m tests.processes.consuming poll STORE GROUP OPTIONS       polls and commits on command (see `poll`)
 python -m tests.processes.consuming die-in-commits STORE [FIRST STEP]   children die at every call of a commit, or
@@ -78,14 +79,14 @@ def in_child(work: Callable[[], None]) -> bool:
     return code == 0
 
 
-def die_in_turns(directory: str) -> None:
-    """A child dies at its first call, the next at its second and so on, until one gets through its turns alive: the
+def die_in_turns(directory: str, first: str, step: str) -> None:
+    """A child dies at call FIRST, the next STEP calls later and so on, until one gets through its turns alive: the
     first of a new log, others after it, rotations, a compaction. After each death, another process finds everything
     that was acknowledged, and continues."""
-    number = 0
+    number = int(first) - int(step)
     alive = False
     while not alive:
-        number += 1
+        number += int(step)
         place = Path(directory) / str(number)
         acknowledged = Path(directory) / f"{number}.acknowledged"
         acknowledged.write_bytes(b"")
@@ -93,10 +94,10 @@ def die_in_turns(directory: str) -> None:
         def work(number: int = number, place: Path = place, acknowledged: Path = acknowledged) -> None:
             shared = SharedLog(dying_at(number, FileDirectory(place)), SMALL)
             with acknowledged.open("ab", buffering=0) as file:
-                for step in range(4):
+                for turn in range(4):
                     with shared.turn() as log:
-                        log.append(b"%d" % step * 400, key=b"%d" % step)
-                    file.write(b"%d\n" % step)
+                        log.append(b"%d" % turn * 400, key=b"%d" % turn)
+                    file.write(b"%d\n" % turn)
                 with shared.turn() as log:
                     assert len(log.segments) > 1
                     log.compact()

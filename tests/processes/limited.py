@@ -1,10 +1,10 @@
 """A log that meets a real limit of the system.
 
-    python -m tests.processes.limited file DIRECTORY      files must not grow beyond 64 KiB (RLIMIT_FSIZE)
-    python -m tests.processes.limited disk DIRECTORY      the disk under the directory is small, and fills up
+    python -m tests.processes.limited file DIRECTORY FORM...  files must not grow beyond 64 KiB (RLIMIT_FSIZE)
+    python -m tests.processes.limited disk DIRECTORY FORM...  the disk under the directory is small, and fills up
 
-For each way to append, the log is filled until it says that there is no space; nothing may be lost or torn by that,
-and the log continues as soon as there is space again.
+For each of these FORMS of appends, the log is filled until it says that there is no space; nothing may be lost
+or torn by that, and the log continues as soon as there is space again.
 """
 
 from __future__ import annotations
@@ -157,8 +157,8 @@ def on_small_disk(directory: str, form: str) -> None:
         check(again, promise)
 
 
-def main(kind: str, directory: str) -> None:
-    for form in FORMS:
+def main(kind: str, directory: str, *forms: str) -> None:
+    for form in forms:
         try:
             if kind == "file":
                 against_file_size(f"{directory}/{form}", form)

@@ -214,6 +214,7 @@ def _broken_promises(suite: type, make: Callable[[], MemoryDirectory]) -> set[st
     return broken
 
 
+@pytest.mark.sampled(6)  # 0.1 s each
 @pytest.mark.parametrize(
     ("suite", "make", "promise"),
     [

@@ -493,7 +493,7 @@ class World:
 STEPS = ["append", "append", "truncate", "sync", "seal", "compact", "failed", "close", "kill", "power_cut"]
 
 
-@settings(max_examples=settings().max_examples // 2)
+@settings(max_examples=settings().max_examples // 3)
 @given(
     policy=st.sampled_from(["always", "os", Interval(ms=3_600_000, bytes=300)]),
     steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(1, 6)), max_size=12),
@@ -512,6 +512,7 @@ def test_a_position_is_beyond_the_end_of_its_epoch_if_and_only_if_its_records_ar
     world.log.close()
 
 
+@pytest.mark.sampled(4)  # 0.3 s each
 @pytest.mark.parametrize("to", [0, 5, *(pytest.param(to, marks=pytest.mark.slow) for to in (3, 7))])
 @pytest.mark.parametrize("mode", ["kill", *MODES])
 def test_a_truncation_that_is_interrupted_anywhere_is_noticed_if_it_cut_something(to: int, mode: Any) -> None:
@@ -543,6 +544,7 @@ def test_a_truncation_that_is_interrupted_anywhere_is_noticed_if_it_cut_somethin
     log.close()
 
 
+@pytest.mark.sampled(6)  # 0.2 s each
 @pytest.mark.parametrize("to", [0, *(pytest.param(to, marks=pytest.mark.slow) for to in (2, 3, 5)), 4, 7])
 @pytest.mark.parametrize("mode", ["kill", *MODES])
 @some_or_all(6)
@@ -1036,6 +1038,7 @@ def test_a_follower_goes_on_over_an_epoch_that_took_nothing_from_it(place: Place
     reader.close()
 
 
+@pytest.mark.sampled(1)  # starts processes
 @pytest.mark.parametrize("policy", ["always", "os"])
 def test_a_follower_goes_on_when_another_writer_has_recovered_the_log(tmp_path: Path, policy: Any) -> None:
     with Elsewhere(tmp_path / "log") as other:

@@ -66,6 +66,7 @@ def test_the_lock_is_free_after_close_and_the_file_stays(tmp_path: Path) -> None
     assert (tmp_path / "LOCK").stat().st_ino == inode
 
 
+@pytest.mark.sampled(1)  # starts processes
 @pytest.mark.parametrize("how", ["deleted", "replaced", pytest.param("renamed away", marks=pytest.mark.slow)])
 def test_a_lost_lock_file_does_not_let_two_writers_in(tmp_path: Path, how: str) -> None:
     """Somebody tidies up while a writer runs. At most one of the two may write from then on."""

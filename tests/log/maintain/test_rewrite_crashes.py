@@ -188,6 +188,7 @@ def effects(call: Call) -> tuple[str, ...]:
     return ("nothing",) if call.operation == "sync" else ("nothing", "all")
 
 
+@pytest.mark.sampled(2)  # kinds of work; 0.2 s each
 @some_or_all(SOME)
 def test_a_crash_at_any_call_loses_nothing(case: Case, most: int | None) -> None:
     disks: dict[Content, tuple[str, MemoryDirectory]] = {}
@@ -198,6 +199,7 @@ def test_a_crash_at_any_call_loses_nothing(case: Case, most: int | None) -> None
     all_of(((name, lambda disk=disk: case.check_crashed(disk)) for name, disk in disks.values()), most)
 
 
+@pytest.mark.sampled(2)  # kinds of work; 0.2 s each
 @some_or_all(SOME)
 def test_a_second_crash_during_recovery_loses_nothing(case: Case, most: int | None) -> None:
     """For every disk that the first crash can leave with a swap under way, every call of opening it."""
@@ -225,6 +227,7 @@ def test_a_second_crash_during_recovery_loses_nothing(case: Case, most: int | No
     all_of(((str(disk.names()), lambda disk=disk: case.check_crashed(disk)) for disk in disks.values()), most)
 
 
+@pytest.mark.sampled(2)  # kinds of work; 0.2 s each
 @some_or_all(SOME)
 def test_any_call_that_fails_once_leaves_the_work_done_or_not_done(case: Case, most: int | None) -> None:
     def disturb(number: int, effect: Any) -> None:
@@ -256,6 +259,7 @@ def test_any_call_that_fails_once_leaves_the_work_done_or_not_done(case: Case, m
     all_of(troubles(), most)
 
 
+@pytest.mark.sampled(2)  # kinds of work; 0.2 s each
 @some_or_all(SOME)
 def test_a_log_that_goes_on_after_a_failed_call_can_be_truncated(case: Case, most: int | None) -> None:
     """Nothing of work that was given up may come back later, when the log has changed."""
@@ -407,6 +411,7 @@ def cut_during(image: MemoryDirectory, work: Callable[[_Volatile], Callable[[], 
     return list(disks.values())
 
 
+@pytest.mark.sampled(2)  # kinds of work; 0.2 s each
 @some_or_all(SOME)
 def test_a_power_cut_at_any_moment_loses_nothing(case: Case, most: int | None) -> None:
     def work(directory: _Volatile) -> Callable[[], object]:
@@ -418,6 +423,7 @@ def test_a_power_cut_at_any_moment_loses_nothing(case: Case, most: int | None) -
     all_of(((str(disk.names()), lambda disk=disk: case.check_crashed(disk)) for disk in disks), most)
 
 
+@pytest.mark.sampled(2)  # kinds of work; 0.2 s each
 @some_or_all(SOME)
 def test_a_power_cut_during_recovery_loses_nothing(case: Case, most: int | None) -> None:
     image, _ = with_swap(case)

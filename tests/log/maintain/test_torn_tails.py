@@ -41,6 +41,7 @@ def last_batch(log: Log, kind: str) -> None:
         log.append_many([b"last" * 30] * 5)
 
 
+@pytest.mark.sampled(3)  # 0.3 s each
 @pytest.mark.parametrize("kind", ["one", "many", "stream", "packed"])
 def test_power_cut_leaves_a_log_that_ends_before_the_torn_batch(place: Place, kind: str) -> None:
     log = place.open(compression="zstd" if kind == "packed" else "none")

@@ -60,11 +60,13 @@ def watch_elsewhere(directory: Path, trims: bool, seed: int, steps: int) -> None
         assert summary["seen"] > 0
 
 
+@pytest.mark.sampled(1)  # over a second each
 @pytest.mark.parametrize("trims", [False, True], ids=["kept", "trimmed"])
 def test_readers_in_the_same_process_see_what_stays(place: Place, trims: bool) -> None:
     watch_here(place.open(SETTINGS.with_(max_mapped_segments=3)), trims, 100)
 
 
+@pytest.mark.sampled(1)  # starts three processes
 @pytest.mark.parametrize("trims", [False, True], ids=["kept", "trimmed"])
 def test_readers_in_other_processes_see_what_stays(tmp_path: Path, trims: bool) -> None:
     watch_elsewhere(tmp_path, trims, SEED, 50)
@@ -226,6 +228,7 @@ def pausing(monkeypatch: pytest.MonkeyPatch, directory: Any, look: Callable[[str
         monkeypatch.setattr(type(directory), name, wrapped(name))
 
 
+@pytest.mark.sampled(1)  # 0.5 s each
 @pytest.mark.parametrize("work", WORK)
 def test_between_any_two_steps_of_a_swap_readers_see_a_whole_log(
     file_place: FilePlace, monkeypatch: pytest.MonkeyPatch, work: str

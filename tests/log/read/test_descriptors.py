@@ -25,6 +25,7 @@ def few() -> Iterator[int]:
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+@pytest.mark.sampled(1)  # 0.5 s each
 @pytest.mark.parametrize("scanned", [False, True], ids=["fresh", "scanned before"])
 @pytest.mark.parametrize("how", ["merge_segments", "compact", "recompress"])
 def test_very_many_segments_are_rewritten_with_few_descriptors(

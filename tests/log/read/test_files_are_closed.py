@@ -60,6 +60,7 @@ CHANGES: dict[str, Callable[[Log], object]] = {
 }
 
 
+@pytest.mark.sampled(8)  # 0.1 s each
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("used", ["written", "read", "reopened"])
 def test_a_deleted_file_is_closed_at_once(tmp_path: Path, change: str, used: str) -> None:

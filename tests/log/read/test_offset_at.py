@@ -26,6 +26,7 @@ def check(log: Log, timestamps: list[int]) -> None:
         assert log.offset_at(stamp) == brute_force(log, stamp), stamp
 
 
+@pytest.mark.sampled(4)  # 0.1 s each
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 @pytest.mark.parametrize("interval", [0, 200, 4096])
 def test_times_out_of_order_over_several_segments(place: Place, compression: str, interval: int) -> None:
@@ -130,6 +131,7 @@ def time_indexed(place: Place) -> list[int]:
     return stamps
 
 
+@pytest.mark.sampled(1)  # 0.5 s each
 @pytest.mark.parametrize("base", [0, 12])
 @some_or_all(60)
 def test_damaged_time_index_gives_no_wrong_answer(memory_place: Place, base: int, most: int | None) -> None:

@@ -123,6 +123,7 @@ def test_slices_of_an_empty_log_are_empty(place: Place) -> None:
 # --- scan
 
 
+@pytest.mark.sampled(3)  # 0.1 s each
 def test_scan_gives_exactly_the_range(place: Place, compression: str) -> None:
     log, expected = mixed(place, compression=compression)
     end = 10 + len(expected)
@@ -180,6 +181,7 @@ def test_scan_in_pages_of_bytes_gives_everything_once(place: Place, max_bytes: i
 # --- scan_arrow
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("views", [False, True])
 @pytest.mark.parametrize("batch_rows", [1, 7, 10_000])
 def test_arrow_has_the_same_records(place: Place, compression: str, views: bool, batch_rows: int) -> None:

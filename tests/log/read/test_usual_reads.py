@@ -82,6 +82,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(2)  # 0.5 s each
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("settings", CONFIGS.values(), ids=CONFIGS)
 def test_reads_and_pages_are_those_of_the_ordinary_way(

@@ -140,12 +140,10 @@ def check(log: Log, records: dict[int, Record]) -> None:
     assert report.ok or report.problems
 
 
-@pytest.mark.parametrize(
-    "first",
-    [0, 50, *(pytest.param(first, marks=pytest.mark.slow) for first in range(100, SEEDS, 50))],  # 2 s each
-)
+@pytest.mark.sampled(1)  # a second each
+@pytest.mark.parametrize("first", range(0, SEEDS, 25))
 def test_any_damage(first: int) -> None:
-    for seed in range(first, first + 50):
+    for seed in range(first, first + 25):
         try:
             survive(random.Random(seed))
         except BaseException as error:

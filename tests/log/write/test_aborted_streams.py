@@ -16,6 +16,7 @@ def upload() -> Iterator[bytes]:
     raise ConnectionError("the client went away")
 
 
+@pytest.mark.sampled(6)  # 0.1 s each
 @pytest.mark.parametrize("durability", ["always", "os"])
 @pytest.mark.parametrize("closes", [True, False])
 @pytest.mark.parametrize("mode", ["prefix", "tear", "reorder", "garbage", "keep", "lose"])
@@ -41,6 +42,7 @@ class Stop(BaseException):
     """An interrupt."""
 
 
+@pytest.mark.sampled(2)  # 0.1 s each
 @pytest.mark.parametrize("mode", ["prefix", "tear", "reorder", "keep"])
 def test_an_append_that_was_interrupted_after_its_write_is_not_back_after_a_power_cut(mode: Any) -> None:
     for seed in range(30):

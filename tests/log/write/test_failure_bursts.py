@@ -24,6 +24,7 @@ def interrupts_that_are_lost_are_ignored(monkeypatch: pytest.MonkeyPatch) -> Ite
     gc.collect()
 
 
+@pytest.mark.sampled(1)  # 0.3 s each
 @pytest.mark.parametrize("durability", ["always", "os"])
 def test_bursts_of_interrupts_during_every_kind_of_change(tmp_path: Path, durability: Any) -> None:
     """Interrupts come while others are being handled, several times. The log is whole after each burst, or says that it
@@ -54,7 +55,7 @@ def test_bursts_of_interrupts_during_every_kind_of_change(tmp_path: Path, durabi
     before = signal.signal(signal.SIGALRM, strike)
     lives = failed = 0
     try:
-        while lives < 20:
+        while lives < 10:
             lives += 1
             log = Log.open(tmp_path / str(lives), config)
             for _ in range(60):

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from ...processes.launch import run
+from ...processes.limited import FORMS
+from ..sampling import some_of, some_or_all
 
 #: Its own mount namespace, so that the mount goes when the process goes.
 IN_NAMESPACE = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
@@ -25,9 +27,12 @@ def on_tmpfs(directory: Path) -> list[str]:
     return [*IN_NAMESPACE, MOUNT, str(directory)]
 
 
-def test_a_file_that_must_not_grow(tmp_path: Path) -> None:
-    assert run("limited", "file", tmp_path) == "good\n"
+@some_or_all(3)
+def test_a_file_that_must_not_grow(tmp_path: Path, most: int | None) -> None:
+    assert run("limited", "file", tmp_path, *some_of(FORMS, most)) == "good\n"
 
 
-def test_a_disk_that_is_full(tmp_path: Path) -> None:
-    assert run("limited", "disk", tmp_path, preexec=on_tmpfs(tmp_path)) == "good\n"
+@pytest.mark.costly  # fills a disk of 1 MiB in small appends, three times for each form
+@some_or_all(2)
+def test_a_disk_that_is_full(tmp_path: Path, most: int | None) -> None:
+    assert run("limited", "disk", tmp_path, *some_of(FORMS, most), preexec=on_tmpfs(tmp_path)) == "good\n"

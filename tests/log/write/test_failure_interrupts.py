@@ -100,6 +100,7 @@ def only_interrupts_are_ignored(monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     assert not others
 
 
+@pytest.mark.sampled(3)  # 0.4 s each
 @pytest.mark.parametrize("stride", [pytest.param(12, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", TRIED)
 def test_an_interrupt_at_any_place_leaves_a_log_that_goes_on(name: str, stride: int) -> None:
@@ -144,6 +145,7 @@ def check_goes_on(log: Log, directory: MemoryDirectory, config: LogConfig, promi
         assert promise.try_append(again)
 
 
+@pytest.mark.sampled(1)  # 0.4 s each
 @pytest.mark.parametrize("again_s", [0.004, 0.00004], ids=["once", "in bursts"])
 @pytest.mark.parametrize("durability", ["always", "os"])
 def test_interrupts_by_a_timer(tmp_path: Path, durability: Any, again_s: float) -> None:

@@ -52,7 +52,7 @@ ERRORS = {
 }
 WRITING = {"pwrite", "write", "fdatasync", "fsync", "ftruncate", "rename", "unlink", "mkdir"}
 #: How many of the calls fail in the quick tests, of each operation.
-SOME = 15
+SOME = 10
 #: The longest ways through the storages; the rest is made of the same calls.
 SWEPT = [
     "append_with_rotation",
@@ -259,6 +259,7 @@ def sweep(calls: list[str], run: Callable[[System], None], most: int | None, *, 
     assert not failures, f"{len(failures)} of {count} runs:\n   " + "\n   ".join(failures[:25])
 
 
+@pytest.mark.sampled(4)  # 0.5 s each
 @some_or_all(SOME)
 @pytest.mark.parametrize("name", SWEPT)
 def test_every_call_of_an_operation_may_fail(place: Path, name: str, most: int | None) -> None:
@@ -274,6 +275,7 @@ def test_every_call_of_an_operation_may_fail(place: Path, name: str, most: int |
     sweep(calls, lambda system: disturb(start, operation, system), most, modes=modes)
 
 
+@pytest.mark.sampled(1)  # 0.4 s each
 @some_or_all(SOME)
 @pytest.mark.parametrize("how", ["closed", "killed", "torn"])
 def test_every_call_of_opening_may_fail(
@@ -290,6 +292,7 @@ def test_every_call_of_opening_may_fail(
     sweep(calls, lambda system: disturb_opening(start, "w", system), most, modes=(False,))
 
 
+@pytest.mark.sampled(1)  # 0.5 s each
 @some_or_all(SOME)
 @pytest.mark.parametrize("how", ["closed", "torn"])
 def test_every_call_of_opening_to_read_may_fail(place: Path, how: str, most: int | None) -> None:

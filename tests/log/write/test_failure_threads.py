@@ -415,6 +415,7 @@ def long_log(path: Path, **settings: object) -> tuple[Log, int]:
     return log, log.next_offset
 
 
+@pytest.mark.sampled(1)  # 0.3 s each
 @pytest.mark.parametrize("most", [0, 1, 2])
 def test_a_scan_survives_that_its_segment_is_let_go(tmp_path: Path, most: int) -> None:
     log, end = long_log(tmp_path, max_mapped_segments=most)

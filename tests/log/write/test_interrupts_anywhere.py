@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 
 #: How many of the moments the quick tests try, for each configuration.
-SOME = 60
+SOME = 40
 
 
 def numbers() -> Iterator[tuple[int, ...]]:
@@ -55,6 +55,7 @@ def until_done(call: Callable[[], Any], interrupter: Interrupter) -> Any:
     raise AssertionError("interrupted ten times")
 
 
+@pytest.mark.sampled(1)  # of the configurations
 @some_or_all(SOME)
 def test_a_producers_batch_is_stored_once_whenever_an_interrupt_comes(config: LogConfig, most: int | None) -> None:
     fired, moments = 0, some_of(numbers(), most)
@@ -73,6 +74,7 @@ def test_a_producers_batch_is_stored_once_whenever_an_interrupt_comes(config: Lo
     assert fired > (100 if most is None else len(moments) // 4)
 
 
+@pytest.mark.sampled(2)  # of the configurations
 @some_or_all(SOME)
 def test_a_writers_records_are_stored_once_whenever_a_flush_is_interrupted(config: LogConfig, most: int | None) -> None:
     fired, moments = 0, some_of(numbers(), most)
@@ -92,6 +94,7 @@ def test_a_writers_records_are_stored_once_whenever_a_flush_is_interrupted(confi
     assert fired > (100 if most is None else len(moments) // 4)
 
 
+@pytest.mark.sampled(2)  # of the configurations
 @some_or_all(SOME)
 def test_an_append_that_was_interrupted_is_there_once_or_not_at_all(config: LogConfig, most: int | None) -> None:
     for when in some_of(numbers(), most):
@@ -116,6 +119,7 @@ def test_an_append_that_was_interrupted_is_there_once_or_not_at_all(config: LogC
             assert [record.value for record in again.scan()] == found, when
 
 
+@pytest.mark.sampled(1)  # of the configurations
 @some_or_all(SOME)
 def test_an_append_of_several_batches_that_was_interrupted_is_there_wholly_or_not_at_all(
     config: LogConfig, most: int | None
@@ -139,6 +143,7 @@ def test_an_append_of_several_batches_that_was_interrupted_is_there_wholly_or_no
             assert len(found) in (2, 6), when
 
 
+@pytest.mark.sampled(2)  # 0.2 s each
 @pytest.mark.parametrize("mode", ["prefix", "tear", "reorder", "garbage", "keep", "lose"])
 def test_what_an_interrupt_took_back_is_not_there_after_a_power_cut_either(mode: Any) -> None:
     for number in range(1, 100, 3):

@@ -636,6 +636,7 @@ def test_sync_from_another_thread_is_not_taken_for_the_stream_itself(tmp_path: P
 # --- short streams
 
 
+@pytest.mark.sampled(25)
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -39,6 +39,7 @@ def build(place: Place, **settings: Any) -> tuple[Log, list[Record]]:
     return log, list(log)
 
 
+@pytest.mark.sampled(2)  # 0.4 s each
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_truncate_at_every_offset_keeps_exactly_the_records_below(place: Place, compression: str) -> None:
     log, records = build(place, compression=compression)

@@ -22,6 +22,7 @@ def rows(records: list[Record]) -> list[tuple[int, bytes | None]]:
     return [(record.offset, record.value) for record in records]
 
 
+@pytest.mark.sampled(6)  # 0.2 s each
 @pytest.mark.parametrize("small_bytes", [1, 500, 16 << 20], ids=["split", "some split", "copied"])
 @pytest.mark.parametrize("copy_bytes", [64, 8 << 20])
 @pytest.mark.parametrize("offset", [*(pytest.param(each, marks=pytest.mark.slow) for each in (7, 13, 27)), 0, 10, 29])

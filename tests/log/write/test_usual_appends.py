@@ -172,6 +172,7 @@ CONFIGS = {
 }
 
 
+@pytest.mark.sampled(8)  # 0.1 s each
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_random_work_gives_the_same_files_and_the_same_state(config: LogConfig, seed: int, tmp_path: Path) -> None:

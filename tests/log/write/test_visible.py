@@ -130,6 +130,7 @@ def stamped(log: Log, count: int = 1) -> None:
 # --- the invariant
 
 
+@pytest.mark.sampled(2)  # 0.1 s each
 @pytest.mark.parametrize("policy", POLICIES, ids=POLICY_IDS)
 def test_the_four_ends_are_in_order_while_threads_append_sync_and_truncate(place: Place, policy: Any) -> None:
     log = place.open(QUIET.with_(durability=policy, segment_bytes=3000))
@@ -411,6 +412,7 @@ def in_parts(log: Log, way: str, count: int = 8) -> None:
 WAYS = ["appending", "append_arrow", "append_batches", "append_kept"]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("policy", POLICIES, ids=POLICY_IDS)
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_is_visible_in_the_middle_of_an_append(
@@ -449,6 +451,7 @@ def test_nothing_is_visible_in_the_middle_of_an_append(
         assert (log.next_offset, log.leader_epoch) == (11, 0)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("policy", POLICIES, ids=POLICY_IDS)
 @pytest.mark.parametrize("way", WAYS)
 def test_an_append_that_fails_in_the_middle_was_never_there(
@@ -544,6 +547,7 @@ def flushed(log: Log) -> range:
         return writer.flush()
 
 
+@pytest.mark.sampled(22)
 @pytest.mark.parametrize(
     "append",
     [
@@ -647,6 +651,7 @@ def test_a_batch_that_a_killed_writer_had_not_synced_is_hidden_until_the_next_wr
     reader.close()
 
 
+@pytest.mark.sampled(1)  # starts a process
 @pytest.mark.parametrize("end", ["kill", "close"])
 def test_readers_go_on_with_what_was_published_after_the_writer_has_ended(tmp_path: Path, end: str) -> None:
     place = tmp_path / "log"
