@@ -30,6 +30,16 @@ def register(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "sampled(count): so many of the cases are quick, chosen by the seed of the run")
 
 
+def quick_value(seed: int, case: str, values: tuple[str, ...]) -> str:
+    """The one of these values with which the quick tests run a case. Consecutive seeds choose different ones."""
+    return values[(zlib.crc32(case.encode()) + seed) % len(values)]
+
+
+def quick_cases(seed: int, name: str, cases: int, count: int) -> set[int]:
+    """Which of so many cases of a test are quick."""
+    return set(random.Random(f"{seed} {name}").sample(range(cases), min(count, cases)))
+
+
 def mark_slow_cases(
     config: pytest.Config, items: list[pytest.Item], folder: Path, storages: dict[str, tuple[str, ...]] | None = None
 ) -> None:
@@ -45,17 +55,19 @@ def mark_slow_cases(
         if item.get_closest_marker("sampled"):
             matrices[item.nodeid.partition("[")[0]].append(item)
             continue
-        given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
+            continue
         for parameter, values in (storages or {}).items():
-            if (value := given.get(parameter)) in values:
-                # An even and an odd seed choose different storages: two such runs see both.
-                case = item.nodeid.replace(value, "", 1).encode()
-                if value != values[(zlib.crc32(case) + seed) % len(values)]:
-                    item.add_marker(pytest.mark.slow)
+            value = item.callspec.params.get(parameter)
+            # Not the node id: "files" and "memory" are also parts of names.
+            others = sorted((name, at) for name, at in item.callspec.indices.items() if name != parameter)
+            case = f"{item.nodeid.partition('[')[0]} {others}"
+            if value in values and value != quick_value(seed, case, values):
+                item.add_marker(pytest.mark.slow)
     for name, cases in matrices.items():
         mark = cases[0].get_closest_marker("sampled")
         assert mark is not None
-        chosen = random.Random(f"{seed} {name}").sample(range(len(cases)), min(mark.args[0], len(cases)))
+        chosen = quick_cases(seed, name, len(cases), mark.args[0])
         for at, item in enumerate(cases):
             if at not in chosen:
                 item.add_marker(pytest.mark.slow)

@@ -378,6 +378,7 @@ def test_zstd_frames_declare_their_size(size_bytes: int) -> None:
 # --- other people's bytes -----------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(30)
 @every_writer
 @pytest.mark.parametrize("data", [SMALL, BATCH, batch_of(900_000)], ids=len)
 def test_what_other_writers_make_is_read(writer: str, data: bytes) -> None:
@@ -403,6 +404,7 @@ def test_what_we_write_is_read_by_others(reader: str, data: bytes) -> None:
     assert read(packed_by_us(codec, data)) == data
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("first", [w for w in FOREIGN if not w.startswith("snappy")])
 def test_frames_and_members_in_a_row_are_read_as_one(first: str) -> None:
     codec, write = FOREIGN[first]
@@ -452,6 +454,7 @@ def test_java_frames_with_the_widest_window_are_read_into_little_memory() -> Non
         assert decompress(ZSTD, packed, max_bytes=len(BATCH)) == BATCH
 
 
+@pytest.mark.sampled(1)  # 0.3 s each
 @pytest.mark.parametrize("gap_bytes", [7 * MIB, 9 * MIB, 20 * MIB])
 def test_frames_that_reach_far_back_are_given_the_window_they_need(gap_bytes: int) -> None:
     noise = random.Random(9).randbytes(2 * MIB)
@@ -507,6 +510,7 @@ def test_what_is_longer_than_the_reader_takes_is_left_alone(codec: int) -> None:
     assert decompress(codec, packed, max_bytes=len(BATCH)) == BATCH
 
 
+@pytest.mark.costly  # packs 20 MiB twice at the highest level: only that one has such a window
 def test_a_window_that_the_reader_would_not_pay_for_is_not_used() -> None:
     data = random.Random(5).randbytes(MIB) * 20  # level 22 keeps all of it as its window
     assert compress(ZSTD, data, 22, max_bytes=24 * MIB) is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 
 import pytest
@@ -32,35 +31,3 @@ def test_the_package_exports_what_it_says_it_does_compiled_or_not() -> None:
     for name in interpreted.__all__:
         assert hasattr(packaged, name)
     assert {name: getattr(packaged, name) for name in NUMBERS if hasattr(packaged, name)}.items() <= NUMBERS.items()
-
-
-def _bare(tree: ast.AST) -> list[int]:
-    """The lines in which a column of `rows`, or of a `row`, is a number."""
-    found = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Subscript):
-            name = getattr(node.value, "attr", getattr(node.value, "id", ""))
-            several = isinstance(node.slice, ast.Tuple) and node.slice.elts
-            column = several[-1] if several else node.slice
-            named = not (isinstance(column, ast.Constant) and isinstance(column.value, int))
-            if not named and (name == "row" or (name == "rows" and isinstance(node.slice, ast.Tuple))):
-                found.append(node.lineno)
-    return found
-
-
-@pytest.mark.parametrize("layer", ["batch", "storage", "log", "topics", "interop", "cli"])
-def test_the_columns_of_a_row_have_names(layer: str) -> None:
-    package = SOURCE.parent.parent.parent
-    files = sorted((package / layer).rglob("*.py"))
-    assert files
-    assert [(str(file), line) for file in files for line in _bare(ast.parse(file.read_text()))] == []
-
-
-@pytest.mark.parametrize("line", ["rows[q, 3]", "chunk.rows[-1, 3]", "rows[:, 12]", "self.rows[self.q, 4]", "row[2]"])
-def test_a_column_without_a_name_is_noticed(line: str) -> None:
-    assert _bare(ast.parse(line)) == [1]
-
-
-@pytest.mark.parametrize("line", ["rows[q, BASE]", "rows[2]", "row[LAST]", "tuple[()]", "tuple[int, ...]"])
-def test_other_subscripts_are_not_columns_without_a_name(line: str) -> None:
-    assert _bare(ast.parse(line)) == []

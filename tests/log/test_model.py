@@ -396,9 +396,9 @@ class LongFileMachine(FileMachine):
 #: Looking for a shorter example takes minutes on files; what fails there mostly fails in memory, too.
 UNSHORTENED = (Phase.explicit, Phase.reuse, Phase.generate)
 
-TestInMemory = MemoryMachine.TestCase
+TestInMemory = pytest.mark.costly(MemoryMachine.TestCase)  # a machine needs many steps to get anywhere
 TestInMemory.settings = budget(15)
-TestOnFiles = FileMachine.TestCase
+TestOnFiles = pytest.mark.costly(FileMachine.TestCase)  # the same
 TestOnFiles.settings = budget(8, UNSHORTENED)
 TestInMemoryAtLength = pytest.mark.slow(LongMemoryMachine.TestCase)
 TestInMemoryAtLength.settings = budget(120)

@@ -82,6 +82,7 @@ def check_sent(names: list[str], round_: int) -> None:
         assert int(parts[-1][1]) == int(parts[-1][2].partition("-")[2]), "half a batch"
 
 
+@pytest.mark.costly  # starts a process that forks one for each kill
 @pytest.mark.sampled(1)  # over a second each
 @pytest.mark.parametrize("durability", ["always", "interval", "os"])
 def test_what_was_acknowledged_survives_kill_9(tmp_path: Path, durability: str) -> None:

@@ -256,6 +256,7 @@ def test_acknowledged_records_survive_a_failure_of_any_call(effect: str, undo: b
 # --- processes
 
 
+@pytest.mark.costly  # starts two processes
 def test_processes_that_take_turns_lose_nothing(tmp_path: Path) -> None:
     workers = [start("consuming", "turns", tmp_path, name, 25) for name in ("a", "b")]
     for worker in workers:
@@ -280,6 +281,7 @@ def test_a_process_killed_in_its_turn_is_recovered_from(tmp_path: Path) -> None:
     assert contents(FileDirectory(tmp_path)) == [b"before", b"in the turn", b"after"]
 
 
+@pytest.mark.costly  # starts a process that forks one for each call
 @pytest.mark.parametrize("step", [pytest.param(5, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)])
 def test_a_process_may_be_killed_at_any_call_of_its_turn(tmp_path: Path, step: int) -> None:
     first = 1 + seed_of_this_run() % step

@@ -24,6 +24,7 @@ def lived(path: Path) -> list[bytes | None]:
         return [record.value for record in log]
 
 
+@pytest.mark.sampled(1)  # 0.5 s each
 @pytest.mark.parametrize("name", ["visible", "leader-epoch-checkpoint", "checkpoint"])
 def test_any_bad_bit_hides_nothing_and_sends_nobody_too_far(tmp_path: Path, name: str) -> None:
     records = lived(tmp_path / "log")

@@ -493,6 +493,7 @@ class World:
 STEPS = ["append", "append", "truncate", "sync", "seal", "compact", "failed", "close", "kill", "power_cut"]
 
 
+@pytest.mark.costly  # a model of every change, compared after each step
 @settings(max_examples=settings().max_examples // 3)
 @given(
     policy=st.sampled_from(["always", "os", Interval(ms=3_600_000, bytes=300)]),

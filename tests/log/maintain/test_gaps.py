@@ -42,6 +42,7 @@ def test_a_gap_costs_some_files_at_most(tmp_path: Path, gap: int) -> None:
         assert [record.value for record in log] == VALUES
 
 
+@pytest.mark.sampled(3)  # 0.2 s each
 @pytest.mark.parametrize("gap", GAPS)
 def test_a_log_with_a_gap_is_compacted_and_recompressed(tmp_path: Path, gap: int) -> None:
     with filled(tmp_path / "log", gap) as log:

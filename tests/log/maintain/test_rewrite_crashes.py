@@ -199,7 +199,7 @@ def test_a_crash_at_any_call_loses_nothing(case: Case, most: int | None) -> None
     all_of(((name, lambda disk=disk: case.check_crashed(disk)) for name, disk in disks.values()), most)
 
 
-@pytest.mark.sampled(2)  # kinds of work; 0.2 s each
+@pytest.mark.sampled(1)  # kinds of work; 0.2 s each
 @some_or_all(SOME)
 def test_a_second_crash_during_recovery_loses_nothing(case: Case, most: int | None) -> None:
     """For every disk that the first crash can leave with a swap under way, every call of opening it."""

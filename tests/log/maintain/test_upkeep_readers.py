@@ -66,7 +66,8 @@ def test_readers_in_the_same_process_see_what_stays(place: Place, trims: bool) -
     watch_here(place.open(SETTINGS.with_(max_mapped_segments=3)), trims, 100)
 
 
-@pytest.mark.sampled(1)  # starts three processes
+@pytest.mark.costly  # starts three processes
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("trims", [False, True], ids=["kept", "trimmed"])
 def test_readers_in_other_processes_see_what_stays(tmp_path: Path, trims: bool) -> None:
     watch_elsewhere(tmp_path, trims, SEED, 50)

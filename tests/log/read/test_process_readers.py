@@ -33,7 +33,8 @@ def summaries(*readers: subprocess.Popen[str]) -> list[dict[str, int]]:
     return [json.loads(finish(reader).splitlines()[-1]) for reader in readers]
 
 
-@pytest.mark.sampled(1)  # starts three processes
+@pytest.mark.costly  # starts three processes
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("writing", "reading"),
     [
@@ -57,6 +58,7 @@ def test_two_readers_follow_a_writer(tmp_path: Path, writing: tuple[str, ...], r
         assert summary["descriptors"] < 40, "a descriptor for each segment that went by"
 
 
+@pytest.mark.costly  # starts four processes
 @pytest.mark.parametrize(
     ("how", "kills"), [("copy", 1), *(pytest.param(how, 4, marks=pytest.mark.slow) for how in ("copy", "split"))]
 )

@@ -103,6 +103,7 @@ def counted(stored: tuple[MemoryDirectory, int, int]) -> Iterator[tuple[Log, Cou
         yield log, directory, *stored[1:]
 
 
+@pytest.mark.sampled(2)  # 0.3 s each
 def test_one_record_costs_what_the_index_leaves_open(counted: tuple[Log, CountingDirectory, int, int]) -> None:
     log, directory, largest, end = counted
     for offset in range(0, end, end // 50):

@@ -259,7 +259,7 @@ def sweep(calls: list[str], run: Callable[[System], None], most: int | None, *, 
     assert not failures, f"{len(failures)} of {count} runs:\n   " + "\n   ".join(failures[:25])
 
 
-@pytest.mark.sampled(4)  # 0.5 s each
+@pytest.mark.sampled(3)  # 0.5 s each
 @some_or_all(SOME)
 @pytest.mark.parametrize("name", SWEPT)
 def test_every_call_of_an_operation_may_fail(place: Path, name: str, most: int | None) -> None:
