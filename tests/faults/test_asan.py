@@ -12,10 +12,11 @@ import pytest
 import sawlog
 
 from . import asan, shadow
+from .__main__ import main
 
 
-def command(*options: str, **changes: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": str(Path(sawlog.__file__).parents[1]), **changes}
+def command(*options: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(Path(sawlog.__file__).parents[1])}
     return subprocess.run(
         [sys.executable, "-m", "tests.faults", "asan", *options],
         env=env,
@@ -26,10 +27,12 @@ def command(*options: str, **changes: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_where_the_compiler_is_missing_it_is_not_passed(tmp_path: Path) -> None:
-    done = command(PATH=str(tmp_path))
-    assert done.returncode == 2
-    assert done.stdout.startswith("NOT RUN: there is no gcc")
+def test_where_the_compiler_is_missing_it_is_not_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["asan"]) == 2
+    assert capsys.readouterr().out.startswith("NOT RUN: there is no gcc")
 
 
 def test_the_other_package_differs_in_its_kernel_alone(tmp_path: Path) -> None:

@@ -19,6 +19,9 @@ from ..log.places import quick
 from .bits import Fixture, Flip, Violation, fixtures, sample, written
 from .seeds import Box, in_turn, seed_of_this_run, shuffled
 
+#: All tests of this module share fixtures that take a second to make: one worker makes them.
+pytestmark = pytest.mark.xdist_group("bits")
+
 NAMES = [
     "closed",
     "killed",
@@ -46,8 +49,9 @@ def some(fixture: Fixture, count: int) -> list[tuple[Fixture, Flip]]:
     return [(fixture, flip) for flip in shuffled(sample(fixture, count, seed_of_this_run()), fixture.name)]
 
 
+@pytest.mark.costly  # a time box
 def test_a_flipped_bit_is_told_and_costs_no_more_than_it_must() -> None:
-    box = Box(2.0, 5 * len(NAMES))
+    box = Box(1.2, 3 * len(NAMES))
     for fixture, flip in box.fill(in_turn(some(named(name), 40) for name in NAMES)):
         fixture.try_flip(flip)
     box.check()
@@ -85,7 +89,7 @@ def on_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[K
 
 def test_it_is_the_same_on_files(on_files: type[Kept]) -> None:
     names = ["closed", "killed", "swap, begun of a merge", "store, killed"]
-    box = Box(1.0, 2 * len(names))
+    box = Box(0.5, 2 * len(names))
     for fixture, flip in box.fill(in_turn(some(replace(named(name), disk=on_files), 12) for name in names)):
         fixture.try_flip(flip)
     box.check()

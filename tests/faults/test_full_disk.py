@@ -35,6 +35,7 @@ def met(output: str) -> dict[str, int]:
     return {operation: int(count) for operation, count in (line.split() for line in lines)}
 
 
+@pytest.mark.costly  # every operation meets a full disk, each on a store of its own
 def test_a_full_disk_costs_no_record_and_everything_goes_on_when_there_is_room(tmp_path: Path) -> None:
     disk = small_disk(tmp_path)
     found = met(run("cramped", "length" if disk is None else "bytes", tmp_path, "few", preexec=disk))

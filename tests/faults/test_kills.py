@@ -45,9 +45,10 @@ def kill(directory: Path, kills: int, seed: int) -> dict[str, int]:
     return {what: int(count.replace(",", "")) for what, count in found}
 
 
+@pytest.mark.costly  # a new interpreter, and a process for every victim and every check
 def test_what_was_acknowledged_survives_kill_9_whatever_was_done(tmp_path: Path) -> None:
-    counts = kill(tmp_path, 3 * len(WORKS), SEED)
-    assert {name: counts[f"kills: {name}"] for name in WORKS} == dict.fromkeys(WORKS, 3)
+    counts = kill(tmp_path, 2 * len(WORKS), SEED)
+    assert {name: counts[f"kills: {name}"] for name in WORKS} == dict.fromkeys(WORKS, 2)
     assert counts["acknowledged"] > 0
     assert list(tmp_path.iterdir()) == [], "what was looked at and found good is removed"
 

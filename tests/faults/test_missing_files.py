@@ -14,6 +14,9 @@ from .bits import Violation
 from .missing import Fixture, Loss, fixtures, meaning
 from .seeds import Box, in_turn, shuffled
 
+#: All tests of this module share fixtures that take a second to make: one worker makes them.
+pytestmark = pytest.mark.xdist_group("missing")
+
 LOGS = ["log, closed", "log, killed", "log, restarted"]
 STORES = ["store, closed", "store, killed"]
 
@@ -31,12 +34,14 @@ def check_some(names: list[str], cpu_s: float) -> None:
     box.check()
 
 
+@pytest.mark.costly  # a time box
 def test_what_a_log_loses_is_reported_by_readers_verify_doctor_and_the_next_writer() -> None:
-    check_some(LOGS, cpu_s=2.0)
+    check_some(LOGS, cpu_s=1.0)
 
 
+@pytest.mark.costly  # a time box
 def test_what_a_store_loses_is_reported_and_the_rest_is_served() -> None:
-    check_some(STORES, cpu_s=1.5)
+    check_some(STORES, cpu_s=1.0)
 
 
 @pytest.mark.slow

@@ -44,7 +44,11 @@ def acknowledged(output: str) -> dict[int, str]:
     return {int(offset): name for offset, name in lines}
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["both live", "one is killed"])
+# Kills include taking turns; without one, nothing else is checked.
+@pytest.mark.costly  # three interpreters
+@pytest.mark.parametrize(
+    "killed", [pytest.param(False, marks=pytest.mark.slow), True], ids=["all live", "all are killed"]
+)
 def test_two_writers_that_want_one_log_take_turns_and_lose_nothing(tmp_path: Path, killed: bool) -> None:
     names = ("a", "b", "c")
     writers = [start("contending", "write", tmp_path, name, 10_000 if killed else 8) for name in names]
@@ -80,6 +84,7 @@ def test_two_writers_that_want_one_log_take_turns_and_lose_nothing(tmp_path: Pat
     assert len({turn.partition(".")[0] for turn in turns}) == 3
 
 
+@pytest.mark.costly  # a new interpreter that forks
 def test_a_forked_child_leaves_its_parents_consumers_and_readers_alone(tmp_path: Path) -> None:
     assert run("contending", "fork", tmp_path / "store") == "good\n"
 
@@ -122,10 +127,11 @@ def test_a_stopped_writer_keeps_its_lock_and_whoever_reads_goes_on(tmp_path: Pat
 # --- readers beside a writer that rewrites, and dies
 
 
+@pytest.mark.costly  # four interpreters, two of which read all the time
 @pytest.mark.parametrize(
     ("trims", "kills"),
     [
-        pytest.param(False, 2, id="keeps"),
+        pytest.param(False, 1, id="keeps"),
         pytest.param(False, 6, id="keeps, more kills", marks=pytest.mark.slow),
         pytest.param(True, 3, id="trims", marks=pytest.mark.slow),
     ],

@@ -42,8 +42,9 @@ def place() -> Iterator[Path]:
         yield made
 
 
+@pytest.mark.costly  # a time box
 def test_what_files_promise_survives_power_cuts(place: Path) -> None:
-    box = Box(3.0, 10)
+    box = Box(1.8, 6)
     logs, others = ([name for name in WORKLOADS if (name in LOGS) is is_log] for is_log in (True, False))
     for name in box.fill(in_turn([shuffled(logs, "recorded"), shuffled(others, "recorded")])):
         run = Run(name, seed_of_this_run(), place)
@@ -93,7 +94,14 @@ def first_violation(name: str, place: Path) -> tuple[Scenario, str]:
     raise AssertionError("nothing was found")
 
 
-@pytest.mark.parametrize("what", LEFT_OUT)
+#: The quick form: one fsync of a file and one of a directory. The slow form leaves out each of them.
+QUICK = ("fsync before a rename", "fsync of the directory above a new log")
+
+
+@pytest.mark.costly  # records a workload, and recovers from power cuts until one shows the bug
+@pytest.mark.parametrize(
+    "what", [what if what in QUICK else pytest.param(what, marks=pytest.mark.slow) for what in LEFT_OUT]
+)
 def test_what_is_left_out_is_found(what: str, place: Path) -> None:
     mutant, name = LEFT_OUT[what]
     with planted(mutant):
@@ -111,7 +119,16 @@ def test_the_line_that_is_printed_replays_the_violation(place: Path, capsys: pyt
     assert main(line[3:]) == 0, "without the planted bug, nothing is wrong with it"
 
 
-@pytest.mark.parametrize("name", ["mixed_always", "compaction_os", "store_everything", "store_spark"])
+# Two of these: what differs between two runs of a log, or of a store, differs in its largest workload.
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mixed_always",
+        pytest.param("compaction_os", marks=pytest.mark.slow),
+        "store_everything",
+        pytest.param("store_spark", marks=pytest.mark.slow),
+    ],
+)
 def test_a_seed_makes_the_same_calls_each_time(name: str, place: Path) -> None:
     calls = [Run(name, 3, place).recording.history.calls for _ in range(2)]
     # Files into which streams are collected are numbered by the process.

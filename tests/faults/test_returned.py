@@ -26,6 +26,8 @@ from sawlog.testing import Fault, FaultyStorage
 from sawlog.testing.faulty import Call
 from sawlog.topics.store import Store
 
+from ..topics.stores import tree
+
 
 def _descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
@@ -82,7 +84,8 @@ def test_a_transaction_stays_whole_if_its_process_dies_and_then_the_power_is_cut
         Store.open(dead, upkeep_interval_s=None).close()
         dead.watch = None
     assert len(cut) > 20
-    for left in cut:
+    # Most of these disks are the same: a cut loses everything since the last sync.
+    for left in {str(sorted(tree(each).items())): each for each in cut}.values():
         with Store.open(left, upkeep_interval_s=None) as store:
             found = {len(store["orders"].partition(number)) for number in (0, 1)}
             assert found in ({1}, {2}), "a part of the transaction is there"

@@ -8,11 +8,16 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 import sawlog
 from sawlog import Log, LogConfig
 
 from ..looping import for_each
 from .thresholds import _PLACES, NOT_VARIED, TABLE, chosen, get, small
+
+#: The tests of this module share the parsed source: one worker parses it.
+pytestmark = pytest.mark.xdist_group("thresholds")
 
 SOURCE = Path(sawlog.__file__).parent
 #: What makes a log, a store, and what Spark's tasks stage.
@@ -35,6 +40,12 @@ UNNAMED = {
 @cache
 def _modules() -> tuple[tuple[str, ast.Module], ...]:
     return tuple(_parsed())
+
+
+@cache
+def _nodes() -> tuple[tuple[str, list[ast.AST]], ...]:
+    """All nodes of every module. Walking a tree takes longer than parsing it."""
+    return tuple((module, list(ast.walk(tree))) for module, tree in _modules())
 
 
 def _parsed() -> Iterator[tuple[str, ast.Module]]:
@@ -85,21 +96,22 @@ def test_sizes_that_are_listed_are_there() -> None:
     for each in TABLE:
         assert len({get(place) for place in each.places}) == 1, f"{each.places} are not one size"
         assert get(each.name) not in each.choices
-    found = {place for module, tree in _modules() for place in _defined(module, tree)}
+    found = {place for module, nodes in _nodes() for place in _defined(module, nodes)}
     assert sorted(name for name in NOT_VARIED if name not in found and "kernel" not in name) == []
     assert not {*NOT_VARIED} & {*_PLACES}
 
 
-def _defined(module: str, tree: ast.Module) -> set[str]:
-    assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+def _defined(module: str, nodes: list[ast.AST]) -> set[str]:
+    assigned = [node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
     return {f"sawlog.{module}:{node.id}" for node in assigned}
 
 
 def test_sizes_without_a_name_are_known() -> None:
     found = set()
-    for module, tree in _modules():
-        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-        for function in functions:
+    for module, nodes in _nodes():
+        if not any(_is_large_shift(node) for node in nodes):
+            continue
+        for function in (node for node in nodes if isinstance(node, ast.FunctionDef)):
             if any(_is_large_shift(node) for node in ast.walk(function)):
                 found.add(f"{module}:{function.name}")
     assert sorted(found - {*UNNAMED}) == [], "give it a name, or a reason"
@@ -109,8 +121,8 @@ def test_whoever_has_imported_a_size_is_told_as_well() -> None:
     """`from .writer import BATCH_BYTES` is another name for the old value."""
     homes = {place.partition(":")[2] for each in TABLE for place in each.places if "(" not in place}
     places = {place for each in TABLE for place in each.places}
-    for module, tree in _modules():
-        for node in ast.walk(tree):
+    for module, nodes in _nodes():
+        for node in nodes:
             if isinstance(node, ast.ImportFrom):
                 for name in (alias.name for alias in node.names if alias.name in homes):
                     assert f"sawlog.{module}:{name}" in places, f"{module} imports {name}, and is not in the table"

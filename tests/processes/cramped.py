@@ -5,7 +5,8 @@
 KIND says what there is too little of: `bytes` (the disk under the directory is small; a ballast file fills it up to a
 few pages), `files` (it has no room for more than a few files) or `length` (no file may grow beyond so many bytes, which
 needs no disk of its own). Each operation is tried with nothing left, then with a little more, and so on, until there is
-enough for it to succeed; with EVERY 1 the first twenty in the smallest steps, else in steps that grow at once.
+enough for it to succeed: with EVERY 1 the first twenty in the smallest steps, with EVERY 0 in steps that grow at once.
+With EVERY `few` it is tried with nothing left, and with a little if it writes several files.
 
 What has to hold each time: the operation succeeds or raises one of our errors; what was acknowledged before can be
 read, and is sound; what failed has not happened, or has happened wholly; when there is room again, it goes on: the same
@@ -279,6 +280,8 @@ OPERATIONS = (
     *("append_to_stock", "rotate", "create", "alter", "delete", "replace", "commit", "consume", "small_transaction"),
     *("large_transaction", "publish", "compact", "merge", "recompress", "seal", "trim", "truncate", "close", "reopen"),
 )
+#: These write several files, and can fail between two of them.
+STEPWISE = frozenset({"rotate", "alter", "small_transaction", "large_transaction", "publish", "compact"})
 #: These leave nothing that could be asked for again.
 ONCE = frozenset({"delete", "replace", "close"})
 #: Of these, nobody knows after a failure whether they have happened: it is looked at, and one of the two.
@@ -371,18 +374,19 @@ def go_on(doing: Doing, operation: str, told: str) -> None:
     assert again is None, f"{told}: and it does not go on when there is room again: {again!r}"
 
 
-def lefts(every: str) -> Iterator[int]:
-    """How much is left: in small steps ("1"), in larger ones ("0"), or in a few ("few")."""
+def lefts(every: str, operation: str) -> Iterator[int]:
+    """How much is left: in small steps ("1"), in larger ones ("0"), or nothing and, for some, a little ("few")."""
     if every == "1":
         return itertools.chain(range(20), (int(20 * 1.3**n) for n in range(60)))
-    growth = 3.0 if every == "few" else 1.4
-    return iter(sorted({int(growth**n) - 1 for n in range(40) if growth**n < 1.4**40}))
+    if every == "few":
+        return iter((0, 7) if operation in STEPWISE else (0,))
+    return iter(sorted({int(1.4**n) - 1 for n in range(40)}))
 
 
 def main(kind: str, directory: str, every: str, *operations: str) -> None:
     for operation in operations or OPERATIONS:
         met = 0
-        for left in lefts(every):
+        for left in lefts(every, operation):
             try:
                 if try_once(Path(directory) / "store", kind, operation, left):
                     met += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,20 @@ def order(number: int) -> dict[str, Any]:
     return {"id": number, "amount": number * 1.5, "status": "failed" if number % 7 == 0 else "paid"}
 
 
+@pytest.fixture(scope="package")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of a closed store with the topic of orders. Copying them takes a tenth of the time of writing them."""
+    path = tmp_path_factory.mktemp("template") / "data"
+    with sawlog.open(path, upkeep_interval_s=None) as made:
+        filled(made)
+    return path
+
+
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """A new store: empty, or with the topic of orders if the test uses it."""
+    if "orders" in request.fixturenames:
+        shutil.copytree(request.getfixturevalue("template"), tmp_path / "data")
     with sawlog.open(tmp_path / "data", upkeep_interval_s=None) as made:
         yield made
 
@@ -44,14 +57,13 @@ def filled(store: Store) -> Topic:
 @pytest.fixture
 def orders(store: Store) -> Topic:
     """The topic of orders."""
-    return filled(store)
+    return store["orders"]
 
 
 @pytest.fixture(scope="package")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """A store with the same topic, for tests that only read."""
-    with sawlog.open(tmp_path_factory.mktemp("shared") / "data", upkeep_interval_s=None) as made:
-        filled(made)
+def shared(template: Path) -> Iterator[Store]:
+    """A read-only store with the same topic."""
+    with sawlog.open(template, mode="r") as made:
         yield made
 
 

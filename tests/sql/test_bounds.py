@@ -6,12 +6,13 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sawlog.sql.bounds import EVERYTHING, NONE, NOTHING, Bounds, Range
 from sawlog.sql.expressions import fields_of, tree_of
+
+from ..looping import for_each
 
 OFFSET, PARTITION, TIME = pc.field("offset"), pc.field("partition"), pc.field("timestamp")
 
@@ -20,7 +21,7 @@ def moment(ticks: int, unit: str = "us") -> pa.Scalar:
     return pa.scalar(ticks, pa.timestamp(unit, tz="UTC"))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("filter", "bounds"),
     [
         (OFFSET >= 5, Bounds(offset=Range(low=5))),

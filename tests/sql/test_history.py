@@ -16,6 +16,7 @@ from sawlog.sql import engine
 from sawlog.sql.declared import dataset_of
 from sawlog.sql.history import History, HistoryFile
 
+from ..looping import for_each
 from .conftest import COUNT, SCHEMA, T
 
 
@@ -133,7 +134,7 @@ def test_a_table_that_holds_nothing_yet_changes_nothing(store: Store, orders: To
     assert dataset_of(source).count_rows() == COUNT
 
 
-@pytest.mark.parametrize(
+@for_each(
     "query",
     [
         "select key, count(*) from orders group by key",
