@@ -110,9 +110,7 @@ def read(store: Store, query: str) -> pa.Table:
     raise AssertionError("retention is always faster")
 
 
-@pytest.mark.parametrize(
-    ("form", "times"), [("parquet", 6), *(pytest.param(form, 60, marks=slow) for form in FORMATS)]
-)
+@pytest.mark.parametrize(("form", "times"), [("parquet", 6), *(pytest.param(form, 60, marks=slow) for form in FORMATS)])
 def test_the_union_has_every_offset_once_while_all_of_it_runs(tmp_path: Path, form: str, times: int) -> None:
     data = tmp_path / "data"
     traffic, keeper = Traffic(data, compacted=False), Keeper(tmp_path / "lake", form)

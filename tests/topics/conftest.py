@@ -1,4 +1,5 @@
-"""Every test that asks for a `place` runs on every storage."""
+"""Every test that asks for a `place` runs in files and in memory: in one of them in the quick form, in both in the
+slow form. The seed of the run chooses (`SAWLOG_FAULT_SEED` repeats it), so both are covered in about equal parts."""
 
 from __future__ import annotations
 
@@ -7,13 +8,21 @@ from pathlib import Path
 
 import pytest
 
+from ..faults.seeds import shuffled
 from ..log.places import quick
 from .stores import FilePlace, MemoryPlace, StorePlace
 
 
-@pytest.fixture(params=["files", "memory"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Choose where a test runs quickly."""
+    if "place" in metafunc.fixturenames:
+        chosen, other = shuffled(["files", "memory"], f"{metafunc.module.__name__} {metafunc.function.__name__}")
+        metafunc.parametrize("place", [chosen, pytest.param(other, marks=pytest.mark.slow)], indirect=True)
+
+
+@pytest.fixture
 def place(request: pytest.FixtureRequest) -> StorePlace:
-    """A new place for a store, in files and in memory; fsync takes no time."""
+    """A new place for a store, in files or in memory; fsync takes no time."""
     made: StorePlace = request.getfixturevalue("file_place" if request.param == "files" else "memory_place")
     return made
 

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from sawlog.errors import InvalidTopicName, SawlogError
 from sawlog.topics.names import check_topic_name, is_topic_name, partition_name, partition_number, quoted, unquoted
 
+from ..looping import for_each
 
-@pytest.mark.parametrize(
-    "name", ["a", "orders", "Orders.v2", "a-b_c", "0", "...", ".hidden", "-", "x" * 249, "tmp", "a.tmp.b"]
-)
+
+@for_each("name", ["a", "orders", "Orders.v2", "a-b_c", "0", "...", ".hidden", "-", "x" * 249, "tmp", "a.tmp.b"])
 def test_kafkas_names_are_taken(name: str) -> None:
     assert check_topic_name(name) == name
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name",
     [
         "",
@@ -44,14 +44,14 @@ def test_names_that_lead_elsewhere_or_kafka_refuses_are_refused(name: str) -> No
         check_topic_name(name)
 
 
-@pytest.mark.parametrize("suffix", [".tmp", ".swap", ".deleted", ".torn", ".quarantined", ".TMP", ".Deleted"])
-@pytest.mark.parametrize("stem", ["orders", "", "a.b"])
+@for_each("suffix", [".tmp", ".swap", ".deleted", ".torn", ".quarantined", ".TMP", ".Deleted"])
+@for_each("stem", ["orders", "", "a.b"])
 def test_names_that_look_like_a_state_of_ours_are_refused(stem: str, suffix: str) -> None:
     with pytest.raises(InvalidTopicName, match="reserved for temporary directories"):
         check_topic_name(stem + suffix)
 
 
-@pytest.mark.parametrize("name", [None, 7, b"orders", ["orders"]])
+@for_each("name", [None, 7, b"orders", ["orders"]])
 def test_only_text_is_a_name(name: object) -> None:
     with pytest.raises(InvalidTopicName):
         check_topic_name(name)
@@ -82,8 +82,6 @@ def test_a_partition_is_found_again_by_the_name_of_its_directory(number: int) ->
     assert partition_number(partition_name(number)) == number
 
 
-@pytest.mark.parametrize(
-    "name", ["partition-", "partition-01", "partition--1", "partition-1x", "Partition-1", "1", "partition-1\n"]
-)
+@for_each("name", ["partition-", "partition-01", "partition--1", "partition-1x", "Partition-1", "1", "partition-1\n"])
 def test_other_directories_are_no_partitions(name: str) -> None:
     assert partition_number(name) is None

@@ -11,6 +11,8 @@ from sawlog.config import UpkeepConfig
 from sawlog.errors import InvalidConfig, SawlogError
 from sawlog.topics import settings
 
+from ..looping import for_each
+
 #: For every setting: a value that is not the default, what is kept of it, and where it ends up.
 EXAMPLES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "cleanup.policy": ("compact", "compact", {"compact": True, "delete": False}),
@@ -46,8 +48,8 @@ def configured(kept: dict[str, settings.Value]) -> dict[str, Any]:
 DEFAULTS = configured({})
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-@pytest.mark.parametrize("spelled", ["dots", "underscores"])
+@for_each("name", EXAMPLES)
+@for_each("spelled", ["dots", "underscores"])
 def test_a_setting_is_kept_under_kafkas_name_and_reaches_the_log(name: str, spelled: str) -> None:
     given, kept, fields = EXAMPLES[name]
     assert settings.check({name if spelled == "dots" else name.replace(".", "_"): given}) == {name: kept}
@@ -73,14 +75,14 @@ def test_what_a_broker_lets_clients_produce_has_defaults() -> None:
     assert configured(kept) == DEFAULTS
 
 
-@pytest.mark.parametrize("name", [name for name, each in settings.SETTINGS.items() if each.part == "none"])
+@for_each("name", [name for name, each in settings.SETTINGS.items() if each.part == "none"])
 def test_a_setting_without_effect_is_kept_as_it_is(name: str) -> None:
     kept = settings.check({name: str(settings.default_of(name))})
     assert kept == {name: settings.default_of(name)}
     assert configured(kept) == DEFAULTS
 
 
-@pytest.mark.parametrize("name", [name for name in settings.SETTINGS if name != "compression.level"])  # has a codec
+@for_each("name", [name for name in settings.SETTINGS if name != "compression.level"])  # has a codec
 def test_the_default_of_a_setting_is_a_value_that_it_accepts(name: str) -> None:
     default = settings.default_of(name)
     assert configured(settings.check({name: default})) == DEFAULTS
@@ -98,7 +100,7 @@ def test_without_settings_the_defaults_hold() -> None:
     assert settings.upkeep_config({}) == UpkeepConfig()
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name",
     [
         "retention.ms",
@@ -115,7 +117,7 @@ def test_minus_one_means_none(name: str) -> None:
     assert configured(settings.check({name: "-1"}))[field] is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "value"),
     [
         ("cleanup.policy", "shred"),
@@ -151,7 +153,7 @@ def test_unknown_settings_are_refused_with_the_ones_there_are() -> None:
         settings.check({"retention.hours": 1})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "kept"),
     [("delete , compact", "delete,compact"), ("compact,delete", "compact,delete"), ("delete", "delete"), ("", "")],
 )

@@ -9,8 +9,8 @@ the call took effect, after it, or during a write. Then another process opens wh
 
 The process that opens it may die as well: whoever comes after that finds the same.
 
-The quick form takes the first and the last call, and a few between them that the seed of the run chooses; the slow form
-takes all of them. `SAWLOG_FAULT_SEED` repeats a quick run.
+The quick form takes the first and the last call, and a few between them, with one effect on that call; the seed of the
+run chooses. The slow form takes all of them. `SAWLOG_FAULT_SEED` repeats a quick run.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Literal
 
 import pytest
@@ -30,7 +31,7 @@ from sawlog.testing.faulty import Fault, FaultyDirectory
 from sawlog.topics.store import Store
 from sawlog.topics.transactions.intents import INLINE_BYTES
 
-from ..faults.seeds import repeat, some_of
+from ..faults.seeds import repeat, shuffled, some_of
 from .stores import copied
 
 State = dict[str, Any]
@@ -40,6 +41,11 @@ EFFECTS: list[Effect] = ["nothing", "part", "all"]
 FORMS = pytest.mark.parametrize(
     "count", [pytest.param(3, id="some"), pytest.param(None, id="all", marks=pytest.mark.slow)]
 )
+
+
+def effects_of(what: str, count: int | None) -> list[Effect]:
+    """All of them in the slow form, one in the quick form."""
+    return EFFECTS if count is None else shuffled(EFFECTS, what)[:1]
 
 
 @dataclass(frozen=True)
@@ -133,11 +139,13 @@ class Death:
         return f"call {self.call}; {repeat()}"
 
 
-def deaths(operation: Operation, effect: Effect, count: int | None = None) -> Iterator[Death]:
-    """One for every call that the operation makes, or for some of them; in the end one after all calls."""
+def deaths(operation: Operation, effect: Effect, count: int | None = None, *, in_order: bool = True) -> Iterator[Death]:
+    """One for every call that the operation makes, or for some of them; and one after all calls."""
     start = made()
     after, calls = undisturbed(operation, start)
-    for number in [*some_of(range(1, calls + 1), count, f"{operation.name} {effect}"), calls + 1]:
+    what = f"{operation.name} {effect}"
+    numbers = [*some_of(range(1, calls + 1), count, what), calls + 1]
+    for number in numbers if in_order else shuffled(numbers, what):
         inner = copied(start)
         directory = FaultyDirectory(inner)
         store = opened(directory)
@@ -187,20 +195,18 @@ def check(death: Death, found: Store) -> None:
 
 
 @FORMS
-@pytest.mark.parametrize("effect", EFFECTS)
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
-def test_a_crash_at_any_call_leaves_the_old_state_or_the_new_one(
-    operation: Operation, effect: Effect, count: int | None
-) -> None:
-    seen = []
-    for death in deaths(operation, effect, count):
-        with opened(death.left) as store:
-            check(death, store)
-            seen.append(state(store) == death.after)
-            if not seen[-1]:
-                operation.act(store)
-                assert state(store) == death.after, death
-    assert set(seen) == {False, True}
+def test_a_crash_at_any_call_leaves_the_old_state_or_the_new_one(operation: Operation, count: int | None) -> None:
+    for effect in effects_of(f"crash in {operation.name}", count):
+        seen = []
+        for death in deaths(operation, effect, count):
+            with opened(death.left) as store:
+                check(death, store)
+                seen.append(state(store) == death.after)
+                if not seen[-1]:
+                    operation.act(store)
+                    assert state(store) == death.after, death
+        assert set(seen) == {False, True}, effect
 
 
 # --- errors that pass
@@ -232,13 +238,16 @@ def mishaps(
         assert survived == (number > calls), f"{calls} calls"
 
 
+def every_mishap(operation: Operation, count: int | None) -> Iterator[tuple[Death, Store, SawlogError | None]]:
+    """Those with each effect, or with the one of the quick form."""
+    for effect in effects_of(f"mishap in {operation.name}", count):
+        yield from mishaps(operation, effect, count)
+
+
 @FORMS
-@pytest.mark.parametrize("effect", EFFECTS)
 @pytest.mark.parametrize("operation", CHANGES, ids=lambda operation: operation.name)
-def test_a_change_that_failed_can_be_tried_again_at_once(
-    operation: Operation, effect: Effect, count: int | None
-) -> None:
-    for death, store, raised in mishaps(operation, effect, count):
+def test_a_change_that_failed_can_be_tried_again_at_once(operation: Operation, count: int | None) -> None:
+    for death, store, raised in every_mishap(operation, count):
         if state(store) != death.after:
             assert raised is not None, death
             assert state(store) == death.before, death
@@ -250,29 +259,28 @@ def test_a_change_that_failed_can_be_tried_again_at_once(
 
 
 @FORMS
-@pytest.mark.parametrize("effect", EFFECTS)
-def test_a_topic_that_could_not_be_made_leaves_nothing_behind(effect: Effect, count: int | None) -> None:
+def test_a_topic_that_could_not_be_made_leaves_nothing_behind(count: int | None) -> None:
     [create] = [operation for operation in CHANGES if operation.name == "create"]
-    for death, store, _ in mishaps(create, effect, count):
+    for death, store, _ in every_mishap(create, count):
         assert store.directory.child("topics").children() == store.topics(), death
 
 
 @FORMS
-@pytest.mark.parametrize("effect", EFFECTS)
 @pytest.mark.parametrize("operation", TRANSACTIONS, ids=lambda operation: operation.name)
-def test_what_a_transaction_says_of_itself_is_true(operation: Operation, effect: Effect, count: int | None) -> None:
-    said = set()
-    for death, _, raised in mishaps(operation, effect, count):
-        said.add(type(raised))
-        with opened(death.left) as store:
-            check(death, store)
-            if isinstance(raised, TransactionPending):
-                assert state(store) == death.after, death
-            elif raised is not None and type(raised) is not TransactionError:  # which says that nobody knows
-                assert state(store) == death.before, death
-    assert type(None) in said
-    assert len(said) > 1
-    assert count is not None or {TransactionAborted, TransactionPending} <= said
+def test_what_a_transaction_says_of_itself_is_true(operation: Operation, count: int | None) -> None:
+    for effect in effects_of(f"mishap in {operation.name}", count):
+        said = set()
+        for death, _, raised in mishaps(operation, effect, count):
+            said.add(type(raised))
+            with opened(death.left) as store:
+                check(death, store)
+                if isinstance(raised, TransactionPending):
+                    assert state(store) == death.after, death
+                elif raised is not None and type(raised) is not TransactionError:  # which says that nobody knows
+                    assert state(store) == death.before, death
+        assert type(None) in said
+        assert len(said) > 1
+        assert count is not None or {TransactionAborted, TransactionPending} <= said
 
 
 # --- what is promised and not there yet
@@ -283,10 +291,12 @@ def staged(directory: MemoryDirectory) -> list[str]:
 
 
 def pending(operation: Operation, effect: Effect, count: int | None) -> list[Death]:
-    """The deaths that left an intent: the first, the last, and so many between them."""
-    found = [death for death in deaths(operation, effect) if any(n.endswith(".intent") for n in staged(death.left))]
-    assert len(found) > 7
-    return some_of(found, count, f"{operation.name} {effect}")
+    """The deaths that left an intent, by their calls: all of them, or so many and two more."""
+    all_deaths = deaths(operation, effect, in_order=False)
+    left = (death for death in all_deaths if any(name.endswith(".intent") for name in staged(death.left)))
+    found = sorted(islice(left, None if count is None else count + 2), key=lambda death: death.call)
+    assert len(found) > (7 if count is None else count)
+    return found
 
 
 def opened_before(death: Death) -> Store:
@@ -327,7 +337,7 @@ def test_whoever_writes_first_places_what_was_promised_before_anything_else(
 )
 def test_whoever_rolls_forward_may_die_as_well(effect: Effect, count: int | None) -> None:
     """A death at any call of the one who opens what was left: by a death while placing, and by one at the end."""
-    left = pending(LARGE_ONE, effect, None)
+    left = pending(LARGE_ONE, effect, count)
     for death in (left[len(left) // 2], left[-1]):
         counting = FaultyDirectory(copied(death.left))
         with opened(counting):
