@@ -1,5 +1,7 @@
-"""Every test that asks for a `place` runs in files and in memory: in one of them in the quick form, in both in the
-slow form. The seed of the run chooses (`SAWLOG_FAULT_SEED` repeats it), so both are covered in about equal parts."""
+"""A test that asks for a `place` or a `medium` runs in files or in memory.
+
+The seed of the run chooses which for the quick form (`SAWLOG_FAULT_SEED` repeats it); the slow form has the other.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,16 @@ from .stores import FilePlace, MemoryPlace, StorePlace
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Choose where a test runs quickly."""
-    if "place" in metafunc.fixturenames:
+    """Choose the medium of the quick form."""
+    if "medium" in metafunc.fixturenames:
         chosen, other = shuffled(["files", "memory"], f"{metafunc.module.__name__} {metafunc.function.__name__}")
-        metafunc.parametrize("place", [chosen, pytest.param(other, marks=pytest.mark.slow)], indirect=True)
+        metafunc.parametrize("medium", [chosen, pytest.param(other, marks=pytest.mark.slow)])
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest) -> StorePlace:
+def place(request: pytest.FixtureRequest, medium: str) -> StorePlace:
     """A new place for a store, in files or in memory; fsync takes no time."""
-    made: StorePlace = request.getfixturevalue("file_place" if request.param == "files" else "memory_place")
+    made: StorePlace = request.getfixturevalue("file_place" if medium == "files" else "memory_place")
     return made
 
 

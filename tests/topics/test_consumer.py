@@ -17,12 +17,13 @@ from sawlog.topics.groups.consumer import Consumer
 from sawlog.topics.store import Store
 
 from ..log.transactional import send
+from ..looping import for_each
 from .consumers import PATIENCE_S, committed, fill, names, until, values
 
 
-@pytest.fixture(params=["files", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path if request.param == "files" else MemoryDirectory()) as made:
+@pytest.fixture
+def store(medium: str, tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path if medium == "files" else MemoryDirectory()) as made:
         made.create_topic("orders", partitions=2)
         yield made
 
@@ -289,7 +290,7 @@ def test_positions_can_be_committed_one_by_one(store: Store) -> None:
         assert consumer.committed("orders", 1) is None
 
 
-@pytest.mark.parametrize("offset", [-1, True, "3", 2.0])
+@for_each("offset", [-1, True, "3", 2.0])
 def test_what_is_no_offset_is_not_committed(store: Store, offset: Any) -> None:
     with store.consumer("billing", ["orders"], auto_commit_ms=None) as consumer:
         with pytest.raises(InvalidConfig):
@@ -323,7 +324,7 @@ def offsets_written(store: Store) -> int:
 # --- what is refused
 
 
-@pytest.mark.parametrize(
+@for_each(
     "options",
     [
         {"start": "middle"},
@@ -342,7 +343,7 @@ def test_settings_that_cannot_work_are_refused(store: Store, options: dict[str, 
         store.consumer("billing", ["orders"], **options)
 
 
-@pytest.mark.parametrize("topics", [[], [7], [None]])
+@for_each("topics", [[], [7], [None]])
 def test_a_consumer_needs_topics(store: Store, topics: Any) -> None:
     with pytest.raises(InvalidConfig):
         store.consumer("billing", topics)

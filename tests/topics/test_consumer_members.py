@@ -24,9 +24,9 @@ from .consumers import PATIENCE_S, beats, fill, names, remove, until, values
 from .stores import StorePlace
 
 
-@pytest.fixture(params=["files", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path if request.param == "files" else MemoryDirectory()) as made:
+@pytest.fixture
+def store(medium: str, tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path if medium == "files" else MemoryDirectory()) as made:
         made.create_topic("orders", partitions=2)
         yield made
 

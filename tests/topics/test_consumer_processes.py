@@ -120,7 +120,13 @@ def wait(condition: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, f"in vain: {what}"
-        time.sleep(0.01)
+        time.sleep(0.02)
+
+
+def wait_for_everything(store: Store, workers: list[Worker], what: str = "everything is processed") -> None:
+    """Nothing is appended any more."""
+    expected = everything(store)
+    wait(lambda: sum(len(worker.got) for worker in workers) >= len(expected) and processed(workers) == expected, what)
 
 
 def everything(store: Store) -> set[tuple[int, int]]:
@@ -146,7 +152,7 @@ def appending(store: Store) -> Iterator[None]:
     stop = threading.Event()
 
     def append() -> None:
-        while not stop.wait(0.02):
+        while not stop.wait(0.05):
             fill(store, 3)
 
     writer = threading.Thread(target=append)
@@ -156,6 +162,7 @@ def appending(store: Store) -> Iterator[None]:
     writer.join()
 
 
+@pytest.mark.costly  # two interpreters
 def test_after_kill_9_the_other_takes_over_from_the_committed_offset(store: Store, workers: list[Worker]) -> None:
     path = Path(store.path)
     one, two = Worker(path, every=7), Worker(path, every=7)
@@ -167,7 +174,7 @@ def test_after_kill_9_the_other_takes_over_from_the_committed_offset(store: Stor
         assert len(moved) == PARTITIONS // 2
         one.kill()
         wait(lambda: len(two.by_partition()) == PARTITIONS, "the other has taken over")
-    wait(lambda: processed(workers) == everything(store), "everything is processed")
+    wait_for_everything(store, workers)
     for partition in moved:
         before, after = one.by_partition()[partition], two.by_partition()[partition]
         assert after[0] >= one.committed[partition], "what was committed is processed again"
@@ -178,6 +185,7 @@ def test_after_kill_9_the_other_takes_over_from_the_committed_offset(store: Stor
     assert committed(store) == ends
 
 
+@pytest.mark.costly  # three interpreters
 def test_work_is_shared_and_nothing_is_done_twice_while_nobody_dies(store: Store, workers: list[Worker]) -> None:
     """Also while members come and go in order."""
     path = Path(store.path)
@@ -189,7 +197,7 @@ def test_work_is_shared_and_nothing_is_done_twice_while_nobody_dies(store: Store
         workers[0].finish()
         done = len(workers[1].got), len(workers[2].got)
         wait(lambda: len(workers[1].got) > done[0] and len(workers[2].got) > done[1], "the others go on")
-    wait(lambda: processed(workers) == everything(store), "everything is processed")
+    wait_for_everything(store, workers)
     for worker in workers[1:]:
         worker.finish()
     assert sum(len(worker.got) for worker in workers) == len(everything(store)), "something was processed twice"
@@ -246,6 +254,7 @@ def test_a_member_that_was_stopped_for_a_moment_keeps_its_partitions(
         assert ask(stopped, "commit") == "committed"
 
 
+@pytest.mark.costly  # an interpreter for every worker that joins
 @pytest.mark.parametrize(
     ("seed", "steps"), [(1, 5), *(pytest.param(seed, 10, marks=pytest.mark.slow) for seed in (1, 2, 3))]
 )
@@ -269,7 +278,7 @@ def test_every_record_is_processed_whoever_joins_leaves_and_dies(
     if not alive:
         alive.append(Worker(path))
         workers.append(alive[-1])
-    wait(lambda: processed(workers) == everything(store), f"everything is processed (seed {seed})")
+    wait_for_everything(store, workers, f"everything is processed (seed {seed})")
     for worker in alive:
         worker.finish()
     for worker in workers:

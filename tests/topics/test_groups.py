@@ -17,13 +17,14 @@ from sawlog.topics.groups import offsets as module
 from sawlog.topics.groups.offsets import Committed, OffsetStore
 from sawlog.topics.store import Store
 
-from ..faults.seeds import repeat, seed_of_this_run
+from ..faults.seeds import repeat, seed_of_this_run, shuffled, some_of
+from ..looping import for_each
 from ..processes.launch import run
 
 
-@pytest.fixture(params=["files", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path if request.param == "files" else MemoryDirectory()) as made:
+@pytest.fixture
+def store(medium: str, tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path if medium == "files" else MemoryDirectory()) as made:
         topic = made.create_topic("orders", partitions=2)
         topic.partition(0).append_many([b"x"] * 10)
         topic.partition(1).append_many([b"x"] * 5)
@@ -180,7 +181,7 @@ def test_a_deleted_group_starts_anew(store: Store) -> None:
         assert len(list(consumer.drain())) == 15
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("positions", "error"),
     [
         ({("nothing", 0): 1}, TopicNotFound),
@@ -309,38 +310,44 @@ def test_what_was_read_long_ago_is_read_anew(store: Store, monkeypatch: pytest.M
 # --- crashes
 
 
-@pytest.mark.parametrize("effect", ["nothing", "part", "all"])
-def test_a_commit_is_there_as_a_whole_or_not_at_all_whatever_fails(effect: Any) -> None:
-    number = 0
-    failures = 0
-    while True:
-        number += 1
-        inner = MemoryDirectory()
-        with Store.open(inner) as store:
-            store.create_topic("orders", partitions=2)
-            store.groups.commit("billing", {("orders", 0): 1, ("orders", 1): 1})
-        watched = FaultyDirectory(inner)
-        failing = Store.open(watched)
-        failing.topic("orders")
-        watched.calls.clear()
-        watched.arm(Fault(number=number, effect=effect))
-        acknowledged = True
-        try:
-            failing.groups.commit("billing", {("orders", 0): 2, ("orders", 1): 2})
-        except OSError:
-            acknowledged = False
-            failures += 1
-        done = number > len(watched.calls)
-        watched.disarm()
-        with Store.open(inner) as store:
-            found = {row.committed for row in store.groups.describe("billing").rows}
-            assert found == {2} if acknowledged else found in ({1}, {2}), f"call {number}: {found}"
-            store.groups.commit("billing", {("orders", 0): 3, ("orders", 1): 3})
-            assert {row.committed for row in store.groups.describe("billing").rows} == {3}
-        failing.close()
-        if done:
-            break
-    assert failures > 10
+def committed_with(fault: Fault | None) -> tuple[int, bool]:
+    """Commit while a call fails. Returns how many calls there were, and whether the commit was acknowledged."""
+    inner = MemoryDirectory()
+    with Store.open(inner, upkeep_interval_s=None) as store:
+        store.create_topic("orders", partitions=2)
+        store.groups.commit("billing", {("orders", 0): 1, ("orders", 1): 1})
+    watched = FaultyDirectory(inner)
+    failing = Store.open(watched, upkeep_interval_s=None)
+    failing.topic("orders")
+    watched.calls.clear()
+    if fault is not None:
+        watched.arm(fault)
+    acknowledged = True
+    try:
+        failing.groups.commit("billing", {("orders", 0): 2, ("orders", 1): 2})
+    except OSError:
+        acknowledged = False
+    calls = len(watched.calls)
+    watched.disarm()
+    with Store.open(inner, upkeep_interval_s=None) as store:
+        found = {row.committed for row in store.groups.describe("billing").rows}
+        assert found == {2} if acknowledged else found in ({1}, {2}), f"{fault}: {found}; {repeat()}"
+        store.groups.commit("billing", {("orders", 0): 3, ("orders", 1): 3})
+        assert {row.committed for row in store.groups.describe("billing").rows} == {3}
+    failing.close()
+    return calls, acknowledged
+
+
+# The quick form takes some of the calls and one effect; the seed chooses.
+@pytest.mark.parametrize("count", [pytest.param(8, id="some"), pytest.param(None, id="all", marks=pytest.mark.slow)])
+def test_a_commit_is_there_as_a_whole_or_not_at_all_whatever_fails(count: int | None) -> None:
+    effects: list[Any] = ["nothing", "part", "all"]
+    calls, acknowledged = committed_with(None)
+    assert acknowledged
+    for effect in effects if count is None else shuffled(effects, "effect on a commit")[:1]:
+        numbers = some_of(range(1, calls + 1), count, "calls of a commit")
+        failures = [number for number in numbers if not committed_with(Fault(number, effect=effect))[1]]
+        assert len(failures) > (10 if count is None else 2)
 
 
 @pytest.mark.parametrize("step", [pytest.param(9, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)])

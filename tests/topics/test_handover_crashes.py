@@ -130,14 +130,14 @@ def test_whoever_completes_it_after_the_deaths_of_all_may_lose_its_power_as_well
     assert len(begun) > 20
     gone = [moment for moment in begun if not any(name.endswith(".intent") for name in traces(moment))]
     assert len(gone) > 2  # the intent was removed, perhaps not durably, and what is left is swept
-    for moment in [*some_of(begun, count, "begun"), *some_of(gone, count and 1, "gone")]:
+    for moment in [*some_of(begun, count and 1, "begun"), gone[-1]] if count else [*begun, *gone]:
         second = moment.process_dies()
         again: list[FaultyStorage] = []
         second.watch = lambda _, second=second, again=again: again.append(second.process_dies())
         Store.open(second, upkeep_interval_s=None).close()
         second.watch = None
-        for each in some_of(again, count, "again"):
-            for cut in cuts(each, seeds=2):
+        for each in some_of(again, count and 1, "again"):
+            for cut in cuts(each, seeds=count or 2):
                 check(cut, scene.part)
 
 
@@ -197,7 +197,10 @@ def check_what_is_said(effect: str, step: int) -> None:
                     assert not there[0]
         if survived:
             break
-    assert said >= {type(None), TransactionAborted, TransactionPending}
+    assert type(None) in said
+    # Which calls come before the commit, and which after it, depends on the threads: some of them may all be after it.
+    assert said & {TransactionAborted, TransactionPending}
+    assert step > 1 or said >= {TransactionAborted, TransactionPending}
     assert TransactionError not in said
 
 

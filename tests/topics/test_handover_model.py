@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ..faults.seeds import repeat, shuffled
 from .handover_model import Violation, explore
 
 #: Which disturbances show the mistake.
@@ -28,8 +29,9 @@ MISTAKES = {
     [
         ({}, 200),
         ({"deaths": 1, "cuts": 1}, 10_000),
-        ({"deaths": 1, "records": 1}, 10_000),
-        ({"cuts": 1, "records": 1}, 5_000),
+        # Half a second each: of the pairs of disturbances the quick form takes the one with the most states.
+        pytest.param({"deaths": 1, "records": 1}, 10_000, marks=pytest.mark.slow),
+        pytest.param({"cuts": 1, "records": 1}, 5_000, marks=pytest.mark.slow),
         pytest.param({"deaths": 2}, 30_000, marks=pytest.mark.slow),
         pytest.param({"deaths": 1, "releases": 1, "records": 1}, 80_000, marks=pytest.mark.slow),
         pytest.param({"deaths": 2, "cuts": 1}, 50_000, marks=pytest.mark.slow),
@@ -43,7 +45,12 @@ def test_whatever_happens_a_handed_over_transaction_is_stored_once_or_not_at_all
     assert explore(**disturbances) > least
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_the_model_notices_each_mistake(mistake: str) -> None:
-    with pytest.raises(Violation):
-        explore(**MISTAKES[mistake], mistakes=frozenset({mistake}))
+# The quick form takes those that the seed chooses.
+@pytest.mark.parametrize("count", [pytest.param(4, id="some"), pytest.param(None, id="all", marks=pytest.mark.slow)])
+def test_the_model_notices_each_mistake(count: int | None) -> None:
+    for mistake in shuffled(MISTAKES, "mistakes")[:count]:
+        try:
+            explore(**MISTAKES[mistake], mistakes=frozenset({mistake}))
+        except Violation:
+            continue
+        pytest.fail(f"{mistake!r} is not noticed; {repeat()}")

@@ -19,6 +19,8 @@ from sawlog.topics.groups.members import (
     groups_with_members,
 )
 
+from ..looping import for_each
+
 SHARE = ("orders", 3)
 
 
@@ -42,9 +44,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-@pytest.fixture(params=["files", "memory"])
-def root(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Directory]:
-    made: Directory = FileDirectory(tmp_path) if request.param == "files" else MemoryDirectory()
+@pytest.fixture
+def root(medium: str, tmp_path: Path) -> Iterator[Directory]:
+    made: Directory = FileDirectory(tmp_path) if medium == "files" else MemoryDirectory()
     yield made
     made.close()
 
@@ -210,7 +212,7 @@ def test_looking_without_touching_goes_by_the_time_in_the_note(group: Members, c
     assert group.directory.names() == names
 
 
-@pytest.mark.parametrize("name", ["billing", ".", "..", "a/b", "ä ö", "%2E", "x.tmp", "-"])
+@for_each("name", ["billing", ".", "..", "a/b", "ä ö", "%2E", "x.tmp", "-"])
 def test_any_text_can_be_a_groups_name(root: Directory, name: str) -> None:
     assert check_group_name(name) == name
     members = Members(group_directory(root, name, create=True))
@@ -221,7 +223,7 @@ def test_any_text_can_be_a_groups_name(root: Directory, name: str) -> None:
     assert groups_with_members(root) == []
 
 
-@pytest.mark.parametrize("name", ["", "x" * 201, "ä" * 67, None, 7])
+@for_each("name", ["", "x" * 201, "ä" * 67, None, 7])
 def test_a_name_that_no_directory_can_have_is_refused(name: object) -> None:
     with pytest.raises(InvalidConfig):
         check_group_name(name)

@@ -19,9 +19,9 @@ from sawlog.topics.transactions.intent import Intent
 SECRET = b"a secret that is long enough to be found"
 
 
-@pytest.fixture(params=["memory", "files"])
-def root(request: pytest.FixtureRequest, tmp_path: Path) -> Directory:
-    return MemoryDirectory() if request.param == "memory" else FileDirectory(tmp_path)
+@pytest.fixture
+def root(medium: str, tmp_path: Path) -> Directory:
+    return MemoryDirectory() if medium == "memory" else FileDirectory(tmp_path)
 
 
 def opened(root: Directory) -> Store:

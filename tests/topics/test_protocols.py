@@ -12,7 +12,7 @@ import pytest
 from sawlog import Store
 from sawlog.storage import MemoryDirectory
 from sawlog.testing import FaultyStorage, StoreSuite
-from sawlog.topics.protocols import StoredTopic, StoreReader, StoreWriter
+from sawlog.topics.protocols import StoreReader
 
 
 class TestStoreInFiles(StoreSuite):
@@ -22,6 +22,8 @@ class TestStoreInFiles(StoreSuite):
             yield store
 
 
+# A store uses a directory by its interface alone, and tests/storage has a suite for each kind of directory.
+@pytest.mark.slow
 class TestStoreInMemory(StoreSuite):
     @pytest.fixture
     def store(self) -> Iterator[Store]:
@@ -29,6 +31,7 @@ class TestStoreInMemory(StoreSuite):
             yield store
 
 
+@pytest.mark.slow
 class TestStoreOnASimulatedDisk(StoreSuite):
     @pytest.fixture
     def store(self) -> Iterator[Store]:
@@ -40,11 +43,6 @@ def test_a_store_that_is_read_only_is_a_reader(tmp_path: Path) -> None:
     Store.open(tmp_path).close()
     with Store.open(tmp_path, "r") as store:
         assert isinstance(store, StoreReader)
-
-
-@pytest.mark.parametrize("kind", [StoreReader, StoreWriter, StoredTopic])
-def test_something_else_is_not(kind: Any) -> None:
-    assert not isinstance(object(), kind)
 
 
 class _DeletesNothing(Store):

@@ -15,6 +15,7 @@ from sawlog.storage import Directory, MemoryDirectory, documents
 from sawlog.testing.faulty import FaultyDirectory
 from sawlog.topics.store import Store
 
+from ..looping import for_each
 from .stores import FilePlace, MemoryPlace, StorePlace, tree, values
 
 
@@ -155,7 +156,7 @@ def test_a_topic_that_is_not_there_is_a_key_error_that_says_which_are(place: Sto
         store["orders"]
 
 
-@pytest.mark.parametrize("name", ["..", "../..", "a/b", "", "x.deleted"])
+@for_each("name", ["..", "../..", "a/b", "", "x.deleted"])
 def test_an_impossible_name_is_not_found_and_not_made(place: StorePlace, name: str) -> None:
     store = place.open()
     with pytest.raises(TopicNotFound):
@@ -195,7 +196,7 @@ def test_names_that_differ_by_case_only_collide(place: StorePlace, exist_ok: boo
     assert store.topics() == ["Orders"]
 
 
-@pytest.mark.parametrize("partitions", [0, -1, 1.5, True, None, "3", 10**6])
+@for_each("partitions", [0, -1, 1.5, True, None, "3", 10**6])
 def test_a_topic_has_a_sensible_number_of_partitions(place: StorePlace, partitions: object) -> None:
     store = place.open()
     with pytest.raises(InvalidConfig, match="partitions"):

@@ -137,5 +137,5 @@ class StoreMachine(RuleBasedStateMachine):
                     assert [values(topic.partition(n).scan()) for n in range(topic.partitions)] == expected
 
 
-TestStore = StoreMachine.TestCase
-TestStore.settings = settings(max_examples=settings().max_examples * 3 // 10, stateful_step_count=30, deadline=None)
+TestStore = pytest.mark.costly(StoreMachine.TestCase)  # 10 examples of 30 steps, each compared with the model
+TestStore.settings = settings(max_examples=settings().max_examples // 5, stateful_step_count=30, deadline=None)

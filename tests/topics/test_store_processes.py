@@ -101,13 +101,15 @@ def test_a_forked_child_leaves_its_parents_store_alone(tmp_path: Path) -> None:
     assert run("storing", "fork", tmp_path / "store") == "good\n"
 
 
-@pytest.mark.parametrize("count", [pytest.param(1, id="some"), pytest.param(30, id="many", marks=pytest.mark.slow)])
-def test_a_transaction_that_is_killed_anywhere_is_there_as_a_whole_or_not_at_all(path: Path, count: int) -> None:
-    """In the quick form at a call near the beginning, at one near the end, and at one that the seed chooses."""
+# An interpreter for every kill. The quick forms of the same guarantee: the work "transactions" in
+# tests/faults/test_kills.py, which forks, and test_store_crashes.py, without processes.
+@pytest.mark.slow
+def test_a_transaction_that_is_killed_anywhere_is_there_as_a_whole_or_not_at_all(path: Path) -> None:
+    """At a call near the beginning, at one near the end, and at some that the seed chooses."""
     total = int(run("storing", "commit", path, 0))
     assert total > 50
     outcomes = set()
-    for round_, call in enumerate(some_of(range(3, total), count, "killed")):
+    for round_, call in enumerate(some_of(range(3, total), 30, "killed")):
         with Store.open(path.with_name(f"store-{round_}")) as store:
             store.create_topic("orders", partitions=3)
             store.create_topic("stock")

@@ -12,6 +12,7 @@ from sawlog.errors import DirectoryLocked, TopicNotFound
 from sawlog.topics.partitioner import partition_for
 from sawlog.topics.topic import Offsets, Position, Topic
 
+from ..looping import for_each
 from .stores import StorePlace, values
 
 KEYS = [b"%d" % number for number in range(20)]
@@ -58,7 +59,7 @@ def test_all_of_a_record_comes_back_and_says_where_it_was(topic: Topic) -> None:
     ]
 
 
-@pytest.mark.parametrize("number", [3, -1, 100, True, "0", None.__class__])
+@for_each("number", [3, -1, 100, True, "0", None.__class__])
 def test_a_partition_that_is_not_there_is_said_so(topic: Topic, number: object) -> None:
     with pytest.raises(TopicNotFound, match="partition"):
         topic.append(b"v", partition=number)  # type: ignore[arg-type]
@@ -67,9 +68,7 @@ def test_a_partition_that_is_not_there_is_said_so(topic: Topic, number: object) 
             topic.partition(number)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "bad", [{"value": "text"}, {"value": b"", "key": "text"}, {"value": 7}, {"value": b"", "timestamp": "now"}]
-)
+@for_each("bad", [{"value": "text"}, {"value": b"", "key": "text"}, {"value": 7}, {"value": b"", "timestamp": "now"}])
 def test_a_bad_record_is_refused(topic: Topic, bad: dict[str, object]) -> None:
     with pytest.raises(InvalidRecordType):
         topic.append(**bad)  # type: ignore[arg-type]

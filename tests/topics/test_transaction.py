@@ -26,6 +26,7 @@ from sawlog.topics.transactions.drafts import INLINE_BYTES, SPILL_BYTES
 from sawlog.topics.transactions.stage import Stage
 from sawlog.topics.transactions.transaction import Transaction
 
+from ..looping import for_each
 from .stores import StorePlace, copied, values
 
 
@@ -204,7 +205,7 @@ def test_what_no_segment_can_take_is_refused_before_the_commit(place: StorePlace
     assert tx.commit() == {("orders", 0): range(1)}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "sequence"), [("q", None), (None, 5), ("", 1), ("x" * 300, 1), (7, 1), ("q", -1), ("q", True), ("q", "5")]
 )
 def test_a_name_and_a_sequence_belong_together(store: Store, name: object, sequence: object) -> None:

@@ -14,6 +14,7 @@ import pytest
 from sawlog import DirectoryLocked, LogClosed, Store
 from sawlog.log.maintain import rewrite
 
+from ..looping import for_each
 from .stores import FilePlace, StorePlace
 
 DAY_MS = 86_400_000
@@ -235,7 +236,7 @@ def test_who_wants_to_write_waits_for_upkeep_in_another_store(
         assert len(done) == 1
 
 
-@pytest.mark.parametrize("interval", [0, -1, True, "often"])
+@for_each("interval", [0, -1, True, "often"])
 def test_an_interval_that_cannot_be_is_refused(place: StorePlace, interval: object) -> None:
     with pytest.raises(ValueError, match="upkeep_interval_s"):
         Store.open(place.directory(), upkeep_interval_s=interval)  # type: ignore[arg-type]

@@ -28,6 +28,8 @@ from sawlog import (
 from sawlog.topics.queues import delivery as delivery_module
 from sawlog.topics.queues import queue as queue_module
 
+from ...looping import for_each
+
 PATIENCE_S = 60.0
 
 
@@ -111,8 +113,8 @@ def test_a_delayed_release_comes_after_its_time(store: Store) -> None:
     fill(store, 1)
     with store.queue("orders", group="workers") as queue:
         (message,) = queue.receive()
-        queue.release(message, delay_s=0.3)
         released = time.monotonic()
+        queue.release(message, delay_s=0.3)
         assert list(queue.drain()) == []
         (message,) = until(queue)
         assert time.monotonic() - released >= 0.29
@@ -553,7 +555,7 @@ def test_an_answer_of_a_slow_thread_is_late_and_not_an_error(store: Store) -> No
     assert lag(store) == 0
 
 
-@pytest.mark.parametrize(
+@for_each(
     "options",
     [
         {"group": ""},
