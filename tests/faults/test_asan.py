@@ -35,6 +35,7 @@ def test_where_the_compiler_is_missing_it_is_not_passed(
     assert capsys.readouterr().out.startswith("NOT RUN: there is no gcc")
 
 
+@pytest.mark.costly  # an interpreter that compiles a copy of the package
 def test_the_other_package_differs_in_its_kernel_alone(tmp_path: Path) -> None:
     package = shadow.make(tmp_path / "package")
     code = "import sawlog; print(sawlog.__file__, sawlog.kernel_info().compiled)"

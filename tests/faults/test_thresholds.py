@@ -87,6 +87,7 @@ def _sizes() -> Iterator[str]:
             yield from (f"sawlog.{module}:{name}" for name in names if shifted or _NAME.search(name))
 
 
+@pytest.mark.costly  # parses the source
 def test_every_size_of_the_engine_is_varied_or_it_is_said_why_not() -> None:
     known = {*NOT_VARIED, *(place for each in TABLE for place in each.places)}
     assert sorted(set(_sizes()) - known) == [], "put these into tests/faults/thresholds.py"

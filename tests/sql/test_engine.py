@@ -135,6 +135,7 @@ def test_the_reader_streams_batches_and_ends_by_itself(shared: Store) -> None:
         assert sum(batch.num_rows for batch in batches) == COUNT
 
 
+@pytest.mark.costly  # an interpreter that imports DuckDB
 def test_a_reader_that_is_left_alone_does_not_keep_a_process_from_ending(store: Store, orders: Topic) -> None:
     code = f"""
 import sawlog

@@ -146,6 +146,7 @@ def test_the_union_of_a_compacted_topic_has_the_last_value_of_every_key(tmp_path
             assert [key for key, value in before.items() if after[key] == value and last.get(key) != value] == []
 
 
+@pytest.mark.costly  # an interpreter that imports PyArrow
 @pytest.mark.parametrize(
     ("form", "steps"),
     [("parquet", ("quarantined",)), *(pytest.param(form, STEPS, marks=slow) for form in FORMATS)],

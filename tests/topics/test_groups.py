@@ -350,6 +350,7 @@ def test_a_commit_is_there_as_a_whole_or_not_at_all_whatever_fails(count: int | 
         assert len(failures) > (10 if count is None else 2)
 
 
+@pytest.mark.costly  # an interpreter that forks for every death
 @pytest.mark.parametrize("step", [pytest.param(9, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)])
 def test_a_process_may_be_killed_at_any_call_of_joining_and_committing(tmp_path: Path, step: int) -> None:
     with Store.open(tmp_path) as store:

@@ -122,6 +122,7 @@ def test_after_a_power_cut_at_any_moment_it_is_stored_completely_or_not_at_all(v
     assert all(found[-1])  # it was acknowledged
 
 
+@pytest.mark.costly  # some fifty recoveries
 @FORMS
 def test_whoever_completes_it_after_the_deaths_of_all_may_lose_its_power_as_well(count: int | None) -> None:
     scene = Scene(b"small")

@@ -326,6 +326,7 @@ def test_a_holder_that_is_killed_at_any_step_loses_and_doubles_nothing(
         assert staged(path) == []
 
 
+@pytest.mark.costly  # several interpreters
 def test_both_are_killed_and_the_next_process_completes_what_was_committed(nursery: Nursery, path: Path) -> None:
     total = _calls_of_a_holder(nursery, path)
     for sequence, stop_at in enumerate(range(total // 3, total, total // 4), 2):
@@ -408,6 +409,7 @@ def check(writers: list[Writer], seen: list[list[bytes | None]]) -> None:
             assert mine == sorted(mine), writer.form
 
 
+@pytest.mark.costly  # several interpreters
 @FORMS
 def test_whatever_is_killed_acknowledged_records_are_there_once_and_named_ones_everywhere(
     nursery: Nursery, path: Path, form: str, request: pytest.FixtureRequest

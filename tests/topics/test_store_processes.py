@@ -38,6 +38,7 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
+@pytest.mark.costly  # two interpreters
 def test_two_processes_write_different_topics_while_a_third_reads(path: Path) -> None:
     with Store.open(path) as store:
         reader = ready(start("storing", "read", path, "orders"))
@@ -54,6 +55,7 @@ def test_two_processes_write_different_topics_while_a_third_reads(path: Path) ->
         finish(reader)
 
 
+@pytest.mark.costly  # two interpreters
 def test_a_partition_is_locked_by_its_first_write_only(path: Path) -> None:
     with Store.open(path) as store:
         assert values(store["orders"].scan()) == []
@@ -70,6 +72,7 @@ def test_the_locks_of_a_killed_process_are_free_and_its_records_are_there(path: 
         assert store["orders"].append(b"ours", partition=2).offset == 1
 
 
+@pytest.mark.costly  # two interpreters
 def test_a_topic_is_not_deleted_under_another_process(path: Path) -> None:
     writer = ready(start("storing", "hold", path, "orders"))
     with Store.open(path) as store, pytest.raises(DirectoryLocked, match=f"process {writer.pid}"):
@@ -84,6 +87,7 @@ def test_a_topic_is_not_deleted_under_another_process(path: Path) -> None:
         assert store.topics() == ["stock"]
 
 
+@pytest.mark.costly  # two interpreters
 def test_processes_make_topics_at_once_and_none_is_made_twice(path: Path) -> None:
     processes = [ready(start("storing", "create", path, name, 15)) for name in ("a", "b")]
     for process in processes:

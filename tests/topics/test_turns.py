@@ -249,6 +249,7 @@ def test_an_append_waits_for_a_process_that_has_the_log_open_and_opening_does_no
         assert values(store["orders"].scan()) == [b"theirs", b"ours"]
 
 
+@pytest.mark.costly  # two interpreters
 def test_two_processes_append_to_one_topic_at_the_same_time(path: Path, begun: list[subprocess.Popen[str]]) -> None:
     tags = "one", "two"
     begun += [start("turning", "append", path, "orders", tag, 60) for tag in tags]
