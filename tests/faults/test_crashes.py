@@ -127,7 +127,7 @@ class Ledger(Workload):
 
     def work(self, disk: FaultyStorage) -> None:
         with Log.open(disk.plain, self.config) as log:
-            for number in range(6):
+            for number in range(4):
                 log.append(b"%d" % number)
                 self.promise.append(number)
 
