@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,7 @@ from sawlog.broker.groups.settings import GroupConfig
 from sawlog.broker.wire import ErrorCode, Key
 from sawlog.cli import run
 
+from .. import warm
 from ..log.places import eventually
 from .peers import Peer, batch, fetch_body, produce_body
 from .serving import ROOT, Serving
@@ -37,12 +39,14 @@ PREFIX = {
 
 
 @contextmanager
-def serving(data: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
-    """A broker in a process of its own, its address, and what it printed until it was ready."""
-    command = [sys.executable, "-m", "sawlog.cli", "serve", "-d", str(data), *flags]
+def serving(data: Path, *flags: str, fresh: bool = False) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
+    """A broker in a process of its own, its address, and what it printed until it was ready. `fresh`: it starts as
+    a user starts it; else it is forked from a process that has imported the broker."""
+    command = ["-m", "sawlog.cli", "serve", "-d", str(data), *flags]
     if "--listen" not in flags:
         command += ["--listen", "127.0.0.1:0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    process = subprocess.Popen([sys.executable, *command], **streams) if fresh else warm.start(command, **streams)
     try:
         lines: list[str] = []
         assert process.stdout is not None
@@ -83,8 +87,8 @@ class Measured:
 
 
 @contextmanager
-def measured_in(data: Path) -> Iterator[Measured]:
-    with serving(data, "--metrics", "127.0.0.1:0") as (process, address, lines):
+def measured_in(data: Path, *, fresh: bool = False) -> Iterator[Measured]:
+    with serving(data, "--metrics", "127.0.0.1:0", fresh=fresh) as (process, address, lines):
         [url] = [line.removeprefix("metrics on ") for line in lines if line.startswith("metrics on ")]
         yield Measured(data, process, address, url)
 
@@ -95,7 +99,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
     data = tmp_path_factory.mktemp("measured")
     with sawlog.open(data) as store:
         store.create_topic("fast", durability="os")
-    with measured_in(data) as made:
+    with measured_in(data, fresh=True) as made:  # one of the tests looks at what it has imported
         yield made
 
 
@@ -110,7 +114,7 @@ def put(address: str, value: bytes, topic: str = "orders") -> int:
 
 
 def test_it_says_what_it_recovered_after_a_kill_and_stops_cleanly_on_sigterm(tmp_path: Path) -> None:
-    with serving(tmp_path / "data") as (process, address, lines):
+    with serving(tmp_path / "data", fresh=True) as (process, address, lines):
         assert f"serving {tmp_path / 'data'} (0 topics)" in lines[0]
         assert put(address, b"one") == 0
         process.kill()

@@ -17,13 +17,15 @@ import pytest
 import sawlog
 from sawlog.errors import InvalidConfig, SawlogError, StorageError
 from sawlog.objects import bucket as bucket_module
-from sawlog.objects.bucket import PART_BYTES, Bucket, Unanswered
+from sawlog.objects.bucket import Bucket, Unanswered
 
 from .careless import careless
 from .proxy import Fault, Faults, Proxy
 from .servers import BUCKET, KEY_ID, SECRET, Server
 
 KEY = "folder/object"
+#: The smallest part that S3 allows in a multipart upload.
+PART_BYTES = 5 << 20
 
 
 def behind(proxy: Proxy, server: Server, **more: str) -> Bucket:
@@ -40,6 +42,13 @@ def parts_left(server: Server) -> int:
 # --- uploads
 
 
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of the smallest size that S3 allows: the larger ones take seconds of the servers' CPU."""
+    monkeypatch.setattr("sawlog.objects.bucket.PART_BYTES", PART_BYTES)
+
+
+@pytest.mark.usefixtures("small_parts")
 def test_an_object_is_one_request_unless_it_is_very_large(moto: Server) -> None:
     """What is not a multipart upload leaves nothing behind if the process is killed."""
     with Proxy(moto.endpoint) as proxy:
@@ -51,6 +60,7 @@ def test_an_object_is_one_request_unless_it_is_very_large(moto: Server) -> None:
     assert parts_left(moto) == 0
 
 
+@pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("method", ["PUT", "POST"])
 def test_an_upload_that_fails_leaves_no_parts(moto: Server, method: str) -> None:
     with Proxy(moto.endpoint) as proxy:

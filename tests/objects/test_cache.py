@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -25,6 +23,7 @@ from sawlog.objects.pieces import place_rows, placed
 from sawlog.objects.reading import ExtentReader
 from sawlog.objects.store import ObjectStore
 
+from .. import warm
 from . import servers
 
 #: Any digest, of blocks that are no batches.
@@ -53,7 +52,7 @@ def test_what_was_put_is_there_also_for_another_process(cache: BlockCache, tmp_p
         "cache = BlockCache(sys.argv[1], 'store', 1 << 20); "
         "assert cache.get('a', 10, '0', 7) == b'content'; cache.put('b', 0, '0', b'from there')"
     )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path / "cache")], check=True, timeout=60)
+    warm.run(["-c", code, str(tmp_path / "cache")], timeout=60).check_returncode()
     assert cache.get("b", 0, DIGEST, 10) == b"from there"
     assert (cache.hits, cache.misses) == (2, 3)
 

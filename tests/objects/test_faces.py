@@ -6,7 +6,6 @@ import asyncio
 import errno
 import re
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -36,6 +35,8 @@ from sawlog.objects.bucket import Bucket, Unanswered
 from sawlog.objects.partition import ObjectPartition
 from sawlog.objects.store import ObjectStore
 from sawlog.objects.topic import ObjectTopic
+
+from .. import warm
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -503,7 +504,7 @@ def test_another_process_takes_over_from_one_that_was_killed(tmp_path: Path) -> 
     place = f"file://{tmp_path}/store"
     with sawlog.open(place, upkeep_interval_s=None) as store:
         store.create_topic("orders").append_many([b"%d" % number for number in range(2)])
-        with subprocess.Popen([sys.executable, "-c", _MEMBER, place], stdout=subprocess.PIPE, text=True) as process:
+        with warm.start(["-c", _MEMBER, place], stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             assert [process.stdout.readline(), process.stdout.readline()] == ["2\n", "committed\n"]
             with store.consumer("g", ["orders"], session_timeout_ms=1000) as consumer:
@@ -687,7 +688,5 @@ else:
     kept = store.queue("orders", group="group")
 next(iter(kept))
 """
-    ended = subprocess.run(
-        [sys.executable, "-c", program, f"file://{tmp_path}/bucket", what], timeout=60, capture_output=True, check=False
-    )
-    assert ended.returncode == 0, ended.stderr.decode()
+    ended = warm.run(["-c", program, f"file://{tmp_path}/bucket", what], timeout=60)
+    assert ended.returncode == 0, ended.stderr

@@ -91,7 +91,13 @@ def _stored_by_a_program_that_repeats(server: Server, look: list[Fault]) -> list
         return [record.value or b"" for record in store.topic("orders").scan()]
 
 
-@pytest.mark.parametrize("look", _LOOKS)
+#: Each kind of answer; the others repeat a kind for long, and run with the slow tests.
+_QUICK = ("denied", "failed for long", "flipped", "lost")
+
+
+@pytest.mark.parametrize(
+    "look", [each if each in _QUICK else pytest.param(each, marks=pytest.mark.slow) for each in _LOOKS]
+)
 def test_a_create_that_obstore_repeats_is_stored_once_and_never_reported_as_failed(
     moto: Server, monkeypatch: pytest.MonkeyPatch, look: str
 ) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from .. import warm
 from .acting import Cast, Diary, Forked, last_told, told
 from .planted import BUGS
 
@@ -17,8 +17,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no for
 
 def _together(*options: str) -> subprocess.CompletedProcess[str]:
     """In a process of its own: it forks, and this one has threads."""
-    command = [sys.executable, "-m", "tests.objects.together", *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    return warm.run(["-m", "tests.objects.together", *options], timeout=900)
 
 
 @pytest.mark.slow  # minutes of CPU; each role has a quick form: test_torture.py, test_brokers.py
@@ -51,8 +50,9 @@ def test_a_planted_bug_is_found_among_all_others(bug: str) -> None:
 
 def _acted(folder: Path, program: str) -> str:
     script = f"import itertools, random, sys, time\nfrom pathlib import Path\nfrom {__name__} import *\n{program}"
-    command = [sys.executable, "-c", script, str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    done = warm.run(["-c", script, str(folder)], timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def count(diary: Diary, seed: int) -> None:

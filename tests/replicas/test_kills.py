@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from sawlog import Store
 from sawlog.errors import StoreIncomplete
 from sawlog.objects.store import ObjectStore
 
+from .. import warm
 from ..log.transactional import send
 from .pairs import assert_comes_back, assert_same, eventually, ship
 
@@ -40,7 +40,7 @@ restore(*sys.argv[1:])
 @contextmanager
 def process(program: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """A process that has begun; killed at the end."""
-    made = subprocess.Popen([sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, text=True)
+    made = warm.start(["-c", program, *arguments], stdout=subprocess.PIPE, text=True)
     try:
         assert made.stdout is not None
         assert made.stdout.readline() == "begun\n"
@@ -135,8 +135,9 @@ def kill_restores(url: str, to: Path, kills: int) -> None:
             return
         with pytest.raises(StoreIncomplete):
             sawlog.open(to)
-    done = subprocess.run([sys.executable, "-c", _RESTORE, url, str(to)], check=True, capture_output=True, text=True)
-    assert done.stdout == "begun\n"
+    with warm.start(["-c", _RESTORE, url, str(to)], stdout=subprocess.PIPE, text=True) as last:
+        assert last.communicate() == ("begun\n", None)
+    assert last.returncode == 0
 
 
 def assert_holds(store: Store, url: str, to: Path) -> None:

@@ -26,7 +26,7 @@ def committed(hands: Hands, topic: str, *wanted: str, partition: int = 0) -> Non
     consumer = hands.consumer(committed=True)
     consumer.assign({(topic, partition): 0})
     assert values(take(consumer, len(wanted))) == list(wanted)
-    assert consumer.poll(0.3) == []
+    assert consumer.poll(0.1) == []
     hands.close(consumer)
 
 
@@ -52,7 +52,7 @@ def test_an_open_transaction_is_not_seen_nor_what_comes_after_it(hands: Hands, t
     other.send(topic, sent("plain"))
     consumer = hands.consumer(committed=True)
     consumer.assign({(topic, 0): 0})
-    assert consumer.poll(0.5) == []
+    assert consumer.poll(0.2) == []
     assert consumer.ends(topic, 0)[0] == 0
     producer.commit()
     assert values(take(consumer, 2)) == ["a", "plain"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ from sawlog.errors import AmbiguousAppend, DirectoryLocked, GroupActive, Storage
 from sawlog.topics.groups.offsets import OffsetStore
 from sawlog.topics.store import Store
 
-from ...processes.launch import ready, run, start
+from ... import warm
+from ...processes.launch import PATIENCE_S
 from .asking import Asked, in_loop, until
 
 ORDERS = ("orders", 0)
@@ -32,6 +34,28 @@ async def member(broker: Asked, group: str = "billing") -> dict:
 async def leave(broker: Asked, joined: dict, group: str = "billing") -> None:
     left = await broker.ask(Key.LEAVE_GROUP, group_id=group, members=[{"member_id": joined["member_id"]}])
     assert left["members"][0]["error_code"] == 0
+
+
+def started(module: str, *arguments: object) -> subprocess.Popen[str]:
+    """A process that runs one of `tests.processes` and has said that it is ready."""
+    process = warm.start(
+        ["-m", f"tests.processes.{module}", *map(str, arguments)],
+        stdin=subprocess.PIPE,  # some of them end when their input does
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line == "ready\n", line + process.communicate()[0]
+    return process
+
+
+def said_by(module: str, *arguments: object) -> str:
+    """What such a process writes until it ends."""
+    done = warm.run(["-m", f"tests.processes.{module}", *map(str, arguments)], timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 # --- durable
@@ -76,7 +100,7 @@ async def test_a_client_without_epochs_gets_none_back_though_the_store_knows_it(
 def test_acknowledged_commits_survive_kill_9(tmp_path: Path) -> None:
     with Store.open(tmp_path, upkeep_interval_s=None) as store:
         store.create_topic("orders").append(b"x")
-        broker = ready(start("serving", "broker", tmp_path, "billing"))
+        broker = started("serving", "broker", tmp_path, "billing")
         assert broker.stdout is not None
         last = 0
         while last < 20:
@@ -220,12 +244,12 @@ async def test_members_are_refused_while_a_consumer_is_in_the_group_and_welcome_
 async def test_the_other_one_may_be_another_process(path: Path, store: Store) -> None:
     async with Asked(store) as broker:
         joined = await member(broker)
-        said = await asyncio.to_thread(run, "serving", "join", path, "billing")
+        said = await asyncio.to_thread(said_by, "serving", "join", path, "billing")
         assert "connect to 127.0.0.1:9092" in said
         await leave(broker, joined)
         await until(lambda: store.groups.served_at("billing") is None)
         consumer = await asyncio.to_thread(
-            lambda: ready(start("consuming", "poll", path, "billing", json.dumps({"member": "far"})))
+            lambda: started("consuming", "poll", path, "billing", json.dumps({"member": "far"}))
         )
         assert (await broker.joined())["error_code"] == E.INCONSISTENT_GROUP_PROTOCOL
         consumer.kill()
@@ -238,7 +262,7 @@ async def test_the_other_one_may_be_another_process(path: Path, store: Store) ->
 async def test_a_stopped_consumer_keeps_members_out_only_until_its_session_expires(path: Path, store: Store) -> None:
     async with Asked(store) as broker:
         options = json.dumps({"session_timeout_ms": 1000})
-        consumer = await asyncio.to_thread(lambda: ready(start("consuming", "poll", path, "billing", options)))
+        consumer = await asyncio.to_thread(lambda: started("consuming", "poll", path, "billing", options))
         consumer.send_signal(signal.SIGSTOP)
         try:
             assert (await broker.joined())["error_code"] == 0

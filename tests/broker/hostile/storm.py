@@ -36,7 +36,7 @@ class Limited(Serving):
 
     def __init__(self, data: Path) -> None:
         os.environ.setdefault("MALLOC_ARENA_MAX", "2")  # arenas take address space, not memory
-        super().__init__(data, *SETTINGS, "--set", "first_frame_timeout_s=3", "--set", "frame_timeout_s=5")
+        super().__init__(data, *SETTINGS, "--set", "first_frame_timeout_s=3", "--set", "frame_timeout_s=5", fresh=True)
 
     def limit(self) -> int:
         """From now on it may take only so much more; the limit."""

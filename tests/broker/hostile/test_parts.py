@@ -17,6 +17,8 @@ from sawlog.broker.limits.intake import SCRATCH_BYTES, Scratch
 from sawlog.broker.limits.outbox import PIECE_BYTES, SMALL_PIECE_BYTES, TURN_BYTES, Outbox, Piece, Turns
 from sawlog.broker.limits.pace import Patience, Seen
 
+from ...looping import for_each
+
 KIB = 1 << 10
 LARGE = SCRATCH_BYTES * 4
 
@@ -73,24 +75,34 @@ def loop() -> Loop:
     return Loop()
 
 
-@pytest.fixture
-def budget(loop: Loop) -> Budget:
+def budget_of(loop: Loop) -> Budget:
     """Three quarters of it, eight large requests, are for large requests."""
     return Budget(32 * LARGE // 3 + 1, loop.soon)
 
 
+@pytest.fixture
+def budget(loop: Loop) -> Budget:
+    return budget_of(loop)
+
+
 BODIES = [bytes(8), bytes(range(256)) * 8, b"z" * (SCRATCH_BYTES - 4), b"L" * LARGE, b"m" * 65533, bytes(9)]
+#: How many bytes come at once, and in which bodies. A large one in pieces of some bytes takes a hundred thousand calls.
+STEPS = [
+    *((step, [BODIES[0], BODIES[1], BODIES[5]]) for step in (1, 3, 4)),
+    *((step, BODIES) for step in (97, 1000, 65535, 65536, 65537, 1 << 30)),
+]
 
 
-@pytest.mark.parametrize("step", [1, 3, 4, 7, 1000, 65535, 65536, 65537, 1 << 30])
-def test_frames_are_the_same_however_their_bytes_come(budget: Budget, step: int) -> None:
-    client, sent = Client(budget), b"".join(map(framed, BODIES))
+@for_each(("step", "bodies"), STEPS)
+def test_frames_are_the_same_however_their_bytes_come(loop: Loop, step: int, bodies: list[bytes]) -> None:
+    budget = budget_of(loop)
+    client, sent = Client(budget), b"".join(map(framed, bodies))
     complete = 0
     for at in range(0, len(sent), step):
         complete += client.send(sent[at : at + step])
-    assert client.frames == BODIES
-    assert complete == sum(map(len, BODIES)) == budget.used_bytes
-    assert client.intake.count == len(BODIES)
+    assert client.frames == bodies
+    assert complete == sum(map(len, bodies)) == budget.used_bytes
+    assert client.intake.count == len(bodies)
 
 
 def test_connections_share_the_buffer_without_seeing_each_other(budget: Budget) -> None:
@@ -257,7 +269,7 @@ def test_bytes_of_a_mapped_file_are_not_memory_and_others_are(mapped: memoryview
 
 def test_connections_that_have_much_to_send_take_turns(mapped: memoryview) -> None:
     """So that whoever has little to ask for is answered in between."""
-    loop, transports = Loop(), [Transport(1 << 30) for _ in range(20)]
+    loop, transports = Loop(), [Transport(1 << 30) for _ in range(5)]
     budget, turns = Budget(1 << 30, loop.soon), Turns(loop.soon)
     boxes: list[Outbox] = []
     for transport in transports:
@@ -265,7 +277,7 @@ def test_connections_that_have_much_to_send_take_turns(mapped: memoryview) -> No
         boxes.append(Outbox(budget, turns, lambda at=at: boxes[at].feed(transports[at])))  # type: ignore[misc]
         boxes[-1].send(transport, [mapped], len(mapped))
     assert sum(len(each.got) for each in transports) == TURN_BYTES, "in the turn in which they were asked"
-    assert [each.is_waiting for each in boxes] == [True] * 20
+    assert [each.is_waiting for each in boxes] == [True] * 5
     while any(each.size_bytes for each in boxes):
         before = sum(len(each.got) for each in transports)
         loop.turn()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +15,7 @@ from sawlog.broker.wire import ErrorCode, Key
 from sawlog.errors import CorruptFile, InvalidConfig
 from sawlog.testing import Broker
 
+from ... import warm
 from .roles import asked_by, believing
 
 READ_ORDERS = Binding(Resource.TOPIC, "orders", "User:ann", Operation.READ)
@@ -80,7 +79,7 @@ with Store.open(sys.argv[1]) as store:
 
 def test_two_processes_that_add_rules_at_the_same_time_lose_none(tmp_path: Path) -> None:
     Store.open(tmp_path).close()
-    working = [subprocess.Popen([sys.executable, "-c", _ADDING, str(tmp_path), name]) for name in ("one", "two")]
+    working = [warm.start(["-c", _ADDING, str(tmp_path), name]) for name in ("one", "two")]
     assert [each.wait(120) for each in working] == [0, 0]
     with Store.open(tmp_path, mode="r") as store:
         found = {each.name for each in StoredAcls(store.registry).find(EVERYTHING)}

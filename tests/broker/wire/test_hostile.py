@@ -79,7 +79,7 @@ def test_a_message_that_is_cut_is_malformed(api: Api) -> None:
 
 def ends(size: int, random: Random) -> list[int]:
     """Where to cut: everywhere in a short message, in some places of a long one."""
-    return list(range(size)) if size <= 200 else sorted(random.sample(range(size), 200))
+    return list(range(size)) if size <= 60 else sorted(random.sample(range(size), 60))
 
 
 @for_each("api", APIS)
@@ -87,7 +87,7 @@ def test_a_damaged_message_is_read_or_malformed(api: Api) -> None:
     random = Random(api.name)
     for version in api.versions:
         whole, answer = request(api, version, random), response(api, version, random)
-        for _ in range(15):
+        for _ in range(6):
             read_request(mutated(whole, random))
             read_response(api.key, version, mutated(answer, random))
 
@@ -143,7 +143,7 @@ def test_a_huge_claim_allocates_nothing(version: int) -> None:
 def test_many_empty_structs_are_refused_before_they_fill_the_memory(key: Key, version: int) -> None:
     """Each claim is true, but a struct takes a hundred times the memory of its bytes."""
     flexible = wire.BY_KEY[key].flexible(version)
-    count = 6_000_000
+    count = 2_500_000  # the claim takes four bytes
     head = struct.pack(">hhih", key, version, 1, -1) + b"\0" * flexible
     if key == Key.PRODUCE:
         head += (b"\0" if flexible else b"\xff\xff") + bytes(6)
@@ -190,8 +190,8 @@ def test_a_request_of_an_allowed_size_has_a_limited_number_of_elements(
 
 def test_elements_are_counted_over_all_arrays_of_a_request_and_for_each_request_again() -> None:
     def frame(topics: int, parts: int) -> bytes:
-        topic = struct.pack(">hi", 0, parts) + struct.pack(">iq", 0, 0) * parts
-        return struct.pack(">hhihi", Key.DELETE_RECORDS, 0, 1, -1, topics) + topic * topics + struct.pack(">i", 0)
+        topic = struct.pack(">hi", 0, parts) + bytes(4) * parts  # numbers, which are read faster than structs
+        return struct.pack(">hhihhi", Key.OFFSET_FETCH, 1, 1, -1, 0, topics) + topic * topics
 
     for _ in range(2):
         assert read_request(frame(100, 1100))

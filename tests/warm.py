@@ -1,0 +1,211 @@
+"""Processes that start without importing the library again.
+
+Importing what `sawlog serve` needs takes most of a second of CPU. `start` forks a process that has imported it already:
+
+    with warm.start(["-m", "sawlog.cli", "serve", "-d", "data"], stdout=subprocess.PIPE) as broker: ...
+
+The arguments are Python's own: `-m MODULE` or `-c PROGRAM`, then those of the program. The process has its own
+environment and streams, receives signals, dies of SIGKILL and exits as any other. It is a child of the process that
+asked for it, which waits for it and is charged for its CPU. Tests of how a program starts, and of what it imports, use
+`subprocess`.
+
+The forking process ends with the one that started it. Where there is no Linux, `start` is `subprocess.Popen`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+ROOT = Path(__file__).resolve().parents[1]
+_PR_SET_CHILD_SUBREAPER = 36
+_MESSAGE_BYTES = 1 << 20
+_PATIENCE_S = 10.0
+
+# The fork runs its program at the top level, after the loop, and so ends as any Python does. Its parent ends at once:
+# then the kernel gives it to the process that asked for it, which has declared itself a subreaper.
+_FORKER = r"""
+import contextlib, gc, io, json, os, runpy, socket, sys
+import obstore, uvloop
+import sawlog.broker.serving, sawlog.cli, sawlog.objects.store, sawlog.replicas
+with contextlib.redirect_stdout(io.StringIO()):
+    sawlog.cli.run(["serve", "--help"])
+gc.collect()
+gc.freeze()
+asked = socket.socket(fileno=int(sys.argv[1]))
+while True:
+    message, files, _, _ = socket.recv_fds(asked, 1 << 20, 3)
+    if not message:
+        sys.exit()
+    between = os.fork()
+    if between == 0:
+        child = os.fork()
+        if child == 0:
+            break
+        asked.send(b"%d" % child)
+        os._exit(0)
+    os.waitpid(between, 0)
+    asked.send(b"ready")
+    for file in files:
+        os.close(file)
+asked.close()
+for number, file in enumerate(files):
+    os.dup2(file, number)
+    os.close(file)
+job = json.loads(message)
+os.environ.clear()
+os.environ.update(job["environment"])
+kind, program, *arguments = job["arguments"]
+if kind == "-m":
+    sys.argv = [program, *arguments]
+    del asked, between, child, files, job, kind, arguments, message
+    runpy.run_module(program, run_name="__main__", alter_sys=True)
+else:
+    sys.argv = ["-c", *arguments]
+    exec(compile(program, "<string>", "exec", dont_inherit=True), {"__name__": "__main__"})
+"""
+
+
+class Forker:
+    """The process that has imported the library and forks."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ours: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner = os.getpid()
+
+    def start(self, arguments: Sequence[str], files: Sequence[int], environment: Mapping[str, str]) -> int:
+        """Fork a process with these streams and return its id."""
+        message = json.dumps({"arguments": list(arguments), "environment": dict(environment)}).encode()
+        assert len(message) < _MESSAGE_BYTES
+        with self._lock:
+            if self._ours is None or self._owner != os.getpid():
+                self._open()
+            assert self._ours is not None
+            _be_subreaper(True)
+            try:
+                socket.send_fds(self._ours, [message], list(files))
+                pid = self._ours.recv(100)
+                assert pid, "the forking process has ended"
+                assert self._ours.recv(100) == b"ready"
+            finally:
+                _be_subreaper(False)
+        return int(pid)
+
+    def _open(self) -> None:
+        self._owner = os.getpid()
+        self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-X", "faulthandler", "-c", _FORKER, str(theirs.fileno())],
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": _path()},  # a fork has one thread
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+        atexit.register(self._close, self._owner)
+
+    def _close(self, owner: int) -> None:
+        if owner == os.getpid() and self._ours is not None and self._process is not None:
+            self._ours.close()
+            try:
+                self._process.wait(_PATIENCE_S)
+            except subprocess.TimeoutExpired:  # a fork of this process has the socket open, too
+                self._process.kill()
+                self._process.wait()
+
+
+class Process(subprocess.Popen[Any]):
+    """A forked process, with the methods of one that `subprocess` has started."""
+
+    def __init__(
+        self, arguments: Sequence[str], pid: int, stdin: IO[Any] | None, stdout: IO[Any] | None, text: bool
+    ) -> None:
+        self.args = list(arguments)
+        self.pid = pid
+        self.stdin, self.stdout, self.stderr = stdin, stdout, None
+        self.returncode = None
+        self.text_mode = text
+        self._child_created = True
+        self._input = None
+        self._communication_started = False
+        self._sigint_wait_secs = 0.25
+        self._waitpid_lock = threading.Lock()
+
+
+def start(
+    arguments: Sequence[str],
+    *,
+    stdin: int = subprocess.DEVNULL,
+    stdout: int | IO[Any] | None = None,
+    stderr: int | IO[Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+    text: bool = False,
+) -> subprocess.Popen[Any]:
+    """Start `python ARGUMENTS`; streams and `text` are those of `subprocess.Popen`, except that stderr is no pipe."""
+    environment = os.environ if environment is None else environment
+    if sys.platform != "linux":
+        streams: dict[str, Any] = {"stdin": stdin, "stdout": stdout, "stderr": stderr, "text": text}
+        return subprocess.Popen([sys.executable, *arguments], env=environment, **streams)
+    mode, ours = "" if text else "b", list[IO[Any] | None]()
+    if stdin == subprocess.PIPE:
+        reading, end = os.pipe()
+        ours.append(os.fdopen(end, f"w{mode}"))
+    else:
+        reading = os.open(os.devnull, os.O_RDONLY)
+        ours.append(None)
+    if stdout == subprocess.PIPE:
+        end, writing = os.pipe()
+        ours.append(os.fdopen(end, f"r{mode}"))
+    else:
+        writing = os.dup(_number(stdout, 1))
+        ours.append(None)
+    try:
+        errors = writing if stderr == subprocess.STDOUT else _number(stderr, 2)
+        pid = _forker.start(arguments, [reading, writing, errors], environment)
+    finally:
+        os.close(reading)
+        os.close(writing)
+    return Process(arguments, pid, *ours, text)
+
+
+def run(arguments: Sequence[str], *, timeout: float) -> subprocess.CompletedProcess[str]:
+    """Start `python ARGUMENTS`, wait for its end, and return its exit code and what it wrote."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        process = start(arguments, stdout=out, stderr=err)
+        try:
+            process.wait(timeout)
+        finally:
+            process.kill()
+            process.wait()
+        for file in (out, err):
+            file.seek(0)
+        return subprocess.CompletedProcess(process.args, process.returncode, out.read(), err.read())
+
+
+def _number(file: int | IO[Any] | None, usual: int) -> int:
+    return usual if file is None else file if isinstance(file, int) else file.fileno()
+
+
+def _path() -> str:
+    import sawlog
+
+    return os.pathsep.join([str(Path(sawlog.__file__).parents[1]), str(ROOT)])
+
+
+def _be_subreaper(yes: bool) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, int(yes), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+_forker = Forker()
