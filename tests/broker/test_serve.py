@@ -113,6 +113,7 @@ def put(address: str, value: bytes, topic: str = "orders") -> int:
         return offset
 
 
+@pytest.mark.costly  # starts a Python, as a user does
 def test_it_says_what_it_recovered_after_a_kill_and_stops_cleanly_on_sigterm(tmp_path: Path) -> None:
     with serving(tmp_path / "data", fresh=True) as (process, address, lines):
         assert f"serving {tmp_path / 'data'} (0 topics)" in lines[0]
@@ -305,6 +306,7 @@ def test_the_settings_of_groups_can_be_given_to_the_broker() -> None:
         assert ours[each.name] == each.default
 
 
+@pytest.mark.costly  # `measured` ends here, a Python of its own
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_it_starts_and_serves_without_arrow(measured: Measured) -> None:
     with Peer(measured.address) as peer:

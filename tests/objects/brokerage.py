@@ -131,7 +131,8 @@ class Fleet:
 
     def open(self) -> sawlog.Store:
         """The store itself, as a program opens it."""
-        return sawlog.open(self.url, "r", options=_options(self.variables))  # type: ignore[return-value]
+        options = _options(self.variables) if self.url.startswith("s3:") else None
+        return sawlog.open(self.url, "r", options=options)  # type: ignore[return-value]
 
 
 def _options(variables: dict[str, str]) -> dict[str, str]:

@@ -398,9 +398,12 @@ def test_what_one_broker_stores_of_users_every_broker_reads(services: tuple[Obje
 # --- processes
 
 
-@pytest.mark.parametrize("moves", [False, pytest.param(True, marks=pytest.mark.slow)])  # transactions: below, quickly
+# Quickly without transactions, which the next test has, and over a directory: moto takes seconds of CPU for it.
+@pytest.mark.costly  # two broker processes and three clients
+@pytest.mark.parametrize("moves", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_client_that_loses_a_broker_goes_on_with_the_other(tmp_path: Path, moto: Server, moves: bool) -> None:
-    with Fleet(tmp_path, moto) as fleet, Traffic(fleet, writers=2 if moves else 1, moves=moves) as traffic:
+    url = None if moves else f"file://{tmp_path}/bucket"
+    with Fleet(tmp_path, moto, url=url) as fleet, Traffic(fleet, writers=2 if moves else 1, moves=moves) as traffic:
         fleet.wait_for(2)
         traffic.go_on(10)
         traffic.settle()

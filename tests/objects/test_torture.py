@@ -56,7 +56,7 @@ def _check(seed: int, steps: int) -> None:
 
 
 def test_simulated_processes_lose_double_and_reorder_nothing() -> None:
-    _check(seed=1, steps=6000)
+    _check(seed=1, steps=3000)
 
 
 @pytest.mark.slow
@@ -73,7 +73,7 @@ def _check_rolled_back(seed: int, steps: int) -> None:
 
 
 def test_simulated_processes_read_and_maintain_a_rolled_back_bucket_with_the_cache_of_what_is_gone() -> None:
-    _check_rolled_back(seed=1, steps=3000)
+    _check_rolled_back(seed=1, steps=2000)
 
 
 @pytest.mark.slow
@@ -109,6 +109,7 @@ def _torture(*options: str) -> subprocess.CompletedProcess[str]:
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 
 
+@pytest.mark.costly  # several processes that use the store for a second and a half
 @needs_fork
 def test_killed_and_stopped_processes_lose_nothing() -> None:
     done = _torture("--seconds", "1.5", "--seed", "1", "--grace", "0.6", "--no-leftovers")

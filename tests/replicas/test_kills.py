@@ -161,6 +161,7 @@ def assert_holds(store: Store, url: str, to: Path) -> None:
             assert again.groups.describe("billing").rows == store.groups.describe("billing").rows
 
 
+@pytest.mark.costly  # a writer beside five processes that are killed
 def test_a_replicator_and_a_restore_that_are_killed_lose_and_double_nothing(tmp_path: Path) -> None:
     run(tmp_path, kills=2, seed=1)
 

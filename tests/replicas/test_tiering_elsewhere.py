@@ -61,6 +61,7 @@ def test_a_kafka_client_fetches_it_and_finds_its_times(tiered: Tiered) -> None:
             consumer.close()
 
 
+@pytest.mark.costly  # a server of S3's protocol starts and ends here
 def test_a_bucket_with_credentials(moto: servers.Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in moto.variables.items():
         if "ENDPOINT" not in name:

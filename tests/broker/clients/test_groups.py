@@ -176,6 +176,7 @@ def test_a_pattern_reads_all_topics_that_it_matches(hands: Hands, topic: str, pr
     ]
 
 
+@pytest.mark.costly  # the broker that the tests of clients share ends here, and what it has used counts here
 @one_client("aiokafka")
 @both_protocols
 def test_a_group_goes_on_after_its_broker_was_killed(

@@ -117,6 +117,7 @@ def test_a_second_producer_of_the_same_id_fences_the_first(hands: Hands, topic: 
     committed(hands, topic, "alive")
 
 
+@pytest.mark.costly  # the broker that the tests of clients share ends here, and what it has used counts here
 @one_client("confluent")
 def test_a_transaction_goes_on_after_the_broker_was_killed(hands: Hands, broker: Serving, topic: str) -> None:
     producer = hands.producer(transactional_id=topic)

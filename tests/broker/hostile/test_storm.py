@@ -17,6 +17,7 @@ from .storm import UNPACKED, Limited, be_good, warm
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux enforces RLIMIT_AS")
 
 
+@pytest.mark.costly  # a Python of its own, whose address space has a limit
 def test_bombs_strangers_and_claims_are_refused_within_the_memory_that_is_allowed(tmp_path: Path) -> None:
     with Limited(tmp_path / "data") as broker:
         warm(broker.address, records=1)
