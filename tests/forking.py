@@ -38,7 +38,7 @@ os.chdir(job["cwd"])
 os.environ.update(job["environment"])
 tempfile.tempdir = None
 program = job["program"]
-sys.argv = [program or "-c"]
+sys.argv = [program or "-c", *job["arguments"]]
 sys.path[0] = os.path.dirname(program) if program else ""
 names = {name: value for name, value in globals().items() if name == "__builtins__"}
 if program:
@@ -56,6 +56,7 @@ class Job:
     program: Path | None = None
     code: str = ""
     environment: dict[str, str] = field(default_factory=dict)
+    arguments: Sequence[str] = ()
 
 
 def run_all(jobs: Sequence[Job], *flags: str, without: Sequence[str] = ()) -> list[subprocess.CompletedProcess[str]]:
@@ -72,6 +73,7 @@ def run_all(jobs: Sequence[Job], *flags: str, without: Sequence[str] = ()) -> li
                     "program": None if job.program is None else str(job.program),
                     "code": job.code,
                     "environment": job.environment,
+                    "arguments": list(job.arguments),
                     "out": str(out),
                     "err": str(err),
                 }

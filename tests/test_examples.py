@@ -12,7 +12,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +21,7 @@ import sawlog
 from sawlog import Log
 
 from .forking import Job, run_all
+from .looping import Test, for_each
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
@@ -224,26 +224,81 @@ def assert_printed(name: str, done: subprocess.CompletedProcess[str], place: Pla
     assert place.left() == []
 
 
+#: Examples that take two seconds of CPU or more, because they start several processes of their own, Kafka's client or
+#: DuckDB. They run in the slow tier. The quick tier has follow_from_another_process.py and dead_letter_queue.py, which
+#: start processes as well.
+HEAVY = {
+    "first_week/01_http_to_group.py",
+    "first_week/02_two_writers.py",
+    "first_week/05_exactly_once_copy.py",
+    "first_week/07_move_a_kafka_topic_in.py",
+    "first_week/09_sql_over_the_last_hour.py",
+}
+LIGHT = [name for name in PRINTED if name not in HEAVY]
+
+#: A forger who puts the byte back: there is no damage to find, and the tour must not say that it found some. The two
+#: acts that neither write nor read the log in question are left out.
+FORGERY = """\
+import sys
+from pathlib import Path
+import tour
+
+def forge(copy, real=tour.damaging.forge):
+    forgery = real(copy)
+    file = next(Path(copy).glob(forgery.file))
+    file.write_bytes(file.read_bytes().replace(forgery.after, forgery.before))
+    return forgery
+
+tour.damaging.forge = forge
+tour.acknowledging.play = tour.killing.play = lambda *given: None
+sys.exit(tour.main(["--events", "1000"]))
+"""
+
+#: Arguments that the tour refuses, and what it says.
+REFUSED = {
+    "few": (("--events", "999"), "at least 1,000"),
+    "full": (("--keep", "full"), "not an empty directory"),
+    "misspelt": (("--evnts",), "usage:"),
+}
+
+Forked = dict[str, tuple[subprocess.CompletedProcess[str], Place]]
+
+
 @pytest.fixture(scope="module")
-def forked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[subprocess.CompletedProcess[str], Place]]:
-    """All examples, each in a process that was forked from one that has imported the library."""
-    places = {name: make_place(tmp_path_factory.mktemp("example")) for name in PRINTED}
-    jobs = [
-        Job(place.work, EXAMPLES / name, environment={"TMPDIR": str(place.temporary)}) for name, place in places.items()
-    ]
+def forked(tmp_path_factory: pytest.TempPathFactory) -> Forked:
+    """Every program that a quick test looks at, each in a process that was forked from one that has imported the
+    library; by name."""
+    places: dict[str, Place] = {}
+    jobs: list[Job] = []
+
+    def add(name: str, program: str | None, *arguments: str, code: str = "", full: bool = False) -> None:
+        places[name] = place = make_place(tmp_path_factory.mktemp("example"))
+        if full:
+            (place.work / "full").mkdir()
+            (place.work / "full" / "precious").write_text("keep me")
+        path = None if program is None else EXAMPLES / program
+        jobs.append(Job(place.work, path, code, {"TMPDIR": str(place.temporary)}, arguments))
+
+    for each in LIGHT:
+        add(each, each)
+    add("help", "tour.py", "--help")
+    add("forgery", None, code=f"import sys\nsys.path.insert(0, {str(EXAMPLES)!r})\n{FORGERY}")
+    for each, (arguments, _) in REFUSED.items():
+        add(each, "tour.py", *arguments, full=True)
+    add("demo", "demo.py", "--output", "full", full=True)
     done = run_all(jobs, *FLAGS, without=_LOUD)
-    return {name: (each, places[name]) for name, each in zip(PRINTED, done, strict=True)}
+    return {name: (each, places[name]) for name, each in zip(places, done, strict=True)}
 
 
+# One process for each program that a test of this file looks at.
+@pytest.mark.costly
 @pytest.mark.xdist_group("examples")
-@pytest.mark.parametrize("name", PRINTED)
-def test_example_prints_what_it_promises_and_leaves_nothing(
-    name: str, forked: dict[str, tuple[subprocess.CompletedProcess[str], Place]]
-) -> None:
-    assert_printed(name, *forked[name])
+def test_examples_print_what_they_promise_and_leave_nothing(forked: Forked) -> None:
+    for name in LIGHT:
+        assert_printed(name, *forked[name])
 
 
-@pytest.mark.slow  # a second for each; the quick tier forks them
+@pytest.mark.slow  # a second for each; the quick tier forks all but the heavy ones
 @pytest.mark.parametrize("name", PRINTED)
 def test_example_that_is_started_alone_prints_what_it_promises(name: str, place: Place) -> None:
     assert_printed(name, place.run(EXAMPLES / name), place)
@@ -299,11 +354,18 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
     return Played(place.run(EXAMPLES / "tour.py", "--events", "1000", "--keep", "kept"), place)
 
 
+def whole_tour(test: Test) -> Test:
+    """Mark a test of a whole tour. It takes three seconds and kills a process on the way; the quick tier plays three of
+    the acts (`FORGERY`)."""
+    marked: Test = pytest.mark.slow(pytest.mark.xdist_group("tour")(test))
+    return marked
+
+
 def control_characters(text: str) -> set[str]:
     return {character for character in text if (character < " " and character != "\n") or character == "\x7f"}
 
 
-@pytest.mark.xdist_group("tour")
+@whole_tour
 def test_tour_holds_all_its_checks(played: Played) -> None:
     assert_succeeded(played.done)
     ticks = played.done.stdout.count("✓")
@@ -311,7 +373,7 @@ def test_tour_holds_all_its_checks(played: Played) -> None:
     assert f"All {ticks} checks held." in played.done.stdout
 
 
-@pytest.mark.xdist_group("tour")
+@whole_tour
 def test_tour_without_a_terminal_is_plain(played: Played) -> None:
     lines = played.done.stdout.splitlines()
     assert control_characters(played.done.stdout) == set()
@@ -319,13 +381,13 @@ def test_tour_without_a_terminal_is_plain(played: Played) -> None:
     assert [line for line in lines if line != line.rstrip()] == []
 
 
-@pytest.mark.xdist_group("tour")
+@whole_tour
 def test_tour_shows_every_act(played: Played) -> None:
     titles = re.findall(r"^(\d)  (\w+) ─+$", played.done.stdout, re.MULTILINE)
     assert titles == list(zip("123456", ("Write", "Read", "Acknowledge", "Kill", "Damage", "Summary"), strict=True))
 
 
-@pytest.mark.xdist_group("tour")
+@whole_tour
 def test_tour_keeps_what_it_is_asked_to_keep(played: Played) -> None:
     with Log.open(played.kept / "orders", mode="r") as log:
         assert (len(log), log.verify().ok) == (1000, True)
@@ -334,7 +396,7 @@ def test_tour_keeps_what_it_is_asked_to_keep(played: Played) -> None:
     assert list(played.place.temporary.iterdir()) == []
 
 
-@pytest.mark.xdist_group("tour")
+@whole_tour
 def test_tour_really_killed_a_writer_in_the_middle_of_a_record(played: Played) -> None:
     torn = list((played.kept / "killed").glob("*.torn"))
     assert [path.stat().st_size > 1_000_000 for path in torn] == [True]
@@ -345,7 +407,7 @@ def test_tour_really_killed_a_writer_in_the_middle_of_a_record(played: Played) -
         assert len(log) > int(said[1]) > 100
 
 
-@pytest.mark.xdist_group("tour")
+@whole_tour
 def test_tour_really_damaged_one_byte_of_the_copy(played: Played) -> None:
     differing = []
     for path in (played.kept / "orders").glob("*.log"):
@@ -358,7 +420,7 @@ def test_tour_really_damaged_one_byte_of_the_copy(played: Played) -> None:
         assert len(log.verify().problems) == 1
 
 
-@pytest.mark.slow  # a whole tour; the quick tier looks at two
+@pytest.mark.slow  # a whole tour; the quick tier plays three of its acts
 def test_tour_speaks_ascii_where_there_is_nothing_else_and_removes_its_directory(place: Place) -> None:
     done = place.run(EXAMPLES / "tour.py", "--events", "1000", PYTHONIOENCODING="ascii")
     assert_succeeded(done)
@@ -368,45 +430,30 @@ def test_tour_speaks_ascii_where_there_is_nothing_else_and_removes_its_directory
     assert place.left() == []
 
 
-def test_tour_fails_when_a_check_fails(place: Place) -> None:
-    """A forger who puts the byte back: nothing is there to be found, and the tour must not say that it was."""
-    program = """\
-import sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-import tour
-
-def forge(copy, real=tour.damaging.forge):
-    forgery = real(copy)
-    file = next(Path(copy).glob(forgery.file))
-    file.write_bytes(file.read_bytes().replace(forgery.after, forgery.before))
-    return forgery
-
-tour.damaging.forge = forge
-sys.exit(tour.main(["--events", "1000"]))
-"""
-    done = place.run("-c", program, EXAMPLES)
+@pytest.mark.xdist_group("examples")
+def test_tour_fails_when_a_check_fails(forked: Forked) -> None:
+    done, place = forked["forgery"]
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout.count("✗") == 3
     assert re.search(r"3 of \d+ checks FAILED:", done.stdout)
+    assert re.findall(r"^\d  (\w+) ─+$", done.stdout, re.MULTILINE) == ["Write", "Read", "Damage", "Summary"]
+    assert done.stdout.count("✓") > 3
+    assert control_characters(done.stdout) == set()
     assert place.left() == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [(["--events", "999"], "at least 1,000"), (["--keep", "full"], "not an empty directory"), (["--evnts"], "usage:")],
-)
-def test_tour_refuses_what_it_cannot_do(arguments: Sequence[str], complaint: str, place: Place) -> None:
-    (place.work / "full").mkdir()
-    (place.work / "full" / "precious").write_text("keep me")
-    done = place.run(EXAMPLES / "tour.py", *arguments)
+@pytest.mark.xdist_group("examples")
+@for_each("name", REFUSED)
+def test_tour_refuses_what_it_cannot_do(name: str, forked: Forked) -> None:
+    done, place = forked[name]
     assert (done.returncode, done.stdout) == (2, "")
-    assert complaint in done.stderr
+    assert REFUSED[name][1] in done.stderr
     assert [path.name for path in (place.work / "full").iterdir()] == ["precious"]
 
 
-def test_tour_help_names_every_act(place: Place) -> None:
-    done = place.run(EXAMPLES / "tour.py", "--help")
+@pytest.mark.xdist_group("examples")
+def test_tour_help_names_every_act(forked: Forked) -> None:
+    done, _ = forked["help"]
     assert done.returncode == 0
     for word in ("Write", "Read", "Acknowledge", "Kill", "Damage", "--events", "--keep", "examples:"):
         assert word in done.stdout
@@ -426,7 +473,7 @@ def read_to_the_end(fd: int) -> str:
     return b"".join(parts).decode("utf-8")
 
 
-@pytest.mark.slow  # a whole tour; the quick tier looks at two
+@pytest.mark.slow  # a whole tour; the quick tier plays three of its acts
 def test_tour_in_a_terminal_of_eighty_columns_is_coloured_and_never_wraps(place: Place) -> None:
     ours, theirs = pty.openpty()
     environment = place.environment(TERM="xterm-256color", COLUMNS="80", LINES="24")
@@ -488,10 +535,9 @@ def test_demo_loses_and_doubles_nothing_and_leaves_a_table_and_a_picture(place: 
     assert (kept / "revenue.svg").read_text().startswith("<svg")
 
 
-def test_demo_refuses_to_replace_what_is_not_its_own(place: Place) -> None:
-    (place.work / "mine").mkdir()
-    (place.work / "mine" / "precious").write_text("keep me")
-    done = place.run(EXAMPLES / "demo.py", "--output", "mine")
+@pytest.mark.xdist_group("examples")
+def test_demo_refuses_to_replace_what_is_not_its_own(forked: Forked) -> None:
+    done, place = forked["demo"]
     assert (done.returncode, done.stdout) == (2, "")
     assert "not of an earlier run" in done.stderr
-    assert (place.work / "mine" / "precious").read_text() == "keep me"
+    assert (place.work / "full" / "precious").read_text() == "keep me"

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 import sawlog
 
+from .cli.conftest import Cli
+from .documents import run_program
 from .forking import Job, run_all
 from .looping import for_each
 
@@ -22,65 +24,96 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/README.md")])
 
 
-def check_blocks(done: Iterable[tuple[str, subprocess.CompletedProcess[str]]]) -> None:
-    for block, each in done:
-        assert each.returncode == 0, f"{block}\n{each.stderr}"
-        assert each.stdout or "print" not in block
+#: Pages whose Python blocks run one after the other in one directory.
+PAGES = ["docs/async.md", "docs/several-processes.md", "docs/visibility.md"]
 
 
-def test_every_python_block_runs_after_the_ones_before_it_and_again(tmp_path: Path) -> None:
+# One process that forks for each block of four pages.
+@pytest.mark.costly
+def test_every_python_block_runs_after_the_ones_before_it(tmp_path: Path) -> None:
+    """Those of the README twice where they create a topic: a reader runs them again."""
     assert len(BLOCKS) >= 4
-    blocks = [*BLOCKS, *(block for block in BLOCKS if "create_topic" in block)]
-    check_blocks(zip(blocks, run_all([Job(tmp_path, code=block) for block in blocks], "-W", "error"), strict=True))
+    blocks = [("README.md", block) for block in [*BLOCKS, *(block for block in BLOCKS if "create_topic" in block)]]
+    blocks += [(name, block) for name in PAGES for block in python_of(name)]
+    assert {name for name, _ in blocks} == {"README.md", *PAGES}
+    places = {name: tmp_path / Path(name).stem for name, _ in blocks}
+    for place in places.values():
+        place.mkdir()
+    done = run_all([Job(places[name], code=block) for name, block in blocks], "-W", "error")
+    for (name, block), each in zip(blocks, done, strict=True):
+        assert each.returncode == 0, f"{name}\n{block}\n{each.stderr}"
+        assert each.stdout or name != "README.md" or "print" not in block
+
+
+@pytest.mark.slow  # two seconds; tests/testing and tests/broker/clients do the same with other programs
+def test_python_blocks_of_the_page_for_programs_of_kafka_run(tmp_path: Path) -> None:
+    """Kafka's clients warn, so warnings are no errors here."""
+    blocks = python_of("docs/testing-kafka-programs.md")
+    assert blocks
+    for block, done in zip(blocks, run_all([Job(tmp_path, code=each) for each in blocks]), strict=True):
+        assert done.returncode == 0, f"{block}\n{done.stderr}"
 
 
 @pytest.mark.slow  # seven seconds; the quick tier forks them
 def test_every_python_block_runs_in_a_python_of_its_own(tmp_path: Path) -> None:
     for block in BLOCKS:
         command = [sys.executable, "-W", "error", "-c", block]
-        check_blocks([(block, subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False))])
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{block}\n{done.stderr}"
+        assert done.stdout or "print" not in block
 
 
-def test_the_shell_block_runs_after_the_first_python_block(tmp_path: Path) -> None:
-    """As printed; only that `.venv/bin` has a program that calls this Python."""
+@pytest.fixture
+def shell_block() -> str:
+    """The block of shell commands."""
     [block] = re.findall(r"^```\n(export PATH.*?)^```", README, re.DOTALL | re.MULTILINE)
+    return block
+
+
+@pytest.mark.slow  # seven processes, five seconds; the quick tier runs the commands in its own process
+def test_the_shell_block_runs_in_a_shell_after_the_first_python_block(tmp_path: Path, shell_block: str) -> None:
+    """As printed; only that `.venv/bin` has a program that calls this Python."""
     program = tmp_path / ".venv" / "bin" / "sawlog"
     program.parent.mkdir(parents=True)
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m sawlog.cli "$@"\n')
     program.chmod(0o755)
     environment = {**os.environ, "PYTHONPATH": str(Path(sawlog.__file__).parents[1])}
-    for command in ([sys.executable, "-c", BLOCKS[0]], ["sh", "-ec", block]):
+    for command in ([sys.executable, "-c", BLOCKS[0]], ["sh", "-ec", shell_block]):
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
     assert "99999" in done.stdout
     assert "billing: 0 members" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("names", "flags"),
-    [
-        (["docs/async.md", "docs/several-processes.md", "docs/visibility.md"], ["-W", "error"]),
-        (["docs/testing-kafka-programs.md"], []),  # Kafka's clients warn
-    ],
-    ids=["warnings are errors", "with Kafka's clients"],
-)
-def test_python_blocks_of_pages_run(names: list[str], flags: list[str], tmp_path: Path) -> None:
-    """Those of a page in one directory, in their order."""
-    blocks = [(name, block) for name in names for block in python_of(name)]
-    assert {name for name, _ in blocks} == set(names)
-    places = {name: tmp_path / Path(name).stem for name in names}
-    for place in places.values():
-        place.mkdir()
-    done = run_all([Job(places[name], code=block) for name, block in blocks], *flags)
-    for (name, block), each in zip(blocks, done, strict=True):
-        assert each.returncode == 0, f"{name}\n{block}\n{each.stderr}"
+def test_the_commands_of_the_shell_block_run_after_the_first_python_block(
+    tmp_path: Path, shell_block: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this process: `export` sets a variable, and what `seq` would print is given to the command behind it."""
+    monkeypatch.chdir(tmp_path)
+    run_program(BLOCKS[0])
+    cli, said = Cli(Path("data")), ""
+    for line in shell_block.splitlines():
+        left, _, command = line.rpartition(" | ")
+        if line.startswith("export "):
+            name, _, value = line.removeprefix("export ").partition("=")
+            monkeypatch.setenv(name, value.strip('"').replace("$PATH", os.environ["PATH"]))
+            continue
+        counted = re.fullmatch(r"seq (\d+)", left)
+        assert counted or not left, f"a command before a pipe that this test does not know: {line}"
+        given = "".join(f"{number}\n" for number in range(1, int(counted[1]) + 1)) if counted else ""
+        program, *arguments = shlex.split(command)
+        assert program == "sawlog"
+        done = cli(*arguments, stdin=given.encode()).ok()
+        said += done.out + done.err
+    assert "99999" in said
+    assert "billing: 0 members" in said
 
 
 def python_of(name: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)
 
 
-@pytest.mark.parametrize("command", sorted(set(re.findall(r"\bmake ([a-z-]+)", README))))
+@for_each("command", sorted(set(re.findall(r"\bmake ([a-z-]+)", README))))
 def test_every_make_target_that_is_named_exists(command: str) -> None:
     assert re.search(rf"^{command}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
