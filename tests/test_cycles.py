@@ -1,57 +1,26 @@
-"""No module imports, by whatever way round, one that imports it: also not inside a function, where import-linter's
-layers and Python itself would let it pass. Imports for type checking alone do not count."""
+"""No module imports, directly or through others, a module that imports it.
+
+Imports inside functions count, although import-linter's layers and Python itself would let them pass. Imports for type
+checking alone do not. grimp, which import-linter uses, reads the imports: it takes a tenth of the time of `ast`.
+"""
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent / "src"
+import grimp
+import pytest
 
 
-def module_name(path: Path) -> str:
-    """What Python calls it."""
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-MODULES = {module_name(path): path for path in sorted((ROOT / "sawlog").rglob("*.py"))}
-
-
-def imports_of(name: str, source: str, *, package: bool) -> Iterator[str]:
-    """The modules that one imports, anywhere in it: `package.name`, whether that is a module or something in one."""
-
-    def found(node: ast.AST) -> Iterator[str]:
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-            return
-        if isinstance(node, ast.ImportFrom):
-            home = name.split(".") if package else name.split(".")[:-1]
-            above = home[: len(home) - node.level + 1] if node.level else []
-            start = ".".join([*above, *([node.module] if node.module else [])])
-            for each in node.names:
-                yield f"{start}.{each.name}"
-        elif isinstance(node, ast.Import):
-            yield from (each.name for each in node.names)
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, (ast.stmt, ast.ExceptHandler, ast.match_case)):  # no expression imports anything
-                yield from found(child)
-
-    return found(ast.parse(source))
-
-
-def graph() -> dict[str, set[str]]:
-    """Who imports whom."""
-    made: dict[str, set[str]] = {}
-    for name, path in MODULES.items():
-        wanted = imports_of(name, path.read_text(), package=path.name == "__init__.py")
-        ends = (each if each in MODULES else each.rpartition(".")[0] for each in wanted)
-        made[name] = {each for each in ends if each in MODULES and each != name}
-    return made
+def graph(package: str) -> dict[str, set[str]]:
+    """The modules of a package, with those that each imports anywhere in it."""
+    found = grimp.build_graph(package, exclude_type_checking_imports=True, cache_dir=None)
+    return {name: set(found.find_modules_directly_imported_by(name)) for name in found.modules}
 
 
 def cycle_in(edges: Mapping[str, set[str]]) -> list[str]:
-    """Some way from a module back to it; empty if there is none."""
+    """A path from a module back to itself; empty if there is none."""
     done: set[str] = set()
 
     def walk(name: str, way: list[str]) -> list[str]:
@@ -65,14 +34,28 @@ def cycle_in(edges: Mapping[str, set[str]]) -> list[str]:
         done.add(name)
         return []
 
-    return next((around for name in edges if (around := walk(name, []))), [])
+    return next((around for name in sorted(edges) if (around := walk(name, []))), [])
 
 
-def test_no_module_imports_itself_by_a_detour() -> None:
-    assert not cycle_in(graph())
+def test_no_module_imports_itself_through_others() -> None:
+    edges = graph("sawlog")
+    assert "sawlog.topics.topic" in edges
+    assert not cycle_in(edges)
 
 
-def test_a_cycle_is_noticed() -> None:
+def test_a_cycle_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cycle_in({"a": {"b"}, "b": {"c"}, "c": {"a"}}) == ["a", "b", "c", "a"]
-    source = "def f():\n    from ..log import log\nif TYPE_CHECKING:\n    from . import gone\n"
-    assert list(imports_of("sawlog.topics.topic", source, package=False)) == ["sawlog.log.log"]
+    package = tmp_path / "looped_package"
+    package.mkdir()
+    for name, source in {
+        "__init__": "",
+        "one": "from .two import thing\n",
+        "two": "def thing():\n    from . import three\n",
+        "three": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from . import two\n",
+    }.items():
+        (package / f"{name}.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert cycle_in(graph("looped_package")) == []
+    (package / "three.py").write_text("def late():\n    from .one import thing\n")
+    around = ["looped_package.one", "looped_package.two", "looped_package.three", "looped_package.one"]
+    assert cycle_in(graph("looped_package")) == around

@@ -11,6 +11,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from .looping import for_each
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "sawlog"
@@ -81,6 +83,8 @@ def strange(source: str) -> list[str]:
     return [ast.unparse(field) for field in _assigned(tree) if not _is_own(field) and field.attr not in mine]
 
 
+# Parses the modules of five packages.
+@pytest.mark.costly
 def test_a_module_assigns_only_fields_of_its_own_classes() -> None:
     found = [
         (name, field)

@@ -137,6 +137,8 @@ def test_every_public_name_is_listed_and_found_by_a_star() -> None:
     assert set(sawlog.__all__) <= set(found)
 
 
+# Eight forks, each of which imports a part of the library anew.
+@pytest.mark.costly
 def test_rooms_are_reached_without_an_import_of_their_own() -> None:
     """Each in a fork of its own, where the others were not reached before."""
     program = """
@@ -160,12 +162,14 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
     assert not inspect.ismodule(sawlog.open)
 
 
-def test_threads_may_ask_for_names_at_the_same_time() -> None:
+# Each seed imports the whole library again.
+@pytest.mark.parametrize("seeds", [2, pytest.param(20, marks=pytest.mark.slow)])
+def test_threads_may_ask_for_names_at_the_same_time(seeds: int) -> None:
     """A module and its package, begun from different ends by two threads, would wait for each other. Each order of
     names is tried in a fork, which has imported nothing of them yet."""
     program = """
 import os, random, sys, threading, sawlog
-for seed in range(5):
+for seed in range(int(sys.argv[1])):
     child = os.fork()
     if child == 0:
         break
@@ -187,4 +191,4 @@ for each in threads: each.join(60)
 assert not failed, failed
 assert not any(each.is_alive() for each in threads)
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=240)
+    subprocess.run([sys.executable, "-c", program, str(seeds)], check=True, timeout=240)
