@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,8 @@ ON_SPARK = "import sawlog.spark"
 REPAIRS = [step for step in steps(PAGE) if step.text.startswith("sawlog repair")]
 #: These have tests of their own.
 ELSEWHERE = {ON_FILES, ON_A_SERVER, ON_A_CARELESS_ONE, *REPAIRS}
+#: In one process of xdist, which starts one server.
+GROUPED = pytest.mark.xdist_group("documents-objects")
 TOUR = [step for step in steps(PAGE) if step not in ELSEWHERE and not step.text.startswith(ON_SPARK)]
 
 
@@ -46,41 +50,54 @@ def use(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-def test_from_a_laptop_to_a_bucket_as_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def started() -> Iterator[Server]:
+    """One server for all tests of this file."""
     with servers.moto() as server:
-        use(server, monkeypatch)
-        monkeypatch.setenv("COLUMNS", "100")
-        for step in TOUR:
-            if step.text.startswith("import sawlog"):
-                assert run_program(step.text) == step.shown
-            else:
-                assert steady("\n".join(typed(step.text))) == steady(step.shown), step.text
+        yield server
 
 
-def test_a_store_that_lost_a_commit_is_repaired_as_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    with servers.moto() as server:
-        use(server, monkeypatch)
-        monkeypatch.setenv("COLUMNS", "100")
-        url = "s3://bucket/shop"
-        with sawlog.open(url) as store:
-            orders = store.create_topic("orders", partitions=3)
-            for number in range(4):
-                orders.partition(0).append(b"%d" % number)
-        Bucket(url).delete("commits/00000000000000000003")
-        for step in REPAIRS:
+@pytest.fixture
+def moto(started: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
+    """The server, with an empty bucket; programs use it."""
+    for method, path in (("POST", "moto-api/reset"), ("PUT", servers.BUCKET)):
+        request = urllib.request.Request(f"{started.endpoint}/{path}", method=method)
+        urllib.request.urlopen(request, timeout=servers.PATIENCE_S).close()
+    use(started, monkeypatch)
+    monkeypatch.setenv("COLUMNS", "100")
+    return started
+
+
+@GROUPED
+def test_from_a_laptop_to_a_bucket_as_shown(moto: Server) -> None:
+    for step in TOUR:
+        if step.text.startswith("import sawlog"):
+            assert run_program(step.text) == step.shown
+        else:
             assert steady("\n".join(typed(step.text))) == steady(step.shown), step.text
-        with sawlog.open(url) as store:
-            assert [record.value for record in store.topic("orders").partition(0).scan()] == [b"0", b"1"]
+
+
+@GROUPED
+def test_a_store_that_lost_a_commit_is_repaired_as_shown(moto: Server) -> None:
+    url = "s3://bucket/shop"
+    with sawlog.open(url) as store:
+        orders = store.create_topic("orders", partitions=3)
+        for number in range(4):
+            orders.partition(0).append(b"%d" % number)
+    Bucket(url).delete("commits/00000000000000000003")
+    for step in REPAIRS:
+        assert steady("\n".join(typed(step.text))) == steady(step.shown), step.text
+    with sawlog.open(url) as store:
+        assert [record.value for record in store.topic("orders").partition(0).scan()] == [b"0", b"1"]
 
 
 def test_a_directory_passes_as_shown(tmp_path: Path) -> None:
     compare(ON_FILES, tmp_path)
 
 
-def test_a_server_passes_as_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with servers.moto() as server:
-        use(server, monkeypatch)
-        compare(ON_A_SERVER, tmp_path)
+@GROUPED
+def test_a_server_passes_as_shown(moto: Server, tmp_path: Path) -> None:
+    compare(ON_A_SERVER, tmp_path)
 
 
 def test_a_server_that_ignores_preconditions_is_refused_as_shown(
