@@ -100,11 +100,6 @@ def make_program(place: Path, name: str = "sawlog", module: str = "-m sawlog.cli
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
 
 
-def shell(place: Path, command: str) -> list[str]:
-    """What a command prints on both streams, sorted: a pipe does not keep the order between the two."""
-    return without_timing(shell_output(place, command).splitlines())
-
-
 def shell_output(place: Path, command: str) -> str:
     """What a command prints: first on stdout, then on stderr."""
     environment = {

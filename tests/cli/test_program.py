@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+import sawlog as package
 from sawlog import Log
 from sawlog.cli import run
 from sawlog.topics.store import Store
@@ -63,6 +64,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(program: Program, large: Path, 
     assert (process.returncode, err) == (0, b"")
 
 
+@pytest.mark.slow  # in the quick tests, a reader goes away without a shell
 def test_head_gets_its_line_in_a_shell(program: Program, large: Path) -> None:
     line = f"set -o pipefail; {sys.executable} -m sawlog.cli read large | head -1"
     environment = {**os.environ, "SAWLOG_DATA": str(large), "PYTHONWARNINGS": "ignore"}
@@ -156,6 +158,7 @@ def test_follow_says_what_was_trimmed_or_taken_back_under_it(program: Program, o
             assert process.stdout.readline() == b"again\n"
 
 
+@pytest.mark.slow  # a process more; the quick tests follow until Ctrl-C
 def test_follow_ends_after_a_count(program: Program, orders: Path) -> None:
     with following(program, "-p", "0", "-o", "end", "-n", "2") as process:
         with Store.open(orders) as store:
@@ -169,6 +172,7 @@ def test_follow_ends_after_a_count(program: Program, orders: Path) -> None:
         assert process.returncode == 0
 
 
+@pytest.mark.slow  # in the quick tests, Ctrl-C ends a reader and SIGTERM a producer
 def test_ctrl_c_while_producing_keeps_what_was_taken(program: Program, sawlog: Cli, orders: Path) -> None:
     process = program.start("produce", "orders", "--partition", "1")
     assert process.stdin is not None
@@ -234,7 +238,6 @@ def test_a_partition_of_a_process_that_takes_no_requests_is_locked_for_others_an
         refused = program("produce", "orders", "-p", 0, "--lock-timeout", 0.2, stdin=b"theirs\n")
         assert "locked" in refused.failed(5)
         assert str(os.getpid()) in refused.err
-        assert "locked" in program("topic", "delete", "orders", "--yes").failed(5)
         assert sawlog("read", "orders", "-p", 0, "-o", "-1").ok().lines == ["mine"]
         sawlog("verify").ok()
         sawlog("produce", "orders", "-p", 1, stdin=b"theirs\n").ok()
@@ -251,11 +254,9 @@ def test_what_is_produced_beside_a_process_that_holds_the_topic_is_handed_over_t
         before = topic.describe().records
         program("produce", "orders", stdin=b"1\n2\n3\n").ok()
         assert topic.describe().records == before + 3
-        program("produce", "orders", "-p", 0, "--compression", "zstd", stdin=b"4\n").ok()
-        assert [record.value for record in topic.partition(0).scan()][-1:] == [b"4"]
 
 
-@pytest.mark.slow  # six starts; the quick tier has two of them
+@pytest.mark.slow  # six starts; the quick tier has one of them
 def test_whatever_is_produced_beside_a_process_that_holds_the_topic_is_handed_over_to_it(
     program: Program, orders: Path
 ) -> None:
@@ -383,25 +384,21 @@ def test_progress_is_shown_on_a_terminal_only(program: Program, sawlog: Cli, ord
     assert sawlog("produce", "orders", file).ok().err.startswith("20,000 records to orders")
 
 
-def test_deleting_asks_at_a_terminal(
-    program: Program, sawlog: Cli, orders: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deleting_asks_at_a_terminal(sawlog: Cli, orders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, seen = in_terminal_here(monkeypatch, "topic", "delete", "orders", typed=b"n\n")
     assert code == 1
     assert "15 records" in seen
     assert sawlog("topic", "list", "--output", "json").json
-    assert in_terminal(program, "topic", "delete", "orders", typed=b"y\n")[0] == 0
+    assert in_terminal_here(monkeypatch, "topic", "delete", "orders", typed=b"y\n")[0] == 0
     assert sawlog("topic", "list", "--output", "json").json == []
 
 
 # --- the program itself
 
 
-def test_version(program: Program) -> None:
-    import sawlog
-
-    kernel = "compiled" if sawlog.kernel_info().compiled else "interpreted"
-    assert program("--version").ok().out == f"sawlog {sawlog.__version__}, {kernel} kernel\n"
+def test_version(sawlog: Cli) -> None:
+    kernel = "compiled" if package.kernel_info().compiled else "interpreted"
+    assert sawlog("--version").ok().out == f"sawlog {package.__version__}, {kernel} kernel\n"
 
 
 @for_each(
@@ -435,7 +432,7 @@ def test_a_directory_that_is_no_store_is_left_alone(sawlog: Cli, tmp_path: Path)
     assert [path.name for path in tmp_path.iterdir()] == ["photo.jpg"]
 
 
-@pytest.mark.parametrize("missing", ["typer", "rich"])
+@pytest.mark.parametrize("missing", ["typer", pytest.param("rich", marks=pytest.mark.slow)])
 def test_missing_extra_is_named_with_how_to_get_it(missing: str) -> None:
     code = f"import sys; sys.modules[{missing!r}] = None; from sawlog.cli import main; main()"
     result = subprocess.run(
@@ -477,6 +474,7 @@ def test_shell_completes_commands_topics_groups_and_options(
     assert offered in sawlog().out.split()
 
 
+@pytest.mark.slow  # the same as a process of its own
 def test_the_program_completes_for_a_shell(program: Program, orders: Path) -> None:
     assert "orders" in program(env=completed("sawlog topic describe or")).out.split()
 
