@@ -21,6 +21,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     sharing.group(items)
 
 
+class NoSpark:
+    """Stands for the session where a job must refuse before it uses one. Such a test needs no JVM."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"Spark was used: {name}")
+
+
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """Where the store is, or will be."""

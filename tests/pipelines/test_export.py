@@ -21,7 +21,7 @@ from sawlog.pipelines.export import ExportParams
 from sawlog.storage import FileDirectory, documents
 
 from ..looping import for_each
-from .conftest import forget_last_commit, moment
+from .conftest import NoSpark, forget_last_commit, moment
 
 FORMATS = [pytest.param("parquet", marks=pytest.mark.slow), "delta"]
 
@@ -31,15 +31,26 @@ def target(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-@pytest.fixture
-def write(spark: Any, data: Path, target: Path) -> Callable[..., export.TableExportReport]:
-    """Run it on the topic `orders`."""
+def job(spark: Any, data: Path, target: Path) -> Callable[..., export.TableExportReport]:
+    """The job on the topic `orders`."""
 
     def run(progress: Any = None, **params: Any) -> export.TableExportReport:
         given = {"data": str(data), "topic": "orders", "target": str(target), **params}
         return export.run(spark, ExportParams(**given), progress)
 
     return run
+
+
+@pytest.fixture
+def write(spark: Any, data: Path, target: Path) -> Callable[..., export.TableExportReport]:
+    """Run it."""
+    return job(spark, data, target)
+
+
+@pytest.fixture
+def refused(data: Path, target: Path) -> Callable[..., export.TableExportReport]:
+    """Run it where it must not get as far as Spark."""
+    return job(NoSpark(), data, target)
 
 
 Write = Callable[..., export.TableExportReport]
@@ -83,12 +94,12 @@ def test_a_second_run_adds_only_what_is_new(write: Write, target: Path, filled: 
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_batch_that_spark_repeats_is_there_once(write: Write, target: Path, filled: Fill, form: str) -> None:
-    filled(30)
-    write(format=form, max_records=10, compact=False)
-    assert forget_last_commit(target / "_sawlog" / "checkpoint") == 2
-    filled(5, first=30)
-    write(format=form, max_records=10)
-    once(35, rows(target, form))
+    filled(10)
+    write(format=form, compact=False)
+    assert forget_last_commit(target / "_sawlog" / "checkpoint") == 0
+    filled(5, first=10)
+    write(format=form)
+    once(15, rows(target, form))
 
 
 @pytest.mark.slow
@@ -252,22 +263,27 @@ def test_what_a_target_was_begun_with_stays(other: dict[str, Any], said: str) ->
         export._check_same(BEGUN, {**BEGUN, **other}, "out")
 
 
-def test_a_directory_of_somebody_else_is_not_written_to(write: Write, target: Path, filled: Fill) -> None:
+def test_a_directory_of_somebody_else_is_not_written_to(refused: Write, target: Path, filled: Fill) -> None:
     filled(10)
     target.mkdir()
     (target / "mine.txt").write_text("precious")
     with pytest.raises(InvalidConfig, match="neither empty"):
-        write()
+        refused()
     assert [path.name for path in target.iterdir()] == ["mine.txt"]
 
 
-def test_what_cannot_be_is_said(write: Write, filled: Fill, target: Path) -> None:
+def test_what_cannot_be_is_said(refused: Write, filled: Fill, target: Path) -> None:
     filled(1)
     for wrong in ({"format": "csv"}, {"by": ("value",)}, {"schema": "a int"}, {"max_records": 0}, {"every_s": -1}):
         with pytest.raises(InvalidConfig):
-            write(**wrong)
+            refused(**wrong)
     with pytest.raises(TopicNotFound):
-        write(topic="nothing")
+        refused(topic="nothing")
+    assert not any(files(target))
+
+
+def test_a_schema_that_spark_does_not_understand_is_refused(write: Write, filled: Fill, target: Path) -> None:
+    filled(1)
     with pytest.raises(InvalidConfig, match="not a schema"):
         write(json=True, schema="int int int")
     assert not any(files(target))

@@ -21,7 +21,7 @@ from sawlog.pipelines import ingest, running
 from sawlog.pipelines.ingest import IngestParams
 from sawlog.storage import FileDirectory, documents
 
-from .conftest import forget_last_commit
+from .conftest import NoSpark, forget_last_commit
 
 Contents = Callable[..., list[Record]]
 
@@ -33,15 +33,26 @@ def source(tmp_path: Path) -> Path:
     return made
 
 
-@pytest.fixture
-def take(spark: Any, data: Path, source: Path) -> Callable[..., ingest.IngestReport]:
-    """Run it on the source, into the topic `orders`."""
+def job(spark: Any, data: Path, source: Path) -> Callable[..., ingest.IngestReport]:
+    """The job on the source, into the topic `orders`."""
 
     def run(progress: Any = None, **params: Any) -> ingest.IngestReport:
         given = {"data": str(data), "topic": "orders", "source": str(source), **params}
         return ingest.run(spark, IngestParams(**given), progress)
 
     return run
+
+
+@pytest.fixture
+def take(spark: Any, data: Path, source: Path) -> Callable[..., ingest.IngestReport]:
+    """Run it."""
+    return job(spark, data, source)
+
+
+@pytest.fixture
+def refused(data: Path, source: Path) -> Callable[..., ingest.IngestReport]:
+    """Run it where it must not get as far as Spark."""
+    return job(NoSpark(), data, source)
 
 
 Take = Callable[..., ingest.IngestReport]
@@ -295,14 +306,14 @@ def test_it_goes_on_until_it_is_stopped(take: Take, source: Path, contents: Cont
     assert [r.value for r in contents()] == [b"one", b"two"]
 
 
-def test_the_same_job_does_not_run_twice_at_a_time(take: Take, source: Path, data: Path) -> None:
+def test_the_same_job_does_not_run_twice_at_a_time(refused: Take, source: Path, data: Path) -> None:
     (source / "a.txt").write_text("one\n")
     Store.open(data).close()
     with running.alone(ingest.place(data, "orders", str(source))), pytest.raises(DirectoryLocked):
-        take()
+        refused()
 
 
-def test_what_cannot_be_is_said_before_spark_is_asked(take: Take, source: Path, data: Path) -> None:
+def test_what_cannot_be_is_said_before_spark_is_asked(refused: Take, source: Path, data: Path) -> None:
     (source / "a.txt").write_text("one\n")
     for wrong in (
         {"key": "id"},
@@ -312,10 +323,10 @@ def test_what_cannot_be_is_said_before_spark_is_asked(take: Take, source: Path, 
         {"files": 0},
     ):
         with pytest.raises(InvalidConfig):
-            take(**wrong)
+            refused(**wrong)
     (source / "b.csv").write_text("id\n1\n")
     with pytest.raises(InvalidConfig, match="csv and text"):
-        take()
+        refused()
 
 
 def test_a_column_that_is_not_there_is_named(take: Take, source: Path) -> None:
