@@ -350,14 +350,14 @@ def numbers(topic: ObjectTopic) -> list[int]:
 def test_spark_reads_and_writes_a_bucket(spark: Any, moto: servers.Server, capsys: pytest.CaptureFixture[str]) -> None:
     url = moto.new_url()
     with ObjectStore.open(url, options=moto.options, upkeep_interval_s=None) as store:
-        store.create_topic("orders", 2).append_many([b"%d" % number for number in range(100)])
-        store.topic("orders").append_many([(b"%d" % number, b"%d" % number) for number in range(100, 300)])
+        store.create_topic("orders", 2).append_many([b"%d" % number for number in range(10)])
+        store.topic("orders").append_many([(b"%d" % number, b"%d" % number) for number in range(10, 30)])
         found = over(spark.read, moto, url).option("topic", "orders").load()
         found.explain(True)
         assert servers.SECRET not in capsys.readouterr().out
         writer = over(found.select("key", "value").write, moto, url).option("topic", "copies").option("partitions", 3)
         writer.mode("append").save()
-        assert numbers(store.topic("copies")) == list(range(300))
+        assert numbers(store.topic("copies")) == list(range(30))
 
 
 def test_the_program_in_the_documents_prints_what_they_show(spark: Any, moto: servers.Server) -> None:

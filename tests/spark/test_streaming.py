@@ -530,7 +530,7 @@ def test_a_query_reads_all_there_is_then_what_is_new(spark: Any, data: Path, sto
     assert lags(store, "spark") == {0: 0, 1: 0}
     append(store.alter_topic("orders", partitions=4), *range(10, 20))
     assert lags(store, "spark") == {0: 2, 1: 2, 2: 3, 3: 3}
-    copy(spark, data, checkpoint, **options).awaitTermination()
+    copy(spark, data, checkpoint, groupId="spark").awaitTermination()
     assert copied(store) == list(range(20))
 
 
