@@ -30,7 +30,7 @@ import sawlog.aio.store
 import sawlog.aio.topic
 from sawlog import interop
 from sawlog.interop.foreign import ExportOptions
-from sawlog.interop.kafka_export import _TOPIC_OPTIONS as KAFKA_OPTIONS
+from sawlog.interop.kafka_export import TOPIC_OPTIONS as KAFKA_OPTIONS
 from sawlog.topics.groups.kafka_names import KafkaNames
 from sawlog.topics.keywords import TopicChanges, TopicSettings
 from sawlog.topics.settings import SETTINGS

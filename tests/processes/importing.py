@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 from sawlog import Log, LogConfig, interop
-from sawlog.interop import copying, frames, laminarmq, laminarmq_evidence, walking
+from sawlog.interop import frames, importing, laminarmq, walking
 from sawlog.storage.file import FileStorage
 
 from .launch import say
@@ -41,9 +41,9 @@ def die_at(nth: int) -> None:
 
 def main(source: str, target: str, nth: int = 0) -> None:
     """Import, or die trying."""
-    for module in (walking, frames, laminarmq, laminarmq_evidence):
+    for module in (walking, frames, laminarmq):
         module.CHUNK_BYTES = CHUNK_BYTES  # type: ignore[attr-defined]
-    copying.APPEND_BYTES = CHUNK_BYTES
+    importing.APPEND_BYTES = CHUNK_BYTES
     if nth:
         die_at(nth)
     with Log.open(target, SETTINGS) as log:

@@ -1,71 +1,80 @@
-"""Detects which system a directory belongs to.
+"""Detects which system wrote a directory, and opens the logs in it.
 
-Each format looks for what it would have written: file names first, then the first bytes of the files, which must agree
-with the names. A format that finds something that only it writes (a matching checksum, a magic number) is certain;
-uncertain candidates are then ignored. If several candidates are left, `UnknownFormat` lists them.
+Each format looks for files that it would have written: names first, then the first bytes, which must agree with the
+names. Evidence that only one format produces (a matching checksum, a magic number) makes a detection certain, and
+uncertain candidates are then ignored. If several candidates remain, `UnknownFormat` lists them.
+
+A format recognises a single log (`Sniff`). `detect_below` and `detect_topics` apply that to a directory and to the
+directories below it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module
 from os import PathLike
+from typing import Literal
 
 from ..errors import InvalidConfig, UnknownFormat
 from ..storage import Directory, FileDirectory
-from .foreign import Damage, DecodingFormat, Detection, ForeignLog, Format, Place
-
-#: Returns the offset in the metadata of a record, or None if it has none.
-Decoder = Callable[[bytes], int | None]
+from .foreign import Damage, Decoder, Detection, ForeignLog, Format, Place
 
 #: The modules of this package that provide a format, each as its `FORMAT`.
 _MODULES = ("kafka", "laminarmq", "rustlog", "gumlog", "plain")
-#: Marks a directory that needs no import.
-_OURS = "sawlog.json"
+#: Marks a sawlog store, which needs no import.
+_STORE_FILE = "sawlog.json"
+#: Maximum number of directories to examine.
+_MAX_DIRECTORIES = 10_000
+_PARTITION = re.compile(r"(?:partition-)?([0-9]{1,9})")
 
 
 def formats() -> tuple[Format, ...]:
-    """All formats that can be read and written, in the order in which they are tried."""
+    """Return all formats, in the order in which they are tried."""
     return tuple(import_module(f".{name}", __package__).FORMAT for name in _MODULES)
 
 
 def format_named(name: str) -> Format:
-    """The format of that name; `InvalidConfig` if it does not exist."""
+    """Return the format of that name; `InvalidConfig` if it does not exist."""
     for each in formats():
         if each.name == name:
             return each
     raise InvalidConfig(f"unknown format {name!r}; use one of {', '.join(each.name for each in formats())}")
 
 
-def detect(path: str | PathLike[str] | Directory, *, format: str | None = None) -> Detection | None:
-    """What a directory holds: one log, a topic or a server's data; None if no supported system wrote it.
+# --- detecting
 
-    With `format` only that format is tried. `UnknownFormat` if several formats are possible.
+
+def detect(path: str | PathLike[str] | Directory, *, format: str | None = None) -> Detection | None:
+    """Return the logs in a directory: one log, a topic or a server's data; None if no supported system wrote it.
+
+    With `format` only that format is tried. Raises `UnknownFormat` if several formats are possible.
     """
-    chosen = formats() if format is None else (format_named(format),)
+    candidates = formats() if format is None else (format_named(format),)
     if not isinstance(path, (str, PathLike)):
-        return _detect(path, chosen)
+        return _detect(path, candidates)
     directory = FileDirectory(path, create=False)
     try:
-        return _detect(directory, chosen)
+        return _detect(directory, candidates)
     finally:
         directory.close()
 
 
-def _detect(directory: Directory, chosen: tuple[Format, ...]) -> Detection | None:
-    if directory.exists(_OURS):
+def _detect(directory: Directory, candidates: tuple[Format, ...]) -> Detection | None:
+    if directory.exists(_STORE_FILE):
         raise UnknownFormat(f"{directory.path} is a sawlog store: open it with sawlog.open")
-    found = [seen for each in chosen if (seen := each.detect(directory)) is not None]
-    certain = [seen for seen in found if seen.certain]
-    candidates = certain or found
-    if len(candidates) > 1:
-        names = " or ".join(seen.format for seen in candidates)
+    found = [seen for each in candidates if (seen := each.detect(directory)) is not None]
+    best = [seen for seen in found if seen.certain] or found
+    if len(best) > 1:
+        names = " or ".join(seen.format for seen in best)
         raise UnknownFormat(f"{directory.path} may be {names}: give the format")
-    return candidates[0] if candidates else None
+    return best[0] if best else None
 
 
-def required_detection(path: str | PathLike[str] | Directory, format: str | None) -> Detection:
-    """As `detect`, but raises an error that says what was looked for if nothing is found."""
+def detect_required(path: str | PathLike[str] | Directory, format: str | None) -> Detection:
+    """Detect, and raise `UnknownFormat` if nothing is found."""
     found = detect(path, format=format)
     if found is None:
         where = path if isinstance(path, (str, PathLike)) else path.path
@@ -74,33 +83,15 @@ def required_detection(path: str | PathLike[str] | Directory, format: str | None
     return found
 
 
-def detected_or_named(path: str | PathLike[str], format: str | None) -> Detection:
-    """As `required_detection`; but if the caller names a format and nothing fits, the path is treated as one log of
-    it."""
+def detect_or_assume(path: str | PathLike[str], format: str | None) -> Detection:
+    """Detect; if the caller names a format and detection fails, treat the path as one log of that format."""
     if format is None:
-        return required_detection(path, None)
+        return detect_required(path, None)
     found = detect(path, format=format)
     return found or Detection(format, "partition", str(path), (Place(str(path)),), "named by the caller", False)
 
 
-def open_place(
-    place: Place, format: str, *, damage: Damage = "stop", strict: bool = False, metadata: Decoder | None = None
-) -> ForeignLog:
-    directory = FileDirectory(place.path, create=False)
-    try:
-        return _open(directory, format, damage, strict, metadata)
-    except BaseException:
-        directory.close()
-        raise
-
-
-def _open(directory: Directory, format: str, damage: Damage, strict: bool, metadata: Decoder | None) -> ForeignLog:
-    chosen = format_named(format)
-    if metadata is None:
-        return chosen.open(directory, damage=damage, strict=strict)
-    if not isinstance(chosen, DecodingFormat):
-        raise InvalidConfig(f"records of {format} have no metadata to decode: omit `metadata`")
-    return chosen.open_decoding(directory, metadata, damage=damage, strict=strict)
+# --- opening
 
 
 def open_log(
@@ -113,13 +104,13 @@ def open_log(
 ) -> ForeignLog:
     """Open the log in a directory, read only: `sawlog.interop.open`.
 
-    Without `format` the format is detected. Where records cannot be read, a scan raises, or, with `damage="skip"`,
+    Without `format` the format is detected. At records that cannot be read, a scan raises, or, with `damage="skip"`,
     continues after them. With `strict` every finding raises the error of its kind. `metadata` is for laminarmq with
     metadata other than `()`: it gets the bytes of a record's metadata and returns the index in it, returns None if
     there is none, or raises `ValueError`.
     """
     if format is None:
-        found = required_detection(path, None)
+        found = detect_required(path, None)
         if len(found.places) != 1:
             some = ", ".join(place.path for place in found.places[:3])
             raise UnknownFormat(
@@ -128,6 +119,132 @@ def open_log(
         format = found.format
         if isinstance(path, (str, PathLike)):
             path = found.places[0].path
-    if isinstance(path, (str, PathLike)):  # the caller may know the format better than the first bytes show
+    if isinstance(path, (str, PathLike)):  # not detected again: the caller may know better than the first bytes show
         return open_place(Place(str(path)), format, damage=damage, strict=strict, metadata=metadata)
     return _open(path, format, damage, strict, metadata)
+
+
+def open_place(
+    place: Place, format: str, *, damage: Damage = "stop", strict: bool = False, metadata: Decoder | None = None
+) -> ForeignLog:
+    """Open the log at a detected place."""
+    directory = FileDirectory(place.path, create=False)
+    try:
+        return _open(directory, format, damage, strict, metadata)
+    except BaseException:
+        directory.close()
+        raise
+
+
+def _open(directory: Directory, name: str, damage: Damage, strict: bool, metadata: Decoder | None) -> ForeignLog:
+    format = format_named(name)
+    if metadata is not None and not format.has_metadata:
+        raise InvalidConfig(f"records of {name} have no metadata to decode: omit `metadata`")
+    return format.open(directory, damage=damage, strict=strict, metadata=metadata)
+
+
+# --- for the formats
+
+
+@dataclass(frozen=True, slots=True)
+class Sniffed:
+    """Evidence that a directory is a log of one format, and True if only that format could have produced it."""
+
+    why: str
+    certain: bool
+
+
+#: Recognises one log of a format.
+Sniff = Callable[[Directory], Sniffed | None]
+
+
+def detect_below(format: str, directory: Directory, sniff: Sniff) -> Detection | None:
+    """Detect one log, or a directory of logs, each named after its directory."""
+    seen = sniff(directory)
+    if seen is not None:
+        return Detection(format, "partition", directory.path, (Place(directory.path),), seen.why, seen.certain)
+    found: list[tuple[Place, Sniffed]] = []
+    for name in directory.children()[:_MAX_DIRECTORIES]:
+        with child_of(directory, name) as child:
+            below = sniff(child)
+            if below is not None:
+                found.append((Place(child.path, name, 0), below))
+    return _combined("data", format, directory, found)
+
+
+def detect_topics(format: str, directory: Directory, sniff: Sniff) -> Detection | None:
+    """Detect `partition-<n>` below a topic's directory, and topics below `topics`, from any of these levels."""
+    seen = sniff(directory)
+    if seen is not None:
+        topic, partition = _partition_of(directory.path)
+        place = Place(directory.path, topic, partition)
+        return Detection(format, "partition", directory.path, (place,), seen.why, seen.certain)
+    found = list(_partitions(directory, directory.path.rstrip("/").rpartition("/")[2], sniff))
+    if found:
+        return _combined("topic", format, directory, found)
+    for below in ("topics", ""):
+        if below in directory.children() or not below:
+            with child_of(directory, below) as topics:
+                for name in topics.children()[:_MAX_DIRECTORIES]:
+                    with child_of(topics, name) as child:
+                        found.extend(_partitions(child, name, sniff))
+        if found:
+            return _combined("data", format, directory, found)
+    return None
+
+
+def _partition_of(path: str) -> tuple[str | None, int]:
+    """Return topic and partition of a path that ends in `<topic>/partition-<n>` or `<topic>/partitions/<n>`."""
+    *_, above, topic, last = ("", "", *path.rstrip("/").split("/"))
+    match = _PARTITION.fullmatch(last)
+    if match is None or not topic:
+        return None, 0
+    return (above if topic == "partitions" else topic) or None, int(match[1])
+
+
+def _partitions(directory: Directory, topic: str, sniff: Sniff) -> Iterator[tuple[Place, Sniffed]]:
+    children = directory.children()
+    if "partitions" in children:
+        with child_of(directory, "partitions") as below:
+            yield from _partitions(below, topic, sniff)
+    for name in children[:_MAX_DIRECTORIES]:
+        match = _PARTITION.fullmatch(name)
+        if match is not None:
+            with child_of(directory, name) as child:
+                seen = sniff(child)
+                if seen is not None:
+                    yield Place(child.path, topic, int(match[1])), seen
+
+
+def _combined(
+    kind: Literal["topic", "data"], format: str, directory: Directory, found: list[tuple[Place, Sniffed]]
+) -> Detection | None:
+    """Combine several logs into one detection; None if there are none."""
+    if not found:
+        return None
+    places = sorted((place for place, _ in found), key=lambda place: (place.topic or "", place.partition))
+    certain = any(seen.certain for _, seen in found)
+    why = next((seen.why for _, seen in found if seen.certain), found[0][1].why)
+    return Detection(format, kind, directory.path, tuple(places), why, certain)
+
+
+@contextmanager
+def child_of(directory: Directory, name: str) -> Iterator[Directory]:
+    """Open a directory below another and close it at exit; "" is the directory itself."""
+    if not name:
+        yield directory
+        return
+    child = directory.child(name)
+    try:
+        yield child
+    finally:
+        child.close()
+
+
+def read_start(directory: Directory, name: str, max_bytes: int) -> bytes:
+    """Return the first bytes of a file."""
+    storage = directory.open_shared(name)
+    try:
+        return storage.read(0, min(storage.size, max_bytes))
+    finally:
+        storage.close()

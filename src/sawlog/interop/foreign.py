@@ -1,30 +1,55 @@
-"""What all formats have in common: a log of another system that can be read like ours, and how to find one.
+"""The interfaces of this package: a foreign log that reads like a `Log`, the findings about it, and `Format`.
 
-`ForeignLog` is the interface: the reading methods of `Log`, and a report of what is wrong. A format that implements
-`tables` gets all of them. `Format` is what a module of this package provides for one system; `sawlog.interop.formats()`
-lists them.
+`ForeignLog` has the reading methods of `Log` and a report of everything that is wrong with the files. A format
+implements `tables` and a few properties; the other methods are written on top of them. `Format` is one system: how to
+detect its logs, open them and write them. `sawlog.interop.formats()` lists all of them.
 
-This code never writes, locks or maps the other system's files: a file that its owner is writing or truncating is read
-as far as it goes.
+A `Finding` has a kind, a file, a position, a sentence and one of four outcomes:
+
+* *mended*: the same information is available elsewhere (usually an index is wrong); no record is missing;
+* *cut*: bytes after the last complete record, of the log or of a run before a restart, are left out, as after a crash
+  during an append;
+* *missing*: offsets that no file contains; they are a gap in the source and in the copy;
+* *lost*: a record, or a range of bytes that held records, cannot be read.
+
+Reading continues after the first three and reports them. The fourth raises the error of its kind, unless the log was
+opened with `damage="skip"`. Every omission has a line in the report.
+
+Foreign files are never written, locked or mapped: a file that its owner is writing or truncating is read as far as it
+goes.
 """
 
 from __future__ import annotations
 
 import io
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, TypedDict, runtime_checkable
+from enum import Enum
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from ..batch.header import DEFAULT_COLUMNS
 from ..batch.kernel import Record
 from ..closing import Closing
-from ..errors import InvalidConfig, LogClosed, OffsetOutOfRange, RecordRemoved
+from ..errors import (
+    BaseMismatch,
+    ChecksumMismatch,
+    ForeignDamage,
+    IndexGap,
+    IndexSizeMismatch,
+    InvalidConfig,
+    LogClosed,
+    MissingRecords,
+    NoBase,
+    OffsetOutOfRange,
+    OffsetsOutOfOrder,
+    RecordRemoved,
+    TornFile,
+    UnreadableRecord,
+)
 from ..log.log import Log
 from ..log.read.reader import ARROW_ROWS
 from ..storage import Directory
-from .copying import copy_records
-from .damage import ForeignReport
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,13 +59,175 @@ if TYPE_CHECKING:
 #: Called with the bytes done and the total bytes, every few megabytes and at the end.
 Progress = Callable[[int, int], None]
 
-#: What to do where records cannot be read: raise, or leave them out with a line in the report.
+#: The reaction to records that cannot be read: raise, or leave them out with a line in the report.
 Damage = Literal["stop", "skip"]
+
+Outcome = Literal["mended", "cut", "missing", "lost"]
+
+#: Returns the offset in the metadata of a record, or None if it has none; raises `ValueError` if it cannot decode it.
+Decoder = Callable[[bytes], int | None]
+
+#: Maximum number of findings kept, which bounds the memory used for a badly damaged log.
+_MAX_FINDINGS = 10_000
+
+
+def shifted(progress: Progress | None, before: int, total: int) -> Progress | None:
+    """Return a callback for one of several logs, which starts after `before` bytes of the total."""
+    if progress is None:
+        return None
+    return lambda done, _: progress(min(before + done, total), total)
+
+
+# --- findings
+
+
+class Kind(Enum):
+    """Kinds of findings. The value is the name used in reports; `error` is the exception class."""
+
+    #: The index does not contain the first offset; only the file name does.
+    NO_BASE = "no base"
+    #: The file name and the content have different first offsets.
+    BASE_MISMATCH = "base mismatch"
+    #: The marker of the first offset occurs more than once in an index.
+    SECOND_MARKER = "second base marker"
+    #: An index is missing for a data file, or the data for an index.
+    MISSING_FILE = "missing file"
+    #: The index ends within an entry.
+    TORN_INDEX = "torn index"
+    #: The index ends in zeros: it was not closed cleanly.
+    PADDED_INDEX = "padded index"
+    #: The index has entries for records that are not in the data.
+    INDEX_AHEAD = "index ahead of data"
+    #: The data holds records that have no entry in the index.
+    INDEX_BEHIND = "index behind data"
+    #: Entries of the index do not point at a record.
+    BAD_INDEX = "bad index"
+    #: The data ends within a record.
+    TORN_TAIL = "torn tail"
+    #: The data ends in zeros.
+    ZERO_TAIL = "zeros at the end"
+    #: Bytes that belong to no record.
+    ORPHAN_BYTES = "orphan bytes"
+    #: Offsets go back to an earlier one; the records get new offsets.
+    RESTART = "offsets restart"
+    #: The offset of one record contradicts its neighbours.
+    BAD_OFFSET = "bad offset"
+    #: Some offsets are missing.
+    GAP = "offset gap"
+    #: Records that were not yet in the files during an earlier import.
+    LATE = "came later"
+    #: The checksum or the length of a record is wrong.
+    CHECKSUM = "checksum mismatch"
+    #: A record, or the frame around it, is invalid.
+    UNREADABLE = "unreadable record"
+    #: Records that the other brokers of a cluster may not have.
+    UNREPLICATED = "not replicated"
+    #: A transaction without an end marker; its records stay invisible until it is committed.
+    OPEN_TRANSACTION = "open transaction"
+    #: A file that is not part of the log; it is ignored.
+    STRANGER = "not part of the log"
+
+    @property
+    def error(self) -> type[ForeignDamage]:
+        """Exception class of this kind."""
+        return _ERRORS.get(self, ForeignDamage)
+
+
+_ERRORS: dict[Kind, type[ForeignDamage]] = {
+    Kind.NO_BASE: NoBase,
+    Kind.BASE_MISMATCH: BaseMismatch,
+    Kind.SECOND_MARKER: IndexSizeMismatch,
+    Kind.MISSING_FILE: MissingRecords,
+    Kind.TORN_INDEX: IndexSizeMismatch,
+    Kind.PADDED_INDEX: IndexSizeMismatch,
+    Kind.INDEX_AHEAD: IndexSizeMismatch,
+    Kind.INDEX_BEHIND: IndexSizeMismatch,
+    Kind.BAD_INDEX: IndexGap,
+    Kind.TORN_TAIL: TornFile,
+    Kind.ZERO_TAIL: TornFile,
+    Kind.ORPHAN_BYTES: IndexGap,
+    Kind.RESTART: OffsetsOutOfOrder,
+    Kind.BAD_OFFSET: OffsetsOutOfOrder,
+    Kind.GAP: MissingRecords,
+    Kind.CHECKSUM: ChecksumMismatch,
+    Kind.UNREADABLE: UnreadableRecord,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One defect of a log."""
+
+    kind: Kind
+    #: Path of the file, relative to the log's directory.
+    file: str
+    #: First byte of the defect.
+    position: int
+    #: The defect and the reaction to it, as one sentence without a full stop.
+    detail: str
+    outcome: Outcome = "mended"
+    #: Number of affected bytes, if known.
+    size_bytes: int = 0
+    #: Offset of the affected (or next) record, if known.
+    offset: int | None = None
+
+    def error(self, path: str) -> ForeignDamage:
+        """Return the exception for this finding in the log at `path`."""
+        return self.kind.error(f"{self.kind.value}: {self.detail}", f"{path}/{self.file}", self.position, self.offset)
+
+    def __str__(self) -> str:
+        return f"{self.file} at byte {self.position}: {self.kind.value}: {self.detail}"
+
+
+class ForeignReport:
+    """The findings about one log, in the order of discovery, without duplicates."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[Kind, str, int], Finding] = {}
+        #: True if findings were discarded because there were too many.
+        self.truncated = False
+
+    def add(self, finding: Finding) -> None:
+        key = finding.kind, finding.file, finding.position
+        if len(self._found) < _MAX_FINDINGS:
+            self._found.setdefault(key, finding)
+        elif key not in self._found:
+            self.truncated = True
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All findings."""
+        return tuple(self._found.values())
+
+    @property
+    def lost(self) -> tuple[Finding, ...]:
+        """Findings that cost records."""
+        return tuple(finding for finding in self._found.values() if finding.outcome == "lost")
+
+    @property
+    def ok(self) -> bool:
+        """True if there are no findings."""
+        return not self._found
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self.findings)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return f"<ForeignReport {len(self)} findings, {len(self.lost)} with lost records>"
+
+
+# --- logs
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One log that was found: its directory, and the topic and partition under which its system knows it."""
+    """The location of one log: its directory, and the topic and partition that its system calls it."""
 
     path: str
     topic: str | None = None
@@ -49,9 +236,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """What a directory holds."""
+    """The logs found in a directory."""
 
-    #: The name of the format.
+    #: Name of the format.
     format: str
     #: One log, the partitions of one topic, or all data of a server.
     kind: Literal["partition", "topic", "data"]
@@ -61,38 +248,40 @@ class Detection:
     places: tuple[Place, ...]
     #: The evidence, as a sentence.
     why: str
-    #: Whether the evidence is unique to this format, such as a matching checksum.
+    #: True if the evidence is unique to this format, such as a matching checksum.
     certain: bool = True
-    #: What else is in the directory and is ignored, with the reason.
+    #: Ignored directories, each with the reason.
     ignored: tuple[str, ...] = ()
 
 
 class ForeignLog(Closing):
     """One log of another system, read only. Created by `sawlog.interop.open`. Not thread-safe."""
 
-    #: The name of the format.
+    #: Name of the format.
     format: str
-    #: Its directory.
+    #: Directory of the log.
     path: str
 
-    def __init__(self, path: str, *, damage: Damage = "stop") -> None:
+    def __init__(self, path: str, *, damage: Damage = "stop", strict: bool = False) -> None:
         if damage not in ("stop", "skip"):
             raise InvalidConfig(f'damage must be "stop" or "skip", not {damage!r}')
         self.path = path
         self.damage = damage
+        self.strict = strict
+        self._report = ForeignReport()
         self._closed = False
 
-    # --- what a format provides
+    # --- implemented by each format
 
     @property
     @abstractmethod
     def lowest_offset(self) -> int:
-        """The first offset (in an empty log: the offset that the first record would have)."""
+        """First offset. In an empty log, the offset of the first record to be appended."""
 
     @property
     @abstractmethod
     def next_offset(self) -> int:
-        """The offset after the last record. Finding it may read the whole log once."""
+        """Offset after the last record. The first access may read the whole log."""
 
     @property
     @abstractmethod
@@ -102,23 +291,28 @@ class ForeignLog(Closing):
     @property
     @abstractmethod
     def report(self) -> ForeignReport:
-        """Everything that is wrong, and what was done about it. Reads the whole log unless it has been read already."""
+        """All findings. The first access reads the whole log unless a scan already has."""
 
     @abstractmethod
     def tables(
         self, start: int, end: int | None, columns: Sequence[str], *, progress: Progress | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The records with start <= offset < end (None: to the end) as Arrow, a few megabytes at a time. Where damage
-        costs records, raises or continues after it, depending on `damage`."""
+        """Yield the records with start <= offset < end (None: to the end) as Arrow, a few megabytes at a time. At lost
+        records, raise or continue after them, depending on `damage`."""
 
-    # --- derived from that
+    @abstractmethod
+    def copy_to(self, log: Log, *, progress: Progress | None = None, timestamp: int | None = None) -> int:
+        """Append the records from `log.next_offset` on to `log`, at the same offsets, and return their number.
+        `timestamp` (ms) is for systems that store none; by default it is the time of the import."""
+
+    # --- written on top of these
 
     def stored(self, start: int, end: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """As `tables`, also with records that are stored but do not count, because their transaction was aborted."""
+        """Yield the same records as `tables`, plus those of aborted and open transactions."""
         return self.tables(start, end, columns)
 
     def scan(self, start: int | None = None, end: int | None = None) -> Iterator[Record]:
-        """The records with start <= offset < end, in order; by default all of them."""
+        """Yield the records with start <= offset < end in order; by default all of them."""
         columns = ("offset", "timestamp", "key", "value", "headers")
         for table in self.scan_arrow(start, end, columns=columns):
             rows = [table.column(number).to_pylist() for number in range(2, len(columns))]
@@ -138,7 +332,7 @@ class ForeignLog(Closing):
         *,
         columns: Sequence[str] = DEFAULT_COLUMNS,
     ) -> Iterator[pa.RecordBatch]:
-        """The same as Arrow record batches, with the columns of a `Log`. A record without a timestamp has -1."""
+        """Yield Arrow record batches with the columns of `Log.scan_arrow`. Records without a timestamp have -1."""
         if batch_rows < 1:
             raise InvalidConfig(f"batch_rows must be at least 1, not {batch_rows}")
         self.check_open()
@@ -150,7 +344,8 @@ class ForeignLog(Closing):
                 yield table.slice(first, batch_rows)
 
     def read(self, offset: int) -> Record:
-        """The record at `offset`; `OffsetOutOfRange` if there is none. -1 is the last one."""
+        """Return the record at `offset`; -1 is the last one. Raises `OffsetOutOfRange` outside the log and
+        `RecordRemoved` in a gap."""
         self.check_open()
         lowest = self.lowest_offset
         if offset == -1 and self.next_offset > lowest:
@@ -164,7 +359,7 @@ class ForeignLog(Closing):
         raise RecordRemoved(offset, lowest, self.next_offset, following)
 
     def __getitem__(self, offset: int) -> Record:
-        """`log[offset]`; `log[-1]` is the last record."""
+        """Return the record at `offset`; `log[-1]` is the last one."""
         return self.read(offset if offset >= 0 else self.next_offset + offset)
 
     def __len__(self) -> int:
@@ -174,55 +369,43 @@ class ForeignLog(Closing):
         return True
 
     def offset_of(self, byte_offset: int) -> int:
-        """The offset of the record that its system addresses by this byte offset; only for systems that do so."""
+        """Return the offset of the record at a byte offset, for systems that address records this way."""
         raise io.UnsupportedOperation(
             f"{self.format} does not address records by byte offset, so {byte_offset} has no meaning"
         )
 
     def segments_below(self, end: int) -> Iterator[tuple[str, int, int]]:
-        """The segments that end at or below an offset and may have been incomplete when they were read before: file,
-        first offset, and the offset after the last. Covers the part of the log that has been read."""
+        """Yield the segments that end at or below an offset and may have been incomplete during an earlier import:
+        file, first offset, and the offset after the last. Covers the part of the log that has been read."""
         return iter(())
 
-    def copy_to(self, log: Log, job: ImportJob) -> int:
-        """Append the records from `log.next_offset` on to a log of ours, at the same offsets, and return their
-        number."""
-        return copy_records(self, log, job)
-
     def check_open(self) -> None:
-        """Raise if the log is closed."""
+        """Raise `LogClosed` if the log is closed."""
         if self._closed:
             raise LogClosed(f"the log {self.path} is closed")
 
     def close(self) -> None:
-        """Release all resources. Safe to call twice."""
+        """Release all resources. Idempotent."""
         self._closed = True
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.path}{' closed' if self._closed else ''}>"
 
 
-@dataclass(frozen=True, slots=True)
-class ImportJob:
-    """How to copy records."""
-
-    #: Called with the progress, in bytes of the source.
-    progress: Progress | None = None
-    #: The timestamp in ms for records whose system has none; None: the time of the import.
-    timestamp: int | None = None
+# --- formats
 
 
 class ExportOptions(TypedDict, total=False):
-    """The options of all formats. One that a format does not have is refused when it is used."""
+    """The options of all formats. A format raises `InvalidConfig` for an option that it does not have."""
 
-    #: All formats: a segment is closed before it exceeds this size.
+    #: All formats: maximum size of a segment.
     segment_bytes: int
     #: Kafka: the topic's id, as a UUID or as Kafka writes it.
     topic_id: str
-    #: Kafka, for all partitions of a topic: the cluster and the broker that the directory is for.
+    #: Kafka, for all partitions of a topic: the cluster and the broker that will own the directory.
     cluster_id: str
     node_id: int
-    #: laminarmq: how wide the index in a record's metadata is.
+    #: laminarmq: width of the index in a record's metadata.
     index_bits: Literal[32, 64]
     #: plain: which of the two layouts.
     head: Literal["u32", "u64"]
@@ -230,12 +413,12 @@ class ExportOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class ExportJob:
-    """Which records to write, and how."""
+    """The range of one export and its options."""
 
-    #: The first offset, and the offset after the last.
+    #: First offset, and the offset after the last.
     start: int
     end: int
-    #: The options of the format; see its module.
+    #: Options of the format; see its module.
     options: Mapping[str, object] = field(default_factory=dict)
     #: Called with the progress, in bytes.
     progress: Progress | None = None
@@ -243,65 +426,56 @@ class ExportJob:
 
 @dataclass(frozen=True, slots=True)
 class ExportReport:
-    """What was written."""
+    """The result of one export."""
 
     format: str
     path: str
-    #: The first offset, and the offset after the last.
+    #: First offset, and the offset after the last.
     start_offset: int
     next_offset: int
     records: int
     size_bytes: int
     files: tuple[str, ...]
-    #: What the format cannot store, and how many records had it ("keys": 12).
+    #: Fields that the format cannot store, with the number of records that had them ("keys": 12).
     dropped: Mapping[str, int] = field(default_factory=dict)
     #: Remarks for readers of the written format.
     notes: tuple[str, ...] = ()
 
 
-class Format(Protocol):
-    """What a module of this package implements for one system."""
+class Format(ABC):
+    """One foreign system: how to detect, open and write its logs."""
 
-    #: Its name for users: `format="laminarmq"`.
+    #: Name for users: `format="laminarmq"`.
     name: str
-    #: A short description.
+    #: Short description.
     title: str
+    #: True if an export keeps batches, and with them transactions that are still open.
+    keeps_batches = False
+    #: True if records carry metadata that only an application can decode.
+    has_metadata = False
 
+    @abstractmethod
     def detect(self, directory: Directory) -> Detection | None:
-        """What this directory holds if it is of this format: one log, the partitions of a topic, or a whole server."""
+        """Return the logs of this format in a directory: one log, the partitions of a topic, or a server's data."""
 
-    def open(self, directory: Directory, *, damage: Damage = "stop", strict: bool = False) -> ForeignLog:
-        """Open the log in this directory. With `strict` every finding raises the error of its kind, at once or when it
-        is read. The log owns the directory and closes it."""
+    @abstractmethod
+    def open(
+        self, directory: Directory, *, damage: Damage = "stop", strict: bool = False, metadata: Decoder | None = None
+    ) -> ForeignLog:
+        """Open the log in this directory. With `strict` every finding raises the error of its kind. The log owns the
+        directory and closes it. `metadata` is only passed if the format `has_metadata`."""
 
     def place(self, topic: str, partition: int) -> str:
-        """Where the system would keep a partition, as a path below its data directory ("topics/a/partition-0")."""
+        """Return the path of a partition below the system's data directory. Systems without topics use one directory
+        per log."""
+        return f"{topic}-{partition}"
 
+    @abstractmethod
     def write(self, log: Log, directory: Directory, job: ExportJob) -> ExportReport:
-        """Write these records into an empty directory. Unknown options raise `InvalidConfig`."""
+        """Write a range of records into an empty directory. Raises `InvalidConfig` for unknown options."""
 
-
-@runtime_checkable
-class DecodingFormat(Protocol):
-    """A format whose records carry metadata that only their owner can decode."""
-
-    def open_decoding(
-        self,
-        directory: Directory,
-        metadata: Callable[[bytes], int | None],
-        *,
-        damage: Damage = "stop",
-        strict: bool = False,
-    ) -> ForeignLog:
-        """As `Format.open`, with a decoder that returns the offset in the metadata of a record, returns None if there
-        is none, or raises `ValueError`."""
-
-
-@runtime_checkable
-class TopicFormat(Protocol):
-    """A format whose data directory contains more about a topic than its partitions: it writes whole topics itself."""
-
+    @abstractmethod
     def write_topic(
         self, topic: Topic, path: str, *, options: Mapping[str, object], progress: Progress | None = None
     ) -> tuple[ExportReport, ...]:
-        """Write all partitions of a topic below a data directory, and the files there that describe them."""
+        """Write all partitions of a topic below a data directory."""

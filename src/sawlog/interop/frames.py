@@ -1,88 +1,121 @@
-"""Logs whose records contain their length: a head of fixed size with the length, then that many bytes.
+"""Logs of length-prefixed records: a head of fixed size with the length, then that many bytes.
 
-Such a log can be read without an index, from one head to the next, but one wrong length breaks the chain. Then the
-format is asked where the next record certainly begins (`resync`): by an index, or by something in the records that is
-very unlikely to be there by chance. If there is such a place, the bytes before it are lost; if not, the rest of the
-file is a torn tail.
+Such a log can be read without an index, from one head to the next, but one wrong length breaks the chain. `resync` then
+looks for the next position that certainly begins a record: by an index, or by something in the records that is very
+unlikely to occur by chance. If there is one, the bytes before it are lost; otherwise the rest of the file is a torn
+tail.
+
+**Restarts.** Some systems do not examine the end of their files when they start: they append after whatever is there.
+If that is a fragment of a record (the process was killed, the disk was full), the file reads
+
+    [whole records][head and a part of record 57][record 7][record 8] ...
+                   ^ torn                        ^ written after the restart, from the segment's first offset on
+
+and the length in the head of the torn record covers bytes that were never written: it extends over the records after
+it, possibly exactly to the beginning of one of them. `RestartingLog` does not trust a length if the bytes after it are
+suspicious (no record follows, offsets are not consecutive, the file ends), or if the record is so long that consecutive
+offsets could be an accident. It then searches the record for a *run*: complete records, the first of which has an
+offset that the system starts with, and that lead to the bytes after the record. If there is one, the record ends where
+the run begins, and the fragment is left out: it was never acknowledged.
+
+A value that ends with such a run is treated as a torn record: without a checksum the two cannot be distinguished.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from ..batch import kernel
-from .columns import Extra, Values
-from .damage import Kind
-from .numbering import Numbered, Numbers, Trust, assign
+from .foreign import Kind
+from .records import MAX_OFFSET, Numbered, NumberHeader, Numbers, Trust, Values, assign_offsets
 from .walking import CHUNK_BYTES, Cursor, SegmentFile, WalkedLog, WalkStep
 
-#: The largest number of records per step.
+#: Maximum number of records per step.
 _MAX_ROWS = 1 << 17
-#: How far after a damaged record to search for the next complete one: nearby first.
-RESYNC_BYTES = (256 << 10, 64 << 20)
+#: Number of bytes after damage to search for the next complete record.
+SEARCH_BYTES = 64 << 20
+#: Number of bytes to search at once.
+_WINDOW_BYTES = 1 << 20
+#: Number of bytes to read for examining single heads.
+_PEEK_BYTES = 64 << 10
+#: Maximum number of records that may be missing where the chain continues.
+_MAX_MISSING = 1 << 16
+
+#: Offsets, from the first up to but not including the second.
+Range = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """Where records continue after something that is not a complete record."""
+class ResyncPoint:
+    """The position where records continue after an incomplete one."""
 
     position: int
-    #: Whether the bytes before it were torn and this was written after a restart: they were never acknowledged.
+    #: True if the bytes before it are a torn record that was followed by a restart: it was never acknowledged.
     torn: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class HeadLayout:
     """The layout of a head."""
 
-    head_size: int
+    size: int
     length_at: int
     length_size: int
-    big: bool
-    #: The maximum length of a record.
-    most: int
+    big_endian: bool
+    #: Maximum length of a record.
+    max_length: int
+
+    def length_in(self, head: bytes | memoryview) -> int:
+        """Return the length that a head contains."""
+        raw = head[self.length_at : self.length_at + self.length_size]
+        return int.from_bytes(raw, "big" if self.big_endian else "little")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frames:
-    """Complete frames in a buffer that begins at a byte of a file: where the bytes after each head are."""
+    """Complete frames in a buffer: the positions and lengths of the bytes after each head."""
 
     data: memoryview
     starts: Numbers
     lengths: Numbers
-    #: Whether the last frame is known to end correctly: at the end of the file, or only the buffer ends.
+    #: True if the chain is intact after the last frame: the file ends there, or only the buffer does.
     clear: bool
-    #: Whether the last frame ends at the end of the file.
+    #: True if the last frame ends at the end of the file.
     final: bool
 
     def __len__(self) -> int:
         return len(self.starts)
 
+    def end(self, number: int) -> int:
+        """Return the position after a frame."""
+        return int(self.starts[number] + self.lengths[number])
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parsed:
-    """Frames as decoded by a format: the values of the first `len(starts)` of them; the next one, if any, is bad."""
+    """Decoded frames: the values of the first `len(starts)` of them; the next one, if any, is bad."""
 
     starts: Numbers
     lengths: Numbers
     #: The offset stored in each record; None if records do not store it.
     stored: Numbers | None
-    extras: tuple[Extra, ...] = ()
-    #: What is wrong with the next frame.
+    headers: tuple[NumberHeader, ...] = ()
+    #: The defect of the next frame.
     kind: Kind = Kind.UNREADABLE
     detail: str = "a record that does not parse"
-    #: Which frames are all zeros, and so may not be records.
+    #: Mask of the frames that are all zeros, and so may not be records.
     blank: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
 
 
 class FrameLog(WalkedLog):
-    """A log of such records. A format implements `frame`, `trust`, `parse` and `resync`."""
+    """A log of length-prefixed records. A format defines `head` and `trust`, and implements `parse` and `resync`."""
 
-    frame: Frame
+    head: HeadLayout
     trust = Trust.BARE
 
     @abstractmethod
@@ -90,101 +123,84 @@ class FrameLog(WalkedLog):
         """Decode the frames."""
 
     @abstractmethod
-    def resync(self, segment: SegmentFile, cursor: Cursor) -> Way | None:
-        """Where the first complete record after the cursor begins, if that is certain."""
+    def resync(self, segment: SegmentFile, cursor: Cursor) -> ResyncPoint | None:
+        """Return the position of the first complete record after the cursor, if that is certain."""
 
-    def joined(
+    def find_tear(
         self, segment: SegmentFile, start: int, end: int, offset: int, *, broken: bool, exact: bool
     ) -> int | None:
-        """Where, within the record from `start` to `end`, other records begin that were written after it was torn; see
-        restarts.py. Systems with checksums do not need this."""
+        """Return the position, within the record from `start` to `end`, of records written after it was torn. Only for
+        formats without checksums."""
         return None
 
     def may_hold_records(self, segment: SegmentFile, data: bytes, start: int, end: int) -> bool:
-        """Whether these bytes of a record may be other records: a quick check that avoids most searches."""
+        """Return False if these bytes of a record cannot be other records: a quick check that avoids most searches."""
         return False
 
     def is_record_of_zeros(self, segment: SegmentFile, position: int) -> bool:
-        """Whether a record is known to be there even if all bytes are zeros."""
+        """Return True if a record is known to be at this position even if all its bytes are zeros."""
         return False
 
-    def seen(self, segment: SegmentFile, cursor: Cursor, positions: Numbers, stored: Numbers | None) -> int:
-        """These records were read, from `cursor` on: a format may compare them with the index. Returns the position in
-        the index after them."""
+    def check_entries(self, segment: SegmentFile, cursor: Cursor, positions: Numbers, stored: Numbers | None) -> int:
+        """Compare the records just read, from `cursor` on, with the index; return the index position after them."""
         return cursor.entry
 
-    def leave(self, segment: SegmentFile, cursor: Cursor) -> None:
-        """The end of a segment was reached: a format may compare it with the index."""
+    def check_index_end(self, segment: SegmentFile, cursor: Cursor) -> None:
+        """Compare the end of a segment with the end of its index."""
 
     # --- steps
 
     def step(self, cursor: Cursor) -> WalkStep:
-        """Over as many good records as there are."""
+        """Read as many good records as possible, or skip one defect."""
         segment = self.segments[cursor.segment]
         if cursor.position >= segment.size:
-            self.leave(segment, cursor)
+            self.check_index_end(segment, cursor)
             return WalkStep(self.enter(cursor.segment + 1, cursor))
         if self._is_blank(segment, cursor):
-            return self._cut(segment, cursor, Kind.ZERO_TAIL, "zeros up to the end of the file; left out")
-        frames = self.frames(segment, cursor.position)
+            return self._cut_tail(segment, cursor, Kind.ZERO_TAIL, "zeros up to the end of the file; left out")
+        frames = self._frames(segment, cursor.position)
         if not len(frames):
             return self._no_frame(segment, cursor)
         parsed = self.parse(segment, cursor, frames)
         numbered = self._number(segment, cursor, frames, parsed)
-        taken = len(numbered.offsets)
-        if taken:
+        if len(numbered.offsets):
             torn = self._torn_among(segment, cursor, frames, parsed, numbered)
             return self._take(segment, cursor, frames, parsed, numbered) if torn is None else torn
-        kind, detail = parsed.kind, parsed.detail
+        detail = parsed.detail
         if numbered.bad:
             assert parsed.stored is not None
             said = int(parsed.stored[0]) % 2**64
             detail = f"a record has offset {said}, expected {cursor.count.stored + 1}; no neighbour confirms it"
-        return self._bad_frame(segment, cursor, frames, kind, detail)
+        return self._bad_frame(segment, cursor, frames, parsed.kind, detail)
 
-    def frames(self, segment: SegmentFile, position: int) -> Frames:
-        """The complete frames from a byte on, a few megabytes of them, or one that is larger."""
-        shape = self.frame
+    def _frames(self, segment: SegmentFile, position: int) -> Frames:
+        """Return the complete frames from a position on: a few megabytes, or one frame that is larger."""
+        head = self.head
         rest = segment.size - position
         size = min(CHUNK_BYTES, rest)
         while True:
             data = self.read_data(segment, position, size)
-            room = min(size // shape.head_size + 1, _MAX_ROWS)
+            room = min(size // head.size + 1, _MAX_ROWS)
             starts, lengths = np.empty(room, np.int64), np.empty(room, np.int64)
-            count, end, why = kernel.walk_frames(
-                data,
-                0,
-                size,
-                shape.head_size,
-                shape.length_at,
-                shape.length_size,
-                shape.big,
-                shape.most,
-                memoryview(starts),
-                memoryview(lengths),
-            )
+            layout = head.size, head.length_at, head.length_size, head.big_endian, head.max_length
+            count, end, why = kernel.walk_frames(data, 0, size, *layout, memoryview(starts), memoryview(lengths))
             if count or why != kernel.WALK_SHORT or size == rest:
                 break
-            size = self._size_of_first(data)  # one record that is larger than what was read
+            size = head.size + head.length_in(data)  # one record that is larger than the buffer
             if size > rest:
                 break
         broken = why == kernel.WALK_BAD or (why == kernel.WALK_SHORT and size == rest)
         return Frames(data, starts[:count], lengths[:count], not broken, end == rest)
 
-    def _size_of_first(self, data: memoryview) -> int:
-        shape = self.frame
-        field_ = data[shape.length_at : shape.length_at + shape.length_size]
-        return shape.head_size + int.from_bytes(field_, "big" if shape.big else "little")
-
     def _number(self, segment: SegmentFile, cursor: Cursor, frames: Frames, parsed: Parsed) -> Numbered:
         good = len(parsed.starts)
         blank = np.flatnonzero(parsed.blank[1:good])
         if len(blank):
-            good = int(blank[0]) + 1  # the next step checks whether anything but zeros follows
+            good = int(blank[0]) + 1  # the next step checks for anything but zeros
         if parsed.stored is None:
             following = cursor.count.next_offset
             return Numbered(np.arange(following, following + good, dtype=np.int64), cursor.count.skip(good))
-        return assign(
+        return assign_offsets(
             parsed.stored[:good],
             cursor.count,
             base=segment.base,
@@ -196,32 +212,25 @@ class FrameLog(WalkedLog):
     def _take(
         self, segment: SegmentFile, cursor: Cursor, frames: Frames, parsed: Parsed, numbered: Numbered
     ) -> WalkStep:
+        """Accept the numbered records."""
         taken = len(numbered.offsets)
-        head = self.frame.head_size
-        for odd in numbered.oddities:
-            at = cursor.position + int(frames.starts[odd.index]) - head
-            self.note(odd.kind, segment, at, odd.detail, odd.outcome, offset=odd.offset)
-        extras = [each.slice(0, taken) for each in parsed.extras]
-        if numbered.oddities or cursor.count.next_offset != cursor.count.stored + 1:
-            extras.extend(self._renumbered(parsed, numbered))
-        values = Values(frames.data, numbered.offsets, parsed.starts[:taken], parsed.lengths[:taken], tuple(extras))
-        end = int(frames.starts[taken - 1] + frames.lengths[taken - 1])
-        positions = cursor.position + frames.starts[:taken] - head
-        entry = self.seen(segment, cursor, positions, None if parsed.stored is None else parsed.stored[:taken])
-        return WalkStep(cursor.to(cursor.position + end, numbered.count, entry=entry), values)
+        positions = cursor.position + frames.starts[:taken] - self.head.size
+        for each in numbered.anomalies:
+            self.note(each.kind, segment, int(positions[each.index]), each.detail, each.outcome, offset=each.offset)
+        headers = [each.slice(0, taken) for each in parsed.headers]
+        stored = None if parsed.stored is None else parsed.stored[:taken]
+        if stored is not None and (numbered.anomalies or cursor.count.next_offset != cursor.count.stored + 1):
+            # Records that could not keep their offset have the original one in a header.
+            headers.append(NumberHeader(f"{self.format}.offset", stored, stored != numbered.offsets))
+        values = Values(frames.data, numbered.offsets, parsed.starts[:taken], parsed.lengths[:taken], tuple(headers))
+        entry = self.check_entries(segment, cursor, positions, stored)
+        return WalkStep(cursor.to(cursor.position + frames.end(taken - 1), numbered.count, entry=entry), values)
 
-    def _renumbered(self, parsed: Parsed, numbered: Numbered) -> list[Extra]:
-        """Records that could not keep their offset store the original one in a header."""
-        if parsed.stored is None:
-            return []
-        stored = parsed.stored[: len(numbered.offsets)]
-        return [Extra(f"{self.format}.offset", stored, stored != numbered.offsets)]
-
-    # --- errors
+    # --- damage
 
     def _is_blank(self, segment: SegmentFile, cursor: Cursor) -> bool:
-        """Whether only zeros follow; a single head of zeros may be a record without content."""
-        head = self.frame.head_size
+        """Return True if only zeros follow, except for a single head of zeros that may be an empty record."""
+        head = self.head.size
         position, rest = cursor.position, segment.size - cursor.position
         if rest < head or (rest == head and cursor.count.stored == -1 and self.trust != Trust.CHECKED):
             return False
@@ -235,83 +244,82 @@ class FrameLog(WalkedLog):
             size = min(CHUNK_BYTES, segment.size - position)
         return True
 
-    def _cut(self, segment: SegmentFile, cursor: Cursor, kind: Kind, detail: str) -> WalkStep:
-        rest = segment.size - cursor.position
-        self.note(kind, segment, cursor.position, detail, "cut", size_bytes=rest, offset=cursor.count.next_offset)
-        return WalkStep(cursor.to(segment.size))
-
     def _no_frame(self, segment: SegmentFile, cursor: Cursor) -> WalkStep:
-        way = self.resync(segment, cursor)
-        if way is not None and way.torn:
-            return self._left_out(segment, cursor, way.position)
-        if way is not None:
-            return self._lost(segment, cursor, way.position, Kind.UNREADABLE, "an invalid length")
-        rest = segment.size - cursor.position
-        return self._cut(segment, cursor, Kind.TORN_TAIL, f"the last {rest} bytes are not a complete record; left out")
+        """Skip bytes that do not begin with a complete frame."""
+        point = self.resync(segment, cursor)
+        if point is None:
+            rest = segment.size - cursor.position
+            detail = f"the last {rest} bytes are not a complete record; left out"
+            return self._cut_tail(segment, cursor, Kind.TORN_TAIL, detail)
+        if point.torn:
+            return self._cut_torn(segment, cursor, point.position)
+        return self._lose(segment, cursor, point.position, Kind.UNREADABLE, "an invalid length")
 
     def _bad_frame(self, segment: SegmentFile, cursor: Cursor, frames: Frames, kind: Kind, detail: str) -> WalkStep:
-        end = int(frames.starts[0] + frames.lengths[0])
-        regular = self._goes_on(segment, cursor, frames)
-        torn = self.joined(
-            segment, cursor.position, cursor.position + end, cursor.count.stored + 1, broken=not regular, exact=regular
-        )
+        """Skip a frame whose content is bad."""
+        end = cursor.position + frames.end(0)
+        regular = self._next_is_good(segment, cursor, frames)
+        expected = cursor.count.stored + 1
+        torn = self.find_tear(segment, cursor.position, end, expected, broken=not regular, exact=regular)
         if torn is not None:
-            return self._left_out(segment, cursor, torn)
-        if cursor.position + end == segment.size or regular:
-            after = cursor.to(cursor.position + end, cursor.count.skip(), loose=True)
-            lost = self.note(
-                kind, segment, cursor.position, detail, "lost", size_bytes=end, offset=cursor.count.next_offset
-            )
+            return self._cut_torn(segment, cursor, torn)
+        if end == segment.size or regular:
+            after = cursor.to(end, cursor.count.skip(), loose=True)
+            size, offset = end - cursor.position, cursor.count.next_offset
+            lost = self.note(kind, segment, cursor.position, detail, "lost", size_bytes=size, offset=offset)
             return WalkStep(after, lost=lost)
-        way = self.resync(segment, cursor)
-        if way is not None and way.torn:
-            return self._left_out(segment, cursor, way.position)
-        return self._lost(segment, cursor, segment.size if way is None else way.position, kind, detail)
+        point = self.resync(segment, cursor)
+        if point is not None and point.torn:
+            return self._cut_torn(segment, cursor, point.position)
+        return self._lose(segment, cursor, segment.size if point is None else point.position, kind, detail)
 
-    def _goes_on(self, segment: SegmentFile, cursor: Cursor, frames: Frames) -> bool:
-        """Whether the frame after a bad one is good, so that only the content of this one is bad."""
+    def _next_is_good(self, segment: SegmentFile, cursor: Cursor, frames: Frames) -> bool:
+        """Return True if the frame after a bad one is good, so that only the content of the first is bad."""
         if len(frames) < 2:
             return False
-        end = int(frames.starts[0] + frames.lengths[0])
         second = Frames(frames.data, frames.starts[1:2], frames.lengths[1:2], frames.clear, False)
-        parsed = self.parse(segment, cursor.to(cursor.position + end, cursor.count.skip()), second)
+        parsed = self.parse(segment, cursor.to(cursor.position + frames.end(0), cursor.count.skip()), second)
         if not len(parsed.starts):
             return False
         return parsed.stored is None or int(parsed.stored[0]) == cursor.count.stored + 2
 
-    def _lost(self, segment: SegmentFile, cursor: Cursor, found: int, kind: Kind, detail: str) -> WalkStep:
-        size = found - cursor.position
-        lost = self.note(
-            kind,
-            segment,
-            cursor.position,
-            f"{detail}; {size} bytes cannot be read",
-            "lost",
-            size_bytes=size,
-            offset=cursor.count.next_offset,
-        )
-        return WalkStep(cursor.to(found, loose=True), lost=lost)
+    def _lose(self, segment: SegmentFile, cursor: Cursor, until: int, kind: Kind, detail: str) -> WalkStep:
+        """Skip bytes that held records."""
+        size, offset = until - cursor.position, cursor.count.next_offset
+        detail = f"{detail}; {size} bytes cannot be read"
+        lost = self.note(kind, segment, cursor.position, detail, "lost", size_bytes=size, offset=offset)
+        return WalkStep(cursor.to(until, loose=True), lost=lost)
 
-    # --- incomplete records
+    def _cut_tail(self, segment: SegmentFile, cursor: Cursor, kind: Kind, detail: str) -> WalkStep:
+        """Leave out the rest of the segment."""
+        rest, offset = segment.size - cursor.position, cursor.count.next_offset
+        self.note(kind, segment, cursor.position, detail, "cut", size_bytes=rest, offset=offset)
+        return WalkStep(cursor.to(segment.size))
+
+    def _cut_torn(self, segment: SegmentFile, cursor: Cursor, until: int) -> WalkStep:
+        """Leave out a torn record that is followed by others."""
+        size, offset = until - cursor.position, cursor.count.next_offset
+        detail = f"{size} bytes of an incomplete record; left out; other records were written after them"
+        self.note(Kind.TORN_TAIL, segment, cursor.position, detail, "cut", size_bytes=size, offset=offset)
+        return WalkStep(cursor.to(until))
 
     def _torn_among(
         self, segment: SegmentFile, cursor: Cursor, frames: Frames, parsed: Parsed, numbered: Numbered
     ) -> WalkStep | None:
-        """Up to the first incomplete record, or over it; None if all are complete."""
-        stored, head = parsed.stored, self.frame.head_size
+        """Step up to the first torn record, or over it; None if no record is torn."""
+        stored, head = parsed.stored, self.head.size
         if stored is None or self.trust == Trust.CHECKED:
             return None
         taken = len(numbered.offsets)
         ended = taken == len(parsed.starts) and (taken < len(frames) or not frames.clear)
-        broken = numbered.bad or ended or self._is_followed_by_zeros(segment, cursor, frames, parsed, taken)
-        last, odd = taken - 1, {each.index for each in numbered.oddities}
+        broken = numbered.bad or ended or self._zeros_follow(segment, cursor, frames, parsed, taken)
+        last, odd = taken - 1, {each.index for each in numbered.anomalies}
         odd |= {number - 1 for number in odd}
-        for number in self._doubtful(segment, frames, stored, last, odd):
-            start = int(frames.starts[number]) - head
-            found = self.joined(
+        for number in self._suspects(segment, frames, stored, last, odd):
+            found = self.find_tear(
                 segment,
-                cursor.position + start,
-                cursor.position + start + head + int(frames.lengths[number]),
+                cursor.position + int(frames.starts[number]) - head,
+                cursor.position + frames.end(number),
                 int(stored[number]),
                 broken=broken and number == last,
                 exact=number not in odd and number != last,
@@ -319,22 +327,19 @@ class FrameLog(WalkedLog):
             if found is not None and number:
                 return self._take(segment, cursor, frames, parsed, numbered.first(number, stored, cursor.count))
             if found is not None:
-                return self._left_out(segment, cursor, found)
+                return self._cut_torn(segment, cursor, found)
         return None
 
-    def _is_followed_by_zeros(
-        self, segment: SegmentFile, cursor: Cursor, frames: Frames, parsed: Parsed, taken: int
-    ) -> bool:
-        """Whether only zeros follow the accepted records."""
+    def _zeros_follow(self, segment: SegmentFile, cursor: Cursor, frames: Frames, parsed: Parsed, taken: int) -> bool:
+        """Return True if only zeros follow the accepted records."""
         if taken >= len(parsed.blank) or not parsed.blank[taken]:
             return False
-        end = int(frames.starts[taken - 1] + frames.lengths[taken - 1])
-        return self._is_blank(segment, cursor.to(cursor.position + end))
+        return self._is_blank(segment, cursor.to(cursor.position + frames.end(taken - 1)))
 
-    def _doubtful(self, segment: SegmentFile, frames: Frames, stored: Numbers, last: int, odd: set[int]) -> list[int]:
-        """Records whose length may include bytes of others: where offsets do not follow each other, the last one, and
-        those that are so long that records from the segment's first offset up to their own would fit into them."""
-        head = self.frame.head_size
+    def _suspects(self, segment: SegmentFile, frames: Frames, stored: Numbers, last: int, odd: set[int]) -> list[int]:
+        """Return the records whose length may cover others: those next to an anomaly, the last one, and those so long
+        that all records from the segment's first offset up to their own would fit."""
+        head = self.head.size
         before = stored[:last] - segment.base
         long = np.flatnonzero((before >= 0) & (frames.lengths[:last] + head > head * before))
         data = bytes(frames.data) if len(long) else b""
@@ -342,15 +347,213 @@ class FrameLog(WalkedLog):
         held = (n for n in long.tolist() if self.may_hold_records(segment, data, int(starts[n]), int(ends[n])))
         return sorted({*held, *(number for number in odd if 0 <= number <= last), last})
 
-    def _left_out(self, segment: SegmentFile, cursor: Cursor, found: int) -> WalkStep:
-        size = found - cursor.position
-        self.note(
-            Kind.TORN_TAIL,
-            segment,
-            cursor.position,
-            f"{size} bytes of an incomplete record; left out; other records were written after them",
-            "cut",
-            size_bytes=size,
-            offset=cursor.count.next_offset,
-        )
-        return WalkStep(cursor.to(found))
+
+# --- systems that append after torn records
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Bytes that look like the head of a record."""
+
+    #: None if the record is incomplete, so that its offset is unknown.
+    offset: int | None
+    start: int
+    #: End of the record if its length is right; may be beyond the end of the file.
+    end: int
+    #: True if it is all zeros.
+    blank: bool = False
+
+
+class RestartingLog(FrameLog):
+    """A log of a system that appends after torn records, with an index that is not needed to read it."""
+
+    #: The bytes last read for examining heads: the segment, the first byte, and the bytes.
+    _peeked: tuple[SegmentFile | None, int, bytes] = (None, 0, b"")
+
+    def list_segments(self, found: list[SegmentFile]) -> list[SegmentFile]:
+        """Return the segments with data; report missing files."""
+        for segment in found:
+            if segment.data is None:
+                self.note(Kind.MISSING_FILE, segment, 0, f"an index without a {self.suffixes[0][1:]}; ignored")
+            elif segment.index is None and segment.size:
+                self.note(Kind.MISSING_FILE, segment, 0, "the index is missing; it is not needed")
+        return super().list_segments(found)
+
+    @abstractmethod
+    def head_at(self, segment: SegmentFile, position: int) -> Head | None:
+        """Return the head of a possible record; None if no record can begin at this position."""
+
+    @abstractmethod
+    def likely_heads(self, window: bytes, count: int, ranges: tuple[Range, ...]) -> Numbers:
+        """Return which of the first `count` bytes may begin a record with an offset in these ranges."""
+
+    @abstractmethod
+    def restart_offsets(self, segment: SegmentFile) -> Range:
+        """Return the offsets with which the system may continue after a restart."""
+
+    @abstractmethod
+    def may_begin_head(self, segment: SegmentFile, head: Head, rest: bytes) -> bool:
+        """Return True if the last bytes of the file may be the beginning of the head that follows this one."""
+
+    @abstractmethod
+    def may_follow(self, segment: SegmentFile, head: Head, following: Head) -> bool:
+        """Return True if, by their offsets, one record may follow the other."""
+
+    @abstractmethod
+    def indexed_after(self, segment: SegmentFile, cursor: Cursor) -> int | None:
+        """Return the position of the nearest record after the cursor that is in the index."""
+
+    def peek(self, segment: SegmentFile, position: int, size: int) -> bytes:
+        """Read a few bytes, with a cache for many small reads close together."""
+        held, start, data = self._peeked
+        if held is not segment or not start <= position <= position + size <= start + len(data):
+            start = max(position - _PEEK_BYTES // 4, 0)  # some reads go back a little
+            end = min(max(position + size, start + _PEEK_BYTES), segment.size)
+            data = bytes(self.read_data(segment, start, end - start))
+            self._peeked = segment, start, data
+        return data[position - start : position - start + size]
+
+    # --- a record whose length is in doubt
+
+    def find_tear(
+        self, segment: SegmentFile, start: int, end: int, offset: int, *, broken: bool, exact: bool
+    ) -> int | None:
+        """Return the position in the record from `start` to `end` where it was torn and others begin.
+
+        If the chain after it is `broken`, one complete record with a possible successor is enough. Otherwise the
+        records have to lead to the end of the record, or beyond; if the bytes there are a good record, `exact`ly to it.
+        """
+        ranges: tuple[Range, ...] = (self.restart_offsets(segment),)
+        if not exact and 0 <= offset < MAX_OFFSET:
+            ranges = (*ranges, (offset, offset + 1))  # the same record, written again
+        head = self.head_at(segment, start)
+        if broken and (head is None or not self._is_followed(segment, head)):
+            return self._find_tear_in_broken(segment, start, end, offset, ranges)
+        first: int | None = None
+        visited: set[int] = set()
+        for position in self._candidates(segment, start + 1, end, ranges):
+            if self._is_record(segment, position, ranges):
+                first = position if first is None else first
+                if self._leads_to(segment, position, end, visited, exact=exact):
+                    return first
+        return None
+
+    def _find_tear_in_broken(
+        self, segment: SegmentFile, start: int, end: int, offset: int, ranges: tuple[Range, ...]
+    ) -> int | None:
+        """Return the position of the first complete record written after a torn one: within it, or within another torn
+        record that begins there. If no complete record was written, return the position of that other one."""
+        reach, other = end, None
+        for position in self._candidates(segment, start + 1, segment.size, ranges):
+            if position >= reach:
+                break
+            if self._is_record(segment, position, ranges):
+                return position
+            extended = self._extended_reach(segment, position, reach)
+            if other is None and extended > segment.size:
+                other = position
+            reach = extended
+        if other is None:
+            return None
+        successors = ((offset + 1, offset + _MAX_MISSING),)
+        found = self._candidates(segment, end, min(segment.size, end + SEARCH_BYTES), successors)
+        return None if any(self._is_record(segment, position, successors) for position in found) else other
+
+    def _leads_to(self, segment: SegmentFile, position: int, end: int, visited: set[int], *, exact: bool) -> bool:
+        """Return True if complete records lead from one position to another. `visited` positions are known not to."""
+        while position < end and position not in visited:
+            visited.add(position)
+            head = self.head_at(segment, position)
+            if head is None or not self._is_followed(segment, head):
+                return False
+            position = head.end
+        return position == end or (position > end and not exact)
+
+    def _is_record(self, segment: SegmentFile, position: int, ranges: tuple[Range, ...]) -> bool:
+        """Return True if a complete record with such an offset and a possible successor begins there."""
+        head = self.head_at(segment, position)
+        if head is None or head.offset is None or not any(low <= head.offset < high for low, high in ranges):
+            return False
+        return self._is_followed(segment, head)
+
+    def _is_followed(self, segment: SegmentFile, head: Head) -> bool:
+        """Return True if a record is complete and has a possible successor, or ends the file."""
+        if head.offset is None or head.end > segment.size:
+            return False
+        rest = segment.size - head.end
+        following = self.head_at(segment, head.end)
+        if self._is_zeros(segment, head):  # zeros are a record only if the next one confirms it
+            return following is not None and following.offset == head.offset + 1
+        if rest < self.head.size:
+            return rest == 0 or self.may_begin_head(segment, head, self.peek(segment, head.end, rest))
+        if following is not None and following.blank:
+            return self._is_followed(segment, following)
+        return following is not None and self.may_follow(segment, head, following)
+
+    def _is_zeros(self, segment: SegmentFile, head: Head) -> bool:
+        """Return True if only zeros follow the length of a record."""
+        position, size = head.start + self.head.length_at + self.head.length_size, 64
+        end = min(head.end, segment.size)
+        while position < end:
+            size = min(size, end - position)
+            if any(self.peek(segment, position, size)):
+                return False
+            position, size = position + size, _PEEK_BYTES
+        return True
+
+    def _candidates(self, segment: SegmentFile, start: int, end: int, ranges: tuple[Range, ...]) -> Iterator[int]:
+        """Yield the positions from `start` to `end` where such a record may begin."""
+        margin = self.head.size + 1
+        while start < end:
+            count = min(_WINDOW_BYTES, end - start)
+            window = bytes(self.read_data(segment, start, min(count + margin, segment.size - start)))
+            count = min(count, len(window) - margin + 1)
+            if count > 0:
+                for at in self.likely_heads(window, count, ranges).tolist():
+                    yield start + at
+            start += _WINDOW_BYTES
+
+    # --- a broken chain
+
+    def resync(self, segment: SegmentFile, cursor: Cursor) -> ResyncPoint | None:
+        """Return the nearest record that is confirmed by the index, or by its offset and its successor."""
+        wanted = cursor.count.stored + 1
+        indexed = self.indexed_after(segment, cursor)
+        end = min(indexed or segment.size, cursor.position + 1 + SEARCH_BYTES)
+        ranges = (self.restart_offsets(segment), (wanted, wanted + _MAX_MISSING))
+        reach = self._reach(segment, cursor)
+        for position in self._candidates(segment, cursor.position + 1, end, ranges):
+            if self._is_record(segment, position, ranges):
+                return self._resync_point(segment, position, wanted, reach)
+            reach = self._extended_reach(segment, position, reach)  # this one may have been torn as well
+        return None if indexed is None else self._resync_point(segment, indexed, wanted, reach)
+
+    def _resync_point(self, segment: SegmentFile, position: int, wanted: int, reach: int) -> ResyncPoint:
+        head = self.head_at(segment, position)
+        limit = max(wanted + 1, self.restart_offsets(segment)[1])
+        restarted = head is not None and head.offset is not None and head.offset < limit
+        return ResyncPoint(position, restarted and position <= reach)
+
+    def _reach(self, segment: SegmentFile, cursor: Cursor) -> int:
+        """Return the end of the record at the cursor by its length, or of its head if the length is invalid."""
+        least = cursor.position + self.head.size
+        head = self.head_at(segment, cursor.position)
+        if least > segment.size or (head is not None and head.offset not in (None, cursor.count.stored + 1)):
+            return least
+        length = self.head.length_in(self.read_data(segment, cursor.position, self.head.size))
+        return least + length if length <= self.head.max_length else least
+
+    def _extended_reach(self, segment: SegmentFile, position: int, reach: int) -> int:
+        """Return the end of a possible torn record at `position`, if that is after `reach`."""
+        low, high = self.restart_offsets(segment)
+        head = self.head_at(segment, position)
+        if head is None or position > reach or (head.offset is not None and not low <= head.offset < high):
+            return reach
+        if self._is_zeros(segment, head):
+            return reach
+        return max(reach, head.end)
+
+
+def numbers_in(window: bytes, count: int, at: int, type_: str) -> np.ndarray[tuple[int], np.dtype[np.unsignedinteger]]:
+    """Return the numbers `at` bytes after each of the first `count` bytes, as a view."""
+    return np.ndarray((count,), type_, window, at, (1,))

@@ -1,4 +1,4 @@
-"""GUMLOG: length-prefixed protobuf records, and an index that is preallocated at its maximum size. Big endian.
+"""GUMLOG: length-prefixed protobuf records, and an index preallocated at its maximum size. Big endian.
 
 ```
 <base>.store    [length u64][record]        record: protobuf {bytes value = 1; uint64 offset = 2; uint64 term = 3;
@@ -6,22 +6,22 @@
 <base>.index    [relative offset u32][position u64]     one entry per record, padded with zeros while it is open
 ```
 
-Names are decimal, without leading zeros. There is no checksum, but a record must parse. The store is the truth; the
-index is used only to find the way past records that cannot be read. What is known to go wrong, and what is done:
+Names are decimal, without leading zeros. There is no checksum, but a record must parse. The store is authoritative; the
+index only helps to resynchronise after records that cannot be read. Known defects, and how they are handled:
 
-* an index that was not closed cleanly ends in zeros, up to its full size: reported, not needed. GUMLOG itself
-  reads the zeros as records, continues at the wrong offset and gets stuck;
-* an append for which the index had no room was refused but remains in the store, and the next record gets the same
-  offset: all are kept, with new offsets, and the header `gumlog.offset` has the original one;
+* an index that was not closed cleanly ends in zeros, up to its full size: reported, not needed. GUMLOG itself reads the
+  zeros as records, continues at the wrong offset and gets stuck;
+* an append that the full index refused remains in the store, and the next record gets the same offset: both are kept,
+  with new offsets, and the header `gumlog.offset` has the original one;
 * entries for records that never reached the store (it is buffered, the index is not): reported;
 * the last record is incomplete: it is cut off. If GUMLOG was restarted, other records follow the fragment, from the
-  second offset of the segment on: the fragment is left out and its length ignored (see restarts.py);
-* a GUMLOG that is running keeps the end of every store in memory: see transfer.py.
+  second offset of the segment on: the fragment is left out and its length ignored (see frames.py);
+* a running GUMLOG keeps the end of every store in memory: see importing.py.
 
 `term` and `type`, which GUMLOG's Raft log uses, become the headers `gumlog.term` and `gumlog.type` (u64, big endian)
 where they are not 0, and are written back from there.
 
-Export writes segments of `segment_bytes` (default 256 MiB), with indexes as GUMLOG leaves them when it is closed.
+An export writes segments of `segment_bytes` (default 256 MiB), with indexes as GUMLOG leaves them when it is closed.
 """
 
 from __future__ import annotations
@@ -33,27 +33,23 @@ import numpy as np
 from ..batch import kernel
 from ..log.log import Log
 from ..storage import Directory
-from .columns import MAX_VALUE_BYTES, Extra
-from .damage import Kind
-from .foreign import ExportJob, ExportReport
-from .frames import Frame, Frames, Parsed
-from .layout import Sniffed, beginning
-from .numbering import MAX_OFFSET, Numbers, Trust
-from .restarts import Head, Range, RestartingLog, views
-from .walked_format import WalkedFormat
-from .walking import CHUNK_BYTES, Cursor, SegmentFile, segment_files
-from .writing import NO_TIMES, Rows, SegmentWriter, content_of, write_segments
+from .detection import Sniffed, read_start
+from .exporting import NO_TIMES, ExportRows, SegmentWriter, write_segments
+from .foreign import ExportJob, ExportReport, Kind
+from .frames import Frames, Head, HeadLayout, Parsed, Range, RestartingLog, numbers_in
+from .records import MAX_OFFSET, MAX_VALUE_BYTES, NumberHeader, Numbers, Trust
+from .walking import CHUNK_BYTES, Cursor, SegmentFile, WalkedFormat, segment_files
 
 NAME = "gumlog"
 HEAD_BYTES = 8
 _ENTRY_BYTES = 12
 _INDEX = np.dtype([("relative", ">u4"), ("position", ">u8")])
-#: This much of a store is enough to recognise it.
+#: Number of bytes of a store that detection reads.
 _SNIFF_BYTES = 1 << 16
 _TERM, _TYPE = f"{NAME}.term", f"{NAME}.type"
-#: The tags of the fields that a record has.
+#: The tags of a record's fields.
 _TAGS = (0x0A, 0x10, 0x18, 0x20)
-#: The maximum size of the value's tag and length, and of the three numbers after it.
+#: Maximum size of the value's tag and length, and of the three numbers after it.
 _VALUE_HEAD_BYTES, _NUMBERS_BYTES = 11, 33
 
 
@@ -61,39 +57,27 @@ class GumlogLog(RestartingLog):
     """A log of GUMLOG, read only. `read(-1)` is the last record."""
 
     format = NAME
-    frame = Frame(HEAD_BYTES, 0, 8, True, MAX_VALUE_BYTES)
+    head = HeadLayout(HEAD_BYTES, 0, 8, True, MAX_VALUE_BYTES)
     trust = Trust.PARSED
     gap_hint = (
         "; a running GUMLOG keeps the end of each segment in memory: if it is running, close it and import "
         "again to add these records"
     )
 
-    def _segments_of(self) -> list[SegmentFile]:
-        found = self._listed(".store", ".index")
-        for segment in found:
-            if segment.data is None:
-                self.note(Kind.MISSING_FILE, segment, 0, "an index without a store; ignored")
-            elif segment.index is None and segment.size:
-                self.note(Kind.MISSING_FILE, segment, 0, "the index is missing; it is not needed")
-        return [segment for segment in found if segment.data is not None]
-
     def reader(self) -> io.BufferedReader:
-        """All stores concatenated as one stream of bytes, like GUMLOG's `Log.Reader`."""
+        """Return all stores as one stream of bytes, like GUMLOG's `Log.Reader`."""
         self.check_open()
         return io.BufferedReader(_Stores(self), CHUNK_BYTES)
 
-    # --- records
-
     def parse(self, segment: SegmentFile, cursor: Cursor, frames: Frames) -> Parsed:
-        """Decode the messages."""
         return _parse(frames)
 
     # --- the index
 
-    def seen(self, segment: SegmentFile, cursor: Cursor, positions: Numbers, stored: Numbers | None) -> int:
-        """Report entries of the index that point elsewhere; the position in the index counts records, not entries."""
+    def check_entries(self, segment: SegmentFile, cursor: Cursor, positions: Numbers, stored: Numbers | None) -> int:
+        """Report index entries that point elsewhere. The returned position counts records, not entries."""
         first = cursor.entry // _ENTRY_BYTES
-        if cursor.loose and stored is not None:  # only the offsets tell how many records there were before
+        if cursor.loose and stored is not None:  # only the offsets tell how many records were skipped
             first = max(first, int(stored[0]) - segment.base)
         last = min(first + len(positions), segment.index_size // _ENTRY_BYTES)
         if last > first:
@@ -104,28 +88,22 @@ class GumlogLog(RestartingLog):
             found = np.flatnonzero(real & wrong)
             if len(found):
                 at = _ENTRY_BYTES * (first + int(found[0]))
-                self.note(
-                    Kind.BAD_INDEX, segment.index or "", at, "an entry does not point at a record; it is not needed"
-                )
+                detail = "an entry does not point at a record; it is not needed"
+                self.note(Kind.BAD_INDEX, segment.index or "", at, detail)
         return _ENTRY_BYTES * (first + len(positions))
 
-    def leave(self, segment: SegmentFile, cursor: Cursor) -> None:
+    def check_index_end(self, segment: SegmentFile, cursor: Cursor) -> None:
         """Compare the number of entries with the number of records."""
         records = cursor.entry // _ENTRY_BYTES
-        if segment.index is None or cursor.loose:  # or the number of records is unknown
+        if segment.index is None or cursor.loose:  # after damage the number of records is unknown
             return
-        used = self._used_bytes(segment)
-        entries = -(-used // _ENTRY_BYTES)
+        entries = -(-self._used_bytes(segment) // _ENTRY_BYTES)
         if entries == 0 and records and segment.index_size >= _ENTRY_BYTES:
-            used = entries = 1  # the entry of the first record is all zeros
+            entries = 1  # the entry of the first record is all zeros
         end = entries * _ENTRY_BYTES
         if segment.index_size < end:
-            self.note(
-                Kind.TORN_INDEX,
-                segment.index,
-                segment.index_size // _ENTRY_BYTES * _ENTRY_BYTES,
-                "not a complete entry",
-            )
+            at = segment.index_size // _ENTRY_BYTES * _ENTRY_BYTES
+            self.note(Kind.TORN_INDEX, segment.index, at, "not a complete entry")
         elif segment.index_size > max(end, _ENTRY_BYTES if records else 0):
             size = segment.index_size - end
             self.note(Kind.PADDED_INDEX, segment.index, end, f"{size} zeros after the last entry", size_bytes=size)
@@ -138,12 +116,11 @@ class GumlogLog(RestartingLog):
             self.note(Kind.INDEX_AHEAD, segment.index, records * _ENTRY_BYTES, detail, "cut", offset=offset)
 
     def _used_bytes(self, segment: SegmentFile) -> int:
-        """Where the last non-zero byte of the index ends."""
+        """Return the end of the last non-zero byte of the index."""
         end = segment.index_size
         while end > 0:
             start = max(end - CHUNK_BYTES, 0)
-            window = np.frombuffer(self.read_index(segment, start, end - start), np.uint8)
-            found = np.flatnonzero(window)
+            found = np.flatnonzero(np.frombuffer(self.read_index(segment, start, end - start), np.uint8))
             if len(found):
                 return start + int(found[-1]) + 1
             end = start
@@ -155,12 +132,13 @@ class GumlogLog(RestartingLog):
 
     # --- resynchronising
 
-    def begins(self, segment: SegmentFile) -> Range:
-        """After the first record if the index ends in zeros; at the first offset if it is empty."""
+    def restart_offsets(self, segment: SegmentFile) -> Range:
+        """After a restart GUMLOG continues after the first record if the index ends in zeros, and at the segment's
+        first offset if the index is empty."""
         return segment.base, segment.base + 2
 
     def head_at(self, segment: SegmentFile, position: int) -> Head | None:
-        """A message that parses, or the beginning of one whose lengths are consistent."""
+        """Return a message that parses, or the beginning of one whose lengths are consistent."""
         if position + HEAD_BYTES > segment.size:
             return None
         head = self.peek(segment, position, min(HEAD_BYTES + _VALUE_HEAD_BYTES, segment.size - position))
@@ -174,35 +152,35 @@ class GumlogLog(RestartingLog):
         if end > segment.size:
             return Head(None, position, end)
         numbers = self.peek(segment, end - length + (skipped or 0), length - (skipped or 0))
-        return Head(_offset_of(numbers), position, end, not length)
+        return Head(_offset_in(numbers), position, end, not length)
 
-    def likely(self, window: bytes, count: int, ranges: tuple[Range, ...]) -> Numbers:
-        """By a length below 4 GiB and a known first field."""
+    def likely_heads(self, window: bytes, count: int, ranges: tuple[Range, ...]) -> Numbers:
+        """Select by a length below 4 GiB and a known first field."""
         if window.find(bytes(4)) < 0:
             return np.empty(0, np.int64)
-        lengths = views(window, count, 0, ">u8")
+        lengths = numbers_in(window, count, 0, ">u8")
         found = np.flatnonzero((lengths > 0) & (lengths <= MAX_VALUE_BYTES))
-        return found[np.isin(views(window, count, HEAD_BYTES, "u1")[found], _TAGS)]
+        return found[np.isin(numbers_in(window, count, HEAD_BYTES, "u1")[found], _TAGS)]
 
     def may_hold_records(self, segment: SegmentFile, data: bytes, start: int, end: int) -> bool:
-        """By the upper half of a length."""
+        """Search for the upper half of a length, which is zero."""
         at = data.find(0, start, end)  # finding one byte is much faster than finding four
         return at >= 0 and data.find(bytes(4), at, end) >= 0
 
-    def goes_on(self, segment: SegmentFile, head: Head, following: Head) -> bool:
-        """With the next offset; with the same one if GUMLOG is stuck; or after another restart."""
-        low, high = self.begins(segment)
+    def may_follow(self, segment: SegmentFile, head: Head, following: Head) -> bool:
+        """Accept the next offset, the same one (GUMLOG is stuck), a restart, or another torn record."""
+        low, high = self.restart_offsets(segment)
         assert head.offset is not None
         if following.offset is None:
-            return True  # also torn
+            return True
         return following.offset in (head.offset, head.offset + 1) or low <= following.offset < high
 
-    def follows(self, segment: SegmentFile, head: Head, rest: bytes) -> bool:
-        """A length below 4 GiB."""
+    def may_begin_head(self, segment: SegmentFile, head: Head, rest: bytes) -> bool:
+        """Accept a length below 4 GiB."""
         return not any(rest[:4])
 
     def indexed_after(self, segment: SegmentFile, cursor: Cursor) -> int | None:
-        """The nearest record that one of the next entries points at."""
+        """Return the nearest record that one of the next entries points at."""
         first = cursor.entry // _ENTRY_BYTES + 1
         whole = segment.index_size // _ENTRY_BYTES
         while first < whole:
@@ -218,7 +196,7 @@ class GumlogLog(RestartingLog):
 
 
 def _value_size(message: bytes) -> int | None:
-    """How many bytes the value takes with its tag and length; None if no message begins there."""
+    """Return the size of the value with its tag and length; None if no message begins like this."""
     if message[:1] != b"\x0a":
         return 0 if not message or message[0] in _TAGS else None
     length = shift = 0
@@ -230,8 +208,8 @@ def _value_size(message: bytes) -> int | None:
     return None
 
 
-def _offset_of(numbers: bytes) -> int | None:
-    """The offset in the part of a message after its value; None if that does not parse."""
+def _offset_in(numbers: bytes) -> int | None:
+    """Return the offset in the part of a message after its value; None if that does not parse."""
     data = memoryview(numbers)
     parsed = _parse(Frames(data, np.zeros(1, np.int64), np.array([len(data)], np.int64), True, False))
     return int(parsed.stored[0]) if parsed.stored is not None and len(parsed.starts) else None
@@ -250,9 +228,9 @@ def _parse(frames: Frames) -> Parsed:
         memoryview(lengths),
         memoryview(numbers),
     )
-    extras = [Extra(name, numbers[:good, 1 + i], numbers[:good, 1 + i] != 0) for i, name in enumerate((_TERM, _TYPE))]
-    blank = frames.lengths[:good] == 0
-    return Parsed(starts[:good], lengths[:good], numbers[:good, 0], tuple(extras), blank=blank)
+    stored, terms, types = numbers[:good].T
+    headers = NumberHeader(_TERM, terms, terms != 0), NumberHeader(_TYPE, types, types != 0)
+    return Parsed(starts[:good], lengths[:good], stored, headers, blank=frames.lengths[:good] == 0)
 
 
 class _Stores(io.RawIOBase):
@@ -266,7 +244,7 @@ class _Stores(io.RawIOBase):
         return True
 
     def readinto(self, buffer: object) -> int:
-        """The next bytes, of one store at a time."""
+        """Read the next bytes of one store."""
         view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
         segments = self._log.segments
         while self._segment < len(segments):
@@ -280,12 +258,7 @@ class _Stores(io.RawIOBase):
         return 0
 
 
-class GumlogFormat(WalkedFormat):
-    """How its logs are found, read and written."""
-
-    def write(self, log: Log, directory: Directory, job: ExportJob) -> ExportReport:
-        """Stores and indexes as GUMLOG leaves them when it is closed cleanly."""
-        return write_segments(NAME, log, directory, job, GumlogWriter(directory))
+# --- export
 
 
 class GumlogWriter(SegmentWriter):
@@ -296,25 +269,19 @@ class GumlogWriter(SegmentWriter):
         """GUMLOG truncates an index to its configured size."""
         return NO_TIMES, f"open GUMLOG with MaxIndexBytes of at least {self.largest_index_bytes}"
 
-    def sizes(self, rows: Rows) -> Numbers:
-        """Length, tags, value and numbers."""
+    def sizes(self, rows: ExportRows) -> Numbers:
         lengths = rows.lengths
         total = HEAD_BYTES + np.where(lengths > 0, 1 + _varint_sizes(lengths) + lengths, 0)
-        for numbers in (rows.offsets, rows.extras[_TERM], rows.extras[_TYPE]):
+        for numbers in (rows.offsets, rows.numbers[_TERM], rows.numbers[_TYPE]):
             total += np.where(numbers != 0, 1 + _varint_sizes(numbers), 0)
         return total
 
-    def encode(self, rows: Rows, sizes: Numbers, position: int) -> tuple[memoryview, bytes]:
-        numbers = np.stack((rows.offsets, rows.extras[_TERM], rows.extras[_TYPE]), axis=1)
+    def encode(self, rows: ExportRows, sizes: Numbers, position: int) -> tuple[memoryview, bytes]:
+        numbers = np.stack((rows.offsets, rows.numbers[_TERM], rows.numbers[_TYPE]), axis=1)
         positions = np.empty(len(rows), np.int64)
         out = memoryview(bytearray(int(sizes.sum())))
         written = kernel.put_messages(
-            out,
-            memoryview(rows.values.buffers()[1]).cast("B").cast("i"),
-            rows.values.offset,
-            content_of(rows.values),
-            memoryview(numbers),
-            memoryview(positions),
+            out, rows.ends, rows.values.offset, rows.content, memoryview(numbers), memoryview(positions)
         )
         assert written == len(out), f"{written} bytes, not {len(out)}"
         entries = np.empty(len(rows), _INDEX)
@@ -323,41 +290,52 @@ class GumlogWriter(SegmentWriter):
 
 
 def _varint_sizes(numbers: Numbers) -> Numbers:
-    """How many bytes each number takes; negative ones stand for numbers above 63 bits."""
+    """Return the encoded size of each number; negative ones represent numbers above 63 bits."""
     sizes = np.ones(len(numbers), np.int64)
     for bits in range(7, 63, 7):
         sizes += numbers >= 1 << bits
     return np.where(numbers < 0, 10, sizes)
 
 
-def _sniff(directory: Directory) -> Sniffed | None:
-    found, _ = segment_files(directory, ".store", ".index")
-    stores = [segment for segment in found if segment.data is not None]
-    if not stores:
+# --- format
+
+
+class GumlogFormat(WalkedFormat):
+    name = NAME
+    title = "GUMLOG: <base>.store with protobuf records, <base>.index"
+    log = GumlogLog
+
+    def sniff(self, directory: Directory) -> Sniffed | None:
+        found, _ = segment_files(directory)
+        stores = [segment for segment in found if segment.data is not None]
+        if not stores:
+            return None
+        if not any(segment.size for segment in stores):
+            indexed = any(segment.index is not None for segment in stores)
+            return Sniffed("empty stores with indexes", False) if indexed else None
+        for segment in [each for each in stores if each.size and each.base < MAX_OFFSET][:4]:
+            head = memoryview(read_start(directory, segment.data or "", _SNIFF_BYTES))
+            count, certain = _count_records(head, segment.base)
+            if count:
+                return Sniffed(f"{segment.data} begins with protobuf records from offset {segment.base} on", certain)
         return None
-    if not any(segment.size for segment in stores):
-        indexed = any(segment.index is not None for segment in stores)
-        return Sniffed("empty stores with indexes", False) if indexed else None
-    for segment in [each for each in stores if each.size and each.base < MAX_OFFSET][:4]:
-        head = memoryview(beginning(directory, segment.data or "", _SNIFF_BYTES))
-        count, certain = _records_in(head, segment.base)
-        if count:
-            return Sniffed(f"{segment.data} begins with protobuf records from offset {segment.base} on", certain)
-    return None
+
+    def write(self, log: Log, directory: Directory, job: ExportJob) -> ExportReport:
+        return write_segments(NAME, log, directory, job, GumlogWriter(directory))
 
 
-def _records_in(head: memoryview, base: int) -> tuple[int, bool]:
-    """How many records with the right offsets these bytes begin with, and whether they are not all zeros."""
+def _count_records(data: memoryview, base: int) -> tuple[int, bool]:
+    """Return the number of records with the right offsets at the beginning, and True if they are not all zeros."""
     starts, lengths = np.empty(64, np.int64), np.empty(64, np.int64)
     views = memoryview(starts), memoryview(lengths)
-    count, end, _ = kernel.walk_frames(head, 0, len(head), HEAD_BYTES, 0, 8, True, MAX_VALUE_BYTES, *views)
-    stored = _parse(Frames(head, starts[:count], lengths[:count], True, False)).stored
+    count, end, _ = kernel.walk_frames(data, 0, len(data), HEAD_BYTES, 0, 8, True, MAX_VALUE_BYTES, *views)
+    stored = _parse(Frames(data, starts[:count], lengths[:count], True, False)).stored
     if stored is None or not count or not len(stored):
-        length = int.from_bytes(head[:HEAD_BYTES], "big")
-        started = _SNIFF_BYTES < length <= MAX_VALUE_BYTES and bytes(head[8:9]) == b"\x0a"
+        length = int.from_bytes(data[:HEAD_BYTES], "big")
+        started = _SNIFF_BYTES < length <= MAX_VALUE_BYTES and bytes(data[8:9]) == b"\x0a"
         return int(started), False  # one record that is longer than the bytes that were read
     right = stored == np.arange(base, base + len(stored))
-    return (len(right) if right.all() else int(np.argmin(right))), any(head[:end])
+    return (len(right) if right.all() else int(np.argmin(right))), any(data[:end])
 
 
-FORMAT = GumlogFormat(NAME, "GUMLOG: <base>.store with protobuf records, <base>.index", GumlogLog, _sniff)
+FORMAT = GumlogFormat()

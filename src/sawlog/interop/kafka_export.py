@@ -1,17 +1,17 @@
-"""Writes what a Kafka broker has on disk: the directory of one partition, or all partitions of a topic.
+"""Writes the directory of one Kafka partition, or all partitions of a topic in a broker's log directory.
 
-Batches are written as they are stored, whole and checked, except those that only represent missing offsets (no record,
-no producer, no marker): Kafka has gaps there. The only change: a leader epoch that is lower than an earlier one is
+Batches are written whole, checked and unchanged, except those that only represent missing offsets (no record, no
+producer, no marker), where Kafka has gaps. There is one exception: a leader epoch that is lower than an earlier one is
 raised to that, because Kafka interprets decreasing epochs as truncation (the checksum does not cover the epoch). The
 indexes that Kafka would have created are written too: offsets, times, aborted transactions, leader epochs.
 
 `write_topic` works in three cases:
 
-- a new directory: the partitions, and the checkpoints with the start and end of each;
-- the same with `cluster_id` and `node_id`: also a meta.properties, so that it is a broker's directory;
+- a new directory: writes the partitions, and checkpoints with the start and end of each;
+- the same with `cluster_id` and `node_id`: also writes meta.properties, which makes it a broker's directory;
 - the directory of a *stopped broker* in which the topic has just been created and is empty: the partitions replace
-  the empty ones, with the id that the cluster has given to the topic, and the checkpoints are updated. This is how to
-  get records into a real cluster: create the topic there, stop the broker, export, start the broker. (A broker treats
+  the empty ones, with the id that the cluster has given to the topic, and the checkpoints are updated. To get records
+  into a real cluster, create the topic there, stop the broker, export, and start the broker. (A broker treats
   partitions that are not in its cluster's metadata as strays and sets them aside.)
 
 A partition is written under a name that Kafka deletes when it starts (`-delete`) and renamed when it is complete. After
@@ -24,7 +24,7 @@ Options: `topic_id` (22 characters, as Kafka writes it, or a UUID), `segment_byt
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -54,19 +54,16 @@ from ..log.segment.transactions import Transactions
 from ..log.write.incoming import rows_of
 from ..storage import Directory, FileDirectory, Storage
 from . import kafka_files as files
-from .foreign import ExportJob, ExportReport, Progress
-from .kafka_log import held
+from .exporting import check_options, segment_bytes_of
+from .foreign import ExportJob, ExportReport, Progress, shifted
 
 if TYPE_CHECKING:
     from ..topics.topic import Topic
 
-_INDEX_INTERVAL_BYTES = 4096
-#: How many bytes are fetched and written at once.
+#: Number of bytes to fetch and write at once.
 _PAGE_BYTES = 8 << 20
-#: Offsets in an index are relative and 32-bit signed.
-_MAX_SPAN = 2**31 - 1
 _OPTIONS = frozenset({"topic_id", "segment_bytes"})
-_TOPIC_OPTIONS = _OPTIONS | {"cluster_id", "node_id"}
+TOPIC_OPTIONS = _OPTIONS | {"cluster_id", "node_id"}
 
 
 @dataclass(slots=True)
@@ -79,7 +76,7 @@ class _File:
 
 
 class PartitionWriter:
-    """Writes batches to the files of one partition."""
+    """Writer of the files of one partition."""
 
     def __init__(self, directory: Directory, bases: frozenset[int], segment_bytes: int) -> None:
         self._directory = directory
@@ -110,7 +107,7 @@ class PartitionWriter:
         file, base = self._file, int(row[BASE])
         if file is not None:
             size = file.storage.size
-            full = size + int(row[SIZE]) > self._segment_bytes or int(row[LAST]) - file.base >= _MAX_SPAN
+            full = size + int(row[SIZE]) > self._segment_bytes or int(row[LAST]) - file.base >= files.MAX_SPAN
             if not size or (base not in self._bases and not full):
                 return file
         self.begin(base)
@@ -118,23 +115,23 @@ class PartitionWriter:
         return self._file
 
     def _fitting(self, file: _File, rows: Rows) -> int:
-        """How many of these batches fit into the file; at least one."""
+        """Return how many of these batches fit into the file; at least one."""
         fits = file.storage.size + np.cumsum(rows[:, SIZE]) <= self._segment_bytes
-        fits &= rows[:, LAST] - file.base < _MAX_SPAN
+        fits &= rows[:, LAST] - file.base < files.MAX_SPAN
         fits &= ~np.isin(rows[:, BASE], list(self._bases))
         fits[0] = True
         return int(np.argmin(fits)) if not fits.all() else len(rows)
 
     def begin(self, base: int) -> None:
-        """Begin a new file for offsets from here on."""
+        """Finish the open file and begin a new one for offsets from `base` on."""
         self.finish()
         name = file_name(base)
-        self._file = _File(base, self._directory.create(name), SegmentIndex(base, _INDEX_INTERVAL_BYTES))
+        self._file = _File(base, self._directory.create(name), SegmentIndex(base, files.INDEX_INTERVAL_BYTES))
         self._transactions.begin_segment(base)
         self.files.append(name)
 
     def finish(self) -> None:
-        """Finish the last file: make it durable, with its indexes."""
+        """Sync the open file and write its indexes."""
         file, self._file = self._file, None
         if file is None:
             return
@@ -168,8 +165,10 @@ class PartitionWriter:
 def write_partition(log: Log, directory: Directory, job: ExportJob) -> ExportReport:
     """Write the whole batches that contain these offsets into an empty directory."""
     start, end, options = job.start, job.end, job.options
-    _check_options(options, _OPTIONS)
-    writer = PartitionWriter(directory, frozenset(each.base_offset for each in log.segments), _segment_bytes(options))
+    check_options(files.NAME, options, _OPTIONS)
+    # A file also ends where a segment of the log ends.
+    bases = frozenset(each.base_offset for each in log.segments)
+    writer = PartitionWriter(directory, bases, segment_bytes_of(options, GIB, MAX_SEGMENT_BYTES))
     total, records = log.size_bytes, 0
     first, following, done = -1, start, 0
     for data, rows in _without_fillers(_batches(log, start, end)):
@@ -180,7 +179,7 @@ def write_partition(log: Log, directory: Directory, job: ExportJob) -> ExportRep
         done += int(rows[:, SIZE].sum())
         if job.progress is not None:
             job.progress(done, total)
-    if first < 0:  # an empty log also has a file: its name is the next offset
+    if first < 0:  # an empty log has one empty file, named after the next offset
         first = start
         writer.begin(start)
     writer.finish()
@@ -194,7 +193,7 @@ def write_partition(log: Log, directory: Directory, job: ExportJob) -> ExportRep
 
 
 def _batches(log: Log, start: int, end: int) -> Iterator[tuple[memoryview, Rows]]:
-    """The batches that contain offsets from `start` to `end`, a few megabytes at a time."""
+    """Yield the batches that contain offsets from `start` to `end`, a few megabytes at a time."""
     while start < end:
         page = log.fetch(start, _PAGE_BYTES, isolation="uncommitted")
         for buffer in page.buffers:
@@ -206,9 +205,9 @@ def _batches(log: Log, start: int, end: int) -> Iterator[tuple[memoryview, Rows]
 
 
 def _without_fillers(batches: Iterator[tuple[memoryview, Rows]]) -> Iterator[tuple[memoryview, Rows]]:
-    """The same without batches that only represent missing offsets, which Kafka does not need. The first and the last
-    one are kept: they mark the beginning and the end of the log."""
-    begun, held = False, None
+    """Drop batches that only represent missing offsets, which Kafka does not need. The first and the last one are kept:
+    they mark the beginning and the end of the log."""
+    begun, last_filler = False, None
     for data, rows in batches:
         empty = (rows[:, COUNT] == 0) & (rows[:, PRODUCER_ID] == -1) & (rows[:, ATTRIBUTES] & CONTROL_BIT == 0)
         empty[0] &= begun
@@ -216,9 +215,9 @@ def _without_fillers(batches: Iterator[tuple[memoryview, Rows]]) -> Iterator[tup
         for first, last in zip([0, *ends], ends, strict=False):
             if not empty[first]:
                 yield data, rows[first:last]
-        begun, held = True, (data, rows[-1:]) if empty[-1] else None
-    if held is not None:
-        yield held
+        begun, last_filler = True, (data, rows[-1:]) if empty[-1] else None
+    if last_filler is not None:
+        yield last_filler
 
 
 def _notes(first: int, start: int, following: int, end: int, raised: int) -> tuple[str, ...]:
@@ -230,19 +229,6 @@ def _notes(first: int, start: int, following: int, end: int, raised: int) -> tup
     if raised:
         notes.append(f"{raised:,} batches had a lower leader epoch than an earlier batch; it was raised")
     return tuple(notes)
-
-
-def _check_options(options: Mapping[str, object], known: frozenset[str]) -> None:
-    if unknown := sorted(set(options) - known):
-        raise InvalidConfig(f"unknown option {unknown[0]!r} for Kafka; use one of {', '.join(sorted(known))}")
-
-
-def _segment_bytes(options: Mapping[str, object]) -> int:
-    """The maximum size of a file, unless a single batch is larger; also ends a file where a segment of ours ends."""
-    wanted = options.get("segment_bytes", GIB)
-    if isinstance(wanted, bool) or not isinstance(wanted, int) or not 1 <= wanted <= MAX_SEGMENT_BYTES:
-        raise InvalidConfig(f"segment_bytes must be an integer from 1 to {MAX_SEGMENT_BYTES}, not {wanted!r}")
-    return wanted
 
 
 def _topic_id(options: Mapping[str, object]) -> str | None:
@@ -264,29 +250,29 @@ def _topic_id(options: Mapping[str, object]) -> str | None:
 def write_topic(
     topic: Topic, path: str, *, options: Mapping[str, object], progress: Progress | None = None
 ) -> tuple[ExportReport, ...]:
-    """Write all partitions of a topic into a broker's directory; see the docstring of this module."""
-    _check_options(options, _TOPIC_OPTIONS)
+    """Write all partitions of a topic into a broker's log directory, new or existing."""
+    check_options(files.NAME, options, TOPIC_OPTIONS)
     meta = _meta(options)
     with ExitStack() as undo:
         server = FileDirectory(path)
         undo.callback(server.close)
-        if (hold := held(server)) is not None:
+        if (hold := files.lock_broker_directory(server)) is not None:
             undo.callback(hold.release)
         if meta is not None and server.exists(files.META):
             raise ExportRefused(f"{path} already has a {files.META}: omit cluster_id and node_id")
         topic_id = _id_for(topic, server, options)
         logs = [topic.partition(number) for number in range(topic.partitions)]
         _check_checkpoints(server)
-        made, total, behind = [], sum(log.size_bytes for log in logs), 0
+        reports, total, done = [], sum(log.size_bytes for log in logs), 0
         for number, log in enumerate(logs):
             given = {**{name: options[name] for name in _OPTIONS & set(options)}, "topic_id": topic_id}
-            step = _shifted(progress, behind, total)
-            made.append(_write_one(log, server, files.place(topic.name, number), given, step))
-            behind += log.size_bytes
-        _write_checkpoints(server, topic.name, logs, made)
+            step = shifted(progress, done, total)
+            reports.append(_write_one(log, server, f"{topic.name}-{number}", given, step))
+            done += log.size_bytes
+        _write_checkpoints(server, topic.name, logs, reports)
         if meta is not None:
             server.replace(files.META, meta)
-    return tuple(made)
+    return tuple(reports)
 
 
 def _write_one(
@@ -315,7 +301,7 @@ def _write_one(
 
 
 def _id_for(topic: Topic, server: Directory, options: Mapping[str, object]) -> str:
-    """The topic's id: the cluster's, if the topic already exists there; then it must be empty."""
+    """Return the topic's id: the cluster's if the topic exists there, in which case it must be empty."""
     known: set[str] = set()
     for child in server.children():
         key = files.partition_of(child)
@@ -356,7 +342,7 @@ def _meta(options: Mapping[str, object]) -> bytes | None:
 
 
 def _check_checkpoints(server: Directory) -> None:
-    """Refuse a checkpoint that cannot be read: it would be overwritten."""
+    """Raise `ExportRefused` for a checkpoint that cannot be read, because the export would overwrite it."""
     for name in (files.RECOVERY_POINT, files.LOG_START, files.HIGH_WATERMARK, files.CLEANER):
         try:
             files.read_offsets(server, name)
@@ -364,11 +350,11 @@ def _check_checkpoints(server: Directory) -> None:
             raise ExportRefused(f"{error}; nothing was written") from error
 
 
-def _write_checkpoints(server: Directory, topic: str, logs: list[Log], made: list[ExportReport]) -> None:
-    ends = {(topic, number): report.next_offset for number, report in enumerate(made)}
+def _write_checkpoints(server: Directory, topic: str, logs: list[Log], reports: list[ExportReport]) -> None:
+    ends = {(topic, number): report.next_offset for number, report in enumerate(reports)}
     starts = {
         (topic, number): log.lowest_offset
-        for number, (log, report) in enumerate(zip(logs, made, strict=True))
+        for number, (log, report) in enumerate(zip(logs, reports, strict=True))
         if log.lowest_offset > report.start_offset
     }
     for name, offsets in (
@@ -381,7 +367,3 @@ def _write_checkpoints(server: Directory, topic: str, logs: list[Log], made: lis
         kept = {key: offset for key, offset in there.items() if key[0] != topic}
         if offsets or kept != there:
             server.replace(name, files.offsets_text({**kept, **offsets}))
-
-
-def _shifted(progress: Progress | None, behind: int, total: int) -> Callable[[int, int], None] | None:
-    return None if progress is None else lambda done, _: progress(behind + done, total)

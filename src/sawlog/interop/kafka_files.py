@@ -1,4 +1,4 @@
-"""The files of a Kafka broker's log directory, except for the batches. Nothing here reads records.
+"""The files of a Kafka broker's log directory: names, checkpoints, ids, the lock, and detection.
 
 ```
 <log.dir>/
@@ -25,23 +25,36 @@
 Suffixes of files in transition: `.deleted` (dropped), `.cleaned` (compaction has not finished), `.swap` (compaction has
 finished; the file is about to replace those whose offsets it covers). Kafka finishes or discards them when it starts;
 `segment_files` does the same without changing anything on disk.
+
+Detection ignores, with a reason: Kafka's internal topics (`__consumer_offsets` and all other names with two leading
+underscores), topics whose name is not valid in sawlog, and directories that Kafka is deleting, moving or does not know.
 """
 
 from __future__ import annotations
 
 import base64
 import re
+import struct
 import uuid
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from ..config import LogConfig
-from ..errors import CorruptFile
-from ..storage import Directory
+from ..batch import kernel
+from ..batch.checksum import crc32c
+from ..batch.header import HEADER_BYTES
+from ..errors import CorruptFile, DirectoryLocked, SourceInUse
+from ..storage import Directory, SharedHold
+from ..topics.names import is_topic_name
+from .detection import child_of
+from .foreign import Detection, Place
 
 NAME = "kafka"
-#: A batch that decompresses to more is refused, as in a log of ours.
-MAX_DECOMPRESSED_BYTES = LogConfig().max_decompressed_bytes
+#: Bytes between two index entries, as Kafka's default.
+INDEX_INTERVAL_BYTES = 4096
+#: Maximum distance between the first and the last offset of a segment: indexes store it as a signed 32-bit number.
+MAX_SPAN = 2**31 - 1
 
 LOCK = ".lock"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
@@ -52,11 +65,11 @@ HIGH_WATERMARK = "replication-offset-checkpoint"
 CLEANER = "cleaner-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION = "partition.metadata"
-#: Files that only a broker's directory has.
+#: Files that exist only in a broker's directory.
 SERVER_FILES = frozenset(
     {META, RECOVERY_POINT, LOG_START, HIGH_WATERMARK, CLEANER, CLEAN_SHUTDOWN, "bootstrap.checkpoint"}
 )
-#: Files that only a partition's directory has.
+#: Files that exist only in a partition's directory.
 PARTITION_FILES = frozenset({LEADER_EPOCHS, PARTITION})
 
 _PARTITION_NAME = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]*)")
@@ -71,39 +84,37 @@ _STATES = {
     "future": "Kafka is moving it here from another disk",
     "stray": "the cluster has no such partition",
 }
+#: A message before RecordBatch v2: [offset i64][size i32][CRC-32 u32][magic i8]...
+_OLD_MESSAGE = struct.Struct(">qiIb")
+_OLD_MIN_BYTES = 14
 
 
 # --- names
 
 
-def place(topic: str, partition: int) -> str:
-    """The name of a partition's directory."""
-    return f"{topic}-{partition}"
-
-
 def partition_of(name: str) -> tuple[str, int] | None:
-    """The topic and partition of a directory with that name; None if it is not a partition."""
+    """Return the topic and partition of a directory name; None if it is not a partition."""
     found = _PARTITION_NAME.fullmatch(name)
     return (found[1], int(found[2])) if found and found[1] not in (".", "..") and int(found[2]) < 2**31 else None
 
 
 def state_of(name: str) -> str | None:
-    """Why a directory of that name is not a partition, if Kafka marks it so."""
+    """Return the reason why a directory is not a partition, if Kafka has marked it by its name."""
     found = _STATE_NAME.fullmatch(name)
     return _STATES[found[1]] if found else None
 
 
-def is_kafkas(name: str) -> bool:
-    """Whether a file in a partition's directory belongs to Kafka."""
+def is_kafka_file(name: str) -> bool:
+    """Return True if a file in a partition's directory belongs to Kafka."""
     name = name.removesuffix(".tmp")
     return name in PARTITION_FILES or _FILE.fullmatch(name) is not None
 
 
 def segment_files(names: Iterable[str], end_of: Callable[[str, int], int]) -> dict[int, str]:
-    """The file of each segment, by base offset, as Kafka would have it after its next start.
+    """Return the file of each segment, by base offset, as Kafka would have it after its next start.
 
-    A `.swap` file replaces the files that it covers, unless there is a `.cleaned` file at or below it: then the whole
-    group was not finished. `end_of` returns where the offsets in a file end.
+    A `.swap` file replaces the files that it covers, unless there is a `.cleaned` file at or below it: then compaction
+    of the whole group had not finished. `end_of` returns the offset after the last one in a file.
     """
     found: dict[str, dict[int, str]] = {"": {}, ".swap": {}, ".cleaned": {}}
     for name in names:
@@ -121,47 +132,31 @@ def segment_files(names: Iterable[str], end_of: Callable[[str, int], int]) -> di
 
 
 def read_offsets(directory: Directory, name: str) -> dict[tuple[str, int], int]:
-    """The offsets in a checkpoint, by topic and partition; empty if it is missing or empty, `CorruptFile` if it does
-    not parse."""
-    lines = _lines(directory, name)
-    try:
-        return {(topic, int(number)): int(offset) for topic, number, offset in (line.split(" ") for line in lines)}
-    except ValueError as error:
-        raise CorruptFile(f"{directory.path}/{name} is not a checkpoint: {error}") from error
-
-
-def read_epochs(directory: Directory) -> list[tuple[int, int]]:
-    """(leader epoch, its first offset), from leader-epoch-checkpoint."""
-    lines = _lines(directory, LEADER_EPOCHS)
-    try:
-        return [(int(epoch), int(offset)) for epoch, offset in (line.split(" ") for line in lines)]
-    except ValueError as error:
-        raise CorruptFile(f"{directory.path}/{LEADER_EPOCHS} is not a checkpoint: {error}") from error
-
-
-def _lines(directory: Directory, name: str) -> list[str]:
+    """Return the offsets in a checkpoint, by topic and partition. A missing or empty file has none; raises
+    `CorruptFile` if it does not parse."""
     if not directory.exists(name):
-        return []
+        return {}
     path = f"{directory.path}/{name}"
     try:
         lines = directory.read(name).decode("ascii").split("\n")
         if lines == [""]:  # a broker that has just been started for the first time
-            return []
-        version, count, entries = lines[0], int(lines[1]), lines[2:-1]
+            return {}
+        version, count, entries = lines[0], int(lines[1]), [line.split(" ") for line in lines[2:-1]]
+        offsets = {(topic, int(number)): int(offset) for topic, number, offset in entries}
     except (ValueError, IndexError) as error:
         raise CorruptFile(f"{path} is not a checkpoint: {error}") from error
     if version != "0" or count != len(entries) or lines[-1]:
         raise CorruptFile(f"{path} is not a checkpoint of version 0 with {lines[1]} lines")
-    return entries
+    return offsets
 
 
 def offsets_text(offsets: Mapping[tuple[str, int], int]) -> bytes:
-    """The content of a checkpoint of offsets."""
+    """Return the content of a checkpoint of offsets."""
     return _text([f"{topic} {number} {offset}" for (topic, number), offset in sorted(offsets.items())])
 
 
 def epochs_text(epochs: Iterable[tuple[int, int]]) -> bytes:
-    """The content of a leader-epoch-checkpoint."""
+    """Return the content of a leader-epoch-checkpoint."""
     return _text([f"{epoch} {offset}" for epoch, offset in epochs])
 
 
@@ -173,7 +168,7 @@ def _text(lines: list[str]) -> bytes:
 
 
 def topic_id_of(directory: Directory) -> str | None:
-    """The topic's id in partition.metadata; None if there is none."""
+    """Return the topic's id in partition.metadata; None if there is none."""
     if not directory.exists(PARTITION):
         return None
     found = re.fullmatch(
@@ -183,41 +178,41 @@ def topic_id_of(directory: Directory) -> str | None:
 
 
 def partition_text(topic_id: str) -> bytes:
-    """The content of a partition.metadata."""
+    """Return the content of a partition.metadata."""
     return f"version: 0\ntopic_id: {topic_id}".encode()
 
 
 def is_id(text: str) -> bool:
-    """Whether this could be an id in Kafka's notation."""
+    """Return True if a text has the form of an id in Kafka's notation."""
     return re.fullmatch(r"[A-Za-z0-9_-]{22}", text) is not None
 
 
 def kafka_id(id_: str) -> str:
-    """A UUID in Kafka's notation: 22 characters of base64."""
+    """Return a UUID in Kafka's notation: 22 characters of base64."""
     return base64.urlsafe_b64encode(uuid.UUID(id_).bytes).decode().rstrip("=")
 
 
-# --- the server
+# --- the broker
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
-    """What the files of a broker's directory say about its partitions. Unreadable files are treated as missing."""
+class BrokerState:
+    """The checkpoints of a broker's directory. Unreadable ones are treated as missing."""
 
-    #: Whether the broker was stopped cleanly.
+    #: True if the broker was stopped cleanly.
     clean: bool = False
-    #: The first offset of a partition, if records within a segment were deleted.
+    #: First offset of a partition, if records within a segment were deleted.
     log_start: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    #: The offset up to which a partition had been flushed.
+    #: Offset up to which a partition had been flushed.
     recovery_point: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    #: The offset up to which a partition had been replicated.
+    #: Offset up to which a partition had been replicated.
     high_watermark: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    #: Damaged checkpoints, and the reason.
+    #: Damaged checkpoints, each with the reason.
     problems: tuple[tuple[str, str], ...] = ()
 
 
-def read_server(directory: Directory) -> Server:
-    """Read the small files of a log directory."""
+def read_broker_state(directory: Directory) -> BrokerState:
+    """Read the checkpoints of a log directory."""
     problems: list[tuple[str, str]] = []
 
     def offsets(name: str) -> dict[tuple[str, int], int]:
@@ -228,4 +223,121 @@ def read_server(directory: Directory) -> Server:
             return {}
 
     found = [offsets(name) for name in (LOG_START, RECOVERY_POINT, HIGH_WATERMARK)]
-    return Server(directory.exists(CLEAN_SHUTDOWN), found[0], found[1], found[2], tuple(problems))
+    return BrokerState(directory.exists(CLEAN_SHUTDOWN), found[0], found[1], found[2], tuple(problems))
+
+
+def lock_broker_directory(directory: Directory) -> SharedHold | None:
+    """Prevent a broker from starting on its directory, if its lock file exists; `SourceInUse` if one is running."""
+    if not directory.exists(LOCK):
+        return None
+    try:
+        return SharedHold(directory, LOCK)
+    except DirectoryLocked as error:
+        raise SourceInUse(
+            f"a Kafka broker is running on {directory.path} ({LOCK} is locked): stop it, then try again"
+        ) from error
+
+
+# --- detection
+
+
+def detect(directory: Directory) -> Detection | None:
+    """Detect a partition (by its files and first batch) or a broker's directory (by its checkpoints and partitions)."""
+    names = directory.names()
+    if segment_files(names, lambda name, base: base):
+        return _detect_partition(directory, names)
+    return _detect_broker(directory, names)
+
+
+def _detect_partition(directory: Directory, names: list[str]) -> Detection | None:
+    why, certain = _evidence(directory, names)
+    if not why:
+        return None
+    topic, number = partition_of(Path(directory.path).resolve().name) or (None, 0)
+    place = Place(directory.path, topic, number)
+    return Detection(NAME, "partition", directory.path, (place,), why, certain)
+
+
+def _detect_broker(directory: Directory, names: list[str]) -> Detection | None:
+    marks = sorted(SERVER_FILES.intersection(names))
+    found: list[Place] = []
+    ignored: list[str] = []
+    certain = bool(marks)
+    for name in directory.children():
+        key, state = partition_of(name), state_of(name)
+        if state is not None:
+            ignored.append(f"{name}: {state}")
+            continue
+        if key is None:
+            continue
+        with child_of(directory, name) as child:
+            files = child.names()
+            seen = _detect_partition(child, files) if segment_files(files, lambda name, base: base) else None
+        if seen is None:
+            continue
+        certain = certain or seen.certain
+        why = _reason_to_ignore(key[0], found)
+        if why:
+            ignored.append(f"{name}: {why}")
+        else:
+            found.append(Place(f"{directory.path.rstrip('/')}/{name}", *key))
+    if not marks and not found:
+        return None
+    why = f"{', '.join(marks[:3]) or 'no checkpoint'}, {len(found)} partitions with Kafka batches"
+    places = tuple(sorted(found, key=lambda place: (place.topic or "", place.partition)))
+    return Detection(NAME, "data", directory.path, places, why, certain, tuple(ignored))
+
+
+def _reason_to_ignore(topic: str, found: list[Place]) -> str:
+    """Return the reason why a topic is not imported with the others; empty if it is imported."""
+    if topic.startswith("__"):
+        return "an internal topic of Kafka; to import it, give its directory"
+    if not is_topic_name(topic):
+        return "not a valid topic name in sawlog; to import it, give its directory and another topic name"
+    for other in found:
+        if other.topic is not None and other.topic != topic and other.topic.lower() == topic.lower():
+            return f"its name differs from {other.topic} only in case"
+    return ""
+
+
+def _evidence(directory: Directory, names: list[str]) -> tuple[str, bool]:
+    """Return the evidence that a directory with segments is a Kafka partition, and True if it is certain. The evidence
+    is empty if the directory is not a Kafka partition."""
+    if {"LOCK", "checkpoint"} <= set(names):
+        return "", False  # a sawlog directory, which has the same segments
+    marks = sorted(PARTITION_FILES.intersection(names))
+    if marks:
+        return f"{' and '.join(marks)} next to its segments", True
+    for base, name in segment_files(names, lambda name, base: base).items():
+        if directory.exists(name) and directory.size(name):  # not a symbolic link
+            return _first_batch(directory, name, base)
+    return "its file names, which other systems also use: all segments are empty", False
+
+
+def _first_batch(directory: Directory, name: str, base: int) -> tuple[str, bool]:
+    storage = directory.open_shared(name)
+    try:
+        head = memoryview(storage.read(0, min(storage.size, HEADER_BYTES)))
+        if len(head) >= 12 + _OLD_MIN_BYTES:
+            size = 12 + max(int.from_bytes(head[8:12], "big", signed=True), 0)
+            whole = memoryview(storage.read(0, min(storage.size, size)))
+            if old_magic(whole) is not None:
+                return f"{name} begins with a message from before Kafka 0.11", True
+            if kernel.find_header(head, 0, len(head), base) == 0 or (
+                len(whole) >= HEADER_BYTES and kernel.find_header(whole, 0, len(whole), base) == 0
+            ):
+                good = crc32c(whole[21:size]) == int.from_bytes(whole[17:21], "big")
+                return f"{name} begins with a batch whose checksum {'matches' if good else 'does not match'}", good
+    finally:
+        storage.close()
+    return "", False
+
+
+def old_magic(data: memoryview) -> int | None:
+    """Return 0 or 1 if the data begins with a complete message of that format with the right checksum."""
+    if len(data) < 12 + _OLD_MIN_BYTES:
+        return None
+    offset, size, crc, magic = _OLD_MESSAGE.unpack_from(data)
+    if magic not in (0, 1) or offset < 0 or not _OLD_MIN_BYTES <= size <= len(data) - 12:
+        return None
+    return magic if zlib.crc32(data[16 : 12 + size]) == crc else None

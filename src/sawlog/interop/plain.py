@@ -1,7 +1,7 @@
 """The plain segmented log of the Kafka paper: no index; a record is addressed by the byte where it begins.
 
-The paper and laminarmq's page `segmented_log` say how records are addressed but not what their bytes are. These are the
-bytes of the one implementation that existed: laminarmq's, before it had an index. Little endian.
+The paper and laminarmq's page `segmented_log` say how records are addressed but not what their bytes are. This is the
+layout of the one implementation that existed: laminarmq's, before it had an index. Little endian.
 
 ```
 <base>.store    [CRC-32 u32][length u32][offset u64][value]     length and checksum cover offset and value
@@ -12,12 +12,12 @@ next record's is that plus its length, and the next segment is named after the e
 end. Later, laminarmq's book has `[checksum u64][length u64][value]` instead; such files are read too (and written with
 `head="u64"`); the checksum tells which one it is.
 
-In our log, records are counted from 0. The byte offset is kept in the header `plain.byte-offset` (u64, big endian) of
+In sawlog, records are counted from 0. The byte offset is kept in the header `plain.byte-offset` (u64, big endian) of
 each record; `offset_of(log, byte_offset)` finds a record by it in an imported log, and `ForeignLog.offset_of` in the
-source. Export takes the first byte offset from there.
+source. An export takes the first byte offset from there.
 
-What is known to go wrong: a torn tail, and zeros after the last record (files were written in blocks): left out and
-reported. A record whose checksum does not match is lost; the next record is found by the offsets that records contain.
+Known defects: a torn tail, and zeros after the last record (files were written in blocks), are left out and reported. A
+record whose checksum does not match is lost; the next record is found by the offsets that records contain.
 """
 
 from __future__ import annotations
@@ -30,21 +30,20 @@ from ..batch import kernel
 from ..errors import ExportRefused, InvalidConfig, OffsetOutOfRange
 from ..log.log import Log
 from ..storage import Directory
-from .columns import MAX_VALUE_BYTES, Extra
-from .damage import Kind
-from .foreign import Damage, ExportJob, ExportReport
-from .frames import RESYNC_BYTES, Frame, FrameLog, Frames, Parsed, Way
-from .layout import Sniffed, beginning
-from .numbering import Count, Numbers, Trust
-from .walked_format import WalkedFormat
-from .walking import Cursor, SegmentFile, segment_files
-from .writing import NO_TIMES, Rows, SegmentWriter, woven, write_segments
+from .detection import Sniffed, read_start
+from .exporting import NO_TIMES, ExportRows, SegmentWriter, write_segments
+from .foreign import Damage, ExportJob, ExportReport, Kind
+from .frames import SEARCH_BYTES, FrameLog, Frames, HeadLayout, Parsed, ResyncPoint
+from .records import MAX_VALUE_BYTES, Count, NumberHeader, Numbers, Trust
+from .walking import Cursor, SegmentFile, WalkedFormat, segment_files
 
 NAME = "plain"
 BYTE_OFFSET = f"{NAME}.byte-offset"
-#: The two kinds of head: 8 bytes followed by an offset, or 16 bytes.
-_SHORT, _LONG = Frame(8, 4, 4, False, MAX_VALUE_BYTES), Frame(16, 8, 8, False, MAX_VALUE_BYTES)
+#: The two layouts: 8 bytes followed by an offset, or 16 bytes.
+_SHORT, _LONG = HeadLayout(8, 4, 4, False, MAX_VALUE_BYTES), HeadLayout(16, 8, 8, False, MAX_VALUE_BYTES)
 _META_BYTES = 8
+#: Number of bytes to search for the next record after damage: nearby first.
+_RESYNC_BYTES = (256 << 10, SEARCH_BYTES)
 
 
 class PlainLog(FrameLog):
@@ -55,19 +54,18 @@ class PlainLog(FrameLog):
     named_by_offset = False
 
     def __init__(self, directory: Directory, *, damage: Damage = "stop", strict: bool = False) -> None:
-        self.frame = _frame_of(directory)
+        found = _first_record(directory)
+        self.head = _SHORT if found is None else found[0]
         super().__init__(directory, damage=damage, strict=strict)
 
-    def _segments_of(self) -> list[SegmentFile]:
-        found = self._listed(".store", ".index")
+    def list_segments(self, found: list[SegmentFile]) -> list[SegmentFile]:
         for segment in found:
             if segment.index is not None:
                 self.note(Kind.STRANGER, segment.index, 0, "an index, which a plain log does not have; ignored")
-        return [segment for segment in found if segment.data is not None]
+        return super().list_segments(found)
 
     @property
     def lowest_offset(self) -> int:
-        """Records are counted."""
         return 0
 
     def enter(self, number: int, before: Cursor | None) -> Cursor:
@@ -79,33 +77,29 @@ class PlainLog(FrameLog):
             if segment.base > end:
                 detail = f"bytes {end} to {segment.base - 1} are in no file"
                 self.note(Kind.GAP, segment, 0, detail, "missing", offset=following)
-            elif segment.base < end and self._trimmed_end(number - 1, before) != segment.base:
+            elif segment.base < end and segment.base != last.base + before.entry:  # `entry`: the end before zeros
                 detail = f"the segment begins at byte {segment.base}, the previous one ends at {end}"
                 self.note(Kind.RESTART, segment, 0, detail, offset=following)
         return Cursor(number, 0, 0, Count(following - 1, following))
 
-    def _trimmed_end(self, number: int, before: Cursor) -> int:
-        """Where the records of a segment end if zeros follow them; stored in `entry` when they were found."""
-        return self.segments[number].base + before.entry
-
     def parse(self, segment: SegmentFile, cursor: Cursor, frames: Frames) -> Parsed:
         """Verify the checksums, and the offset stored in each record."""
-        count, head = len(frames), self.frame.head_size
+        count, head = len(frames), self.head.size
         checksums, found = np.empty(count, np.int64), np.empty(count, np.int64)
-        size = head - self.frame.length_size
+        size = head - self.head.length_size
         kernel.numbers_at(frames.data, memoryview(frames.starts), -head, size, False, memoryview(checksums))
         kernel.crc32_of(frames.data, memoryview(frames.starts), memoryview(frames.lengths), memoryview(found))
-        meta = _META_BYTES if self.frame is _SHORT else 0
+        meta = _META_BYTES if self.head is _SHORT else 0
         right = (checksums == found) & (frames.lengths >= max(meta, 1))
         good = count if right.all() else int(np.argmin(right))
         positions = segment.base + cursor.position + frames.starts[:good] - head
         if meta:
-            self._check_offsets(segment, cursor, frames, positions)
-        extra = Extra(BYTE_OFFSET, positions, np.ones(good, np.bool_))
+            self._check_offsets(segment, frames, positions)
+        header = NumberHeader(BYTE_OFFSET, positions, np.ones(good, np.bool_))
         kind, detail = Kind.CHECKSUM, "the checksum does not match"
-        return Parsed(frames.starts[:good] + meta, frames.lengths[:good] - meta, None, (extra,), kind, detail)
+        return Parsed(frames.starts[:good] + meta, frames.lengths[:good] - meta, None, (header,), kind, detail)
 
-    def _check_offsets(self, segment: SegmentFile, cursor: Cursor, frames: Frames, positions: Numbers) -> None:
+    def _check_offsets(self, segment: SegmentFile, frames: Frames, positions: Numbers) -> None:
         said = np.empty(len(positions), np.int64)
         starts = np.ascontiguousarray(frames.starts[: len(positions)])
         kernel.numbers_at(frames.data, memoryview(starts), 0, _META_BYTES, False, memoryview(said))
@@ -115,24 +109,23 @@ class PlainLog(FrameLog):
             detail = f"a record has byte offset {int(said[i]) % 2**64}, but is at {int(positions[i])}"
             self.note(Kind.BAD_OFFSET, segment, int(positions[i]) - segment.base, detail)
 
-    def seen(self, segment: SegmentFile, cursor: Cursor, positions: Numbers, stored: Numbers | None) -> int:
-        """There is no index; the position stored is where the records end."""
-        head = bytes(self.read_data(segment, int(positions[-1]), self.frame.head_size))
-        length = int.from_bytes(head[self.frame.length_at :][: self.frame.length_size], "little")
-        return int(positions[-1]) + self.frame.head_size + length
+    def check_entries(self, segment: SegmentFile, cursor: Cursor, positions: Numbers, stored: Numbers | None) -> int:
+        """There is no index: return the end of the records instead, for `enter`."""
+        last = int(positions[-1])
+        return last + self.head.size + self.head.length_in(self.read_data(segment, last, self.head.size))
 
-    def resync(self, segment: SegmentFile, cursor: Cursor) -> Way | None:
-        """A place where the stored offset is that of the place, and whose checksum matches."""
-        for size in RESYNC_BYTES:
+    def resync(self, segment: SegmentFile, cursor: Cursor) -> ResyncPoint | None:
+        """Search for a record that contains its own position, and whose checksum matches."""
+        for size in _RESYNC_BYTES:
             found = self._search(segment, cursor.position + 1, size)
             if found is not None:
-                return Way(found)
+                return ResyncPoint(found)
         return None
 
-    def _search(self, segment: SegmentFile, start: int, most: int) -> int | None:
-        size = min(segment.size - start, most)
-        count = size - _SHORT.head_size - _META_BYTES + 1
-        if self.frame is not _SHORT or count <= 0:
+    def _search(self, segment: SegmentFile, start: int, max_bytes: int) -> int | None:
+        size = min(segment.size - start, max_bytes)
+        count = size - _SHORT.size - _META_BYTES + 1
+        if self.head is not _SHORT or count <= 0:
             return None
         window = np.frombuffer(self.read_data(segment, start, size), np.uint8)
         likely = np.ones(count, np.bool_)
@@ -142,37 +135,36 @@ class PlainLog(FrameLog):
         for at in np.flatnonzero(likely).tolist():
             length = int.from_bytes(window[at + 4 : at + 8].tobytes(), "little")
             checksum = int.from_bytes(window[at : at + 4].tobytes(), "little")
-            first = start + at + _SHORT.head_size
+            first = start + at + _SHORT.size
             if length <= segment.size - first and crc32(self.read_data(segment, first, length)) == checksum:
                 return start + at
         return None
 
     def offset_of(self, byte_offset: int) -> int:
-        """The offset of the record that begins at that byte of the log; `OffsetOutOfRange` if none does."""
+        """Return the offset of the record that begins at that byte of the log; `OffsetOutOfRange` if none does."""
         self.check_open()
         for number, segment in enumerate(self.segments):
             if segment.base <= byte_offset < segment.base + segment.size:
                 for step in self.walk(self._first_of(number)):
                     if step.values is not None:
-                        positions = step.values.extras[0].numbers
+                        positions = step.values.number_headers[0].numbers
                         at = int(np.searchsorted(positions, byte_offset))
                         if at < len(positions) and int(positions[at]) == byte_offset:
                             return int(step.values.offsets[at])
                         if at < len(positions):
                             break
-        raise OffsetOutOfRange(byte_offset, *self._bytes(), f"{self.path} (in bytes; no record begins there)")
+        first, last = self.segments[0], self.segments[-1]
+        where = f"{self.path} (in bytes; no record begins there)"
+        raise OffsetOutOfRange(byte_offset, first.base, last.base + last.size, where)
 
     def _first_of(self, number: int) -> int:
-        """The last offset that is known to be before a segment, or at its beginning."""
+        """Return the highest known offset that is not after the beginning of a segment."""
         marks = [mark for mark in self._marks if mark.segment <= number]
         return min(marks[-1].count.next_offset, *[m.count.next_offset for m in marks if m.segment == number] or [2**63])
 
-    def _bytes(self) -> tuple[int, int]:
-        return self.segments[0].base, self.segments[-1].base + self.segments[-1].size
-
 
 def offset_of(log: Log, byte_offset: int) -> int:
-    """The offset, in a log of ours imported from a plain one, of the record that began at that byte."""
+    """Return the offset, in a log imported from a plain one, of the record that began at that byte."""
     low, high = log.lowest_offset, log.next_offset
     while low < high:
         middle = (low + high) // 2
@@ -180,27 +172,87 @@ def offset_of(log: Log, byte_offset: int) -> int:
         if record is None:
             high = middle
             continue
-        said = int.from_bytes(dict(record.headers).get(BYTE_OFFSET) or b"", "big")
-        if BYTE_OFFSET not in dict(record.headers):
+        headers = dict(record.headers)
+        if BYTE_OFFSET not in headers:
             raise InvalidConfig(
                 f"{log.path} was not imported from a plain log: offset {record.offset} has no byte offset"
             )
+        said = int.from_bytes(headers[BYTE_OFFSET] or b"", "big")
         if said == byte_offset:
             return int(record.offset)
         if said < byte_offset:
             low = record.offset + 1
         else:
             high = middle
-    raise OffsetOutOfRange(
-        byte_offset, log.lowest_offset, log.next_offset, f"{log.path} (no record began at that byte)"
-    )
+    where = f"{log.path} (no record began at that byte)"
+    raise OffsetOutOfRange(byte_offset, log.lowest_offset, log.next_offset, where)
+
+
+# --- export
+
+
+class PlainWriter(SegmentWriter):
+    names = (".store", "")
+    dense = False
+    kept_headers = (BYTE_OFFSET,)
+
+    def __init__(self, directory: Directory, layout: HeadLayout, base: int) -> None:
+        super().__init__(directory)
+        self._layout = layout
+        self._next_byte = base
+        meta = [("offset", "<u8")] if layout is _SHORT else []
+        self._head = np.dtype([("checksum", f"<u{layout.length_at}"), ("length", f"<u{layout.length_size}"), *meta])
+
+    def remarks(self) -> tuple[str, ...]:
+        return NO_TIMES, "records are addressed by byte offset; readers count offsets from 0"
+
+    def name_of(self, offset: int) -> int:
+        """Segments are named after their first byte."""
+        return self._next_byte
+
+    def sizes(self, rows: ExportRows) -> Numbers:
+        lengths = rows.lengths
+        if self._layout is _LONG and not lengths.all():
+            raise ExportRefused('a record without a value would look like the end of the log: export with head="u32"')
+        return lengths + self._head.itemsize
+
+    def encode(self, rows: ExportRows, sizes: Numbers, position: int) -> tuple[memoryview, bytes]:
+        head = self._layout.size
+        heads = np.zeros(len(rows), self._head)
+        ends = np.cumsum(sizes)
+        heads["length"] = sizes - head
+        if self._layout is _SHORT:
+            heads["offset"] = self._next_byte + ends - sizes
+        data = rows.after(heads)
+        starts, lengths, checksums = ends - sizes + head, sizes - head, np.empty(len(rows), np.int64)
+        kernel.crc32_of(data, memoryview(starts), memoryview(lengths), memoryview(checksums))
+        where = (ends - sizes)[:, None] + np.arange(4)
+        np.frombuffer(data, np.uint8)[where] = checksums.astype("<u4").view(np.uint8).reshape(-1, 4)
+        self._next_byte += int(ends[-1])
+        return data, b""
+
+
+# --- format
 
 
 class PlainFormat(WalkedFormat):
-    """How its logs are found, read and written."""
+    name = NAME
+    title = "the Kafka paper's plain segmented log: <byte offset>.store, no index"
+    log = PlainLog
+
+    def sniff(self, directory: Directory) -> Sniffed | None:
+        found, _ = segment_files(directory)
+        stores = [segment for segment in found if segment.data is not None]
+        if not stores:
+            return None
+        if not any(segment.size for segment in stores):
+            indexed = any(segment.index is not None for segment in found)
+            return None if indexed else Sniffed("empty stores without an index", False)
+        seen = _first_record(directory)
+        return None if seen is None else Sniffed(f"{seen[1]} begins with a record whose checksum matches", True)
 
     def write(self, log: Log, directory: Directory, job: ExportJob) -> ExportReport:
-        """Stores; offsets become byte offsets."""
+        """Write stores; offsets become byte offsets."""
         head = job.options.get("head", "u32")
         if head not in ("u32", "u64"):
             raise InvalidConfig(f'head must be "u32" or "u64", not {head!r}')
@@ -210,87 +262,26 @@ class PlainFormat(WalkedFormat):
         return write_segments(NAME, log, directory, job, writer, "head")
 
 
-class PlainWriter(SegmentWriter):
-    names = (".store", "")
-    dense = False
-    kept_headers = (BYTE_OFFSET,)
-
-    def __init__(self, directory: Directory, frame: Frame, base: int) -> None:
-        super().__init__(directory)
-        self._frame = frame
-        self._next_byte = base
-        meta = [("offset", "<u8")] if frame is _SHORT else []
-        self._head = np.dtype([("checksum", f"<u{frame.length_at}"), ("length", f"<u{frame.length_size}"), *meta])
-
-    def remarks(self) -> tuple[str, ...]:
-        """Offsets are not kept."""
-        return NO_TIMES, "records are addressed by byte offset; readers count offsets from 0"
-
-    def name_of(self, offset: int) -> int:
-        """The byte where the segment begins."""
-        return self._next_byte
-
-    def sizes(self, rows: Rows) -> Numbers:
-        lengths = rows.lengths
-        if self._frame is _LONG and not lengths.all():
-            raise ExportRefused('a record without a value would look like the end of the log: export with head="u32"')
-        return lengths + self._head.itemsize
-
-    def encode(self, rows: Rows, sizes: Numbers, position: int) -> tuple[memoryview, bytes]:
-        """The checksum is added last."""
-        head = self._frame.head_size
-        heads = np.zeros(len(rows), self._head)
-        ends = np.cumsum(sizes)
-        heads["length"] = sizes - head
-        if self._frame is _SHORT:
-            heads["offset"] = self._next_byte + ends - sizes
-        data = woven(heads, rows)
-        starts, lengths, checksums = ends - sizes + head, sizes - head, np.empty(len(rows), np.int64)
-        kernel.crc32_of(data, memoryview(starts), memoryview(lengths), memoryview(checksums))
-        where = (ends - sizes)[:, None] + np.arange(4)
-        np.frombuffer(data, np.uint8)[where] = checksums.astype("<u4").view(np.uint8).reshape(-1, 4)
-        self._next_byte += int(ends[-1])
-        return data, b""
-
-
-def _frame_of(directory: Directory) -> Frame:
-    """The kind of head of the records; the short one if that cannot be determined."""
-    seen = _first_record(directory)
-    return _SHORT if seen is None else seen[0]
-
-
-def _first_record(directory: Directory) -> tuple[Frame, str] | None:
-    """The first segment that begins with a record, and the head that it has."""
-    for segment in segment_files(directory, ".store", ".index")[0][:8]:
-        if segment.data is not None and segment.size > _SHORT.head_size:
-            data = beginning(directory, segment.data, 1 << 20)
-            for frame in (_SHORT, _LONG):
-                if _is_record(frame, data, segment.base):
-                    return frame, segment.data
+def _first_record(directory: Directory) -> tuple[HeadLayout, str] | None:
+    """Return the layout of the first segment that begins with a record, and the name of its file."""
+    for segment in segment_files(directory)[0][:8]:
+        if segment.data is not None and segment.size > _SHORT.size:
+            data = read_start(directory, segment.data, 1 << 20)
+            for layout in (_SHORT, _LONG):
+                if _is_record(layout, data, segment.base):
+                    return layout, segment.data
     return None
 
 
-def _is_record(frame: Frame, data: bytes, base: int) -> bool:
-    """Whether the first record has this head: its checksum matches, as far as it has been read."""
-    head = frame.head_size
-    length = int.from_bytes(data[frame.length_at : head], "little")
+def _is_record(layout: HeadLayout, data: bytes, base: int) -> bool:
+    """Return True if the first record has this layout: its checksum matches, as far as it has been read."""
+    head = layout.size
+    length = layout.length_in(data)
     if length == 0:
         return False
     if length > len(data) - head:  # too long to verify
-        return frame is _SHORT and int.from_bytes(data[head : head + 8], "little") == base
-    return crc32(data[head : head + length]) == int.from_bytes(data[: frame.length_at], "little")
+        return layout is _SHORT and int.from_bytes(data[head : head + 8], "little") == base
+    return crc32(data[head : head + length]) == int.from_bytes(data[: layout.length_at], "little")
 
 
-def _sniff(directory: Directory) -> Sniffed | None:
-    found, _ = segment_files(directory, ".store", ".index")
-    stores = [segment for segment in found if segment.data is not None]
-    if not stores:
-        return None
-    if not any(segment.size for segment in stores):
-        indexed = any(segment.index is not None for segment in found)
-        return None if indexed else Sniffed("empty stores without an index", False)
-    seen = _first_record(directory)
-    return None if seen is None else Sniffed(f"{seen[1]} begins with a record whose checksum matches", True)
-
-
-FORMAT = PlainFormat(NAME, "the Kafka paper's plain segmented log: <byte offset>.store, no index", PlainLog, _sniff)
+FORMAT = PlainFormat()

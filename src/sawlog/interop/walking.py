@@ -1,10 +1,10 @@
-"""Reads a log from its first byte on, a few megabytes at a time: what the formats without a server have in common.
+"""Reads a log sequentially, a few megabytes at a time: the base of all formats but Kafka's.
 
-A format implements one step (`step`): from a `Cursor`, which is the complete state, over some records to the next one.
-Everything else follows: a scan is a walk, a survey is a walk that ignores the records, and reading at an offset is a
-walk from the last visited place before it. One such place is remembered every few megabytes.
+A format implements one step: from a `Cursor`, which is the complete state, over some records to the next cursor. A scan
+is a walk, a survey is a walk that ignores the records, and a read at an offset is a walk from the nearest remembered
+cursor before it. One cursor is remembered every megabyte.
 
-Offsets may depend on everything before them (see `numbering`), so the first walk starts at the beginning.
+Offsets may depend on everything before them (see records.py), so the first walk starts at the beginning.
 """
 
 from __future__ import annotations
@@ -13,27 +13,41 @@ import errno
 import re
 from abc import abstractmethod
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from ..errors import LogNotFound, OffsetOutOfRange
+from ..log.log import Log
 from ..storage import Directory, Storage
-from .columns import Values
-from .damage import Finding, ForeignReport, Kind, Outcome
-from .foreign import Damage, ForeignLog, Progress
-from .numbering import MAX_JUMP, MAX_OFFSET, Count
+from .detection import Sniffed, detect_below
+from .exporting import export_partitions
+from .foreign import (
+    Damage,
+    Decoder,
+    Detection,
+    ExportReport,
+    Finding,
+    ForeignLog,
+    ForeignReport,
+    Format,
+    Kind,
+    Outcome,
+    Progress,
+)
+from .importing import copy_records
+from .records import MAX_JUMP, MAX_OFFSET, Count, Values
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: How many bytes are read at once.
+    from ..topics.topic import Topic
+
+#: Number of bytes per read.
 CHUNK_BYTES = 4 << 20
-#: A place to return to is remembered once per this many bytes.
+#: One cursor is remembered per this many bytes.
 MARK_BYTES = 1 << 20
-#: What the names of segments are made of.
-_DIGITS = "[0-9]{1,20}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +69,11 @@ class Cursor:
     position: int
     entry: int
     count: Count
-    #: Whether the bytes before could not be read, so that offsets may jump.
+    #: True if the bytes before could not be read, so that offsets may jump.
     loose: bool = False
 
     def to(self, position: int, count: Count | None = None, *, entry: int | None = None, loose: bool = False) -> Cursor:
-        """Further on in the same segment."""
+        """Return a cursor further on in the same segment."""
         return Cursor(
             self.segment,
             position,
@@ -75,7 +89,7 @@ def _next_offset(cursor: Cursor) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WalkStep:
-    """What one step covered: records, then perhaps something that could not be read, then where to continue."""
+    """The result of one step: records, then possibly unreadable bytes, then the cursor after them."""
 
     after: Cursor
     values: Values | None = None
@@ -83,15 +97,30 @@ class WalkStep:
 
 
 class WalkedLog(ForeignLog):
-    """A log that is read by walking. A format implements `_segments_of`, `_enter` if needed, and `step`."""
+    """A log that is read sequentially. A format implements `step`, and overrides `list_segments` and `enter` if needed.
+
+    With `strict` every finding except a foreign file raises.
+    """
+
+    #: Suffixes of data and index, and the pattern of the number before them.
+    suffixes = (".store", ".index")
+    digits = "[0-9]{1,20}"
+    #: Start of the data and of the index of a segment.
+    first_position = 0
+    first_entry = 0
+    #: True if the name of a segment is its first offset.
+    named_by_offset = True
+    #: Advice appended to findings about offsets that are in no file.
+    gap_hint = ""
 
     def __init__(self, directory: Directory, *, damage: Damage = "stop", strict: bool = False) -> None:
-        super().__init__(directory.path, damage=damage)
+        super().__init__(directory.path, damage=damage, strict=strict)
         self.directory = directory
-        self.strict = strict
-        self._report = ForeignReport()
         self._open: tuple[str, Storage] | None = None
-        self.segments: list[SegmentFile] = self._segments_of()
+        found, others = segment_files(directory, *self.suffixes, digits=self.digits)
+        for name in others:
+            self.note(Kind.STRANGER, name, 0, "ignored")
+        self.segments = self.list_segments(found)
         if not self.segments:
             raise LogNotFound(
                 errno.ENOENT, f"no log of {self.format} in {directory.path}: the directory holds no segment"
@@ -100,48 +129,33 @@ class WalkedLog(ForeignLog):
             first = self.segments[0]
             detail = f"the log begins at offset {first.base}; sawlog supports offsets below 2**62 only"
             raise Finding(Kind.BAD_OFFSET, first.data or first.index or "", 0, detail).error(self.path)
-        #: How many bytes are before each segment, and before the end.
+        #: Number of bytes before each segment, and in total.
         self._before = [0, *accumulate(segment.size for segment in self.segments)]
-        #: Where the offsets of each segment begin and end, as far as they are known.
+        #: First offset of each segment, and the offset after its last, as far as they are known.
         self._firsts: dict[int, int] = {}
         self._ends: dict[int, int] = {}
         self._marks: list[Cursor] = [self.enter(0, None)]
         self._ended: Cursor | None = None
 
-    # --- what a format implements
+    # --- implemented by each format
 
-    @abstractmethod
-    def _segments_of(self) -> list[SegmentFile]:
-        """The segments, in order."""
+    def list_segments(self, found: list[SegmentFile]) -> list[SegmentFile]:
+        """Return the segments of the log, in order, out of the files found."""
+        return [segment for segment in found if segment.data is not None]
 
     @abstractmethod
     def step(self, cursor: Cursor) -> WalkStep:
-        """Read on from there; the cursor is in a segment, perhaps at its end."""
-
-    #: Where the data and the index of a segment begin.
-    first_position = 0
-    first_entry = 0
-    #: Whether the name of a segment is its first offset.
-    named_by_offset = True
-    #: A hint for offsets that are in no file.
-    gap_hint = ""
+        """Read on from a cursor that is in a segment, possibly at its end."""
 
     @property
     def lowest_offset(self) -> int:
-        """The base of the first segment."""
+        """Base of the first segment."""
         return self.segments[0].base
 
     # --- walking
 
-    def _listed(self, data_suffix: str, index_suffix: str, *, digits: str = _DIGITS) -> list[SegmentFile]:
-        """The files of the segments; the names of other files are noted."""
-        found, strangers = segment_files(self.directory, data_suffix, index_suffix, digits=digits)
-        for name in strangers:
-            self.note(Kind.STRANGER, name, 0, "ignored")
-        return found
-
     def enter(self, number: int, before: Cursor | None) -> Cursor:
-        """The beginning of a segment, after another or as the first; reports if the two are not contiguous."""
+        """Return the cursor at the beginning of a segment; report it if the previous one ends elsewhere."""
         if before is not None:
             self._ends[number - 1] = before.count.next_offset
         if number >= len(self.segments):
@@ -149,24 +163,23 @@ class WalkedLog(ForeignLog):
             return Cursor(number, 0, 0, before.count)
         segment = self.segments[number]
         following = segment.base if before is None else before.count.next_offset
-        if self._is_too_far(segment, following):
-            return Cursor(number, self.first_position, self.first_entry, Count(segment.base - 1, following))
-        if segment.base > following:
-            detail = f"offsets {following} to {segment.base - 1} are in no file{self.gap_hint}"
-            self.note(Kind.GAP, segment, 0, detail, "missing", offset=following)
-            following = segment.base
-        elif segment.base < following and segment.size:
-            detail = f"the segment begins at offset {segment.base}, the previous one ends at {following - 1}"
-            self.note(Kind.RESTART, segment, 0, f"{detail}; its records get offsets from {following} on")
-        self._firsts[number] = following
+        if not self._is_too_far(segment, following):
+            if segment.base > following:
+                detail = f"offsets {following} to {segment.base - 1} are in no file{self.gap_hint}"
+                self.note(Kind.GAP, segment, 0, detail, "missing", offset=following)
+                following = segment.base
+            elif segment.base < following and segment.size:
+                detail = f"the segment begins at offset {segment.base}, the previous one ends at {following - 1}"
+                self.note(Kind.RESTART, segment, 0, f"{detail}; its records get offsets from {following} on")
+            self._firsts[number] = following
         return Cursor(number, self.first_position, self.first_entry, Count(segment.base - 1, following))
 
     def _is_too_far(self, segment: SegmentFile, next_offset: int) -> bool:
-        """Whether a segment begins at an impossible offset."""
+        """Return True if a segment begins at an impossible offset."""
         return self.named_by_offset and (segment.base - next_offset > MAX_JUMP or segment.base >= MAX_OFFSET)
 
-    def _refused(self, cursor: Cursor) -> WalkStep | None:
-        """Skip a segment that begins too far after the previous one: its name is damaged, or it is not part of this
+    def _skip_too_far(self, cursor: Cursor) -> WalkStep | None:
+        """Skip a segment that begins too far after the previous one: its name is damaged, or it belongs to another
         log."""
         segment, following = self.segments[cursor.segment], cursor.count.next_offset
         if not self._is_too_far(segment, following):
@@ -177,8 +190,8 @@ class WalkedLog(ForeignLog):
         after = self.enter(cursor.segment + 1, cursor.to(segment.size, Count(following - 1, following)))
         return WalkStep(after, lost=found if segment.size else None)
 
-    def _bounded(self, cursor: Cursor, step: WalkStep) -> WalkStep:
-        """The same without records whose offsets are too large for a log of ours: the walk ends there."""
+    def _end_at_limit(self, cursor: Cursor, step: WalkStep) -> WalkStep:
+        """End the walk at the largest offset that sawlog supports."""
         values = step.values
         if values is None or int(values.offsets[-1]) < MAX_OFFSET:
             return step
@@ -191,33 +204,30 @@ class WalkedLog(ForeignLog):
         return WalkStep(after, kept if len(kept) else None, lost)
 
     def segments_below(self, end: int) -> Iterator[tuple[str, int, int]]:
-        """The non-empty segments that end at or below an offset up to which this log was read: file, first offset, and
-        the offset after the last."""
+        """Yield the non-empty segments that end at or below an offset up to which this log has been read."""
         for number, first in sorted(self._firsts.items()):
             last = self._ends.get(number, end + 1)
             if first < last <= end:
                 yield self.segments[number].data or "", first, last
 
     def walk(self, start: int | None = None) -> Iterator[WalkStep]:
-        """From the last visited place before offset `start` (None: from the first place not visited yet) to the end."""
+        """Walk to the end from the nearest cursor before offset `start` (None: from the last remembered cursor)."""
         cursor = self._marks[-1] if start is None else self._mark_before(start)
         while cursor.segment < len(self.segments):
             self.check_open()
-            step = self._refused(cursor) or self._bounded(cursor, self.step(cursor))
+            step = self._skip_too_far(cursor) or self._end_at_limit(cursor, self.step(cursor))
             assert step.after != cursor, f"no way on from {cursor}"
             cursor = step.after
-            self._remember(cursor)
+            if self._passed(cursor) - self._passed(self._marks[-1]) >= MARK_BYTES:
+                self._marks.append(cursor)
             yield step
         self._ended = cursor
 
     def _mark_before(self, start: int) -> Cursor:
-        """The first of the last places that are not after `start`: findings there must be met again."""
+        """Return the first of the cursors with the highest offset up to `start`: the walk must meet the findings
+        between them again."""
         last = max(bisect_right(self._marks, start, key=_next_offset) - 1, 0)
         return self._marks[bisect_left(self._marks, _next_offset(self._marks[last]), key=_next_offset)]
-
-    def _remember(self, cursor: Cursor) -> None:
-        if self._passed(cursor) - self._passed(self._marks[-1]) >= MARK_BYTES:
-            self._marks.append(cursor)
 
     def _survey(self) -> Cursor:
         if self._ended is None:
@@ -228,12 +238,12 @@ class WalkedLog(ForeignLog):
 
     @property
     def next_offset(self) -> int:
-        """The offset after the last record; the first call reads the whole log."""
+        """Offset after the last record; the first access reads the whole log."""
         return self._survey().count.next_offset
 
     @property
     def report(self) -> ForeignReport:
-        """All findings; the first call reads the whole log."""
+        """All findings; the first access reads the whole log."""
         self._survey()
         return self._report
 
@@ -245,7 +255,7 @@ class WalkedLog(ForeignLog):
     def tables(
         self, start: int, end: int | None, columns: Sequence[str], *, progress: Progress | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The records of a range, a few megabytes at a time."""
+        """Yield the records of a range, a few megabytes at a time."""
         self.check_open()
         total = self.size_bytes
         for step in self.walk(start):
@@ -264,6 +274,9 @@ class WalkedLog(ForeignLog):
         if end is None and self._ended is not None and start > self._ended.count.next_offset:
             raise OffsetOutOfRange(start, self.lowest_offset, self._ended.count.next_offset, self.path)
 
+    def copy_to(self, log: Log, *, progress: Progress | None = None, timestamp: int | None = None) -> int:
+        return copy_records(self, log, progress=progress, timestamp=timestamp)
+
     def _passed(self, cursor: Cursor) -> int:
         return self._before[cursor.segment] + cursor.position
 
@@ -280,7 +293,7 @@ class WalkedLog(ForeignLog):
         size_bytes: int = 0,
         offset: int | None = None,
     ) -> Finding:
-        """Add a finding to the report; raises it if this log was opened with `strict`."""
+        """Add a finding to the report, and raise it if the log is `strict`."""
         file = segment if isinstance(segment, str) else segment.data or segment.index or ""
         finding = Finding(kind, file, position, detail, outcome, size_bytes, offset)
         self._report.add(finding)
@@ -291,11 +304,15 @@ class WalkedLog(ForeignLog):
     # --- files
 
     def read_data(self, segment: SegmentFile, position: int, size: int) -> memoryview:
-        """Bytes of a segment's data."""
-        return memoryview(self._storage(segment.data or "").read(position, size))
+        """Read bytes of a segment's data."""
+        name = segment.data or ""
+        if self._open is None or self._open[0] != name:
+            self.close_file()
+            self._open = name, self.directory.open_shared(name)
+        return memoryview(self._open[1].read(position, size))
 
     def read_index(self, segment: SegmentFile, position: int, size: int) -> bytes:
-        """Bytes of a segment's index."""
+        """Read bytes of a segment's index."""
         if segment.index is None or size <= 0:
             return b""
         storage = self.directory.open_shared(segment.index)
@@ -304,14 +321,8 @@ class WalkedLog(ForeignLog):
         finally:
             storage.close()
 
-    def _storage(self, name: str) -> Storage:
-        if self._open is not None and self._open[0] == name:
-            return self._open[1]
-        self.let_go()
-        self._open = name, self.directory.open_shared(name)
-        return self._open[1]
-
-    def let_go(self) -> None:
+    def close_file(self) -> None:
+        """Close the data file that is open, but not the directory."""
         if self._open is not None:
             self._open[1].close()
             self._open = None
@@ -320,7 +331,7 @@ class WalkedLog(ForeignLog):
         """Close the files and the directory."""
         if not self._closed:
             super().close()
-            self.let_go()
+            self.close_file()
             self.directory.close()
 
 
@@ -329,24 +340,48 @@ def _within(lost: Finding, start: int, end: int | None) -> bool:
 
 
 def segment_files(
-    directory: Directory, data_suffix: str, index_suffix: str, *, digits: str = _DIGITS
+    directory: Directory,
+    data_suffix: str = WalkedLog.suffixes[0],
+    index_suffix: str = WalkedLog.suffixes[1],
+    *,
+    digits: str = WalkedLog.digits,
 ) -> tuple[list[SegmentFile], list[str]]:
-    """Files named after a number, in pairs and sorted by it; and the names of the other files."""
+    """Return the numbered files as segments, sorted by number, and the names of all other files."""
     pattern = re.compile(rf"({digits})({re.escape(data_suffix)}|{re.escape(index_suffix)})")
     found: dict[int, dict[str, str]] = {}
-    strangers: list[str] = []
+    others: list[str] = []
     for name in directory.names():
         match = pattern.fullmatch(name)
         if match is None or match[2] in found.get(int(match[1]), {}) or not directory.exists(name):
-            strangers.append(name)
+            others.append(name)
         else:
             found.setdefault(int(match[1]), {})[match[2]] = name
-    made = []
+    segments = []
     for base, names in sorted(found.items()):
         data, index = names.get(data_suffix), names.get(index_suffix)
-        made.append(SegmentFile(base, data, index, _size(directory, data), _size(directory, index)))
-    return made, strangers
+        sizes = [0 if name is None else directory.size(name) for name in (data, index)]
+        segments.append(SegmentFile(base, data, index, *sizes))
+    return segments, others
 
 
-def _size(directory: Directory, name: str | None) -> int:
-    return 0 if name is None else directory.size(name)
+class WalkedFormat(Format):
+    """A format whose logs are `WalkedLog`s."""
+
+    log: type[WalkedLog]
+
+    @abstractmethod
+    def sniff(self, directory: Directory) -> Sniffed | None:
+        """Return the evidence that a directory is one log of this format."""
+
+    def detect(self, directory: Directory) -> Detection | None:
+        return detect_below(self.name, directory, self.sniff)
+
+    def open(
+        self, directory: Directory, *, damage: Damage = "stop", strict: bool = False, metadata: Decoder | None = None
+    ) -> WalkedLog:
+        return self.log(directory, damage=damage, strict=strict)
+
+    def write_topic(
+        self, topic: Topic, path: str, *, options: Mapping[str, object], progress: Progress | None = None
+    ) -> tuple[ExportReport, ...]:
+        return export_partitions(self, topic, path, options, progress)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sawlog.interop import Kind
-from sawlog.interop.numbering import Count, Trust, assign
+from sawlog.interop.records import Count, Trust, assign_offsets
 
 B, P, C = Trust.BARE, Trust.PARSED, Trust.CHECKED
 
@@ -16,7 +16,9 @@ B, P, C = Trust.BARE, Trust.PARSED, Trust.CHECKED
 def numbered(
     said: list[int], trust: Trust, *, start: int = 10, base: int = 10, final: bool = True, loose: bool = False
 ):  # type: ignore[no-untyped-def]
-    return assign(np.array(said, np.int64), Count(start - 1, start), base=base, trust=trust, final=final, loose=loose)
+    return assign_offsets(
+        np.array(said, np.int64), Count(start - 1, start), base=base, trust=trust, final=final, loose=loose
+    )
 
 
 @pytest.mark.parametrize(
@@ -43,7 +45,7 @@ def numbered(
 def test_offsets(said: list[int], trust: Trust, given_: list[int], kinds: list[Kind]) -> None:
     made = numbered(said, trust)
     assert made.offsets.tolist() == given_
-    assert [odd.kind for odd in made.oddities] == kinds
+    assert [each.kind for each in made.anomalies] == kinds
     assert made.count.next_offset == given_[-1] + 1
     assert not made.bad
 
@@ -58,22 +60,22 @@ def test_what_no_neighbour_bears_out_is_no_record(said: list[int]) -> None:
 def test_the_last_record_waits_for_its_successor() -> None:
     made = numbered([10, 11, 50], B, final=False)
     assert (made.offsets.tolist(), made.count, made.bad) == ([10, 11], Count(11, 12), False)
-    again = assign(np.array([50, 51], np.int64), made.count, base=10, trust=B, final=True)
+    again = assign_offsets(np.array([50, 51], np.int64), made.count, base=10, trust=B, final=True)
     assert again.offsets.tolist() == [50, 51]
 
 
 def test_a_jump_behind_what_could_not_be_read_is_no_finding() -> None:
     made = numbered([15, 16], B, loose=True)
-    assert (made.offsets.tolist(), made.oddities) == ([15, 16], ())
+    assert (made.offsets.tolist(), made.anomalies) == ([15, 16], ())
 
 
 def test_after_a_restart_offsets_stay_moved() -> None:
     first = numbered([10, 11, 10], B, final=False)
     assert first.offsets.tolist() == [10, 11]
-    second = assign(np.array([10, 11, 12], np.int64), first.count, base=10, trust=B, final=False)
+    second = assign_offsets(np.array([10, 11, 12], np.int64), first.count, base=10, trust=B, final=False)
     assert second.offsets.tolist() == [12, 13, 14]
-    third = assign(np.array([13, 14], np.int64), second.count, base=10, trust=B, final=True)
-    assert (third.offsets.tolist(), third.oddities) == ([15, 16], ())
+    third = assign_offsets(np.array([13, 14], np.int64), second.count, base=10, trust=B, final=True)
+    assert (third.offsets.tolist(), third.anomalies) == ([15, 16], ())
 
 
 @given(
