@@ -1,16 +1,16 @@
-"""`make bench-interop`: what it costs to import other systems' logs, and to write them.
+"""`make bench-interop`: the speed of importing other systems' logs, and of exporting to their formats.
 
     python benchmarks/interop.py [--quick] [--only PATTERN] [--dir DIRECTORY] [--json FILE] [--list]
 
-- *kafka*: a broker's directory into a store, batches checked and copied as they are; with batches of 16 KiB, as clients
-  of Kafka send them, of 128 KiB, and from a compacted topic in which every second batch is gone (no bar: each gap is
-  filled by a batch of ours). Beside it the copy of the same files to new ones, on the disk when it ends, as an import
-  is (the bar: 60 % of that); and the same without the fsync, as `cp` would, for those who compare with that.
-- *export*: a topic as a broker has it, beside the same copy.
-- *others*: records of 100 bytes from the logs of laminarmq, RustLog, GUMLOG and the plain segmented log; every record
-  is checked as its system checks it, and encoded anew.
+- *kafka*: import of a broker's directory into a store; batches are checked and copied unchanged. The batches have
+  16 KiB, as Kafka clients send them, or 128 KiB; a third case is a compacted topic without every second batch (no bar:
+  an empty batch fills each gap). Compared with a copy of the same files that ends with an fsync, as an import does (the
+  bar: 60 % of its speed), and with a copy without fsync, like `cp`.
+- *export*: export of a topic to a broker's directory, compared with the same copy.
+- *others*: import of records of 100 bytes from laminarmq, RustLog, GUMLOG and the plain segmented log; every record is
+  checked as its system would, and encoded again.
 
-Everything lies in the system's page cache when it is read, for all candidates.
+All files are in the page cache when they are read.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ OTHERS = ("laminarmq", "rustlog", "gumlog", "plain")
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A broker's directory, and what is in it."""
+    """A broker's directory and its size."""
 
     path: Path
     records: int
@@ -52,7 +52,7 @@ class Broker:
 
 
 def _broker(bench: Bench, batch_records: int, *, compacted: bool = False) -> Broker:
-    """Written by our own export, which Kafka's tools have read (tests/interop/test_kafka_tools.py)."""
+    """Create a broker's directory by an export, which Kafka's tools can read (tests/interop/test_kafka_tools.py)."""
     count = bench.scaled(500_000, 150_000)
     data, path, source = Dataset(1024, count), bench.path(), bench.path()
     records = 0
@@ -77,7 +77,7 @@ def _broker(bench: Bench, batch_records: int, *, compacted: bool = False) -> Bro
 
 
 def _drop_empty_batches(path: Path) -> None:
-    """As Kafka's cleaner does: nothing represents the offsets that were removed. Its indexes are rebuilt."""
+    """Remove empty batches like Kafka's cleaner, which leaves gaps. Kafka rebuilds the indexes."""
     from sawlog.batch.header import scan
 
     for log in path.glob("*/*.log"):
@@ -178,7 +178,7 @@ def _export(bench: Bench) -> list[Row]:
 
 
 def _others(bench: Bench) -> list[Row]:
-    """Into a log that does not wait for the disk with every piece; it is synced at the end."""
+    """Import into a log that is synced only at the end."""
     data = Dataset(100, bench.scaled(1_000_000, 100_000))
     rows = []
     source = bench.path()
@@ -213,4 +213,4 @@ CASES = [Case("kafka", _kafka), Case("export", _export), Case("others", _others)
 
 if __name__ == "__main__":
     assert sawlog.kernel_info().compiled, "the kernel is not compiled: run `make kernel`"
-    command.run(CASES, "Measure what it costs to take in other systems' logs.")
+    command.run(CASES, "Measure imports from and exports to other systems' formats.")

@@ -44,14 +44,14 @@ def test_everything_is_imported(sawlog: Cli, kafka: Path, data: Path) -> None:
         assert [record.value for record in store["orders"].partition(1)] == [b"b7", b"b8"]
 
 
-def test_again_it_adds_nothing(sawlog: Cli, kafka: Path) -> None:
+def test_a_repeated_import_adds_nothing(sawlog: Cli, kafka: Path) -> None:
     sawlog("import", kafka).ok()
     rows = sawlog("import", kafka, "--output", "json").ok().json
     assert [row["records"] for row in rows] == [0, 0, 0]
     assert [row["start_offset"] for row in rows] == [5, 9, 4]
 
 
-def test_one_topic_is_chosen_by_its_name(sawlog: Cli, kafka: Path, data: Path) -> None:
+def test_one_topic_is_selected_by_name(sawlog: Cli, kafka: Path, data: Path) -> None:
     rows = sawlog("import", kafka, "users", "--output", "json").ok().json
     assert [(row["topic"], row["partition"], row["records"]) for row in rows] == [("users", 0, 2)]
     assert len(rows[0]["findings"]) == 2
@@ -61,7 +61,7 @@ def test_one_topic_is_chosen_by_its_name(sawlog: Cli, kafka: Path, data: Path) -
     assert "an internal topic of Kafka" in sawlog("import", kafka, "__consumer_offsets", "--dry-run").failed(3)
 
 
-def test_a_single_log_gets_the_name_that_is_given(sawlog: Cli, kafka: Path, data: Path) -> None:
+def test_a_single_log_gets_the_given_name(sawlog: Cli, kafka: Path, data: Path) -> None:
     sawlog("import", kafka / "orders-1", "old", "--set", "segment.bytes=64MiB").ok()
     with Store.open(data, mode="r") as store:
         assert store.topics() == ["old"]
@@ -69,7 +69,7 @@ def test_a_single_log_gets_the_name_that_is_given(sawlog: Cli, kafka: Path, data
         assert [record.offset for record in store["old"].partition(1)] == [7, 8]
 
 
-def test_a_dry_run_tells_and_writes_nothing(sawlog: Cli, kafka: Path, data: Path) -> None:
+def test_a_dry_run_of_an_import_writes_nothing(sawlog: Cli, kafka: Path, data: Path) -> None:
     told = sawlog("import", kafka, "--dry-run")
     assert told.ok().lines[1].split()[:4] == ["orders", "0", "0", "5"]
     assert "create the topic and copy all" in told.out
@@ -82,7 +82,7 @@ def test_a_dry_run_tells_and_writes_nothing(sawlog: Cli, kafka: Path, data: Path
     assert len(rows[2]["findings"]) == 2
 
 
-def test_damage_stops_it_and_can_be_left_out(sawlog: Cli, tmp_path: Path, data: Path) -> None:
+def test_damage_stops_an_import_unless_skipped(sawlog: Cli, tmp_path: Path, data: Path) -> None:
     raw = bytearray(b"".join(batch(n, b"a%d" % n) for n in range(5)))
     raw[len(raw) // 5 * 2 + 62] ^= 1
     source = partition(tmp_path / "kafka", {0: bytes(raw), 5: batch(5, b"a5")})
@@ -103,7 +103,7 @@ def test_a_running_broker_is_refused(sawlog: Cli, kafka: Path) -> None:
         assert "stop it, then try again" in sawlog("import", kafka).failed(5)
 
 
-def test_mistakes_are_one_line(sawlog: Cli, kafka: Path, tmp_path: Path, data: Path) -> None:
+def test_errors_are_one_line(sawlog: Cli, kafka: Path, tmp_path: Path, data: Path) -> None:
     assert "no log of a supported system" in sawlog("import", tmp_path).failed(1)
     assert "no such directory" in sawlog("import", tmp_path / "missing").failed(3)
     sawlog("import", kafka, "--format", "redis").failed(2)
@@ -114,7 +114,7 @@ def test_mistakes_are_one_line(sawlog: Cli, kafka: Path, tmp_path: Path, data: P
     assert "is a sawlog store" in sawlog("import", data).failed(1)
 
 
-def test_other_systems_come_in_the_same_way(sawlog: Cli, orders: Path, tmp_path: Path) -> None:
+def test_other_systems_are_imported_the_same_way(sawlog: Cli, orders: Path, tmp_path: Path) -> None:
     for system in ("laminarmq", "rustlog", "gumlog", "plain"):
         sawlog("export", "orders", tmp_path / system, "--format", system).ok()
         found = interop.detect(tmp_path / system, format=system)
@@ -124,7 +124,7 @@ def test_other_systems_come_in_the_same_way(sawlog: Cli, orders: Path, tmp_path:
         assert [row["records"] for row in rows] == [10]
 
 
-def test_an_import_that_is_interrupted_goes_on(program: Program, sawlog: Cli, tmp_path: Path, data: Path) -> None:
+def test_an_interrupted_import_continues(program: Program, sawlog: Cli, tmp_path: Path, data: Path) -> None:
     """The process is ended at some moment; whatever was stored by then, the next run stores the rest."""
     raw = b"".join(batch(n, b"x" * 50_000) for n in range(500))
     source = partition(tmp_path / "kafka", {0: raw})
@@ -152,7 +152,7 @@ def test_a_topic_is_exported(sawlog: Cli, orders: Path, tmp_path: Path) -> None:
     assert "holds records" in sawlog("export", "orders", tmp_path / "out", "--format", "kafka").failed(1)
 
 
-def test_what_the_format_has_no_place_for_is_said(sawlog: Cli, orders: Path, tmp_path: Path) -> None:
+def test_fields_that_the_format_cannot_store_are_reported(sawlog: Cli, orders: Path, tmp_path: Path) -> None:
     done = sawlog("export", "orders", tmp_path / "out", "--format", "gumlog", "--output", "json").ok()
     assert done.json[0]["dropped"]["keys"] == 10
     assert "gumlog cannot store keys: dropped from 10 records" in done.err
@@ -164,7 +164,7 @@ def test_a_dry_run_of_an_export_writes_nothing(sawlog: Cli, orders: Path, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
-def test_options_of_the_format_are_passed_on(sawlog: Cli, orders: Path, tmp_path: Path) -> None:
+def test_format_options_are_passed_on(sawlog: Cli, orders: Path, tmp_path: Path) -> None:
     cluster = "rGGT5D-JSW6qO6iA3s-4bQ"
     given = ["--option", f"cluster_id={cluster}", "--option", "node_id=3", "--option", "segment_bytes=1KiB"]
     sawlog("export", "orders", tmp_path / "out", "-f", "kafka", *given).ok()
@@ -174,7 +174,7 @@ def test_options_of_the_format_are_passed_on(sawlog: Cli, orders: Path, tmp_path
     sawlog("export", "nobody", tmp_path / "other", "-f", "kafka").failed(3)
 
 
-def test_there_and_back(sawlog: Cli, orders: Path, tmp_path: Path) -> None:
+def test_an_export_can_be_imported_again(sawlog: Cli, orders: Path, tmp_path: Path) -> None:
     sawlog("export", "orders", tmp_path / "out", "-f", "kafka").ok()
     sawlog("import", tmp_path / "out", "-d", tmp_path / "other").ok()
     read = ["read", "orders", "--output", "ndjson", "-d"]

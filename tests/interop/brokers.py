@@ -53,7 +53,7 @@ log.cleaner.dedupe.buffer.size=2000000
 
 
 def run(tool: str, *arguments: object) -> str:
-    """Run one of Kafka's tools; what it wrote. It has to end well."""
+    """Run one of Kafka's tools and return its output. Fails if the tool does."""
     assert JAVA is not None
     done = subprocess.run(
         [JAVA, *_JVM, "-cp", f"{JARS}/*", tool, *map(str, arguments)],
@@ -67,7 +67,7 @@ def run(tool: str, *arguments: object) -> str:
 
 
 def dump(paths: Iterable[Path]) -> str:
-    """What DumpLogSegments says about these files, records and all."""
+    """Return the output of DumpLogSegments for these files, including records."""
     tool, files = "org.apache.kafka.tools.DumpLogSegments", ",".join(map(str, paths))
     said = run(tool, "--deep-iteration", "--print-data-log", "--files", files)
     # Since 4.3 it takes -1 for the offset before the first one, and complains if a segment does not begin at 0. It
@@ -83,7 +83,7 @@ def _free_port() -> int:
 
 
 class Broker:
-    """A node that can be started and stopped: a cluster by itself, or a part of one whose controller is `quorum`."""
+    """A node that can be started and stopped: a cluster of one, or part of the cluster with controller `quorum`."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Broker:
         controller = _free_port()
         self.port = _free_port() if "broker" in roles else controller
         self.config = path / "server.properties"
-        #: What other nodes are given as `quorum`.
+        #: The `quorum` for other nodes.
         self.quorum = quorum or f"{node_id}@127.0.0.1:{controller}"
         listeners = ",".join(_LISTENERS[role] for role in roles).format(port=self.port, controller=controller)
         given = _SETTINGS.format(
@@ -109,7 +109,7 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """Where clients connect."""
+        """Address for clients."""
         return f"127.0.0.1:{self.port}"
 
     @contextmanager
@@ -131,7 +131,7 @@ class Broker:
             process.wait()
 
     def do(self, *operations: dict[str, Any]) -> list[Any]:
-        """What a client gets (kafka_client.py); it waits until the broker answers."""
+        """Return the result of a client operation (kafka_client.py); waits until the broker answers."""
         done = subprocess.run(
             [sys.executable, str(Path(__file__).with_name("kafka_client.py")), self.address],
             input=json.dumps(operations),

@@ -35,11 +35,11 @@ def pairs(log: ForeignLog, start: int | None = None, end: int | None = None) -> 
 
 
 def kinds(log: ForeignLog) -> list[Kind]:
-    """What was found wrong, beside files that are not part of the log."""
+    """Return the findings, except those about unrelated files."""
     return [finding.kind for finding in log.report if finding.kind is not Kind.STRANGER]
 
 
 def read_all(directory: Path, format: str) -> tuple[list[tuple[int, bytes | None]], list[Kind]]:
-    """What is in a log, over everything that can be passed over; and what was found wrong."""
+    """Return the records that `skip` reads, and the findings."""
     with interop.open(directory, format=format, damage="skip") as log:
         return pairs(log), kinds(log)

@@ -1,4 +1,4 @@
-"""The same three records (hello, nothing, log) in every layout, worked out by hand from the documents.
+"""Three records ("hello", "", "log") in every layout, written by hand from the documents.
 
 Checksums are CRC-32 as `zlib.crc32` gives it for the bytes that stand beside them.
 """
@@ -24,7 +24,7 @@ LAMINARMQ = {
     """),
 }
 
-#: The same with u64 indices.
+#: With u64 indices.
 LAMINARMQ_64 = {
     "42.index": bytes_of("""
         2a 00 00 00 00 00 00 00   00 00 00 00 00 00 00 00

@@ -37,7 +37,7 @@ def _text(data: bytes | None) -> str | None:
 
 
 class Client:
-    """What the operations do."""
+    """The operations."""
 
     def __init__(self, address: str) -> None:
         self._address = address

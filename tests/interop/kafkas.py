@@ -70,7 +70,7 @@ def partition(directory: Path, segments: Mapping[int, bytes], name: str = "order
 
 
 def stopped(directory: Path, **ends: int) -> None:
-    """Say that the broker was stopped in order, at these offsets (topic_partition=offset)."""
+    """Mark the broker as stopped cleanly, at these offsets (topic_partition=offset)."""
     lay(directory, {".kafka_cleanshutdown": b'{"version":0,"brokerEpoch":7}', RECOVERY: offsets(**ends)})
 
 

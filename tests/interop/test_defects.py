@@ -1,4 +1,4 @@
-"""What these systems are known to get wrong on disk (notes L1-L9, G1-G9, and RustLog's), and what is made of it."""
+"""Known on-disk defects of these systems (notes L1-L9, G1-G9, and RustLog's), and how they are handled."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from sawlog import (
 )
 from sawlog.interop import Kind
 
+from ..looping import for_each
 from .files import bytes_of, kinds, lay, pairs, read_all
 from .fixtures import GUMLOG, LAMINARMQ, PLAIN, RUSTLOG, VALUES
 
@@ -31,7 +32,7 @@ WHOLE = list(enumerate(VALUES, 42))
 
 
 def strictly(directory: Path, format: str) -> type[BaseException] | None:
-    """What a strict reader raises."""
+    """Return the error that a strict reader raises."""
     try:
         with interop.open(directory, format=format, strict=True) as log:
             list(log)
@@ -59,27 +60,27 @@ def entry(content: bytes, position: int) -> bytes:
 
 
 def marker(base: int) -> bytes:
-    """What an index begins with."""
+    """Return the beginning of an index."""
     return base.to_bytes(8, "little") + bytes(8)
 
 
-def test_l1_second_base_marker_is_passed_over(tmp_path: Path) -> None:
-    """Truncated to its first record and written again: the marker stands there twice."""
+def test_l1_second_base_marker_is_skipped(tmp_path: Path) -> None:
+    """The log was truncated to its first record and written again, which leaves two markers."""
     index = LAMINARMQ["42.index"]
     lay(tmp_path, {**LAMINARMQ, "42.index": index[:16] + index})
     assert read_all(tmp_path, "laminarmq") == (WHOLE, [Kind.SECOND_MARKER])
     assert strictly(tmp_path, "laminarmq") is IndexSizeMismatch
 
 
-def test_l1_second_base_marker_of_a_log_that_begins_at_0_is_passed_over(tmp_path: Path) -> None:
-    """There it is nothing but zeros."""
+def test_l1_second_base_marker_of_zeros_is_skipped(tmp_path: Path) -> None:
+    """The marker of a log that begins at 0 is all zeros."""
     content = record(0, b"a")
     lay(tmp_path, {"0.store": content, "0.index": marker(0) + marker(0) + entry(content, 0)})
     assert read_all(tmp_path, "laminarmq") == ([(0, b"a")], [Kind.SECOND_MARKER])
 
 
-def test_l1_records_after_the_restart_keep_the_index_that_they_were_given(tmp_path: Path) -> None:
-    """laminarmq has counted the marker as record 0, so the next record got 2 and nothing ever got 1."""
+def test_l1_records_after_a_restart_keep_their_index(tmp_path: Path) -> None:
+    """laminarmq counted the marker as record 0, so the next record got index 2, and no record has index 1."""
     first, second, third = record(0, b"a"), record(2, b"b"), record(3, b"c")
     index = marker(0) + marker(0) + entry(first, 0) + entry(second, 10) + entry(third, 20)
     lay(tmp_path, {"0.store": first + second + third, "0.index": index})
@@ -90,7 +91,7 @@ def test_l1_records_after_the_restart_keep_the_index_that_they_were_given(tmp_pa
 
 
 @pytest.mark.parametrize("decoder", [None, lambda metadata: int.from_bytes(metadata[1:], "little")])
-def test_what_is_said_of_an_offset_names_the_byte_where_its_record_begins(tmp_path: Path, decoder: Any) -> None:
+def test_offset_findings_point_at_the_start_of_the_record(tmp_path: Path, decoder: Any) -> None:
     first, second, third = record(0, b"a"), record(1, b"b"), record(7, b"c")
     index = marker(0) + entry(first, 0) + entry(second, 10) + entry(third, 20)
     lay(tmp_path, {"0.store": first + second + third, "0.index": index})
@@ -101,14 +102,14 @@ def test_what_is_said_of_an_offset_names_the_byte_where_its_record_begins(tmp_pa
         ]
 
 
-def test_l2_several_markers_are_passed_over(tmp_path: Path) -> None:
+def test_l2_several_markers_are_skipped(tmp_path: Path) -> None:
     index = LAMINARMQ["42.index"]
     lay(tmp_path, {**LAMINARMQ, "42.index": index[:16] * 3 + index})
     assert read_all(tmp_path, "laminarmq") == (WHOLE, [Kind.SECOND_MARKER] * 3)
 
 
 def test_l5_bytes_of_a_failed_append_are_left_out(tmp_path: Path) -> None:
-    """The store was written, the index was not, and the next append went on behind."""
+    """The store was written, the index was not, and the next append continued after the bytes."""
     first, orphan, second = record(0, b"a"), record(1, b"orphan"), record(1, b"b")
     index = marker(0) + entry(first, 0) + entry(second, len(first + orphan))
     lay(tmp_path, {"0.store": first + orphan + second, "0.index": index})
@@ -116,11 +117,9 @@ def test_l5_bytes_of_a_failed_append_are_left_out(tmp_path: Path) -> None:
     assert strictly(tmp_path, "laminarmq") is IndexGap
 
 
-@pytest.mark.parametrize("torn", range(1, 16))
-def test_l6_torn_entry_at_the_end_is_passed_over_and_its_record_read_if_it_can_be_proved(
-    tmp_path: Path, torn: int
-) -> None:
-    """With eight bytes of the entry its checksum is there, and the record runs to the end of the store."""
+@for_each("torn", range(1, 16))
+def test_l6_record_of_a_torn_last_entry_is_read_if_its_checksum_survives(tmp_path: Path, torn: int) -> None:
+    """Eight bytes of the entry contain its checksum, and the record extends to the end of the store."""
     lay(tmp_path, {**LAMINARMQ, "42.index": LAMINARMQ["42.index"][: 48 + torn]})
     found, wrong = read_all(tmp_path, "laminarmq")
     assert found == WHOLE[: 3 if torn >= 8 else 2]
@@ -128,9 +127,9 @@ def test_l6_torn_entry_at_the_end_is_passed_over_and_its_record_read_if_it_can_b
     assert strictly(tmp_path, "laminarmq") is IndexSizeMismatch
 
 
-@pytest.mark.parametrize("torn", range(1, 16))
-def test_l6_entries_behind_a_torn_one_are_found_at_their_odd_bytes(tmp_path: Path, torn: int) -> None:
-    """laminarmq continues after the torn entry and reads nothing but noise from then on."""
+@for_each("torn", range(1, 16))
+def test_l6_misaligned_entries_after_a_torn_one_are_read(tmp_path: Path, torn: int) -> None:
+    """laminarmq appends after the torn entry and from then on reads only noise."""
     first, lost, second, third = (record(i, v) for i, v in ((0, b"a"), (1, b"lost"), (1, b"b"), (2, b"c")))
     at = len(first + lost)
     index = marker(0) + entry(first, 0) + entry(lost, len(first))[:torn]
@@ -148,8 +147,8 @@ def test_l6_entries_beyond_the_store_are_left_out(tmp_path: Path) -> None:
     assert wrong == [Kind.INDEX_AHEAD, Kind.ORPHAN_BYTES]
 
 
-def test_l6_the_last_record_behind_the_last_entry_is_left_out(tmp_path: Path) -> None:
-    """Nothing says where it ends, nor that anybody was told about it. For those before it see test_unindexed.py."""
+def test_l6_a_single_record_after_the_last_entry_is_left_out(tmp_path: Path) -> None:
+    """Its end is unknown, and it may not have been acknowledged. test_unindexed.py covers the records before it."""
     contents = [record(i, b"%d" % i) for i in range(4)]
     index = marker(0) + b"".join(entry(content, 10 * i) for i, content in enumerate(contents[:3]))
     with interop.open(lay(tmp_path, {"0.store": b"".join(contents), "0.index": index}), format="laminarmq") as log:
@@ -157,7 +156,7 @@ def test_l6_the_last_record_behind_the_last_entry_is_left_out(tmp_path: Path) ->
         assert [finding.outcome for finding in log.report] == ["cut"]
 
 
-def test_l7_base_that_is_not_the_one_in_the_name_is_reported(tmp_path: Path) -> None:
+def test_l7_base_that_differs_from_the_file_name_is_reported(tmp_path: Path) -> None:
     lay(tmp_path, {**LAMINARMQ, "42.index": marker(41) + LAMINARMQ["42.index"][16:]})
     assert read_all(tmp_path, "laminarmq") == (WHOLE, [Kind.BASE_MISMATCH])
     assert strictly(tmp_path, "laminarmq") is BaseMismatch
@@ -171,7 +170,7 @@ def test_index_that_ends_within_its_marker_is_reported(tmp_path: Path, size: int
     assert strictly(tmp_path, "laminarmq") is NoBase
 
 
-def test_checksums_of_another_hasher_are_named_as_what_they_may_be(tmp_path: Path) -> None:
+def test_checksum_finding_mentions_another_hasher(tmp_path: Path) -> None:
     index = bytearray(LAMINARMQ["42.index"])
     index[16:24] = b"sip hash"
     lay(tmp_path, {**LAMINARMQ, "42.index": bytes(index)})
@@ -179,7 +178,7 @@ def test_checksums_of_another_hasher_are_named_as_what_they_may_be(tmp_path: Pat
         list(log)
 
 
-def test_l9_store_without_an_index_stops_the_reader(tmp_path: Path) -> None:
+def test_l9_store_without_an_index_raises(tmp_path: Path) -> None:
     first = record(0, b"a")
     lay(tmp_path, {"0.store": first, "0.index": marker(0) + entry(first, 0), "1.store": record(1, b"b")})
     with interop.open(tmp_path, format="laminarmq") as log, pytest.raises(MissingRecords, match="without an index"):
@@ -195,7 +194,7 @@ def test_l9_index_without_a_store_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 8, 15, 16, 100])
-def test_zeros_at_the_end_of_an_index_are_passed_over(tmp_path: Path, size: int) -> None:
+def test_zeros_at_the_end_of_an_index_are_skipped(tmp_path: Path, size: int) -> None:
     lay(tmp_path, {**LAMINARMQ, "42.index": LAMINARMQ["42.index"] + bytes(size)})
     found, wrong = read_all(tmp_path, "laminarmq")
     assert found == WHOLE
@@ -203,7 +202,7 @@ def test_zeros_at_the_end_of_an_index_are_passed_over(tmp_path: Path, size: int)
     assert strictly(tmp_path, "laminarmq") is IndexSizeMismatch
 
 
-def test_a_wrong_checksum_stops_the_reader_at_that_record(tmp_path: Path) -> None:
+def test_a_checksum_mismatch_raises_at_that_record(tmp_path: Path) -> None:
     index = bytearray(LAMINARMQ["42.index"])
     index[32] ^= 1
     lay(tmp_path, {**LAMINARMQ, "42.index": bytes(index)})
@@ -227,7 +226,7 @@ def test_an_entry_with_a_damaged_length_or_position_is_corrected_by_its_checksum
     assert strictly(tmp_path, "laminarmq") is IndexGap
 
 
-def test_metadata_that_is_not_understood_is_no_silent_loss(tmp_path: Path) -> None:
+def test_unknown_metadata_is_reported_as_lost(tmp_path: Path) -> None:
     content = bytes_of("06 00 00 00 07 01 00 00 00 00") + b"value"
     lay(tmp_path, {"0.store": content, "0.index": marker(0) + entry(content, 0)})
     with interop.open(tmp_path, format="laminarmq") as log, pytest.raises(UnreadableRecord, match="metadata"):
@@ -247,8 +246,8 @@ def rustlog(directory: Path, *records: bytes, base: int = 0) -> Path:
     return lay(directory, {f"{base:020d}.log": b"".join(records)})
 
 
-def test_offsets_that_restart_go_on_and_remember_what_they_were(tmp_path: Path) -> None:
-    """RustLog forgets where it was when it is opened again: 0, 1, 0, 1, 2, 0 on disk."""
+def test_restarted_offsets_are_renumbered_and_kept_in_a_header(tmp_path: Path) -> None:
+    """A reopened RustLog starts again at 0: the offsets on disk are 0, 1, 0, 1, 2, 0."""
     said = [0, 1, 0, 1, 2, 0]
     rustlog(tmp_path, *(framed(offset, b"%d" % i) for i, offset in enumerate(said)))
     with interop.open(tmp_path, format="rustlog") as log:
@@ -264,7 +263,7 @@ def test_offsets_that_restart_go_on_and_remember_what_they_were(tmp_path: Path) 
     assert strictly(tmp_path, "rustlog") is OffsetsOutOfOrder
 
 
-def test_segments_that_overlap_go_on_one_behind_the_other(tmp_path: Path) -> None:
+def test_overlapping_segments_are_read_one_after_the_other(tmp_path: Path) -> None:
     lay(
         tmp_path,
         {
@@ -277,7 +276,7 @@ def test_segments_that_overlap_go_on_one_behind_the_other(tmp_path: Path) -> Non
     assert [kind for kind in wrong if kind is not Kind.MISSING_FILE] == [Kind.RESTART, Kind.RESTART]
 
 
-@pytest.mark.parametrize("cut", range(1, 15))
+@for_each("cut", range(1, 15))
 def test_a_torn_tail_is_cut(tmp_path: Path, cut: int) -> None:
     name = "00000000000000000007.log"
     lay(tmp_path, {**RUSTLOG, name: RUSTLOG[name][:-cut]})
@@ -289,9 +288,9 @@ def test_a_torn_tail_is_cut(tmp_path: Path, cut: int) -> None:
     assert strictly(tmp_path, "rustlog") is TornFile
 
 
-@pytest.mark.parametrize("kept", [12, 13, 30, 111])
-def test_a_record_that_was_torn_and_written_again_comes_once(tmp_path: Path, kept: int) -> None:
-    """A disk that was full for a moment: a piece of the record, then the record with the same offset, and others."""
+@for_each("kept", [12, 13, 30, 111])
+def test_a_record_torn_and_written_again_is_read_once(tmp_path: Path, kept: int) -> None:
+    """The disk was full for a moment: a fragment, then the record with the same offset, and others."""
     torn = framed(1, b"b" * 100)[:kept]
     rustlog(tmp_path, framed(0, b"a"), torn, framed(1, b"B" * 90), framed(2, b"c"), framed(3, b"d"))
     found, wrong = read_all(tmp_path, "rustlog")
@@ -300,22 +299,22 @@ def test_a_record_that_was_torn_and_written_again_comes_once(tmp_path: Path, kep
 
 
 @pytest.mark.parametrize("size", [12, 13, 24, 4096])
-def test_zeros_behind_the_last_record_are_no_records(tmp_path: Path, size: int) -> None:
-    """Twelve zeros are an empty record with offset 0, as far as the bytes go."""
+def test_zeros_after_the_last_record_are_not_records(tmp_path: Path, size: int) -> None:
+    """Twelve zeros could also be an empty record with offset 0."""
     rustlog(tmp_path, framed(0, b"a"), framed(1, b"b"), bytes(size))
     found, wrong = read_all(tmp_path, "rustlog")
     assert found == [(0, b"a"), (1, b"b")]
     assert wrong == [Kind.MISSING_FILE, Kind.ZERO_TAIL]
 
 
-def test_one_empty_record_is_one(tmp_path: Path) -> None:
+def test_a_single_empty_record_is_read(tmp_path: Path) -> None:
     rustlog(tmp_path, framed(0, b""))
     assert read_all(tmp_path, "rustlog")[0] == [(0, b"")]
     rustlog(tmp_path, framed(0, b""), framed(1, b""), framed(2, b"x"), framed(3, b""))
     assert read_all(tmp_path, "rustlog")[0] == [(0, b""), (1, b""), (2, b"x"), (3, b"")]
 
 
-def test_one_damaged_offset_is_seen_by_its_neighbours(tmp_path: Path) -> None:
+def test_a_damaged_offset_is_corrected_from_its_neighbours(tmp_path: Path) -> None:
     rustlog(tmp_path, framed(0, b"a"), framed(1 + 2**40, b"b"), framed(2, b"c"))
     assert read_all(tmp_path, "rustlog") == (
         [(0, b"a"), (1, b"b"), (2, b"c")],
@@ -333,8 +332,8 @@ def test_a_gap_in_the_offsets_stays_a_gap(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("indexed", [False, True])
-def test_a_damaged_length_costs_one_record(tmp_path: Path, indexed: bool) -> None:
-    """The next one is found by its offset, with or without an index."""
+def test_a_damaged_length_loses_one_record(tmp_path: Path, indexed: bool) -> None:
+    """The next record is found by its offset, with or without an index."""
     records = [framed(i, b"%d" % i * 30) for i in range(250)]
     position = sum(map(len, records[:120]))
     data = bytearray(b"".join(records))
@@ -387,7 +386,7 @@ def message(offset: int, value: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("size", [48, 1020, 1024, 100_000])
-def test_g1_index_that_is_filled_up_with_zeros_is_read_for_what_it_is(tmp_path: Path, size: int) -> None:
+def test_g1_index_padded_with_zeros_is_reported(tmp_path: Path, size: int) -> None:
     index = GUMLOG["300.index"]
     lay(tmp_path, {**GUMLOG, "300.index": index + bytes(size - len(index))})
     with interop.open(tmp_path) as log:
@@ -399,7 +398,7 @@ def test_g1_index_that_is_filled_up_with_zeros_is_read_for_what_it_is(tmp_path: 
 
 
 def test_g1_g3_refused_appends_are_kept_with_new_offsets(tmp_path: Path) -> None:
-    """After an unclean end GUMLOG continues at base + 1, writes to the store, and finds no room in the index."""
+    """After an unclean stop GUMLOG continues at base + 1, writes to the store, and finds the index full."""
     store = b"".join(message(i, b"%d" % i) for i in range(5)) + message(1, b"x") + message(1, b"y")
     places = [0, 11, 24, 37, 50]
     index = b"".join(i.to_bytes(4, "big") + p.to_bytes(8, "big") for i, p in enumerate(places))
@@ -412,8 +411,8 @@ def test_g1_g3_refused_appends_are_kept_with_new_offsets(tmp_path: Path) -> None
     assert strictly(tmp_path, "gumlog") is OffsetsOutOfOrder
 
 
-def test_g2_wedged_log_keeps_what_was_refused(tmp_path: Path) -> None:
-    """The index is full, so every append is refused, and each leaves a record with the same offset."""
+def test_g2_wedged_log_keeps_refused_appends(tmp_path: Path) -> None:
+    """The index is full: every append is refused, and each leaves a record with the same offset."""
     store = b"".join(message(i, b"ok") for i in (0, 1, 2, 3, 3, 3))
     index = b"".join(i.to_bytes(4, "big") + p.to_bytes(8, "big") for i, p in ((0, 0), (1, 12), (2, 26), (3, 40)))
     lay(tmp_path, {"0.store": store, "0.index": index})
@@ -422,7 +421,7 @@ def test_g2_wedged_log_keeps_what_was_refused(tmp_path: Path) -> None:
     assert wrong == [Kind.RESTART, Kind.RESTART, Kind.INDEX_BEHIND]
 
 
-def test_g7_strangers_are_left_alone(tmp_path: Path) -> None:
+def test_g7_unrelated_files_are_ignored(tmp_path: Path) -> None:
     strangers: dict[str, bytes | str] = {
         "notes.txt": b"x",
         "7.index": b"",
@@ -442,7 +441,7 @@ def test_g7_strangers_are_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 3, 8, 12])
-def test_g9_shortened_index_costs_nothing(tmp_path: Path, cut: int) -> None:
+def test_g9_shortened_index_loses_no_record(tmp_path: Path, cut: int) -> None:
     lay(tmp_path, {**GUMLOG, "300.index": GUMLOG["300.index"][:-cut]})
     found, wrong = read_all(tmp_path, "gumlog")
     assert found == list(enumerate(VALUES, 300))
@@ -451,7 +450,7 @@ def test_g9_shortened_index_costs_nothing(tmp_path: Path, cut: int) -> None:
 
 
 def test_index_ahead_of_the_store_is_reported(tmp_path: Path) -> None:
-    """The store is buffered and the index is not: after a crash it knows of records that were never written."""
+    """The store is buffered and the index is not: after a crash the index has entries for unwritten records."""
     lay(tmp_path, {**GUMLOG, "300.store": GUMLOG["300.store"][:29]})
     found, wrong = read_all(tmp_path, "gumlog")
     assert found == list(enumerate(VALUES, 300))[:2]
@@ -471,7 +470,7 @@ def test_missing_index_is_not_needed(tmp_path: Path) -> None:
         (26, 1, Kind.UNREADABLE),  # its first tag
     ],
 )
-def test_a_damaged_record_costs_only_itself(tmp_path: Path, at: int, lost: int, kind: Kind, indexed: bool) -> None:
+def test_a_damaged_record_loses_only_itself(tmp_path: Path, at: int, lost: int, kind: Kind, indexed: bool) -> None:
     store = bytearray(GUMLOG["300.store"])
     store[at] ^= 0xFF
     files: dict[str, bytes | str] = {**GUMLOG, "300.store": bytes(store)}
@@ -495,15 +494,15 @@ def test_plain_log_ends_at_a_head_of_zeros(tmp_path: Path) -> None:
     assert read_all(tmp_path, "plain") == (list(enumerate(VALUES)), [Kind.ZERO_TAIL])
 
 
-@pytest.mark.parametrize("cut", range(1, 19))
+@for_each("cut", range(1, 19))
 def test_plain_log_with_a_torn_tail_is_cut(tmp_path: Path, cut: int) -> None:
     lay(tmp_path, {"4096.store": PLAIN["4096.store"][:-cut]})
     assert read_all(tmp_path, "plain") == (list(enumerate(VALUES))[:2], [Kind.TORN_TAIL])
 
 
-@pytest.mark.parametrize("at", range(37))
-def test_plain_log_finds_the_way_again_behind_damage(tmp_path: Path, at: int) -> None:
-    """Whatever byte of the first two records is damaged, the third is read and knows where it was."""
+@for_each("at", range(37))
+def test_plain_log_resynchronises_after_damage(tmp_path: Path, at: int) -> None:
+    """The third record is read at its position whichever byte of the first two is damaged."""
     data = bytearray(PLAIN["4096.store"])
     data[at] ^= 0x81
     lay(tmp_path, {"4096.store": bytes(data)})
@@ -516,15 +515,15 @@ def test_plain_log_finds_the_way_again_behind_damage(tmp_path: Path, at: int) ->
         list(log)
 
 
-def test_plain_segments_that_do_not_join_are_reported(tmp_path: Path) -> None:
+def test_plain_segments_that_are_not_contiguous_are_reported(tmp_path: Path) -> None:
     lay(tmp_path, {**PLAIN, "9999.store": bytes_of("fe e1 b6 f0   09 00 00 00   0f 27 00 00 00 00 00 00   61")})
     found, wrong = read_all(tmp_path, "plain")
     assert found == [*enumerate(VALUES), (3, b"a")]
     assert wrong == [Kind.GAP]
 
 
-def test_plain_segments_join_over_zeros(tmp_path: Path) -> None:
-    """A segment that was written in blocks is longer than its records; the next one is called after their end."""
+def test_plain_segments_are_contiguous_despite_zeros(tmp_path: Path) -> None:
+    """A segment written in blocks is longer than its records; the next one is named after their end."""
     second = bytes_of("81 16 ee 35   09 00 00 00   38 10 00 00 00 00 00 00   61")
     lay(tmp_path, {"4096.store": PLAIN["4096.store"] + bytes(512 - 56), "4152.store": second})
     found, wrong = read_all(tmp_path, "plain")

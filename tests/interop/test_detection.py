@@ -1,4 +1,4 @@
-"""Which system a directory is of: one log, a topic, a server's data, something else, or not to be told."""
+"""Detection: one log, a topic, a server's data, an unknown directory, or an ambiguous one."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_rustlog_is_recognised_at_every_level(tmp_path: Path) -> None:
     assert seen(tmp_path / "data") == ("rustlog", "data", [(f"topics/{path}", *rest) for path, *rest in everything])
 
 
-def test_rustlog_is_recognised_as_its_newer_documents_arrange_it(tmp_path: Path) -> None:
+def test_rustlog_is_recognised_in_its_newer_layout(tmp_path: Path) -> None:
     lay(tmp_path / "topics/orders/partitions/3", dict(RUSTLOG))
     assert seen(tmp_path) == ("rustlog", "data", [("topics/orders/partitions/3", "orders", 3)])
     assert seen(tmp_path / "topics/orders/partitions/3") == ("rustlog", "partition", [(".", "orders", 3)])
@@ -78,7 +78,7 @@ def test_rustlog_is_recognised_as_its_newer_documents_arrange_it(tmp_path: Path)
         {"7.index": b""},
     ],
 )
-def test_what_is_of_nobody_is_not_recognised(tmp_path: Path, files: dict[str, bytes | str]) -> None:
+def test_unknown_directories_are_not_recognised(tmp_path: Path, files: dict[str, bytes | str]) -> None:
     lay(tmp_path, files)
     assert interop.detect(tmp_path) is None
     with pytest.raises(UnknownFormat, match="laminarmq"):
@@ -87,22 +87,22 @@ def test_what_is_of_nobody_is_not_recognised(tmp_path: Path, files: dict[str, by
         interop.import_log(tmp_path, log)
 
 
-def test_our_own_directories_need_no_import(tmp_path: Path) -> None:
+def test_sawlog_stores_are_refused_as_a_source(tmp_path: Path) -> None:
     with sawlog.open(tmp_path) as store:
         store.create_topic("orders").append(b"a")
     with pytest.raises(UnknownFormat, match=r"sawlog\.open"):
         interop.detect(tmp_path)
 
 
-def test_one_of_our_partitions_is_not_taken_for_rustlog(tmp_path: Path) -> None:
-    """Both call their files by 20 digits and .log."""
+def test_a_sawlog_partition_is_not_mistaken_for_rustlog(tmp_path: Path) -> None:
+    """Both name their files with 20 digits and .log."""
     with Log.open(tmp_path) as log:
         log.append_many([b"a"] * 100)
     assert interop.detect(tmp_path, format="rustlog") is None
 
 
-def test_a_log_that_may_be_of_several_has_to_be_named(tmp_path: Path) -> None:
-    """Empty files look the same everywhere."""
+def test_an_ambiguous_log_requires_a_format(tmp_path: Path) -> None:
+    """Empty files look the same in every format."""
     lay(tmp_path, {"0.store": b"", "0.index": b""})
     with pytest.raises(UnknownFormat, match="laminarmq or gumlog"):
         interop.detect(tmp_path)
@@ -114,8 +114,8 @@ def test_a_log_that_may_be_of_several_has_to_be_named(tmp_path: Path) -> None:
             assert (len(log), list(log)) == (0, [])
 
 
-def test_a_format_that_is_named_is_believed(tmp_path: Path) -> None:
-    """Whoever names it may know that the first records are damaged."""
+def test_open_trusts_the_given_format(tmp_path: Path) -> None:
+    """Detection fails if the first records are damaged; the caller may know better."""
     damaged = bytes([0xFF]) + GUMLOG["300.store"][1:]
     lay(tmp_path, {**GUMLOG, "300.store": damaged})
     assert interop.detect(tmp_path) is None
@@ -123,7 +123,7 @@ def test_a_format_that_is_named_is_believed(tmp_path: Path) -> None:
         assert [record.value for record in log] == [b"", b"log"]
 
 
-def test_a_directory_without_a_segment_is_no_log_whatever_it_is_called(tmp_path: Path) -> None:
+def test_a_directory_without_segments_is_not_a_log_of_the_given_format(tmp_path: Path) -> None:
     for format in ("laminarmq", "rustlog", "gumlog", "plain"):
         with pytest.raises(sawlog.LogNotFound, match=format):
             interop.open(tmp_path, format=format)
@@ -131,7 +131,7 @@ def test_a_directory_without_a_segment_is_no_log_whatever_it_is_called(tmp_path:
             interop.import_log(tmp_path, log, format=format)
 
 
-def test_a_format_that_is_named_is_believed_by_an_import(tmp_path: Path) -> None:
+def test_an_import_trusts_the_given_format(tmp_path: Path) -> None:
     lay(tmp_path, {**GUMLOG, "300.store": bytes([0xFF]) + GUMLOG["300.store"][1:]})
     with Log.in_memory() as log:
         report = interop.import_log(tmp_path, log, format="gumlog", damage="skip")
@@ -139,7 +139,7 @@ def test_a_format_that_is_named_is_believed_by_an_import(tmp_path: Path) -> None
     assert len(report.logs[0].report.lost) == 1
 
 
-def test_formats_are_listed_and_others_refused(tmp_path: Path) -> None:
+def test_unknown_formats_are_refused(tmp_path: Path) -> None:
     names = [each.name for each in interop.formats()]
     assert {"laminarmq", "rustlog", "gumlog", "plain"} <= set(names)
     assert len(set(names)) == len(names)
@@ -148,7 +148,7 @@ def test_formats_are_listed_and_others_refused(tmp_path: Path) -> None:
         interop.open(tmp_path, format="gumlogg")
 
 
-def test_a_path_that_is_no_directory_is_an_error_of_ours(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_directory_raises(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     for path in (tmp_path / "file", tmp_path / "missing"):
         with pytest.raises(StorageError):
@@ -157,7 +157,7 @@ def test_a_path_that_is_no_directory_is_an_error_of_ours(tmp_path: Path) -> None
             interop.open(path)
 
 
-def test_a_log_that_was_closed_is_closed(tmp_path: Path) -> None:
+def test_a_closed_log_raises(tmp_path: Path) -> None:
     log = interop.open(lay(tmp_path, dict(RUSTLOG)))
     scan = iter(log)
     assert next(scan).value == b"hello"
@@ -182,7 +182,7 @@ def test_symbolic_links_are_not_followed(tmp_path: Path) -> None:
 # --- where an export may go
 
 
-def test_an_export_goes_to_a_new_or_empty_directory_only(tmp_path: Path) -> None:
+def test_an_export_requires_a_new_or_empty_directory(tmp_path: Path) -> None:
     with Log.in_memory() as log:
         log.append(b"a")
         (tmp_path / "empty").mkdir()
@@ -198,7 +198,7 @@ def test_an_export_goes_to_a_new_or_empty_directory_only(tmp_path: Path) -> None
     assert not list(tmp_path.rglob("*.partial"))
 
 
-def test_what_an_interrupted_export_left_is_replaced(tmp_path: Path) -> None:
+def test_leftovers_of_an_interrupted_export_are_replaced(tmp_path: Path) -> None:
     lay(tmp_path / "out.partial", {"0.store": b"half"})
     with Log.in_memory() as log:
         log.append(b"a")
@@ -206,7 +206,7 @@ def test_what_an_interrupted_export_left_is_replaced(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
 
 
-def test_a_part_of_a_log_can_be_exported(tmp_path: Path) -> None:
+def test_a_range_of_offsets_can_be_exported(tmp_path: Path) -> None:
     with Log.in_memory() as log:
         log.append_many([b"%d" % i for i in range(10)])
         report = interop.export_log(log, tmp_path / "out", format="gumlog", start=3, end=7)

@@ -37,8 +37,8 @@ def content(log: Log) -> list[tuple[int, bytes | None]]:
 
 
 @pytest.mark.parametrize("buffer", [256, BUFFER_BYTES, 1 << 20])
-def test_what_a_running_system_had_not_written_yet_is_taken_by_the_next_import(tmp_path: Path, buffer: int) -> None:
-    """Also if it was nothing at all of some segments, the first ones among them."""
+def test_the_next_import_adds_records_that_were_not_yet_written(tmp_path: Path, buffer: int) -> None:
+    """Some segments, including the first ones, may have been completely empty."""
     with Log.open(tmp_path / "ours", LogConfig(segment_bytes=4096)) as mine:
         for records in (120, 430, 1000):
             lay(tmp_path / "gumlog", gumlog(records, buffer=buffer))
@@ -54,7 +54,7 @@ def test_what_a_running_system_had_not_written_yet_is_taken_by_the_next_import(t
         assert (again.records, again.findings) == (0, ())
 
 
-def test_the_first_import_says_what_was_not_there(tmp_path: Path) -> None:
+def test_the_first_import_reports_missing_records(tmp_path: Path) -> None:
     lay(tmp_path / "gumlog", gumlog(120))
     with Log.in_memory() as mine:
         report = interop.import_log(tmp_path / "gumlog", mine, format="gumlog")
@@ -63,8 +63,8 @@ def test_the_first_import_says_what_was_not_there(tmp_path: Path) -> None:
         assert all(finding.outcome == "missing" and "import again" in finding.detail for finding in gaps)
 
 
-def test_what_is_still_missing_is_a_gap_and_nothing_is_copied_twice(tmp_path: Path) -> None:
-    """GUMLOG was killed: the ends of its segments are gone for good."""
+def test_records_that_stay_missing_are_a_gap_and_nothing_is_copied_twice(tmp_path: Path) -> None:
+    """GUMLOG was killed, and the ends of its segments are lost."""
     lay(tmp_path / "gumlog", gumlog(430))
     with Log.in_memory() as mine:
         interop.import_log(tmp_path / "gumlog", mine, format="gumlog")
@@ -73,8 +73,8 @@ def test_what_is_still_missing_is_a_gap_and_nothing_is_copied_twice(tmp_path: Pa
         assert (report.records, content(mine), mine.leader_epoch) == (0, before, epoch)
 
 
-def test_only_a_copy_of_the_same_log_is_cut_back(tmp_path: Path) -> None:
-    """The source has the last record of the copy, and another one before it."""
+def test_only_a_copy_of_the_same_log_is_truncated(tmp_path: Path) -> None:
+    """The source has the last record of the copy, but a different one before it."""
     lay(tmp_path / "gumlog", gumlog(430))
     with Log.in_memory() as mine:
         interop.import_log(tmp_path / "gumlog", mine, format="gumlog")
@@ -89,7 +89,7 @@ def test_only_a_copy_of_the_same_log_is_cut_back(tmp_path: Path) -> None:
         assert content(mine) == before
 
 
-def test_readers_of_the_copy_go_back_to_what_came_later(tmp_path: Path) -> None:
+def test_readers_of_the_copy_go_back_to_late_records(tmp_path: Path) -> None:
     lay(tmp_path / "gumlog", gumlog(120))
     with Log.in_memory() as mine:
         interop.import_log(tmp_path / "gumlog", mine, format="gumlog")

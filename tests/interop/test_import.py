@@ -1,4 +1,4 @@
-"""Import: offsets kept, nothing doubled, whatever interrupts it; and what is refused."""
+"""Import: offsets are kept, and interruptions cause neither loss nor duplicates."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_log_is_copied_with_its_offsets(tmp_path: Path, format: str, files: di
 
 
 @every_format
-def test_running_it_again_adds_nothing(tmp_path: Path, format: str) -> None:
+def test_a_repeated_import_adds_nothing(tmp_path: Path, format: str) -> None:
     source = theirs(tmp_path / "theirs", format, 50)
     with Log.open(tmp_path / "ours") as log:
         assert interop.import_log(source, log).records == 50
@@ -72,7 +72,7 @@ def test_running_it_again_adds_nothing(tmp_path: Path, format: str) -> None:
 
 
 @every_format
-def test_what_was_added_to_the_source_is_added_to_the_copy(tmp_path: Path, format: str) -> None:
+def test_an_import_adds_new_records_of_the_source(tmp_path: Path, format: str) -> None:
     with Log.open(tmp_path / "ours") as log:
         interop.import_log(theirs(tmp_path / "theirs", format, 30), log)
         assert interop.import_log(theirs(tmp_path / "later", format, 45), log).records == 15
@@ -81,7 +81,7 @@ def test_what_was_added_to_the_source_is_added_to_the_copy(tmp_path: Path, forma
 
 @every_format
 @pytest.mark.parametrize("kept", [1, 39])
-def test_an_import_goes_on_where_it_was_interrupted(tmp_path: Path, format: str, kept: int) -> None:
+def test_an_import_continues_where_it_was_interrupted(tmp_path: Path, format: str, kept: int) -> None:
     source = theirs(tmp_path / "theirs", format, 40, first=3 if format != "plain" else 0, segment_bytes=300)
     with Log.open(tmp_path / "whole") as log:
         interop.import_log(source, log)
@@ -95,7 +95,7 @@ def test_an_import_goes_on_where_it_was_interrupted(tmp_path: Path, format: str,
         assert [(r.offset, r.value, r.headers) for r in log] == [(r.offset, r.value, r.headers) for r in whole]
 
 
-def test_a_log_that_holds_something_else_is_not_continued(tmp_path: Path) -> None:
+def test_a_log_with_other_records_is_not_continued(tmp_path: Path) -> None:
     source = lay(tmp_path / "theirs", dict(LAMINARMQ))
     cases: list[tuple[int, list[bytes]]] = [
         (42, [b"other"]),  # another value
@@ -113,9 +113,7 @@ def test_a_log_that_holds_something_else_is_not_continued(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("trimmed", [1, 20, 29, 30, 31])
-def test_a_source_that_has_lost_its_beginning_since_is_continued_if_they_still_overlap(
-    tmp_path: Path, trimmed: int
-) -> None:
+def test_a_trimmed_source_is_continued_if_it_still_overlaps_the_copy(tmp_path: Path, trimmed: int) -> None:
     with Log.open(tmp_path / "ours") as log:
         interop.import_log(theirs(tmp_path / "theirs", "gumlog", 30), log)
         later = theirs(tmp_path / "all", "gumlog", 45)
@@ -130,7 +128,7 @@ def test_a_source_that_has_lost_its_beginning_since_is_continued_if_they_still_o
                 interop.import_log(tmp_path / "later", log)
 
 
-def test_an_empty_log_that_is_too_far_is_not_continued(tmp_path: Path) -> None:
+def test_an_empty_log_that_starts_above_the_source_is_refused(tmp_path: Path) -> None:
     with (
         Log.open(tmp_path / "ours", LogConfig(initial_offset=43)) as log,
         pytest.raises(ImportMismatch, match="begins"),
@@ -138,7 +136,7 @@ def test_an_empty_log_that_is_too_far_is_not_continued(tmp_path: Path) -> None:
         interop.import_log(lay(tmp_path / "theirs", dict(LAMINARMQ)), log)
 
 
-def test_a_log_with_records_is_refused_if_it_is_to_be_new(tmp_path: Path) -> None:
+def test_a_log_with_records_is_refused_without_resume(tmp_path: Path) -> None:
     source = lay(tmp_path / "theirs", dict(LAMINARMQ))
     with Log.open(tmp_path / "ours") as log:
         interop.import_log(source, log, resume=False)
@@ -178,7 +176,7 @@ def test_a_gap_survives_import_reopening_and_export(tmp_path: Path) -> None:
                 assert {finding.outcome for finding in again.report} == {"missing"}
 
 
-def test_an_import_that_ended_within_a_gap_goes_on(tmp_path: Path) -> None:
+def test_an_import_that_ended_within_a_gap_continues(tmp_path: Path) -> None:
     files: dict[str, bytes | str] = dict(RUSTLOG)
     files["00000000000000001000.log"] = b"\0\0\0\1" + (1000).to_bytes(8, "big") + b"z"
     source = lay(tmp_path / "theirs", files)
@@ -189,7 +187,7 @@ def test_an_import_that_ended_within_a_gap_goes_on(tmp_path: Path) -> None:
         assert all_of(log) == [*enumerate(VALUES, 7), (1000, b"z")]
 
 
-def test_damage_stops_an_import_and_skipping_it_goes_on_from_there(tmp_path: Path) -> None:
+def test_damage_stops_an_import_and_skip_continues_from_there(tmp_path: Path) -> None:
     index = bytearray(LAMINARMQ["42.index"])
     index[33] ^= 1
     source = lay(tmp_path / "theirs", {**LAMINARMQ, "42.index": bytes(index)})
@@ -204,7 +202,7 @@ def test_damage_stops_an_import_and_skipping_it_goes_on_from_there(tmp_path: Pat
         assert [finding.offset for finding in report.logs[0].report.lost] == [43]
 
 
-def test_what_precedes_damage_is_stored_however_small_the_segments_are(tmp_path: Path) -> None:
+def test_records_before_damage_are_stored_even_in_small_segments(tmp_path: Path) -> None:
     source = theirs(tmp_path / "theirs", "gumlog", 100, segment_bytes=100)
     last = max(source.glob("*.store"), key=lambda path: int(path.stem))
     last.write_bytes(b"\xff" + last.read_bytes()[1:])
@@ -215,7 +213,7 @@ def test_what_precedes_damage_is_stored_however_small_the_segments_are(tmp_path:
         assert all_of(log) == [(i, b"record %d" % i) for i in range(int(last.stem))]
 
 
-def test_records_get_the_time_of_the_import_or_one_that_is_given(tmp_path: Path) -> None:
+def test_records_get_the_time_of_the_import_or_the_given_one(tmp_path: Path) -> None:
     source = lay(tmp_path / "theirs", dict(GUMLOG))
     before = time.time_ns() // 1_000_000
     with Log.open(tmp_path / "now") as log, Log.open(tmp_path / "then") as other:
@@ -225,7 +223,7 @@ def test_records_get_the_time_of_the_import_or_one_that_is_given(tmp_path: Path)
         assert {record.timestamp for record in other} == {1_600_000_000_000}
 
 
-def test_progress_goes_up_to_the_end(tmp_path: Path) -> None:
+def test_progress_increases_to_the_total(tmp_path: Path) -> None:
     with Log.in_memory() as big:
         big.append_many([b"x" * 100_000] * 120)
         interop.export_log(big, tmp_path / "theirs", format="gumlog", segment_bytes=5_000_000)
@@ -263,7 +261,7 @@ def test_a_directory_of_topics_becomes_a_store_of_topics(tmp_path: Path) -> None
         assert interop.import_log(tmp_path / "data", store).records == 0
 
 
-def test_a_log_without_a_name_becomes_the_topic_that_is_named_or_its_directory(tmp_path: Path) -> None:
+def test_a_log_without_a_name_becomes_the_given_topic_or_its_directory(tmp_path: Path) -> None:
     source = lay(tmp_path / "clicks", dict(PLAIN))
     with sawlog.open(tmp_path / "store") as store:
         interop.import_log(source, store)
@@ -273,7 +271,7 @@ def test_a_log_without_a_name_becomes_the_topic_that_is_named_or_its_directory(t
         assert len(store.topic("clicks").partition(0)) == 3
 
 
-def test_a_name_is_for_one_topic_only(tmp_path: Path) -> None:
+def test_a_topic_name_requires_a_single_topic(tmp_path: Path) -> None:
     for place in ("a", "b"):
         lay(tmp_path / "data" / place, dict(GUMLOG))
     with sawlog.open(tmp_path / "store") as store, pytest.raises(InvalidConfig, match="several"):
@@ -288,7 +286,7 @@ def test_a_topic_with_too_few_partitions_is_refused(tmp_path: Path) -> None:
             interop.import_log(tmp_path / "data", store)
 
 
-def test_several_logs_do_not_go_into_one(tmp_path: Path) -> None:
+def test_several_logs_cannot_be_imported_into_one(tmp_path: Path) -> None:
     for place in ("a", "b"):
         lay(tmp_path / "data" / place, dict(GUMLOG))
     with Log.open(tmp_path / "ours") as log, pytest.raises(InvalidConfig, match="2 logs"):
@@ -297,7 +295,7 @@ def test_several_logs_do_not_go_into_one(tmp_path: Path) -> None:
         interop.open(tmp_path / "data")
 
 
-def test_a_topic_is_exported_as_the_other_system_arranges_it(tmp_path: Path) -> None:
+def test_a_topic_is_exported_in_the_layout_of_the_other_system(tmp_path: Path) -> None:
     with sawlog.open(tmp_path / "store") as store:
         orders = store.create_topic("orders", partitions=2)
         orders.partition(0).append_many([b"a", b"b"])
@@ -319,14 +317,14 @@ def test_a_topic_is_exported_as_the_other_system_arranges_it(tmp_path: Path) -> 
 
 
 def killed_at(source: Path, target: Path, nth: int) -> None:
-    """An import whose nth write to the copy is torn by the end of its process."""
+    """Import in a process that kills itself in the middle of its nth write to the copy."""
     process = start("importing", source, target, nth)
     output, errors = process.communicate(timeout=PATIENCE_S)
     assert (output, process.returncode) == ("ready\n", -signal.SIGKILL), errors
 
 
 def killed_again_and_again(place: Path, format: str, moments: list[int]) -> None:
-    """Kill an import at each of these writes in turn; the next one continues with nothing lost and nothing doubled."""
+    """Kill an import at each of these writes in turn, and check that the next one continues correctly."""
     values = [b"%05d" % i * 20 for i in range(5000)]
     with Log.in_memory() as log:
         log.append_many(values)
@@ -346,14 +344,13 @@ def killed_again_and_again(place: Path, format: str, moments: list[int]) -> None
         assert log.verify().ok
 
 
-@every_format
-def test_an_import_that_is_killed_goes_on_with_nothing_lost_or_doubled(tmp_path: Path, format: str) -> None:
-    killed_again_and_again(tmp_path, format, [4])
+def test_a_killed_import_continues_without_loss_or_duplicates(tmp_path: Path) -> None:
+    killed_again_and_again(tmp_path, "laminarmq", [4])
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # starts eight processes per format
 @every_format
-def test_an_import_that_is_killed_again_and_again_goes_on(tmp_path: Path, format: str) -> None:
+def test_a_repeatedly_killed_import_continues_without_loss_or_duplicates(tmp_path: Path, format: str) -> None:
     killed_again_and_again(tmp_path, format, [1, 2, 3, 2, 5, 4, 2])
 
 
@@ -368,10 +365,10 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # writes and imports a million records per format
 @every_format
 def test_memory_does_not_depend_on_the_size_of_the_log(tmp_path: Path, format: str) -> None:
-    """Ten times as much data, in one segment, and no more than some megabytes more."""
+    """Ten times the data, in one segment, needs at most a few megabytes more."""
     needed = []
     for number, count in enumerate((100_000, 1_000_000)):
         with Log.open(tmp_path / f"ours-{number}", LogConfig(durability="os")) as log:

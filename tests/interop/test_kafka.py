@@ -10,6 +10,7 @@ import sys
 import tracemalloc
 import zlib
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ from sawlog.interop import Kind
 
 from ..batch import wire
 from ..log.places import quick
+from ..log.sampling import some_of, some_or_all
+from ..looping import for_each
 from .kafkas import HIGH, RECOVERY, START, T, batch, broker_on, lay, marker, named, offsets, partition, seen, stopped
 
 
@@ -105,7 +108,7 @@ def test_the_drawn_bytes_are_read(drawn: Path) -> None:
         assert log.read(6).value == b"two"
 
 
-def test_the_drawn_bytes_are_imported_as_they_are(drawn: Path, tmp_path: Path) -> None:
+def test_the_drawn_bytes_are_imported_unchanged(drawn: Path, tmp_path: Path) -> None:
     with Log.open(tmp_path / "log") as log:
         report = interop.import_log(drawn, log)
         assert (report.records, log.lowest_offset, log.next_offset) == (3, 5, 10)
@@ -118,7 +121,7 @@ def test_the_drawn_bytes_are_imported_as_they_are(drawn: Path, tmp_path: Path) -
     assert (found.base_offset, found.last_offset, found.count, found.leader_epoch) == (7, 8, 0, 3)
 
 
-def test_a_missing_record_is_told_from_one_that_never_was(drawn: Path) -> None:
+def test_a_removed_record_differs_from_an_offset_out_of_range(drawn: Path) -> None:
     with interop.open(drawn) as log:
         with pytest.raises(RecordRemoved) as removed:
             log.read(7)
@@ -137,8 +140,7 @@ def test_gaps_are_counted_in_the_report(drawn: Path) -> None:
     assert "2 offsets in 1 places" in gap.detail
 
 
-@pytest.mark.parametrize("start", [5, 6, 7, 9, 10])
-@pytest.mark.parametrize("end", [None, 6, 9, 50])
+@for_each(("start", "end"), product([5, 6, 7, 9, 10], [None, 6, 9, 50]))
 def test_any_range_can_be_scanned(drawn: Path, start: int, end: int | None) -> None:
     with interop.open(drawn) as log:
         wanted = [record for record in RECORDS if start <= record[0] < (end or 99)]
@@ -189,7 +191,7 @@ def test_a_partition_is_recognised_by_its_files_or_its_first_batch(tmp_path: Pat
     assert (seen_as[1].kind, seen_as[1].places[0].topic, seen_as[1].places[0].partition) == ("partition", "x", 3)
 
 
-def test_what_is_not_kafkas_is_not_taken_for_it(tmp_path: Path) -> None:
+def test_directories_of_other_systems_are_not_mistaken_for_kafka(tmp_path: Path) -> None:
     Log.open(tmp_path / "ours").close()
     lay(tmp_path / "text", {named(0): b"hello, this is no batch at all, however long it goes on and on and on"})
     lay(tmp_path / "nothing", {"readme": b""})
@@ -197,7 +199,7 @@ def test_what_is_not_kafkas_is_not_taken_for_it(tmp_path: Path) -> None:
         assert interop.detect(tmp_path / name, format="kafka") is None
 
 
-def test_a_source_with_several_logs_has_to_be_told_which(tmp_path: Path) -> None:
+def test_open_requires_one_of_several_logs(tmp_path: Path) -> None:
     partition(tmp_path, {0: FIRST}, "a-0")
     partition(tmp_path, {0: FIRST}, "a-1")
     with pytest.raises(UnknownFormat, match="2 logs of kafka"):
@@ -284,7 +286,7 @@ def test_transactions_and_their_markers_are_kept(tmp_path: Path) -> None:
         assert [record.value for record in log.scan(isolation="uncommitted")] == [b"a", b"b"]
 
 
-def test_records_of_aborted_transactions_are_not_read_and_markers_are_none(tmp_path: Path) -> None:
+def test_aborted_records_and_markers_are_not_read(tmp_path: Path) -> None:
     raw = batch(0, b"a", **FLAGS) + batch(1, b"b") + marker(2, 9, commit=False) + batch(3, b"c", **FLAGS)
     raw2 = marker(4, 9, commit=True) + batch(5, b"d") + batch(6, b"e", **FLAGS)
     source = partition(tmp_path / "kafka", {0: raw, 4: raw2})
@@ -311,7 +313,7 @@ def test_leader_epochs_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_gaps_within_between_and_behind_segments_keep_their_offsets(tmp_path: Path, clean: bool) -> None:
+def test_gaps_within_between_and_after_segments_keep_their_offsets(tmp_path: Path, clean: bool) -> None:
     segments = {
         10: batch(12, b"a", b"b") + batch(20, b"c"),
         30: batch(30, b"d"),
@@ -335,7 +337,7 @@ def test_gaps_within_between_and_behind_segments_keep_their_offsets(tmp_path: Pa
     assert "45 offsets in 5 places" in gap.detail
 
 
-def test_a_log_that_begins_in_the_middle_of_a_batch_shows_no_record_below(tmp_path: Path) -> None:
+def test_records_below_a_log_start_within_a_batch_are_invisible(tmp_path: Path) -> None:
     raw = batch(100, b"a", b"b", b"c") + batch(103, b"d")
     source = partition(tmp_path / "kafka", {90: batch(90, b"old") + raw})
     lay(tmp_path / "kafka", {START: offsets(orders_0=102)})
@@ -364,7 +366,7 @@ def test_a_topic_can_be_given_another_name(tmp_path: Path) -> None:
 # --- in the middle, and again
 
 
-def test_an_import_that_was_interrupted_goes_on(tmp_path: Path) -> None:
+def test_an_interrupted_import_continues(tmp_path: Path) -> None:
     halves = many(200, size=20_000), many(200, 200, size=20_000)
     raw = b"".join(halves)
     source = partition(tmp_path / "kafka", {0: halves[0], 200: halves[1]})
@@ -397,7 +399,7 @@ interop.import_log(sys.argv[1], Store.open(sys.argv[2]), progress=die)
 """
 
 
-def test_an_import_whose_process_was_killed_goes_on(tmp_path: Path) -> None:
+def test_an_import_continues_after_its_process_was_killed(tmp_path: Path) -> None:
     raw = many(400, size=20_000)
     source = partition(tmp_path / "kafka", {0: raw})
     environment = {**os.environ, "PYTHONPATH": str(Path(sawlog.__file__).parents[1])}
@@ -415,18 +417,18 @@ def test_an_import_whose_process_was_killed_goes_on(tmp_path: Path) -> None:
         assert log.recovery
         copied = b"".join(bytes(buffer) for buffer in log.fetch(0, 1 << 30).buffers)
         assert [each.leader_epoch for each in scan(copied)] == sorted(each.leader_epoch for each in scan(copied))
-        assert _in_epoch_0(copied) == raw, "but for the leader epoch, which began anew after the kill"
+        assert _in_epoch_0(copied) == raw, "except for the leader epoch, which is new after the kill"
 
 
 def _in_epoch_0(raw: bytes) -> bytes:
-    """The same batches with a leader epoch of 0, which no checksum covers."""
+    """Return the batches with leader epoch 0. The checksum does not cover the epoch."""
     made = bytearray(raw)
     for each in scan(raw):
         made[each.position + 12 : each.position + 16] = bytes(4)
     return bytes(made)
 
 
-def test_what_the_broker_wrote_since_is_added(tmp_path: Path) -> None:
+def test_records_that_the_broker_has_written_since_are_added(tmp_path: Path) -> None:
     source = partition(tmp_path / "kafka", {0: many(5)})
     report, store = imported(source, tmp_path / "data")
     with store:
@@ -451,7 +453,7 @@ def test_another_log_is_not_continued(tmp_path: Path) -> None:
 
 
 def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
-    raw = many(50, size=1 << 20)
+    raw = many(32, size=1 << 20)
     source = partition(tmp_path / "kafka", {0: raw})
     del raw
     with Store.open(tmp_path / "data") as store:
@@ -491,7 +493,7 @@ def test_a_broker_does_not_start_while_its_log_is_open(tmp_path: Path) -> None:
         assert lock == "held"
 
 
-def test_the_source_is_not_written_to(tmp_path: Path) -> None:
+def test_the_source_is_never_modified(tmp_path: Path) -> None:
     source = partition(tmp_path / "kafka", {0: many(3), 3: many(3, 3)[:-5]})
     lay(source, {named(0, ".index"): bytes(64), named(3, ".index"): b"torn"})
     (tmp_path / "kafka" / ".lock").touch()
@@ -524,7 +526,7 @@ def test_zeros_at_the_end_are_space_that_was_never_written(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("why", ["stopped in order", "flushed"])
-def test_a_tail_that_cannot_be_torn_is_damage(tmp_path: Path, why: str) -> None:
+def test_an_incomplete_tail_of_flushed_data_is_damage(tmp_path: Path, why: str) -> None:
     source = partition(tmp_path / "kafka", {0: many(5) + batch(5, b"x" * 50)[:70]})
     if why == "flushed":
         lay(tmp_path / "kafka", {RECOVERY: offsets(orders_0=6)})
@@ -537,7 +539,7 @@ def test_a_tail_that_cannot_be_torn_is_damage(tmp_path: Path, why: str) -> None:
         assert log.report.lost
 
 
-def test_a_file_that_is_shorter_than_what_was_flushed_is_damage(tmp_path: Path) -> None:
+def test_a_file_shorter_than_the_recovery_point_is_damage(tmp_path: Path) -> None:
     source = partition(tmp_path / "kafka", {0: many(5)})
     stopped(tmp_path / "kafka", orders_0=8)
     with Store.open(tmp_path / "data") as store:
@@ -547,7 +549,7 @@ def test_a_file_that_is_shorter_than_what_was_flushed_is_damage(tmp_path: Path) 
         assert interop.import_log(source, store, damage="skip").findings[0].outcome == "lost"
 
 
-def test_damage_in_the_middle_stops_it_and_what_precedes_is_stored(tmp_path: Path) -> None:
+def test_damage_in_the_middle_stops_the_import_and_earlier_records_are_stored(tmp_path: Path) -> None:
     raw = bytearray(many(9))
     where = len(raw) // 9 * 4
     raw[where + 80] ^= 1
@@ -563,7 +565,7 @@ def test_damage_in_the_middle_stops_it_and_what_precedes_is_stored(tmp_path: Pat
         assert [each.kind for each in report.findings if each.outcome == "lost"] == [Kind.CHECKSUM]
 
 
-def test_damage_in_the_last_segment_is_no_torn_tail_if_batches_follow(tmp_path: Path) -> None:
+def test_damage_followed_by_batches_is_not_a_torn_tail(tmp_path: Path) -> None:
     raw = bytearray(many(9))
     raw[len(raw) // 9 * 4 + 80] ^= 1
     source = partition(tmp_path / "kafka", {0: bytes(raw)})
@@ -574,13 +576,13 @@ def test_damage_in_the_last_segment_is_no_torn_tail_if_batches_follow(tmp_path: 
         assert [record.offset for record in log.scan(6)] == [6, 7, 8]
 
 
-def test_a_batch_that_reaches_into_the_next_segment_is_damage(tmp_path: Path) -> None:
+def test_a_batch_that_overlaps_the_next_segment_is_damage(tmp_path: Path) -> None:
     source = partition(tmp_path / "kafka", {0: many(3) + batch(7, b"a", b"b"), 8: many(2, 8)})
     with interop.open(source, damage="skip") as log, pytest.raises(ForeignDamage, match="the next segment begins at 8"):
         list(log.scan())
 
 
-def test_strict_raises_what_is_otherwise_only_reported(tmp_path: Path) -> None:
+def test_strict_raises_every_finding(tmp_path: Path) -> None:
     source = partition(tmp_path / "kafka", {0: many(3) + b"torn"})
     with pytest.raises(ForeignDamage):
         interop.open(source, strict=True)
@@ -596,7 +598,7 @@ def test_records_above_the_high_watermark_are_imported_and_reported(tmp_path: Pa
 
 
 @pytest.mark.parametrize("text", [b"", b"0\n", b"1\n0\n", b"0\n2\norders 0 7\n", b"0\n1\norders zero 7\n", b"\xff\xfe"])
-def test_damaged_checkpoints_are_done_without(tmp_path: Path, text: bytes) -> None:
+def test_damaged_checkpoints_are_ignored(tmp_path: Path, text: bytes) -> None:
     source = partition(tmp_path / "kafka", {0: many(5)})
     lay(tmp_path / "kafka", {START: text})
     with interop.open(source) as log:
@@ -604,7 +606,7 @@ def test_damaged_checkpoints_are_done_without(tmp_path: Path, text: bytes) -> No
         assert bool(log.report.findings) == bool(text)
 
 
-def test_strangers_are_left_alone_and_named(tmp_path: Path) -> None:
+def test_unrelated_files_are_ignored_and_reported(tmp_path: Path) -> None:
     source = partition(tmp_path / "kafka", {0: many(2)})
     lay(source, {"notes.txt": b"", named(0, ".snapshot"): b"", named(0, ".txnindex"): b""})
     with interop.open(source) as log:
@@ -614,14 +616,14 @@ def test_strangers_are_left_alone_and_named(tmp_path: Path) -> None:
 # --- files on their way
 
 
-def test_what_was_deleted_does_not_count(tmp_path: Path) -> None:
+def test_deleted_files_are_ignored(tmp_path: Path) -> None:
     source = partition(tmp_path / "kafka", {5: many(2, 5)})
     lay(source, {named(0) + ".deleted": many(5), named(0, ".index.deleted"): b""})
     with interop.open(source) as log:
         assert [record.offset for record in log.scan()] == [5, 6]
 
 
-def test_a_finished_compaction_replaces_what_it_covers(tmp_path: Path) -> None:
+def test_a_finished_compaction_replaces_the_segments_it_covers(tmp_path: Path) -> None:
     source = partition(tmp_path / "kafka", {0: many(5), 5: many(5, 5), 10: many(2, 10)})
     lay(source, {named(0) + ".swap": batch(3, b"kept") + batch(9, b"kept")})
     with interop.open(source) as log:
@@ -629,7 +631,7 @@ def test_a_finished_compaction_replaces_what_it_covers(tmp_path: Path) -> None:
         assert log.next_offset == 12
 
 
-def test_a_compaction_that_was_not_finished_does_not_count(tmp_path: Path) -> None:
+def test_an_unfinished_compaction_is_ignored(tmp_path: Path) -> None:
     source = partition(tmp_path / "kafka", {0: many(5), 5: many(5, 5)})
     lay(source, {named(0) + ".cleaned": b"half", named(5) + ".swap": batch(9, b"kept")})
     with interop.open(source) as log:
@@ -640,7 +642,7 @@ def test_a_compaction_that_was_not_finished_does_not_count(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("index", ["none", "padded", "zeros", "garbage", "wrong"])
-def test_an_index_is_believed_only_if_the_batches_bear_it_out(tmp_path: Path, index: str) -> None:
+def test_an_index_is_used_only_if_the_batches_confirm_it(tmp_path: Path, index: str) -> None:
     source = partition(tmp_path / "kafka", {0: many(200, size=200), 200: many(5, 200)})
     sized = len(many(1, size=200))
     right = b"".join(struct.pack(">ii", n, n * sized) for n in range(20, 200, 20))
@@ -653,7 +655,7 @@ def test_an_index_is_believed_only_if_the_batches_bear_it_out(tmp_path: Path, in
 
 
 @pytest.mark.parametrize("index", ["none", "right", "padded", "torn", "ahead", "wrong", "garbage", "empty"])
-def test_the_end_of_the_last_segment_is_found_whatever_its_index_says(tmp_path: Path, index: str) -> None:
+def test_the_end_of_the_last_segment_does_not_depend_on_its_index(tmp_path: Path, index: str) -> None:
     raw = b"".join(batch(n, b"%03d" % n * 50) for n in range(100))
     size = len(raw) // 100
     right = b"".join(struct.pack(">ii", n, n * size) for n in range(20, 100, 20))
@@ -687,7 +689,7 @@ def old_message(offset: int, magic: int, value: bytes) -> bytes:
     return struct.pack(">qi", offset, len(whole)) + whole
 
 
-def test_the_old_format_is_what_its_description_says() -> None:
+def test_the_fixture_of_the_old_format_matches_its_description() -> None:
     assert old_message(1, 1, b"v").hex(" ") == (
         "00 00 00 00 00 00 00 01 "  # offset
         "00 00 00 17 "  # size
@@ -700,7 +702,7 @@ def test_the_old_format_is_what_its_description_says() -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_messages_from_before_v2_are_refused_with_a_word(tmp_path: Path, magic: int) -> None:
+def test_messages_older_than_v2_are_refused(tmp_path: Path, magic: int) -> None:
     raw = b"".join(old_message(n, magic, b"v" * 20) for n in range(5))
     source = lay(tmp_path / "old-0", {named(0): raw})
     found = interop.detect(source)
@@ -710,7 +712,7 @@ def test_messages_from_before_v2_are_refused_with_a_word(tmp_path: Path, magic: 
         interop.open(source)
 
 
-def test_old_messages_behind_new_batches_are_refused_when_they_are_met(tmp_path: Path) -> None:
+def test_old_messages_after_new_batches_are_refused(tmp_path: Path) -> None:
     source = partition(tmp_path / "kafka", {0: many(2) + old_message(2, 1, b"v"), 3: many(2, 3)})
     with Store.open(tmp_path / "data") as store, pytest.raises(UnknownFormat, match="byte"):
         interop.import_log(source, store)
@@ -720,7 +722,7 @@ def test_old_messages_behind_new_batches_are_refused_when_they_are_met(tmp_path:
 
 
 def tried(source: Path) -> list[tuple[int, bytes | None]] | None:
-    """What can be read of it, by all means; None if it is refused. Anything but our own errors is a failure."""
+    """Return the readable records, with `skip` if needed; None if the log is refused. Any other error is a failure."""
     for damage in ("stop", "skip"):
         try:
             with interop.open(source, format="kafka", damage=damage) as log:  # type: ignore[arg-type]
@@ -736,34 +738,37 @@ SMALL = batch(0, b"a", b"b") + batch(2, b"c")
 SMALL_RECORDS = [(0, b"a"), (1, b"b"), (2, b"c")]
 
 
-def test_every_truncation_gives_the_whole_batches_before_it(tmp_path: Path) -> None:
+@some_or_all(40)
+def test_every_truncation_keeps_the_complete_batches_before_it(tmp_path: Path, most: int | None) -> None:
     source = partition(tmp_path, {0: SMALL})
     ends = [each.position + each.size_bytes for each in scan(SMALL)]
     counts = {0: 0, ends[0]: 2, ends[1]: 3}
-    for size in range(len(SMALL), -1, -1):
+    for size in some_of(range(len(SMALL), -1, -1), most):
         os.truncate(source / named(0), size)
         whole = max(end for end in counts if end <= size)
         assert tried(source) == SMALL_RECORDS[: counts[whole]], size
 
 
-def test_no_flipped_bit_gives_a_record_that_was_not_there(tmp_path: Path) -> None:
+@some_or_all(120)
+def test_no_flipped_bit_invents_a_record(tmp_path: Path, most: int | None) -> None:
     source = partition(tmp_path, {0: SMALL})
     values = [value for _, value in SMALL_RECORDS]
     outcomes = set()
-    with (source / named(0)).open("r+b", buffering=0) as file:  # in place: that is ten times quicker
-        for position, byte in enumerate(SMALL):
-            for bit in range(8):
-                os.pwrite(file.fileno(), bytes([byte ^ 1 << bit]), position)
-                found = tried(source)
-                outcomes.add(None if found is None else len(found))
-                left = iter(values)
-                assert all(value in left for _, value in found or []), (position, bit)
-            os.pwrite(file.fileno(), bytes([byte]), position)
+    with (source / named(0)).open("r+b", buffering=0) as file:  # in place, which is ten times faster
+        for number in some_of(range(8 * len(SMALL)), most):
+            position, bit = divmod(number, 8)
+            os.pwrite(file.fileno(), bytes([SMALL[position] ^ 1 << bit]), position)
+            found = tried(source)
+            outcomes.add(None if found is None else len(found))
+            left = iter(values)
+            assert all(value in left for _, value in found or []), (position, bit)
+            os.pwrite(file.fileno(), SMALL[position : position + 1], position)
     assert tried(source) == SMALL_RECORDS
-    assert {1, 2, 3} <= outcomes
+    if most is None:
+        assert {1, 2, 3} <= outcomes
 
 
-def test_no_flipped_bit_of_the_small_files_is_an_unhandled_error(tmp_path: Path) -> None:
+def test_no_flipped_bit_in_a_checkpoint_is_an_unhandled_error(tmp_path: Path) -> None:
     source = partition(tmp_path, {0: SMALL})
     for name, text in ((START, offsets(orders_0=1)), (RECOVERY, offsets(orders_0=3))):
         lay(tmp_path, {name: text})

@@ -1,6 +1,6 @@
-"""What Kafka itself says: its DumpLogSegments about what we export, and a real broker that opens it and is imported.
+"""Kafka's own tools: DumpLogSegments checks an export, and a real broker serves it and is imported.
 
-Skipped where Kafka's jars or a Java are not to be had (tools/fetch_kafka.py).
+Skipped without Kafka's jars or Java (tools/fetch_kafka.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .brokers import Broker, dump, needs_kafka
 pytestmark = needs_kafka
 
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
-#: What DumpLogSegments says when something is wrong.
+#: Messages of DumpLogSegments about damage.
 COMPLAINTS = re.compile(r"(?i)mismatch|invalid|corrupt|non-consecutive|exception|error|could not|isvalid: false")
 
 
@@ -38,7 +38,7 @@ def records(count: int) -> list[tuple[Any, ...]]:
 # --- DumpLogSegments
 
 
-def test_dump_log_segments_reads_every_compression_without_complaint(tmp_path: Path) -> None:
+def test_dump_log_segments_accepts_every_compression(tmp_path: Path) -> None:
     made = records(3000)
     with Store.open(tmp_path / "data") as store:
         for codec in COMPRESSIONS:
@@ -59,7 +59,7 @@ def test_dump_log_segments_reads_every_compression_without_complaint(tmp_path: P
     assert said.count("isvalid: true") == len(made) // 50 * len(COMPRESSIONS)
 
 
-def test_dump_log_segments_does_complain_about_damage(tmp_path: Path) -> None:
+def test_dump_log_segments_detects_damage(tmp_path: Path) -> None:
     with Store.open(tmp_path / "data") as store:
         topic = store.create_topic("t", durability="os")
         topic.partition(0).append_many(records(50))
@@ -84,7 +84,7 @@ def text(data: bytes | None) -> str | None:
 
 
 def seen(record: Any) -> list[Any]:
-    """A record of ours as the client tells it."""
+    """Return a sawlog record in the form that the client reports."""
     headers = [[name, text(value)] for name, value in record.headers]
     return [record.offset, text(record.key), text(record.value), headers, record.timestamp]
 
@@ -103,7 +103,7 @@ def sent(made: list[tuple[Any, ...]]) -> list[Any]:
 
 
 @pytest.mark.slow
-def test_a_broker_opens_what_was_exported_serves_it_and_goes_on(broker: Broker, tmp_path: Path) -> None:
+def test_a_broker_serves_an_exported_topic_and_appends_to_it(broker: Broker, tmp_path: Path) -> None:
     made = records(2000)
     with Store.open(tmp_path / "data") as store:
         topic = store.create_topic("given", 2, compression_type="zstd", segment_bytes=50_000, durability="os")
@@ -135,7 +135,7 @@ def test_a_broker_opens_what_was_exported_serves_it_and_goes_on(broker: Broker, 
 
 
 @pytest.mark.slow
-def test_what_a_broker_has_written_is_imported_as_it_is(broker: Broker, tmp_path: Path) -> None:
+def test_a_brokers_log_is_imported_unchanged(broker: Broker, tmp_path: Path) -> None:
     compact = {"cleanup.policy": "compact", "segment.ms": 500, "min.cleanable.dirty.ratio": 0.01}
     keyed = [(b"%d" % n, b"key %d" % (n % 3), [], 1_700_000_000_000 + 1000 * n) for n in range(6000)]
     large = [(b"x" * 1000, None, [], 1_700_000_000_000 + n) for n in range(1500)]
@@ -188,7 +188,7 @@ def test_what_a_broker_has_written_is_imported_as_it_is(broker: Broker, tmp_path
 
 
 @pytest.mark.slow
-def test_what_a_killed_broker_has_acknowledged_is_imported(broker: Broker, tmp_path: Path) -> None:
+def test_records_acknowledged_by_a_killed_broker_are_imported(broker: Broker, tmp_path: Path) -> None:
     made = sent(records(1000))
     with broker.running(kill=True):
         _, placed = broker.do(

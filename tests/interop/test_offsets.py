@@ -1,14 +1,15 @@
-"""Which offset a record gets when the one that it says cannot be true."""
+"""Offsets that are assigned to records whose stored offset may be wrong."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sawlog.interop import Kind
 from sawlog.interop.records import Count, Trust, assign_offsets
+
+from ..looping import for_each
 
 B, P, C = Trust.BARE, Trust.PARSED, Trust.CHECKED
 
@@ -21,7 +22,7 @@ def numbered(
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("said", "trust", "given_", "kinds"),
     [
         ([10, 11, 12], B, [10, 11, 12], []),
@@ -31,7 +32,7 @@ def numbered(
         ([10, 11, 99], B, [10, 11, 12], [Kind.BAD_OFFSET]),
         ([10, -5, 12], P, [10, 11, 12], [Kind.BAD_OFFSET]),
         ([10, 2**60, 2**60 + 1], P, [10, 11, 12], [Kind.BAD_OFFSET]),
-        # a gap, borne out by what follows
+        # a gap, confirmed by the next record
         ([10, 20, 21], B, [10, 20, 21], [Kind.GAP]),
         ([10, 20, 21], P, [10, 20, 21], [Kind.GAP]),
         ([10, 20], C, [10, 20], [Kind.GAP]),
@@ -50,8 +51,8 @@ def test_offsets(said: list[int], trust: Trust, given_: list[int], kinds: list[K
     assert not made.bad
 
 
-@pytest.mark.parametrize("said", [[10, 55, 77, 12], [10, 3, 77], [77, 3, 5], [11, 10, 11]])
-def test_what_no_neighbour_bears_out_is_no_record(said: list[int]) -> None:
+@for_each("said", [[10, 55, 77, 12], [10, 3, 77], [77, 3, 5], [11, 10, 11]])
+def test_an_offset_that_no_neighbour_confirms_is_not_a_record(said: list[int]) -> None:
     made = numbered(said, B, final=False)
     assert made.bad or len(made.offsets) < len(said)
     assert made.offsets.tolist() == list(range(10, 10 + len(made.offsets)))
@@ -64,12 +65,12 @@ def test_the_last_record_waits_for_its_successor() -> None:
     assert again.offsets.tolist() == [50, 51]
 
 
-def test_a_jump_behind_what_could_not_be_read_is_no_finding() -> None:
+def test_a_jump_after_unreadable_bytes_is_not_a_finding() -> None:
     made = numbered([15, 16], B, loose=True)
     assert (made.offsets.tolist(), made.anomalies) == ([15, 16], ())
 
 
-def test_after_a_restart_offsets_stay_moved() -> None:
+def test_offsets_stay_shifted_after_a_restart() -> None:
     first = numbered([10, 11, 10], B, final=False)
     assert first.offsets.tolist() == [10, 11]
     second = assign_offsets(np.array([10, 11, 12], np.int64), first.count, base=10, trust=B, final=False)
@@ -84,7 +85,7 @@ def test_after_a_restart_offsets_stay_moved() -> None:
     final=st.booleans(),
     loose=st.booleans(),
 )
-def test_offsets_always_go_up_and_numbering_always_gets_on(
+def test_offsets_always_increase_and_numbering_always_advances(
     said: list[int], trust: Trust, final: bool, loose: bool
 ) -> None:
     made = numbered(said, trust, final=final, loose=loose)

@@ -44,7 +44,9 @@ WRITTEN = [
 
 
 @pytest.mark.parametrize(("name", "offsets", "contents", "wrong"), WRITTEN, ids=[row[0] for row in WRITTEN])
-def test_what_they_wrote_is_read(name: str, offsets: range, contents: list[bytes], wrong: list[Kind]) -> None:
+def test_files_written_by_the_systems_themselves_are_read(
+    name: str, offsets: range, contents: list[bytes], wrong: list[Kind]
+) -> None:
     with interop.open(GOLDEN / name) as log:
         assert log.format == name.partition("-")[0]
         assert [(record.offset, record.value) for record in log] == list(zip(offsets, contents, strict=True))
@@ -57,8 +59,8 @@ def test_what_they_wrote_is_read(name: str, offsets: range, contents: list[bytes
     ("name", "segment_bytes"),
     [("gumlog-closed", 2006), ("rustlog-new", 10_000), ("laminarmq-u32", 1503), ("laminarmq-u64", 1503)],
 )
-def test_what_they_wrote_is_what_we_write(tmp_path: Path, name: str, segment_bytes: int) -> None:
-    """Import, export: the same files, byte for byte."""
+def test_an_export_reproduces_their_files(tmp_path: Path, name: str, segment_bytes: int) -> None:
+    """Import and export them: the files are the same, byte for byte."""
     format = name.partition("-")[0]
     options = {"index_bits": 64} if name == "laminarmq-u64" else {}
     with Log.open(tmp_path / "ours") as log:
@@ -67,7 +69,7 @@ def test_what_they_wrote_is_what_we_write(tmp_path: Path, name: str, segment_byt
     assert content_of(tmp_path / "out") == content_of(GOLDEN / name)
 
 
-def test_term_and_type_of_gumlog_are_what_it_was_given() -> None:
+def test_gumlog_term_and_type_are_read() -> None:
     with interop.open(GOLDEN / "gumlog-closed") as log:
         for number, record in enumerate(log):
             wanted = {"gumlog.term": number.to_bytes(8, "big"), "gumlog.type": bytes(7) + b"\2"}

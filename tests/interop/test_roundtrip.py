@@ -25,14 +25,14 @@ values = st.lists(
     ),
     max_size=25,
 )
-#: How many offsets are left out before each of some records.
+#: Sizes of the gaps before some of the records.
 gaps = st.dictionaries(st.integers(0, 24), st.integers(1, 1000), max_size=3)
 firsts = st.sampled_from([0, 1, 41, 127, 128, 300, 2**31 - 3, 2**32 - 5, 2**40])
 segments = st.sampled_from([1, 50, 200, 1000, 1 << 20])
 
 
 def ours(first: int, contents: list[bytes], holes: dict[int, int]) -> Log:
-    """A log in memory with these records, and gaps before some of them."""
+    """Return a log in memory with these records, and gaps before some of them."""
     log = Log.in_memory(LogConfig(initial_offset=first))
     for number, value in enumerate(contents):
         if number in holes:
@@ -44,7 +44,7 @@ def ours(first: int, contents: list[bytes], holes: dict[int, int]) -> Log:
 @every_format
 @share(0.15)
 @given(first=firsts, contents=values, holes=gaps, segment_bytes=segments)
-def test_what_goes_out_comes_in_again(
+def test_an_export_is_read_and_imported_with_the_same_records(
     format: str, first: int, contents: list[bytes], holes: dict[int, int], segment_bytes: int
 ) -> None:
     with TemporaryDirectory() as place, ours(first, contents, holes) as log, Log.in_memory() as copy:
@@ -53,7 +53,7 @@ def test_what_goes_out_comes_in_again(
         assert (report.records, report.dropped) == (len(contents), {})
         with interop.open(out, format=format) as found:
             expected = [(record.offset, record.value) for record in log]
-            if format == "plain":  # which counts records
+            if format == "plain":  # counts records from 0
                 expected = list(enumerate(contents))
             assert pairs(found) == expected
             assert {finding.outcome for finding in found.report} <= {"missing"}
@@ -66,7 +66,7 @@ def test_what_goes_out_comes_in_again(
 @every_format
 @share(0.1)
 @given(first=firsts, contents=values, segment_bytes=segments)
-def test_what_comes_in_goes_out_again_byte_for_byte(
+def test_an_import_is_exported_byte_for_byte(
     format: str, first: int, contents: list[bytes], segment_bytes: int
 ) -> None:
     with TemporaryDirectory() as place, ours(first, contents, {}) as log, Log.in_memory() as copy:
@@ -78,7 +78,7 @@ def test_what_comes_in_goes_out_again_byte_for_byte(
 
 
 @every_format
-def test_every_format_can_become_every_other(tmp_path: Path, format: str) -> None:
+def test_every_format_can_be_converted_to_every_other(tmp_path: Path, format: str) -> None:
     contents = [b"%d" % i * (i % 40) for i in range(300)]
     with ours(5, contents, {}) as log:
         interop.export_log(log, tmp_path / format, format=format, segment_bytes=2000)

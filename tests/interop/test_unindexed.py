@@ -34,7 +34,7 @@ def behind(contents: list[bytes], base: int, entries: int) -> Files:
 @pytest.mark.parametrize("make", [record, wide])
 @pytest.mark.parametrize("entries", [0, 1, 57, 198, 199])
 def test_records_without_entries_are_found_by_the_metadata_of_the_next(tmp_path: Path, make, entries: int) -> None:  # type: ignore[no-untyped-def]
-    """All but the last one, which may be torn; within its head, too: then the one before it is the last."""
+    """All but the last one, which may be torn. If its head is torn, the one before it counts as the last."""
     contents = [make(42 + i, value) for i, value in enumerate(VALUES)]
     for torn in (1, len(contents[-1]) // 2, len(contents[-1])):
         files = behind([*contents[:-1], contents[-1][:torn]], 42, entries)
@@ -63,8 +63,8 @@ def test_a_store_without_an_index_is_read_up_to_its_last_record(tmp_path: Path) 
         assert [finding.kind for finding in log.report.lost] == [Kind.MISSING_FILE]
 
 
-def test_records_behind_the_index_of_every_segment_are_found(tmp_path: Path) -> None:
-    """And what is left out at the end of one is a gap that is reported."""
+def test_records_after_the_index_of_every_segment_are_found(tmp_path: Path) -> None:
+    """The record left out at the end of a segment is a gap, and is reported."""
     first = [record(i, value) for i, value in enumerate(VALUES[:50])]
     second = [record(50 + i, value) for i, value in enumerate(VALUES[50:100])]
     lay(tmp_path, {**behind(first, 0, 10), **behind(second, 50, 20)})
@@ -76,7 +76,7 @@ def test_records_behind_the_index_of_every_segment_are_found(tmp_path: Path) -> 
         assert Kind.GAP in [finding.kind for finding in log.report]
 
 
-def test_records_larger_than_what_is_read_at_once_are_found(tmp_path: Path) -> None:
+def test_records_larger_than_the_read_buffer_are_found(tmp_path: Path) -> None:
     values = [b"a" * (9 << 20), b"b", b"c" * (5 << 20), b"d", b"e"]
     lay(tmp_path, behind([record(i, value) for i, value in enumerate(values)], 0, 0))
     with interop.open(tmp_path) as log:
@@ -84,8 +84,8 @@ def test_records_larger_than_what_is_read_at_once_are_found(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("where", [0, 1, 3])
-def test_what_cannot_be_told_apart_is_lost_and_nothing_else(tmp_path: Path, where: int) -> None:
-    """A value that holds what the next record begins with."""
+def test_only_ambiguous_records_are_lost(tmp_path: Path, where: int) -> None:
+    """A value contains the beginning of the next record."""
     values = [b"%d" % i * 5 for i in range(8)]
     values[where] = b"x" + record(where + 1, b"y")
     lay(tmp_path, behind([record(i, value) for i, value in enumerate(values)], 0, 0))
@@ -112,7 +112,7 @@ def index_of(metadata: bytes) -> int | None:
 
 
 @pytest.mark.parametrize("entries", [20, 5, 0])
-def test_other_metadata_is_decoded_by_whoever_knows_it_and_kept(tmp_path: Path, entries: int) -> None:
+def test_other_metadata_is_decoded_and_kept(tmp_path: Path, entries: int) -> None:
     own = [b"m%03d" % i for i in range(20)]
     contents = [with_metadata(7 + i, own[i], VALUES[i]) for i in range(20)]
     lay(tmp_path, behind(contents, 7, entries))
@@ -127,7 +127,7 @@ def test_other_metadata_is_decoded_by_whoever_knows_it_and_kept(tmp_path: Path, 
         assert report.records == count
 
 
-def test_metadata_that_the_decoder_does_not_understand_is_lost(tmp_path: Path) -> None:
+def test_records_whose_metadata_the_decoder_rejects_are_lost(tmp_path: Path) -> None:
     contents = [with_metadata(0, b"own", b"a"), with_metadata(1, b"own", b"b")[:-6] + b"\2" + bytes(4) + b"b"]
     lay(tmp_path, behind(contents, 0, 2))
     with interop.open(tmp_path, format="laminarmq", metadata=index_of) as log:
@@ -136,13 +136,13 @@ def test_metadata_that_the_decoder_does_not_understand_is_lost(tmp_path: Path) -
         assert log.read(0).value == b"a"
 
 
-def test_metadata_of_variable_length_is_decoded_where_there_are_entries(tmp_path: Path) -> None:
+def test_indexed_metadata_of_variable_length_is_decoded(tmp_path: Path) -> None:
     contents = [with_metadata(i, b"m" * i, b"%d" % i) for i in range(5)]
     lay(tmp_path, behind(contents, 0, 5))
     with interop.open(tmp_path, format="laminarmq", metadata=index_of) as log:
         assert pairs(log) == [(i, b"%d" % i) for i in range(5)]
 
 
-def test_a_decoder_is_for_laminarmq(tmp_path: Path) -> None:
+def test_a_decoder_is_refused_for_other_formats(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="metadata"):
         interop.open(tmp_path, format="rustlog", metadata=index_of)

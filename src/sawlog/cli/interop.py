@@ -27,7 +27,7 @@ from .units import shown_count, shown_duration, shown_rate, shown_size, size_byt
 
 if TYPE_CHECKING:
     from ..interop import Detection, ForeignLog, Place
-    from ..interop.foreign import Progress as Told
+    from ..interop.foreign import Progress
 
 
 class System(StrEnum):
@@ -41,13 +41,13 @@ class System(StrEnum):
 
 
 class OnDamage(StrEnum):
-    """What to do about records that cannot be read."""
+    """Reaction to records that cannot be read."""
 
     STOP = "stop"
     SKIP = "skip"
 
 
-#: An option value that is a number; longer ones are ids.
+#: An option value that is a number; longer numbers are ids.
 _SMALL_NUMBER = re.compile(r"[0-9]{1,10}")
 _OFFSETS = [Column("partition"), Column("start_offset", "from"), Column("next_offset", "to")]
 _RECORDS, _SIZE = Column("records", shown=shown_count), Column("size_bytes", "size", shown_size)
@@ -65,7 +65,7 @@ _EXPORTED = [
     Column("files", shown=lambda files: str(len(files))),
     Column("path", cut=False),
 ]
-#: Columns for programs only; a person sees these as separate lines.
+#: Columns of the machine-readable output; the table prints these as separate lines.
 _REMARKS = [Column("dropped"), Column("notes")]
 
 
@@ -132,13 +132,13 @@ def import_(
     stamp = parsed("--timestamp", timestamp, time_ms)
     found = _detected(source, system)
     rename, only = _names(found, topic)
-    _tell_ignored(found, only)
+    _print_ignored(found, only)
     given = given_settings(settings)
     if dry_run:
         _show_plan(found, data, rename, only, on_damage, output)
         return
     began = monotonic()
-    with open_store(data, "w", create=True) as store, _bar("importing") as told:
+    with open_store(data, "w", create=True) as store, _bar("importing") as progress:
         report = interop.import_log(
             source,
             store,
@@ -148,7 +148,7 @@ def import_(
             settings=given,
             damage=on_damage.value,
             timestamp=stamp,
-            progress=told,
+            progress=progress,
         )
     rows = [
         {
@@ -188,7 +188,7 @@ def _detected(source: Path, system: System | None) -> Detection:
     return found
 
 
-def _tell_ignored(found: Detection, only: str | None) -> None:
+def _print_ignored(found: Detection, only: str | None) -> None:
     for each in found.ignored:
         if only is None or each.startswith(f"{only}-"):
             note(f"not imported: {each}")
@@ -209,7 +209,7 @@ def _names(found: Detection, topic: str | None) -> tuple[str | None, str | None]
 def _show_plan(
     found: Detection, data: Path, rename: str | None, only: str | None, on_damage: OnDamage, output: OutputFormat
 ) -> None:
-    """Show each log and what would happen to it. Nothing is written, not even a new store."""
+    """Show each log and the action an import would take. Writes nothing, not even a new store."""
     printer = Printer(output)
     if printer.for_people:
         note(f"{found.path}: {found.format}, {found.kind} ({found.why})")
@@ -251,7 +251,7 @@ def _action(log: ForeignLog, end: int | None) -> str:
 
 @contextmanager
 def _existing(data: Path) -> Iterator[dict[tuple[str, int], int]]:
-    """Return the end of each partition in the store; empty if there is no store yet."""
+    """Yield the end of each partition in the store; empty if there is no store yet."""
     if not (data / "sawlog.json").exists():
         yield {}
         return
@@ -260,17 +260,17 @@ def _existing(data: Path) -> Iterator[dict[tuple[str, int], int]]:
 
 
 @contextmanager
-def _bar(title: str) -> Iterator[Told]:
-    """A progress bar whose total is known only at the first update."""
+def _bar(title: str) -> Iterator[Progress]:
+    """Show a progress bar whose total is known only at the first update."""
     bar: list[ProgressBar] = []
 
-    def told(done: int, total: int) -> None:
+    def update(done: int, total: int) -> None:
         if not bar:
             bar.append(ProgressBar(title, total, "bytes").__enter__())
         bar[0].advance(done - bar[0].done)
 
     try:
-        yield told
+        yield update
     finally:
         if bar:
             bar[0].__exit__(None, None, None)
@@ -328,14 +328,14 @@ def export(
     with open_store(data) as store:
         found = store.topic(topic)
         if dry_run:
-            rows = [_would_be(interop.formats(), system, found, number, target) for number in range(found.partitions)]
+            rows = [_export_row(interop.formats(), system, found, number, target) for number in range(found.partitions)]
             printer.rows(rows, _TO_EXPORT)
             if printer.for_people:
                 note("dry run: nothing was written")
             return
         began = monotonic()
-        with _bar("exporting") as told:
-            reports = interop.export_topic(found, target, format=system.value, progress=told, **options)
+        with _bar("exporting") as progress:
+            reports = interop.export_topic(found, target, format=system.value, progress=progress, **options)
     rows = [
         {
             "partition": number,
@@ -377,7 +377,7 @@ def _options(given: list[str] | None) -> dict[str, Any]:
     return made
 
 
-def _would_be(formats: Any, system: System, topic: Any, number: int, target: Path) -> dict[str, Any]:
+def _export_row(formats: Any, system: System, topic: Any, number: int, target: Path) -> dict[str, Any]:
     log = topic.partition(number)
     chosen = next(each for each in formats if each.name == system.value)
     return {

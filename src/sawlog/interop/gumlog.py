@@ -38,7 +38,7 @@ from .exporting import NO_TIMES, ExportRows, SegmentWriter, write_segments
 from .foreign import ExportJob, ExportReport, Kind
 from .frames import Frames, Head, HeadLayout, Parsed, Range, RestartingLog, numbers_in
 from .records import MAX_OFFSET, MAX_VALUE_BYTES, NumberHeader, Numbers, Trust
-from .walking import CHUNK_BYTES, Cursor, SegmentFile, WalkedFormat, segment_files
+from .walking import CHUNK_BYTES, Cursor, SegmentFile, WalkedFormat
 
 NAME = "gumlog"
 HEAD_BYTES = 8
@@ -305,15 +305,12 @@ class GumlogFormat(WalkedFormat):
     title = "GUMLOG: <base>.store with protobuf records, <base>.index"
     log = GumlogLog
 
-    def sniff(self, directory: Directory) -> Sniffed | None:
-        found, _ = segment_files(directory)
-        stores = [segment for segment in found if segment.data is not None]
-        if not stores:
-            return None
-        if not any(segment.size for segment in stores):
-            indexed = any(segment.index is not None for segment in stores)
-            return Sniffed("empty stores with indexes", False) if indexed else None
-        for segment in [each for each in stores if each.size and each.base < MAX_OFFSET][:4]:
+    def sniff_empty(self, directory: Directory, found: list[SegmentFile]) -> Sniffed | None:
+        indexed = any(segment.data is not None and segment.index is not None for segment in found)
+        return Sniffed("empty stores with indexes", False) if indexed else None
+
+    def sniff_records(self, directory: Directory, found: list[SegmentFile]) -> Sniffed | None:
+        for segment in [each for each in found if each.size and each.base < MAX_OFFSET][:4]:
             head = memoryview(read_start(directory, segment.data or "", _SNIFF_BYTES))
             count, certain = _count_records(head, segment.base)
             if count:

@@ -57,7 +57,7 @@ from .records import (
     Values,
     assign_offsets,
 )
-from .walking import CHUNK_BYTES, Cursor, SegmentFile, WalkedFormat, WalkedLog, WalkStep, segment_files
+from .walking import CHUNK_BYTES, Cursor, SegmentFile, WalkedFormat, WalkedLog, WalkStep
 
 NAME = "laminarmq"
 _ENTRY_BYTES = 16
@@ -494,10 +494,7 @@ class LaminarmqFormat(WalkedFormat):
     ) -> LaminarmqLog:
         return LaminarmqLog(directory, damage=damage, strict=strict, metadata=metadata)
 
-    def sniff(self, directory: Directory) -> Sniffed | None:
-        found, _ = segment_files(directory)
-        if not any(segment.size for segment in found):
-            return _sniff_empty(directory, found)
+    def sniff_records(self, directory: Directory, found: list[SegmentFile]) -> Sniffed | None:
         if any(segment.index is not None for segment in found):
             log = LaminarmqLog(directory, damage="skip")
             try:
@@ -513,6 +510,19 @@ class LaminarmqFormat(WalkedFormat):
                     return Sniffed(f"{segment.data} begins with a record whose metadata says {segment.base}", True)
         return None
 
+    def sniff_empty(self, directory: Directory, found: list[SegmentFile]) -> Sniffed | None:
+        """Recognise indexes that are empty, or hold only the marker."""
+        if not all(segment.index_size in (0, _ENTRY_BYTES) for segment in found):
+            return None
+        if not any(segment.data is not None and segment.index is not None for segment in found):
+            return None
+        for segment in found:
+            marker = segment.base.to_bytes(_ENTRY_BYTES, "little")
+            if segment.index_size and read_start(directory, segment.index or "", _ENTRY_BYTES) != marker:
+                return None
+        has_marker = any(segment.index_size for segment in found)
+        return Sniffed(f"empty stores with {'the marker in their' if has_marker else 'empty'} indexes", has_marker)
+
     def write(self, log: Log, directory: Directory, job: ExportJob) -> ExportReport:
         bits = job.options.get("index_bits", 32 if job.end <= 2**32 else 64)
         if bits not in (32, 64):
@@ -521,20 +531,6 @@ class LaminarmqFormat(WalkedFormat):
             raise ExportRefused(f"offsets up to {job.end - 1} do not fit into 32 bits: export with index_bits=64")
         writer = LaminarmqWriter(directory, 4 if bits == 32 else 8)
         return write_segments(NAME, log, directory, job, writer, "index_bits")
-
-
-def _sniff_empty(directory: Directory, found: list[SegmentFile]) -> Sniffed | None:
-    """Recognise stores without a record: their indexes are empty, or hold only the marker."""
-    if not all(segment.index_size in (0, _ENTRY_BYTES) for segment in found):
-        return None
-    if not any(segment.data is not None and segment.index is not None for segment in found):
-        return None
-    for segment in found:
-        marker = segment.base.to_bytes(_ENTRY_BYTES, "little")
-        if segment.index_size and read_start(directory, segment.index or "", _ENTRY_BYTES) != marker:
-            return None
-    has_marker = any(segment.index_size for segment in found)
-    return Sniffed(f"empty stores with {'the marker in their' if has_marker else 'empty'} indexes", has_marker)
 
 
 FORMAT = LaminarmqFormat()

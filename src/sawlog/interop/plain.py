@@ -240,14 +240,11 @@ class PlainFormat(WalkedFormat):
     title = "the Kafka paper's plain segmented log: <byte offset>.store, no index"
     log = PlainLog
 
-    def sniff(self, directory: Directory) -> Sniffed | None:
-        found, _ = segment_files(directory)
-        stores = [segment for segment in found if segment.data is not None]
-        if not stores:
-            return None
-        if not any(segment.size for segment in stores):
-            indexed = any(segment.index is not None for segment in found)
-            return None if indexed else Sniffed("empty stores without an index", False)
+    def sniff_empty(self, directory: Directory, found: list[SegmentFile]) -> Sniffed | None:
+        indexed = any(segment.index is not None for segment in found)
+        return Sniffed("empty stores without an index", False) if found and not indexed else None
+
+    def sniff_records(self, directory: Directory, found: list[SegmentFile]) -> Sniffed | None:
         seen = _first_record(directory)
         return None if seen is None else Sniffed(f"{seen[1]} begins with a record whose checksum matches", True)
 

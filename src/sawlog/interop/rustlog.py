@@ -34,7 +34,7 @@ from .exporting import ExportRows, SegmentWriter, write_segments
 from .foreign import Detection, ExportJob, ExportReport, Kind
 from .frames import Frames, Head, HeadLayout, Parsed, Range, RestartingLog, numbers_in
 from .records import MAX_OFFSET, Numbers, Trust
-from .walking import Cursor, SegmentFile, WalkedFormat, segment_files
+from .walking import Cursor, SegmentFile, WalkedFormat
 
 NAME = "rustlog"
 HEAD_BYTES = 12
@@ -219,20 +219,19 @@ class RustLogFormat(WalkedFormat):
     def detect(self, directory: Directory) -> Detection | None:
         return detect_topics(NAME, directory, self.sniff)
 
-    def sniff(self, directory: Directory) -> Sniffed | None:
-        found, _ = segment_files(directory, *RustLogLog.suffixes, digits=RustLogLog.digits)
-        logs = [segment for segment in found if segment.data is not None]
-        if not logs:
+    def sniff_empty(self, directory: Directory, found: list[SegmentFile]) -> Sniffed | None:
+        if not any(segment.data is not None for segment in found):
             return None
-        for segment in logs:
+        return Sniffed("segment files of 20 digits, all empty", False)
+
+    def sniff_records(self, directory: Directory, found: list[SegmentFile]) -> Sniffed | None:
+        for segment in found:
             if segment.size >= HEAD_BYTES:
                 head = read_start(directory, segment.data or "", HEAD_BYTES)
                 length, offset = int.from_bytes(head[:4], "big"), int.from_bytes(head[4:], "big")
                 if offset == segment.base and length <= MAX_RECORD_BYTES and head[:1] == b"\0":
                     return Sniffed(f"{segment.data} begins with a record of {length} bytes and offset {offset}", True)
-        if any(segment.size for segment in logs):
-            return None
-        return Sniffed("segment files of 20 digits, all empty", False)
+        return None
 
     def place(self, topic: str, partition: int) -> str:
         return f"topics/{topic}/partition-{partition}"

@@ -370,8 +370,19 @@ class WalkedFormat(Format):
     log: type[WalkedLog]
 
     @abstractmethod
+    def sniff_records(self, directory: Directory, found: list[SegmentFile]) -> Sniffed | None:
+        """Return the evidence that these segments, not all of which are empty, are a log of this format."""
+
+    @abstractmethod
+    def sniff_empty(self, directory: Directory, found: list[SegmentFile]) -> Sniffed | None:
+        """Return the evidence that these segments, all of which are empty, are a log of this format."""
+
     def sniff(self, directory: Directory) -> Sniffed | None:
         """Return the evidence that a directory is one log of this format."""
+        found, _ = segment_files(directory, *self.log.suffixes, digits=self.log.digits)
+        if any(segment.size for segment in found):
+            return self.sniff_records(directory, found)
+        return self.sniff_empty(directory, found)
 
     def detect(self, directory: Directory) -> Detection | None:
         return detect_below(self.name, directory, self.sniff)
