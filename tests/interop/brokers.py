@@ -1,4 +1,4 @@
-"""Kafka itself: its tools and a broker of one node, if its jars and a Java are here.
+"""Kafka's tools and a broker of one node, if its jars and Java are available.
 
 `tools/fetch_kafka.py` fetches the jars. Everything here runs in processes of its own, which end with the test.
 """
@@ -114,7 +114,7 @@ class Broker:
 
     @contextmanager
     def running(self, *, kill: bool = False) -> Iterator[None]:
-        """The broker, started. It is stopped in order at the end, or killed; and gone in any case."""
+        """Start the broker; stop it cleanly at exit, or kill it."""
         assert JAVA is not None
         process = subprocess.Popen(
             [JAVA, *_JVM, "-cp", f"{JARS}/*", "kafka.Kafka", str(self.config)],

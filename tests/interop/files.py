@@ -1,4 +1,4 @@
-"""Directories of other systems, drawn in hex: one line a field or a record, `#` begins a comment."""
+"""Directories of other systems in hex: one field or record per line, with `#` comments."""
 
 from __future__ import annotations
 

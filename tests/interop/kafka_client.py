@@ -1,4 +1,4 @@
-"""A client of Kafka's in a process of its own: reads a list of operations as JSON, does them, writes what came of each.
+"""A Kafka client in its own process: reads a list of operations as JSON, runs them, and writes their results.
 
     python kafka_client.py HOST:PORT < operations
 
@@ -106,7 +106,7 @@ class Client:
 
 
 def main() -> None:
-    """Do what stands on standard input."""
+    """Run the operations on standard input."""
     operations = json.load(sys.stdin)
     client = Client(sys.argv[1])
     json.dump([getattr(client, each.pop("do"))(**each) for each in operations], sys.stdout)

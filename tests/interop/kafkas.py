@@ -62,7 +62,7 @@ def lay(directory: Path, files: Mapping[str, bytes]) -> Path:
 
 
 def partition(directory: Path, segments: Mapping[int, bytes], name: str = "orders-0") -> Path:
-    """A partition with these segments, as a broker leaves it: no indexes, which Kafka would rebuild."""
+    """Write a partition with these segments, without indexes, which Kafka would rebuild."""
     files = {f"{name}/{named(base)}": content for base, content in segments.items()}
     files[f"{name}/leader-epoch-checkpoint"] = b"0\n1\n0 0\n"
     files[f"{name}/partition.metadata"] = b"version: 0\ntopic_id: rGGT5D-JSW6qO6iA3s-4bQ"
@@ -87,7 +87,7 @@ _HOLD = """
 import fcntl, sys
 file = open(sys.argv[1], "r+b")
 try:
-    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # what Java's FileChannel.tryLock does
+    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # like Java's FileChannel.tryLock
 except OSError:
     print("refused", flush=True)
 else:
@@ -98,7 +98,7 @@ else:
 
 @contextmanager
 def broker_on(directory: Path) -> Iterator[str]:
-    """Another process that takes the lock which a running broker holds; whether it got it."""
+    """Take the lock of a running broker in another process; yields that process's output."""
     assert fcntl  # a POSIX system
     lock = directory / ".lock"
     lock.touch()

@@ -179,7 +179,7 @@ def test_symbolic_links_are_not_followed(tmp_path: Path) -> None:
     assert found is None or not found.certain
 
 
-# --- where an export may go
+# --- targets of an export
 
 
 def test_an_export_requires_a_new_or_empty_directory(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Logs that are imported while their system is running, and again when it has written more."""
+"""Logs imported while their system is running, and again after it has written more."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .files import lay
 from .test_restarts import message
 
 VALUES = [b"value %d" % i + b"." * (i % 40) for i in range(1000)]
-#: The number of records in a segment, and of bytes that are written at once.
+#: Records per segment, and bytes per write.
 SEGMENT, BUFFER_BYTES = 50, 1024
 
 
@@ -46,7 +46,7 @@ def test_the_next_import_adds_records_that_were_not_yet_written(tmp_path: Path, 
         lay(tmp_path / "gumlog", gumlog(1000, closed=True))
         report = interop.import_log(tmp_path / "gumlog", mine, format="gumlog")
         assert content(mine) == list(enumerate(VALUES))
-        if buffer < 1 << 20:  # else there was nothing before
+        if buffer < 1 << 20:  # otherwise the first import was empty
             late = [finding for finding in report.findings if finding.kind is Kind.LATE]
             assert len(late) == 1
             assert late[0].outcome == "mended"

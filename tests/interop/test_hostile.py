@@ -97,7 +97,7 @@ def flips(files: Files) -> Iterator[tuple[str, Files]]:
 BETWEEN_RECORDS = {"00000000000000000007.log": (17, 29), "4096.store": (21, 37)}
 
 
-@some_or_all(40)
+@some_or_all(25)
 @every_layout
 def test_every_truncation_is_recovered_or_refused(format: str, files: Files, first: int, most: int | None) -> None:
     whole = list(enumerate(VALUES, first))
@@ -111,7 +111,7 @@ def test_every_truncation_is_recovered_or_refused(format: str, files: Files, fir
             assert wrong or (size == 0 and len(files) == 1) or size in BETWEEN_RECORDS.get(name, ())
 
 
-@some_or_all(60)
+@some_or_all(30)
 @every_layout
 def test_every_flipped_bit_is_recovered_or_refused(format: str, files: Files, first: int, most: int | None) -> None:
     whole = list(enumerate(VALUES, first))
@@ -138,7 +138,7 @@ def _one_bit_apart(found: Pairs, whole: Pairs) -> bool:
     return len(left) == len(right) and sum((a ^ b).bit_count() for a, b in zip(left, right, strict=True)) == 1
 
 
-@some_or_all(15)
+@some_or_all(10)
 @every_layout
 def test_every_truncated_log_can_be_imported(format: str, files: Files, first: int, most: int | None) -> None:
     for _, cut in some_of(truncations(files), most):
@@ -199,7 +199,7 @@ def damaged(files: Files, what: list[tuple[int, int, str, int]]) -> Files:
 
 
 @every_format
-@share(0.15)
+@share(0.08)
 @given(what=damages)
 def test_random_damage_is_recovered_or_refused(format: str, what: list[tuple[int, int, str, int]]) -> None:
     files = damaged(written(format), what)
@@ -212,7 +212,7 @@ def test_random_damage_is_recovered_or_refused(format: str, what: list[tuple[int
 
 @every_format
 @given(content=st.binary(max_size=200), index=st.binary(max_size=100))
-@share(0.15)
+@share(0.08)
 def test_noise_is_recovered_or_refused(format: str, content: bytes, index: bytes) -> None:
     digits = 20 if format == "rustlog" else 1
     suffix = ".log" if format == "rustlog" else ".store"

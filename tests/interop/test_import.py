@@ -91,7 +91,7 @@ def test_an_import_continues_where_it_was_interrupted(tmp_path: Path, format: st
         log.truncate(whole[kept].offset)
         report = interop.import_log(source, log)
         assert report.records == 40 - kept
-        # Not the time: that is when each was imported.
+        # Without the timestamp, which is the time of the import.
         assert [(r.offset, r.value, r.headers) for r in log] == [(r.offset, r.value, r.headers) for r in whole]
 
 

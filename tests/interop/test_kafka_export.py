@@ -1,4 +1,4 @@
-"""Topics written as a Kafka broker has them: the bytes, where they may go, and back again."""
+"""Export to Kafka: the bytes, the allowed targets, and the round trip."""
 
 from __future__ import annotations
 
@@ -89,12 +89,12 @@ def test_aborted_transactions_are_listed(tmp_path: Path) -> None:
         00 00 00 00 00 00 00 07     # producer 7
         00 00 00 00 00 00 00 00     # from 0
         00 00 00 00 00 00 00 03     # to 3
-        00 00 00 00 00 00 00 01     # offsets from 1 on were undecided then: producer 8 had begun there
+        00 00 00 00 00 00 00 01     # last stable offset 1: the transaction of producer 8 was open
         00 00
         00 00 00 00 00 00 00 08     # producer 8
         00 00 00 00 00 00 00 05     # from 5
         00 00 00 00 00 00 00 06     # to 6
-        00 00 00 00 00 00 00 07     # nobody else had begun
+        00 00 00 00 00 00 00 07     # no other transaction was open
     """)
 
 
@@ -102,7 +102,7 @@ def test_leader_epochs_that_go_back_are_raised(tmp_path: Path) -> None:
     raw = batch(0, b"a", epoch=5) + batch(1, b"b", epoch=5) + batch(2, b"c", epoch=6)
     with Store.open(tmp_path / "data") as store:
         path = Path(topic_of(store, raw).partition(0).path) / named(0)
-    # Version 0.2 appended in epoch 0, whatever it had imported before.
+    # An append in epoch 0 after an import with higher epochs.
     path.write_bytes(batch(0, b"a", epoch=5) + batch(1, b"b", epoch=0) + batch(2, b"c", epoch=6))
     with Store.open(tmp_path / "data") as store:
         [report] = interop.export_topic(store["orders"], tmp_path / "out", format="kafka")
@@ -160,7 +160,7 @@ def test_a_range_of_offsets_is_exported_in_whole_batches(tmp_path: Path) -> None
     assert (report.start_offset, report.next_offset, len(report.notes)) == (2, 6, 2)
 
 
-# --- where it goes
+# --- targets
 
 
 def test_an_empty_topic_of_a_stopped_broker_is_filled(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_the_topic_id_is_exported(tmp_path: Path) -> None:
     assert (tmp_path / "again/orders-0/partition.metadata").read_text() in ids
 
 
-# --- and back
+# --- round trip
 
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -87,7 +87,7 @@ def check(system: Laminarmq, hint: str = "", *, indexed: bool = True) -> None:
     assert following is None, f"{hint}: {following!r} was never written, or is out of order"
 
 
-@some_or_all(25)
+@some_or_all(15)
 @pytest.mark.parametrize("indexed", [True, False], ids=["indexed", "unindexed"])
 @pytest.mark.parametrize("make", [record, wide, own])
 def test_every_complete_record_of_every_run_is_read_once_or_reported(  # type: ignore[no-untyped-def]

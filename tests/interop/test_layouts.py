@@ -277,7 +277,7 @@ def test_rustlog_accepts_records_up_to_ten_mebibytes(tmp_path: Path) -> None:
         assert [len(record.value or b"") for record in found] == [10 << 20]
 
 
-# --- what all of them have in common
+# --- all formats
 
 
 @pytest.mark.parametrize("format", ["laminarmq", "rustlog", "gumlog", "plain"])

@@ -67,7 +67,7 @@ def pieces(format: str, offset: int, value: bytes) -> Iterator[bytes]:
     return (whole[:size] for size in range(1, len(whole)))
 
 
-@some_or_all(20)
+@some_or_all(10)
 @pytest.mark.parametrize("base", [pytest.param(0, marks=pytest.mark.slow), 300])
 @pytest.mark.parametrize("stuck", [False, True])
 @pytest.mark.parametrize("value", [b"short", b"t" * 120, bytes(70)], ids=["short", "long", "zeros"])

@@ -1,4 +1,4 @@
-"""laminarmq that was killed when its index was behind its store: records without entries, found by their metadata."""
+"""laminarmq killed while its index lagged behind its store: records without entries, found by their metadata."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def wide(index: int, value: bytes) -> bytes:
 
 
 def behind(contents: list[bytes], base: int, entries: int) -> Files:
-    """A segment whose index knows only the first of these records."""
+    """Return a segment whose index has only the first of these records."""
     index, position = marker(base), 0
     for content in contents[:entries]:
         index += entry(content, position)

@@ -2,8 +2,8 @@
 
     python -m tests.processes.importing SOURCE TARGET [NTH]
 
-Reads small chunks, so that there are many appends. The NTH write to a segment is cut in half, and then the process is
-gone. Without NTH it runs to its end, and says "done".
+Reads small chunks, which makes many appends. The process kills itself after half of the NTH write to a segment. Without
+NTH it runs to the end and prints "done".
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CHUNK_BYTES = 20_000
 
 
 def die_at(nth: int) -> None:
-    """Let the nth write to a segment be the last, and only half of it."""
+    """Kill the process in the middle of the nth write to a segment."""
     count = 0
     write = FileStorage.append
 
@@ -40,7 +40,7 @@ def die_at(nth: int) -> None:
 
 
 def main(source: str, target: str, nth: int = 0) -> None:
-    """Import, or die trying."""
+    """Import, or get killed."""
     for module in (walking, frames, laminarmq):
         module.CHUNK_BYTES = CHUNK_BYTES  # type: ignore[attr-defined]
     importing.APPEND_BYTES = CHUNK_BYTES
