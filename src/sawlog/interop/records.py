@@ -238,7 +238,7 @@ class Values:
 
     def to_arrow(self, columns: Sequence[str]) -> pa.RecordBatch:
         """Return the records with the columns of a log, without keys and timestamps."""
-        columns_made = {
+        builders = {
             "offset": lambda: pa.array(self.offsets, pa.int64()),
             "timestamp": lambda: pa.repeat(pa.scalar(-1, pa.int64()), len(self)).cast(TIME_TYPE),
             "timestamp_type": lambda: pa.repeat(pa.scalar(0, pa.int8()), len(self)),
@@ -247,7 +247,7 @@ class Values:
             "headers": self._headers,
         }
         wanted = schema(columns)
-        return pa.RecordBatch.from_arrays([columns_made[name]() for name in columns], schema=wanted)
+        return pa.RecordBatch.from_arrays([builders[name]() for name in columns], schema=wanted)
 
     def _values(self) -> pa.Array:
         count, size = len(self), int(self.lengths.sum())
