@@ -301,7 +301,16 @@ def test_a_record_larger_than_a_segment_gets_its_own(tmp_path: Path, format: str
         assert [record.value for record in found] == values
 
 
-@pytest.mark.parametrize("format", ["laminarmq", "rustlog", "gumlog", "plain"])
+@pytest.mark.parametrize(
+    "format",
+    [
+        "laminarmq",
+        "gumlog",
+        # Length-prefixed like GUMLOG, with the same reader; tens of megabytes each.
+        pytest.param("rustlog", marks=pytest.mark.slow),
+        pytest.param("plain", marks=pytest.mark.slow),
+    ],
+)
 def test_records_larger_than_the_read_buffer_are_read(tmp_path: Path, format: str) -> None:
     values: list[bytes | None] = [b"a" * 9_000_000, b"b", b"c" * 5_000_000]
     with ours(tmp_path / "ours", 3, values) as log:
