@@ -57,6 +57,9 @@ def utc(text: str) -> Bound:
             Span(utc("2026-11-01T07:30"), utc("2026-11-01T08:00")),
         ),
         ("@1793520000:1793523600", Span(at(NOW), at(NOW + HOUR))),
+        ("@10000000000000:", Span(at(10**13))),
+        ("@9223372036854775:", Span(at(9223372036854775))),
+        ("@99999999999999:+1h", Span(at(10**14 - 1), at(10**14 - 1 + HOUR))),
     ],
 )
 def test_expression_means(text: str, span: Span) -> None:
@@ -64,7 +67,11 @@ def test_expression_means(text: str, span: Span) -> None:
 
 
 @for_each(
-    "text", ["", ":", "wat", "1.5", "@", "@yesterday", "@-1", "@-1h:wat", "1:2:3", "a:b", "--5", "@12:30", "100-200"]
+    "text",
+    [
+        *["", ":", "wat", "1.5", "@", "@yesterday", "@-1", "@-1h:wat", "1:2:3", "a:b", "--5", "@12:30", "100-200"],
+        *["@9223372036854776", "@99999999999"],
+    ],
 )
 def test_what_means_nothing_is_refused_and_the_grammar_shown(text: str) -> None:
     with pytest.raises(ValueError, match="the last 100"):

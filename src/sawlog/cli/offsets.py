@@ -14,8 +14,8 @@ A:             from A on                         @-1h:
 @T:+1h         one hour from T on
 ```
 
-T is an ISO date or time (local time unless it names a zone: `Z`, `+02:00`), seconds (10 digits) or milliseconds (13)
-since 1970, or a duration before now: `-1h`, `-90s`, `-7d`, `-1h30m`. Each colon is tried
+T is an ISO date or time (local time unless it names a zone: `Z`, `+02:00`), seconds (10 digits) or milliseconds (13
+or more) since 1970, or a duration before now: `-1h`, `-90s`, `-7d`, `-1h30m`. Each colon is tried
 as the separator: exactly one reading has a valid time on each side.
 
 `parse` returns a `Span`, which is independent of any log; `resolve` turns it into two offsets of a given log.

@@ -11,6 +11,7 @@ import math
 import re
 from datetime import UTC, datetime, timedelta
 
+from ..batch.kernel import MAX_TIMESTAMP
 from ..display import size_text, time_text
 
 _SIZES = {
@@ -56,8 +57,11 @@ def _finite(number: float, text: str) -> float:
 
 def time_ms(text: str) -> int:
     """Parse an ISO date or time (local unless it has a zone), or seconds or ms since 1970, to milliseconds."""
-    if text.isascii() and text.isdigit() and len(text) in (10, 13):
-        return int(text) * (1000 if len(text) == 10 else 1)
+    if text.isascii() and text.isdigit() and (len(text) == 10 or 13 <= len(text) <= len(str(MAX_TIMESTAMP))):
+        found_ms = int(text) * (1000 if len(text) == 10 else 1)
+        if found_ms > MAX_TIMESTAMP:
+            raise ValueError(f"{text!r} is after the last timestamp that a record can have, {MAX_TIMESTAMP}")
+        return found_ms
     try:
         # Python reads 8 digits as a date as well; here that would be a short number of milliseconds.
         found = datetime.fromisoformat(text) if not text.isdigit() else None
@@ -66,7 +70,7 @@ def time_ms(text: str) -> int:
     if found is None:
         raise ValueError(
             f"{text!r} is not a time; write 2026-11-01, 2026-11-01T08:30, 2026-11-01T08:30:00Z, or seconds (10 digits) "
-            "or milliseconds (13) since 1970"
+            "or milliseconds (13 or more) since 1970"
         )
     try:
         return (found.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
