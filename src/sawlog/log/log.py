@@ -720,8 +720,9 @@ class Log(LogFace, Closing):
         return upkeep.upkeep(self._writable(), UpkeepConfig() if config is None else config, shipped)
 
     def shipped(self) -> Shipped | None:
-        """What `local_retention_ms` and `local_retention_bytes` would remove here and is proven to be in the replica;
-        None if that is nothing. Asks the replica, so it takes no lock, and may take long."""
+        """What `local_retention_ms` and `local_retention_bytes` would remove here and is proven to be in the replica,
+        and why it is not all of it; None if nothing is to be removed. Asks the replica, so it takes no lock, and may
+        take long."""
         source, reader = self._access.remote, self._readable()
         return None if source is None else tiering.shipped(reader.segments, source)
 

@@ -17,6 +17,7 @@ from ..config import LogConfig
 from ..errors import DirectoryLocked, LogClosed, StorageError, TopicNotFound
 from ..log.log import Log
 from ..log.maintain.findings import RecoveryReport
+from ..log.maintain.tiering import TieringReport
 from ..log.maintain.upkeep import UpkeepReport
 from ..storage import Directory
 from ..storage.forking import forkable
@@ -333,13 +334,16 @@ class Holdings:
         log = self._open(number)
         try:
             shipped = log.shipped()
-            due = log.upkeep_due(config) or shipped is not None
+            due = log.upkeep_due(config) or (shipped is not None and shipped.changes_log)
         except BaseException:
             log.close()
             raise
         if not due:
+            report = UpkeepReport(log.path)
+            if shipped is not None:  # only the reason why nothing can be removed: no writer has to wait for that
+                report.tiering = TieringReport(local_offset=log.local_offset, problem=shipped.problem)
             log.close()
-            return UpkeepReport(log.path)
+            return report
         log.engine.lend_to_upkeep()
         with self._lock:
             self._tended.add(log)

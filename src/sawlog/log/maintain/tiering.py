@@ -46,7 +46,7 @@ from .trimming import drop
 
 @dataclass(frozen=True, slots=True)
 class Shipped:
-    """Segments of which is proven that the replica has them; or why nothing could be proven."""
+    """Segments of which is proven that the replica has them, and why the next one is not among them."""
 
     #: (first offset, offset after the last, bytes), oldest first.
     segments: tuple[tuple[int, int, int], ...] = ()
@@ -57,6 +57,11 @@ class Shipped:
     problem: str = ""
 
     @property
+    def changes_log(self) -> bool:
+        """Whether `remove` has something to do, and needs the log's lock."""
+        return bool(self.segments) or self.found is not None
+
+    @property
     def end(self) -> int:
         """The offset after the last of them."""
         return self.segments[-1][1] if self.segments else 0
@@ -64,7 +69,7 @@ class Shipped:
 
 @dataclass(frozen=True, slots=True)
 class TieringReport:
-    """What was removed here because the replica has it, and where the log begins here now; or why nothing was."""
+    """What was removed here because the replica has it, where the log begins here now, and why no more was."""
 
     segments: int = 0
     size_bytes: int = 0
@@ -75,11 +80,12 @@ class TieringReport:
         return bool(self.segments or self.problem)
 
     def __str__(self) -> str:
-        if self.problem:
+        if not self.segments:
             return f"nothing was removed that should be in the replica only: {self.problem}"
+        rest = f"; the rest stays here: {self.problem}" if self.problem else ""
         return (
             f"{counted(self.segments, 'segment')} and {self.size_bytes:,} bytes are only in the replica now; the log "
-            f"is here from {self.local_offset:,} on"
+            f"is here from {self.local_offset:,} on{rest}"
         )
 
 
@@ -108,7 +114,8 @@ def _surplus(segments: SegmentSet) -> list[Segment]:
 
 
 def shipped(segments: SegmentSet, source: RemoteSource) -> Shipped | None:
-    """Which of them the replica has; None if there is nothing to remove. Takes no lock, and asks the replica."""
+    """Which of them the replica has, and why not all; None if there is nothing to remove. Takes no lock, and asks the
+    replica."""
     segments.refresh()
     if not source.is_recorded or not is_due(segments):
         return None
@@ -118,27 +125,31 @@ def shipped(segments: SegmentSet, source: RemoteSource) -> Shipped | None:
         found = None
         if segments.remote is not None and not segments.remote.is_known:
             found = replica.part(segments.lowest_offset)
-        proven = _proven(segments, replica, evidence)
+        proven, problem = _proven(segments, replica, evidence)
     except (StorageError, CorruptData) as error:
         return Shipped(problem=str(error))
-    if not proven and found is None:
+    if not proven and found is None and not problem:
         return None
     shapes = tuple((each.base_offset, each.next_offset, each.size) for each in proven)
-    return Shipped(shapes, _of(segments.epochs, shapes[0][0], shapes[-1][1]) if shapes else (), found)
+    return Shipped(shapes, _of(segments.epochs, shapes[0][0], shapes[-1][1]) if shapes else (), found, problem)
 
 
-def _proven(segments: SegmentSet, replica: RemoteLog, evidence: Evidence) -> list[Segment]:
+def _proven(segments: SegmentSet, replica: RemoteLog, evidence: Evidence) -> tuple[list[Segment], str]:
+    """The segments that the replica has, and why the next one is not proven."""
     found: list[Segment] = []
     for segment in _surplus(segments):
         start, end = max(segment.base_offset, segments.log_start), segment.next_offset
+        offsets = f"offsets {start} to {end - 1}"
         if evidence.lowest_offset > start or evidence.stable_offset < end:
-            break
+            has = f"{evidence.lowest_offset} to {evidence.stable_offset - 1}"
+            has = has if evidence.lowest_offset < evidence.stable_offset else "none"
+            return found, f"the replica does not have {offsets}, or not as a whole: it has {has}"
         if _of(segments.epochs, start, end) != _of(Epochs(evidence.epochs), start, end):
-            break
+            return found, f"the replica has {offsets} in other leader epochs, of another history"
         if segment.size and not _is_same(segments, segment, replica, start):
-            break
+            return found, f"the replica has other records at {offsets}"
         found.append(segment)
-    return found
+    return found, ""
 
 
 def _of(epochs: Epochs, start: int, end: int) -> tuple[tuple[int, int], ...]:
@@ -215,7 +226,7 @@ def _contents(found: Iterable[tuple[memoryview, Rows]], start: int, end: int, mo
 
 def remove(appender: Appender, found: Shipped) -> TieringReport:
     """Remove here what the replica has, as far as it is still what was proven."""
-    if found.problem:
+    if not found.changes_log:
         return TieringReport(local_offset=appender.segments.lowest_offset, problem=found.problem)
     with appender.upkeep.turn(), appender.exclusive():
         segments = appender.segments
@@ -229,14 +240,14 @@ def remove(appender: Appender, found: Shipped) -> TieringReport:
         if found.found is not None and segments.remote is not None and not segments.remote.is_known:
             appender.history.leave(found.found if found.found.runs else None)
         if not gone or changed or found.end > segments.end(committed=True):
-            return TieringReport(local_offset=segments.lowest_offset)
+            return TieringReport(local_offset=segments.lowest_offset, problem=found.problem)
         if part is None or not part.runs:
             part = RemotePart(max(segments.lowest_offset, gone[0].base_offset), (), ())
         runs = [_run(segments, segment) for segment in gone]
         appender.history.leave(part.grown(runs, segments.epochs))
         appender.history.move_start(found.end)
         drop(appender, list(listed[len(gone) :]), gone)
-    return TieringReport(len(gone), sum(run.size_bytes for run in runs), found.end)
+    return TieringReport(len(gone), sum(run.size_bytes for run in runs), found.end, found.problem)
 
 
 def _run(segments: SegmentSet, segment: Segment) -> Run:
