@@ -98,8 +98,8 @@ def add(
     """Add rules: one for each principal, operation, resource and host that is given.
 
     Without any rule everybody may do everything. From the first rule on, a broker of the store refuses what no rule
-    allows, and what a rule denies; its super users (`super_users`) may do everything. This command works on the data
-    directory whatever the rules say, so nobody is locked out for good. A running broker follows within a second. With
+    allows, and what a rule denies; its super users (`super_users`) may do everything. With -d, this command works
+    whatever the rules say, so nobody is locked out for good. A running broker follows within a second. With
     -b, a broker that neither authenticates its clients nor has super users refuses to add the first rule.
 
     A consumer needs read on its topics and on its group; a producer write on its topics, and write on its transactional

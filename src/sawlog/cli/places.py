@@ -151,8 +151,10 @@ def open_place(
 
 
 @contextmanager
-def open_users(data: Path | None, broker: str | None, mode: Literal["w", "r"] = "r") -> Iterator[SomeUsers]:
-    """Open the users of the store in that directory, or behind that broker."""
+def open_users(
+    data: Path | None, broker: str | None, mode: Literal["w", "r"] = "r", *, create: bool = False
+) -> Iterator[SomeUsers]:
+    """Open the users of the store in that directory, at that address, or behind that broker."""
     if broker is not None:
         with _connect(broker) as remote:
             yield remote.users
@@ -161,7 +163,7 @@ def open_users(data: Path | None, broker: str | None, mode: Literal["w", "r"] = 
         raise typer.BadParameter("give the store with -d DIR, or its broker with -b HOST:PORT")
     from ..broker.security.users import Users
 
-    with open_store(data, mode, create=mode == "w") as store:
+    with open_any(data, mode, create=create) as store:
         yield Users(store.registry)
 
 
@@ -187,7 +189,7 @@ def check_place(data: Path | None, log: Path | None, topic: str | None) -> None:
 
 @contextmanager
 def open_acls(data: Path | None, broker: str | None, mode: Literal["w", "r"] = "r") -> Iterator[SomeAcls]:
-    """Open the access control rules of the store in that directory, or behind that broker."""
+    """Open the access control rules of the store in that directory, at that address, or behind that broker."""
     if broker is not None:
         with _connect(broker) as remote:
             yield remote.acls
@@ -196,7 +198,7 @@ def open_acls(data: Path | None, broker: str | None, mode: Literal["w", "r"] = "
         raise typer.BadParameter("give the store with -d DIR, or its broker with -b HOST:PORT")
     from ..broker.security.stored_acls import StoredAcls
 
-    with open_store(data, mode) as store:
+    with open_any(data, mode) as store:
         yield StoredAcls(store.registry)
 
 

@@ -66,11 +66,12 @@ def repair(
     Where segments or their ends are missing, the offsets of the lost records stay reserved, and `sawlog verify` lists
     them from then on. Damaged data is never dropped: everything readable around it stays readable, new records are
     appended after it, and its bytes stay in place. --plan is the default and writes nothing. Exits with 4 if damage
-    remains.
+    remains after the repair, or would.
 
     A store on object storage that has lost commits or its sawlog.json returns to the last consistent state before
     them. The plan lists what is lost. --apply moves what cannot be used to a folder of the bucket,
-    before-repair-TIME; no process may use the store meanwhile.
+    before-repair-TIME; no process may use the store meanwhile. The plan exits with 4 if there is
+    anything to repair.
 
     \b
     Examples:
@@ -120,10 +121,11 @@ def _repair_bucket(data: Address, printer: Printer, *, apply: bool) -> None:
     printer.rows(rows, _COLUMNS, empty=f"nothing {'repaired' if apply else 'to repair'}: no problems found")
     if found.is_missing_objects:
         note("records remain whose objects are gone; reading them raises an error")
-        raise typer.Exit(CORRUPT)
     if found.is_repairable and printer.for_people:
         note("this is the plan; --apply carries it out. Stop every process that uses the store first, and bring back")
         note("what is missing from a version or a copy of the bucket if there is one: then nothing is lost")
+    if found.is_missing_objects or found.is_repairable:
+        raise typer.Exit(CORRUPT)
 
 
 def _wanted(

@@ -65,7 +65,7 @@ def add(
             raise typer.BadParameter(f"{' or '.join(sorted(MECHANISMS))}, not {each!r}", param_hint="--mechanism")
     chosen = sorted(set(mechanism or MECHANISMS))
     password = new_password(name, password_file)
-    with open_users(data, broker, "w") as store:
+    with open_users(data, broker, "w", create=True) as store:
         existed = name in store.list()
         store.put(name, [Salted.new(MECHANISMS[each], password, iterations) for each in chosen])
     if output is OutputFormat.TABLE:
