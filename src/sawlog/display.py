@@ -36,6 +36,13 @@ def counted(number: int, what: str, plural: str | None = None) -> str:
     return f"{number:,} {what}" if number == 1 else f"{number:,} {plural or what + 's'}"
 
 
+def missing_text(start: int, end: int) -> str:
+    """A range of offsets that are missing, up to but not including `end`."""
+    if end - start == 1:
+        return f"offset {start} is missing"
+    return f"offsets {start} to {end - 1} are missing"
+
+
 def bytes_text(data: bytes | None) -> str:
     """Bytes as text if they are UTF-8 that can be printed, else as hexadecimal digits; cut if they are long."""
     if data is None:

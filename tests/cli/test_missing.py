@@ -44,6 +44,15 @@ LOSSES: dict[str, tuple[Callable[[Path], None], str]] = {
     "end of the last segment": (lambda data: os.truncate(segments(data)[-1], 100), "reading continues at offset 60"),
     "content of the last segment": (lambda data: os.truncate(segments(data)[-1], 0), "offsets 54 to 59 are missing"),
     "all segments": (lambda data: [each.unlink() for each in segments(data)] and None, "offsets 0 to 59 are missing"),
+    "groups' log, all of it": (lambda data: _groups(data).unlink(), "offset 0 is missing"),
+    "groups' log and what is published": (
+        lambda data: _groups(data).unlink() or (data / "groups/visible").unlink(),
+        "offset 0 is missing",
+    ),
+    "groups' log and its checkpoint": (
+        lambda data: _groups(data).unlink() or (data / "groups/checkpoint").unlink(),
+        "offset 0 is missing",
+    ),
     "groups' log": (lambda data: os.truncate(_groups(data), 50), "reading continues at offset 1"),
 }
 
@@ -56,11 +65,35 @@ def test_a_loss_is_reported_by_every_command_before_and_after_the_repair(sawlog:
         found = sawlog("verify")
         assert found.code == 4
         assert offsets in found.err
+        assert "orders" in found.out
         found = sawlog("doctor")
         assert found.code == 1
-        assert any(line.startswith("bad") and "logs" in line for line in found.lines)
-        assert sawlog("repair", "--plan").code == 4
+        (line,) = [line for line in found.lines if line.startswith("bad") and "logs" in line]
+        assert offsets in line or "reading continues" in offsets
+        found = sawlog("repair", "--plan")
+        assert found.code == 4
+        assert offsets in found.out or "reading continues" in offsets
         assert sawlog("repair", "--apply").code == 4
+
+
+@pytest.mark.parametrize("kind", [each for each in LOSSES if each.startswith("groups'")])
+def test_lost_commits_are_reported_to_everyone_who_asks_for_the_group(sawlog: Cli, store: Path, kind: str) -> None:
+    LOSSES[kind][0](store)
+    for command in (["list"], ["describe", "billing"]):
+        found = sawlog("groups", *command)
+        assert found.code == 4, command
+        assert "commits may be lost" in found.err
+    with Store.open(store, upkeep_interval_s=None) as opened:
+        with pytest.raises(CorruptBatch, match="commits may be lost"):
+            list(opened.consumer("billing", ["orders"], start="latest").drain())
+        with opened.consumer("billing", ["orders"], start="earliest") as consumer:
+            assert len(list(consumer.drain())) == 60
+    sawlog("groups", "seek", "audit", "--topic", "orders", "--to", "50").ok()
+    with (
+        Store.open(store, upkeep_interval_s=None) as opened,
+        opened.consumer("audit", ["orders"], start="latest") as consumer,
+    ):
+        assert len(list(consumer.drain())) == 10
 
 
 def test_what_a_repair_has_reported_is_reported_until_it_is_trimmed(sawlog: Cli, store: Path) -> None:

@@ -16,7 +16,7 @@ from sawlog.errors import CorruptFile, InvalidConfig
 from sawlog.log.files.checkpoint import Checkpoint
 from sawlog.log.files.producers import ProducersFile
 from sawlog.log.files.state import UpkeepState
-from sawlog.log.shared import Note
+from sawlog.log.files.turn_note import Note
 from sawlog.spark.options import read_options, write_options
 from sawlog.storage import MemoryDirectory, documents
 from sawlog.storage.checked import FIELD, LINE, TitledFile

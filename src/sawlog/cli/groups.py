@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ..display import counted
 from .asking import confirm
+from .codes import CORRUPT
 from .completion import complete_topic
 from .fitting import Column
 from .helping import Command, CommandGroup
@@ -15,7 +17,7 @@ from .offsets import Bound, offset_of, outside, outside_text, parse_bound
 from .options import BrokerAt, Group, MaybeData, Output, Partitions, Yes, parsed
 from .output import Output as Printer
 from .output import OutputFormat, note
-from .places import chosen, open_place
+from .places import chosen, open_place, reading_groups
 from .stores import GroupRow, SomeStore
 from .units import shown_count
 
@@ -65,6 +67,7 @@ def list_groups(data: MaybeData = None, broker: BrokerAt = None, output: Output 
     printer.rows(rows, columns, empty="no groups yet; a consumer's first commit creates one")
     if served and printer.for_people:
         note(f"the broker knows its members: sawlog groups list -b {served[0]['broker']}")
+    _report_lost_commits(data)
 
 
 @groups.command(cls=Command)
@@ -87,6 +90,7 @@ def describe(
     if output in (OutputFormat.JSON, OutputFormat.NDJSON):
         members = list(found.members) if found.served_at is None else None
         printer.item({"group": group, "members": members, "broker": found.served_at, "rows": rows})
+        _report_lost_commits(data)
         return
     printer.rows(rows, _ROW_COLUMNS, empty=f"{group} has no committed offsets yet")
     if printer.for_people:
@@ -95,6 +99,7 @@ def describe(
             note(f"{group}: {counted(len(found.members), 'member')}, {lag} not yet consumed")
         else:
             note(f"{group}: its members are at the broker {found.served_at}, {lag} not yet consumed")
+    _report_lost_commits(data)
 
 
 @groups.command(cls=Command)
@@ -183,6 +188,16 @@ def delete(
         note(f"{group}: deleted")
     else:
         Printer(output).item({"group": group, "partitions": len(found.rows), "deleted": True})
+
+
+def _report_lost_commits(data: Path | None) -> None:
+    """Exit with 4 if commits are lost: groups may be missing from the list, or behind where they were."""
+    with reading_groups(data) as logs:
+        problems = [problem for each in logs for problem in each.log.verify().problems]
+    for each in problems:
+        note(f"!! {each}; commits may be lost")
+    if problems:
+        raise typer.Exit(CORRUPT)
 
 
 def _moves(

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 import typer
 
 from ..errors import CorruptFile, InvalidConfig, LogNotFound, StorageError
-from ..log.files.names import CHECKPOINT
 from ..log.log import Log
 from ..topics.names import GROUPS
 from ..topics.turns import LOCK_TIMEOUT_S
@@ -71,11 +70,16 @@ GROUPS_LOG = "(groups)"
 
 
 def groups_path(data: Path | None) -> Path | None:
-    """Return the directory of the groups' committed offsets, if any were ever committed."""
+    """Return the directory of the groups' committed offsets, if any were ever committed: a log that has lost its
+    segments counts, one that a crash has left before its first segment does not."""
     if data is None or isinstance(data, Address):
         return None
     path = data / GROUPS
-    return path if any(path.glob("*.log")) or (path / CHECKPOINT).exists() else None
+    try:
+        Log.open(path, mode="r").close()
+    except LogNotFound:
+        return None
+    return path
 
 
 @contextmanager

@@ -186,6 +186,7 @@ def _apply(path: Path, config: LogConfig, target: Path) -> Repaired:
     directory = FileDirectory(str(path), create=False)
     held = directory.lock(LOCK)
     try:
+        held.leave(held.found)  # the last turn's note, for the recovery that follows and for the copy
         shutil.copytree(path, target, symlinks=True)
     finally:
         held.release()

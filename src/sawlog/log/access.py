@@ -25,6 +25,7 @@ from .files.checkpoint import Checkpoint
 from .files.epochs import Epochs, store_epochs
 from .files.locking import UPKEEP_NOTE, take_lock
 from .files.names import CHECKPOINT, LOCK, PARTITION, STORE, TOPICS, VISIBLE, file_name, is_ours, segment_base
+from .files.turn_note import Note
 from .maintain.findings import RecoveryReport
 from .maintain.recovery import recover
 from .read.reader import Reader
@@ -99,7 +100,8 @@ def become_writer(directory: Directory, config: LogConfig, note: bytes = b"") ->
     with ExitStack() as undo:
         held = take_lock(directory, note)
         undo.callback(held.release)
-        found = recover(directory, config)
+        turn = Note.decode(held.found)
+        found = recover(directory, config, known_end=0 if turn is None else turn.next_offset)
         segments = SegmentSet.of(directory, config, found.segments, found.lowest_offset, found.epochs, found.remote)
         appender = Appender(directory, config, segments, found.producers, held, lent=note == UPKEEP_NOTE)
         undo.callback(appender.marks.visible.close)

@@ -41,24 +41,22 @@ write, and its content is outdated. To read without a turn, open the directory w
 
 from __future__ import annotations
 
-import json
 import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 
-from ..batch.text import parse_json
 from ..clock import Stopwatch
 from ..config import DAY_MS, LogConfig
 from ..errors import CorruptBatch, CorruptFile
 from ..storage import Directory, Lock
-from ..storage.checked import LINE
 from ..storage.forking import forkable
 from ..storage.locks import lock_within
 from .access import Access
 from .files import checkpoint
 from .files.names import LOCK, file_name
+from .files.turn_note import Note
 from .log import Log
 from .maintain.recovery import recover
 from .segment.segment import Segment
@@ -71,33 +69,6 @@ _PATIENCE_S = 10.0
 #: as a torn tail if it is damaged. A background thread must not write one outside its process's turn.
 _CHECKPOINT_S = 1.0
 _NO_CHECKPOINTS_MS = 3650 * DAY_MS
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """Where the log ended when a turn did, all of it synced; see the module's docstring."""
-
-    shape: str
-    segment: int
-    position: int
-    next_offset: int
-
-    def encode(self) -> bytes:
-        """The content of the lock's file."""
-        body = f"{json.dumps(asdict(self))}\n".encode()
-        return LINE.put(body)
-
-    @classmethod
-    def decode(cls, data: bytes) -> Note | None:
-        """From the lock's file; None unless every byte is right."""
-        body = LINE.opened(data)
-        if not body:
-            return None
-        try:
-            found = parse_json(body)
-            return cls(str(found["shape"]), *(int(found[name]) for name in ("segment", "position", "next_offset")))
-        except (ValueError, KeyError, TypeError):
-            return None
 
 
 class SharedLog:

@@ -34,8 +34,8 @@ from sawlog.errors import CorruptBatch, SawlogError
 from sawlog.log.files.checkpoint import Checkpoint
 from sawlog.log.files.names import CHECKPOINT, PRODUCERS, file_name, run_name
 from sawlog.log.files.state import UpkeepState
+from sawlog.log.files.turn_note import Note
 from sawlog.log.segment.index import SegmentIndex
-from sawlog.log.shared import Note
 from sawlog.log.write.producers import ProducerState
 from sawlog.schemas import checking
 from sawlog.schemas import parse as parse_schema

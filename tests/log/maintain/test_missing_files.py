@@ -329,3 +329,80 @@ def test_the_note_of_the_last_turn_says_where_a_shared_log_ends_also_after_a_res
         assert log.recovery.corruption
         assert log.append(b"next") == 3
     shared.close()
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_reader_and_the_next_writer_compare_a_shared_log_with_the_note(left: int) -> None:
+    """After a restart, when nothing is published, and with a checkpoint that is older than the last turns."""
+    directory = MemoryDirectory()
+    shared = SharedLog(directory)
+    for _ in range(3):
+        with shared.turn() as log:
+            log.append(b"value")
+    shared.close()
+    files = files_of(directory)
+    first = files.pop(named(0))
+    if left:
+        files[named(0)] = first[: len(first) // 3]
+    crashed = disk(files)
+    with Log.open(crashed, mode="r") as log:
+        assert [each.next_offset for each in log.verify().problems] == [3]
+        assert missing_ends(log.engine.segment_set)
+    with Log.open(crashed) as log:
+        assert log.recovery.corruption
+        assert log.append(b"next") == 3
+
+
+# --- the segment that the checkpoint names
+
+
+@pytest.mark.parametrize("end", ["killed", "restarted"])
+def test_a_log_without_a_segment_is_reported_although_nothing_else_records_its_end(end: str) -> None:
+    directory = MemoryDirectory()
+    log = Log.open(directory, LogConfig(durability="os"))
+    fill(log, 3)
+    files = files_of(directory)
+    log.close()
+    del files[named(0)]
+    assert not Checkpoint.decode(files[CHECKPOINT]).durable_offset
+    crashed = disk(files)
+    if end == "killed":
+        crashed.published("visible", create=True).store(3, 0)
+    else:
+        files.pop("visible", None)
+    for _ in range(2):
+        with Log.open(crashed, mode="r") as reader:
+            assert not reader.verify()
+            assert missing_ends(reader.engine.segment_set)
+            assert reader.next_offset == (3 if end == "killed" else 1)
+    with Log.open(crashed) as again:
+        assert [each.where for each in again.recovery.corruption] == [Where.ALL_SEGMENTS]
+        assert again.append(b"next") == (3 if end == "killed" else 1)
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_everyone_judges_a_missing_last_segment_alike(closed: bool) -> None:
+    """The checkpoint names it, and was written when it was empty: a clean one says that it stayed empty."""
+    directory = MemoryDirectory()
+    log = Log.open(directory, LogConfig(durability="os"))
+    fill(log, 3)
+    log.seal()
+    log.sync()
+    files = files_of(directory)
+    saved = Checkpoint.decode(files[CHECKPOINT])
+    assert (saved.segment, saved.position, saved.durable_offset) == (3, 0, 3)
+    log.close()
+    del files[named(3)]
+    files[CHECKPOINT] = replace(saved, clean=closed).encode()
+    crashed = disk(files)
+    for _ in range(2):
+        with Log.open(crashed, mode="r") as reader:
+            assert bool(reader.verify()) is closed
+            assert bool(missing_ends(reader.engine.segment_set)) is not closed
+            assert [record.offset for record in reader.scan(0, 3)] == [0, 1, 2]
+        with Log.open(crashed) as again:
+            assert bool(again.recovery.corruption) is not closed
+            assert bool(again.verify()) is closed
+            assert again.next_offset == (3 if closed else 4)
+        if not closed:
+            break  # the gap is in the log now

@@ -66,6 +66,12 @@ class Checkpoint:
             del fields["remote"]
         return _FILE.encode_fields(fields)
 
+    def end_without_segment(self, *, known: bool) -> int:
+        """Return the least end of the log if the file of `segment` is missing. It existed when this was written, and
+        may have had records since: at least its first offset counts as lost, unless the log was closed cleanly or
+        something else says where it ended (`known`)."""
+        return self.durable_offset if self.clean or known else max(self.durable_offset, self.segment + 1)
+
     @classmethod
     def decode(cls, data: bytes) -> Checkpoint:
         """From the file's bytes; `CorruptFile` unless every byte is right."""

@@ -26,6 +26,7 @@ from itertools import pairwise
 
 from ...clock import Stopwatch
 from ...config import LogConfig
+from ...display import missing_text
 from ...errors import CorruptBatch, CorruptFile, InvalidConfig
 from ...storage import Directory, Storage, open_published
 from ...storage.counting import count_damage
@@ -82,6 +83,8 @@ Finding = RecoveryFinding
 #: A segment up to this size is copied as a whole when its tail has to be made durable again.
 SMALL_BYTES = 16 << 20
 _COPY_BYTES = 8 << 20
+#: A position after the end of every segment.
+_BEHIND = 2**63
 
 
 @dataclass(slots=True)
@@ -114,6 +117,8 @@ class _Recovery:
         self.report = RecoveryReport()
         #: The end of what readers could read, or of what the caller knows to be durable.
         self.seen_end = known_end
+        #: Whether something records the end itself, not just a lower bound of it.
+        self.end_known = known_end > 0
         self.saved: Checkpoint | None = None
         self.remote: RemotePart | None = None
         self.clean = False
@@ -197,7 +202,8 @@ class _Recovery:
             return
         try:
             told = published.load()
-            self.seen_end = max(self.seen_end, 0 if told is None else told[0])
+            if told is not None:
+                self.seen_end, self.end_known = max(self.seen_end, told[0]), True
         finally:
             published.close()
 
@@ -229,6 +235,8 @@ class _Recovery:
         """A new log; or one that has lost all segments, and continues after its recorded end."""
         start = self.config.initial_offset if self.saved is None else self.saved.log_start
         end = max(start, self.seen_end, 0 if self.saved is None else self.saved.durable_offset)
+        if end == start and not self.end_known and not self.clean:
+            end += 1  # segments existed, and nothing records where they ended: report at least one offset
         self.report.note_end(clean=self.clean and end == start)
         lost = [] if end == start else [self._stand_in(start, end, Where.ALL_SEGMENTS)]
         end = max(end, self.config.initial_offset)
@@ -256,7 +264,7 @@ class _Recovery:
     def _stand_in(self, start: int, end: int, where: Where) -> Segment:
         """An empty segment for offsets whose records are lost: reading it raises, and it is trimmed like another."""
         path = f"{self.directory.path}/{file_name(start)}"
-        self._find(where, f"{path} at byte 0: offsets {start} to {end - 1} are missing")
+        self._find(where, f"{path} at byte 0: {missing_text(start, end)}")
         count_damage(path, 0)
         made = Segment.create(self.directory, start, self.config.index_interval_bytes)
         made.reach(end, 0)
@@ -312,9 +320,8 @@ class _Recovery:
             self._find(Where.SEALED_SEGMENT, str(walk.damage))
             count_damage(walk.damage.path, walk.damage.position)
         elif walk.next_offset < following:
-            self._find(
-                Where.GAP_BETWEEN_SEGMENTS, f"{segment.path} ends at {walk.next_offset}, the next begins at {following}"
-            )
+            reason = missing_text(walk.next_offset, following)
+            self._find(Where.GAP_BETWEEN_SEGMENTS, f"{segment.path} at byte {walk.position}: {reason}")
         storage.close()
         self._rebuild(segment)
         return segment
@@ -374,9 +381,15 @@ class _Recovery:
         walk = segment.walk(storage, 0, size, index)
         below, above = self._watermark(base)
         seen = walk.next_offset >= self.seen_end
-        if walk.damage is None and walk.position >= below and (above is None or walk.next_offset >= above) and seen:
+        gone = below == _BEHIND
+        if (
+            walk.damage is None
+            and (gone or walk.position >= below)
+            and (above is None or walk.next_offset >= above)
+            and seen
+        ):
             if not (self.clean and trusted):
-                return self._settle(segment, storage, index, walk, below)
+                return self._settle(segment, storage, index, walk, min(below, walk.position))
             return [self._activate(base, storage, index, walk.next_offset, walk.position)]
         # Without the checkpoint it is not known what was durable; but complete batches never follow a torn tail.
         torn = walk.position >= below and (self.saved is not None or walk.resume_position >= size)
@@ -386,22 +399,29 @@ class _Recovery:
                 self._set_aside(segment, storage, walk)
                 return self._settle(segment, storage, index, walk, below)
         else:
-            detail = str(walk.damage) if walk.damage is not None else f"{segment.path} at byte {walk.position}: it ends"
+            end = max(self.seen_end, 0 if above is None else above)
+            lost = f"{segment.path} at byte {walk.position}: {missing_text(walk.next_offset, end)}"
+            if walk.next_offset >= end:
+                lost = f"{segment.path} at byte {walk.position}: it ends"
+            detail = lost if walk.damage is None else str(walk.damage)
             if seen or (above is not None and walk.next_offset < above):
-                durable = f"byte {below}" if below < 2**63 else f"offset {above}"
-                self._find(Where.TAIL_BELOW_WATERMARK, f"{detail}; it was durable up to {durable}")
+                why = f"it was durable up to byte {below}"
+                if gone and saved is not None:
+                    why = f"the checkpoint names {file_name(saved.segment)}, which does not exist"
+                self._find(Where.TAIL_BELOW_WATERMARK, f"{detail}; {why}")
             else:
-                lost = f"{detail}, at offset {walk.next_offset}; it was readable up to offset {self.seen_end}"
-                self._find(Where.TAIL_BELOW_VISIBLE, lost)
+                where = "" if walk.damage is None else f", at offset {walk.next_offset}"
+                self._find(Where.TAIL_BELOW_VISIBLE, f"{detail}{where}; it was readable up to offset {self.seen_end}")
             count_damage(segment.path, walk.position)
         return self._go_on_behind(segment, storage, index, walk)
 
     def _watermark(self, base: int) -> tuple[int, int | None]:
-        """(position, offset) of the durable watermark in the last segment; 0 and None if it is before it."""
+        """(position, offset) of the durable watermark in the last segment; 0 and None if it is before it, `_BEHIND` if
+        it is in a later one, which is missing."""
         if self.saved is None or self.saved.segment < base:
             return 0, None
         if self.saved.segment > base:  # the segment in the checkpoint is missing
-            return 2**63, self.saved.durable_offset
+            return _BEHIND, self.saved.end_without_segment(known=self.end_known)
         return self.saved.position, self.saved.durable_offset
 
     def _activate(
@@ -485,7 +505,8 @@ class _Recovery:
         while walk.damage is not None and walk.resume_position < storage.size:
             walk = segment.walk(storage, walk.resume_position, storage.size, index, resumed=True)
             following = max(following, walk.next_offset)
-        following = max(following, self.seen_end, 0 if self.saved is None else self.saved.durable_offset)
+        durable = 0 if self.saved is None else self.saved.durable_offset
+        following = max(following, self.seen_end, durable, self._watermark(segment.base_offset)[1] or 0)
         if following == segment.base_offset:
             following += 1  # its content is unknown; its name must not be used again
         storage.sync()

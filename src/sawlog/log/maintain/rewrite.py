@@ -29,6 +29,7 @@ from dataclasses import dataclass
 
 from ...batch.header import COUNT, LAST
 from ...config import MAX_SEGMENT_BYTES
+from ...display import missing_text
 from ...errors import CorruptBatch, LogClosed, StorageError
 from ...storage.system import most_descriptors
 from ..files.aborted import Outcomes
@@ -212,7 +213,7 @@ def chunks_of(segment: Segment, end: int) -> Iterator[Chunk]:
         if not loaded:
             segment.unload()
     if following != end:
-        raise CorruptBatch(f"offsets {following} to {end - 1} are missing", path=segment.path, position=segment.size)
+        raise CorruptBatch(missing_text(following, end), path=segment.path, position=segment.size)
 
 
 # --- putting it into effect

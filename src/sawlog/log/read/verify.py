@@ -17,6 +17,7 @@ from itertools import pairwise
 
 from ...batch.header import BASE, COUNT, HEADER_BYTES, LAST, POSITION, SIZE, Rows
 from ...batch.read import malformed
+from ...display import missing_text
 from ...errors import CorruptBatch, StorageError
 from ...storage import Storage
 from ...storage.system import cores
@@ -241,8 +242,7 @@ def _verify_in_order(segment: Segment, report: VerifyReport, most: int) -> None:
             position, resumed = segment.resume(storage, at, size, expected)
             least, expected = -1, resumed if resumed is not None else following
     if expected < following and segment.dense:
-        reason = f"offsets {expected} to {following - 1} are missing"
-        report.problems.append(Problem(segment.path, size, reason, following))
+        report.problems.append(Problem(segment.path, size, missing_text(expected, following), following))
 
 
 def _without_surplus(segment: Segment, chunk: Chunk, report: VerifyReport) -> Rows:

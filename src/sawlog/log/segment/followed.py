@@ -6,9 +6,10 @@ file is missing, and trusts only complete batches up to the visible end that the
 Records are missing if the segments begin after the start in the checkpoint, end before the visible end (the durable
 one, if none is published), or one below that end stops short of the next. If the checkpoint requires the file `remote`
 and it is missing, the replica knows where the log begins. The list then covers the missing offsets all the same:
-reading them raises `CorruptBatch`, and everything else can be read. A writer that is changing files is no reason to
-report a loss: it records a new start or end before it removes anything. So a second look must find exactly what the
-first one has found.
+reading them raises `CorruptBatch`, and everything else can be read. That holds for a log without any segment, too: if
+its files say that it had one, it is opened as a log that has lost its records. A writer that is changing files is no
+reason to report a loss: it records a new start or end before it removes anything. So a second look must find exactly
+what the first one has found.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from ...storage.forking import forkable
 from ..files import checkpoint
 from ..files.checkpoint import Checkpoint
 from ..files.epochs import Epochs, load_epochs
-from ..files.names import INDEX, REMOTE, VISIBLE, dropped_base, file_name, segment_base, swap_range
+from ..files.names import CHECKPOINT, INDEX, REMOTE, VISIBLE, dropped_base, file_name, segment_base, swap_range
 from ..files.remote import UNKNOWN, found_remote
+from ..files.turn_note import noted_end
 from .histories import as_the_batches_say, epochs_of, unfinished_cut
 from .index import SegmentIndex
 from .outlook import FollowedOutlook, Outlook
@@ -248,11 +250,12 @@ class FollowedSet(SegmentSet):
     def _with_gaps(self, names: Sequence[str], found: list[Segment], saved: Checkpoint | None) -> list[Segment]:
         """The segments, extended by offsets whose records are missing: at the beginning, at the end, or between two
         segments. A sealed segment without an index ends where its batches do, so it may stop short of the next one."""
-        start = 0 if saved is None else saved.log_start
+        start = self.config.initial_offset if saved is None else saved.log_start
         durable = 0 if saved is None else saved.durable_offset
-        end = durable if self._told is None else self._told[0]
+        end = self._recorded_end(names, found, saved, start)
         first = found[0].base_offset if found else end
-        lost_first = start < min(first, durable) and not any(dropped_base(name) is not None for name in names)
+        lost_first = start < (min(first, durable) if found else end)
+        lost_first = lost_first and not any(dropped_base(name) is not None for name in names)
         # Above the end, a truncation may be under way. If nothing records an end, there is none.
         no_end = saved is None and self._told is None
         ends = [each.base_offset if no_end else min(each.base_offset, end) for each in found[1:]]
@@ -278,6 +281,17 @@ class FollowedSet(SegmentSet):
             lost.stay_open()
             found = [lost, *found]
         return found
+
+    def _recorded_end(self, names: Sequence[str], found: list[Segment], saved: Checkpoint | None, start: int) -> int:
+        """Return where the log ends as far as something records it. Recovery uses the same evidence."""
+        if self._told is not None:
+            return self._told[0]
+        end, noted = 0 if saved is None else saved.durable_offset, noted_end(self.directory)
+        if saved is not None and found and saved.segment > found[-1].base_offset:
+            end = saved.end_without_segment(known=noted > 0)
+        if not found and not noted and end <= start and CHECKPOINT in names and (saved is None or not saved.clean):
+            end = start + 1  # segments existed, and nothing records where they ended
+        return max(end, noted)
 
     def _segment(self, base: int, following: int | None, known: Segment | None, name: str) -> Segment:
         identity = self.directory.identity(name)

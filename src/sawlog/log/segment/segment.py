@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from ...batch.header import HEADER_BYTES, LAST, MAX_TIME, POSITION, SIZE, Rows
 from ...batch.kernel import Record
+from ...display import missing_text
 from ...errors import CorruptBatch, StorageError, SyncFailed
 from ...storage import Directory, Storage
 from ...storage.counting import count
@@ -283,9 +284,16 @@ class Segment(Batches):
             for chunk in self.chunks(last, last + 1):
                 if chunk.rows[-1, LAST] >= last:
                     return None
+            return missing_text(self._batches_end(), self.next_offset)
         except CorruptBatch as damage:
             return damage.reason
-        return f"offset {last} is missing"
+
+    def _batches_end(self) -> int:
+        """Return the offset after the last batch. Reads from the last batch that the index names."""
+        positions, end = self.index.positions, self.base_offset
+        for chunk in self.batches(self.storage, positions[-1] if positions else 0, self.size, -1):
+            end = int(chunk.rows[-1, LAST]) + 1
+        return end
 
     def learn(self, outcomes: Outcomes | None) -> None:
         """What it says about transactions."""

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from ...clock import now_ms
 from ...config import whole_number
-from ...errors import DirectoryLocked, GroupActive, GroupNotFound, InvalidConfig, TopicNotFound
+from ...errors import DirectoryLocked, GroupActive, GroupNotFound, InvalidConfig, SawlogError, TopicNotFound
 from ...log.files.epochs import MAX_EPOCH
 from ...log.log import Log
 from ...storage import Directory
@@ -126,7 +126,8 @@ class Groups:
         return sorted(names)
 
     def describe(self, name: str) -> GroupDescription:
-        """The members of a group and its progress; `GroupNotFound` if it does not exist."""
+        """The members of a group and its progress; `GroupNotFound` if it does not exist, `CorruptBatch` if that is not
+        certain because commits are lost."""
         offsets = self.offsets.of(check_group_name(name))
         members, served_at = self._live(name), self.served_at(name)
         if not offsets and not members and not served_at:
@@ -180,8 +181,9 @@ class Groups:
         with closing(found.directory):
             return found.owners()
 
-    def _not_found(self, name: str) -> GroupNotFound:
-        return GroupNotFound(f"no group {name!r} in {self._store.path}: nobody has committed or joined")
+    def _not_found(self, name: str) -> SawlogError:
+        lost = self.offsets.lost_commits()
+        return lost or GroupNotFound(f"no group {name!r} in {self._store.path}: nobody has committed or joined")
 
     # --- moving
 

@@ -29,7 +29,9 @@ key     ["queue", "workers", "orders", "3/17"]        group, topic, partition / 
 ```
 
 Damage in this log does not stop the groups: it is logged in `sawlog.topics.groups` and skipped. A group that had
-committed there falls back to an earlier offset: records are read again, and none is lost.
+committed there falls back to an earlier offset: records are read again, and none is lost. If no commit of the group is
+left for a topic, it may have had one. Then a consumer that would begin anywhere but at the first record raises the
+error instead of skipping what the group has not read; so does `describe` of a group that is not found.
 
 Reading takes no lock: each process keeps the offsets in memory and reads what was appended since. `members` says who
 may commit what.
@@ -152,6 +154,8 @@ class OffsetStore:
         #: The pages of queues: by group, partition and number.
         self._pages: dict[str, dict[Share, dict[int, bytes]]] = {}
         self._position = 0
+        #: The first damage that was read.
+        self._damage: CorruptBatch | None = None
         self._read = Stopwatch()
         self._closed = False
 
@@ -186,6 +190,19 @@ class OffsetStore:
             self._catch_up()
             return sorted(name for name, offsets in self._groups.items() if offsets)
 
+    def lost_commits(self) -> CorruptBatch | None:
+        """Return an error that says where commits are lost; None if all of them could be read."""
+        with self._mutex:
+            self._catch_up()
+            found = self._damage
+        if found is None:
+            return None
+        reason = (
+            f"{found.reason}, so commits may be lost; `sawlog groups seek GROUP --topic TOPIC --to OFFSET` commits "
+            'where a group continues, and a consumer with start="earliest" reads everything again'
+        )
+        return CorruptBatch(reason, path=found.path, position=found.position)
+
     def _catch_up(self) -> None:
         if self._closed:
             raise LogClosed(f"the groups of {self._root.path} are closed")
@@ -201,6 +218,7 @@ class OffsetStore:
         end = self._reader.visible_offset
         if end < self._position or self._read.restart() > _STALE_S:
             self._groups, self._marks, self._pages, self._position = {}, {}, {}, 0
+            self._damage = None
         self._position = max(self._position, self._reader.lowest_offset)
         while self._position < end:
             self._read_on(self._reader, end)
@@ -211,6 +229,7 @@ class OffsetStore:
                 self._apply(record.key, record.value)
             self._position = end
         except CorruptBatch as error:
+            self._damage = self._damage or error
             next_offset = end if error.next_offset is None else max(error.next_offset, self._position + 1)
             _messages.error("%s; groups that committed there fall back to an earlier offset", error)
             self._position = min(next_offset, end)
@@ -296,12 +315,15 @@ class Turn:
         it begin with the first record.
 
         The first access of a group to a topic commits where it starts, so that all later members continue from there
-        and not from another "latest".
+        and not from another "latest". If commits are lost, it may not be the first one: `CorruptBatch`.
         """
         found, places = self.offsets(group), dict[Share, tuple[int, int]]()
         known = {name for name, _ in found}
         for topic in topics:
             if topic.name not in known and start != "earliest":
+                lost = self._offsets.lost_commits()
+                if lost is not None:
+                    raise lost
                 begun = begin(topic, start)
                 made = {share: Committed.by_member(member, topic.id, *place) for share, place in begun.items()}
                 self.write(group, made)
