@@ -17,6 +17,7 @@ from sawlog import InvalidConfig, Log, Store
 from sawlog.batch.header import POSITION, SIZE
 from sawlog.errors import RemoteUnavailable, StoreNotFound
 from sawlog.log.write.incoming import rows_of
+from sawlog.objects.bucket import Bucket
 from sawlog.objects.cache import BlockCache
 from sawlog.objects.connecting import public_options
 from sawlog.objects.store import ObjectStore
@@ -199,6 +200,22 @@ def test_an_unreachable_replica_is_an_error_and_upkeep_goes_on(tiered: Tiered, t
     assert [each.value for each in tiered.log.scan(here)] == expected(here, 300)
     (tmp_path / "away").rename(tmp_path / "bucket")
     assert values(tiered.log) == expected(0, 300)
+
+
+def test_upkeep_says_that_the_replica_has_lost_the_commit_with_the_records(tmp_path: Path) -> None:
+    tiered = Tiered(tmp_path, local_retention_bytes=None)
+    bucket = Bucket(tiered.url)
+    bucket.delete(max(bucket.list("commits/"), key=lambda entry: entry.size_bytes).key)
+    tiered.store.alter_topic("orders", local_retention_bytes=2000)
+    for _ in range(2):  # with the log locked by this process, and without
+        tiered.reopen()
+        [said] = tiered.tier()
+        assert "nothing was removed" in said
+        assert "the replica does not have offsets 0 to " in said
+        assert tiered.log.local_offset == 0
+        tiered.append(1)
+        assert "the replica does not have offsets 0 to " in tiered.tier()[0]
+    tiered.store.close()
 
 
 def test_a_promoted_replica_is_read_and_not_trusted_with_more(tiered: Tiered) -> None:
