@@ -32,6 +32,7 @@ from sawlog.topics.store import Store
 from .acts import ACTS, GivenUp
 from .eyes import Eyes, partition_of, restore, view_of
 from .planners import PLANNERS, TOPIC
+from .report import corruption_of
 from .upgraded import downgrade, without_epochs
 from .witness import PARTITIONS, Witness
 
@@ -286,7 +287,7 @@ class Shift:
             log = self.log(number)
             with log.engine.hold():
                 pass
-            assert log.recovery, f"corruption was reported: {log.recovery}"
+            assert log.recovery, corruption_of(log)
             assert log.verify(), str(log.verify())
             self.witness.unknown.discard(number)
         self.witness.is_published = True

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from types import TracebackType
 
+from sawlog import Log
 from sawlog.cli.progress import ProgressBar
 
 #: Where nobody watches, a line so often says that it is still at work.
@@ -17,6 +18,12 @@ def say(*lines: str) -> None:
     """To standard output, at once."""
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     sys.stdout.flush()
+
+
+def corruption_of(log: Log) -> str:
+    """What opening a log has reported, without what differs when it is replayed: its path, and how long it took."""
+    findings = [str(each).replace(f"{log.path}/", "") for each in log.recovery.corruption]
+    return f"corruption was reported: {findings}"
 
 
 class Tally:

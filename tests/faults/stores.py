@@ -33,6 +33,7 @@ from sawlog.topics.transactions.stage import StagedFile
 
 from .acts import GivenUp
 from .interrupts import Stop, Within, stop
+from .report import corruption_of
 from .thresholds import chosen, small
 
 numbering._THREADS = 1  # the calls of a seed come in the same order each time
@@ -250,7 +251,7 @@ class StoreWorkload(Workload):
                 log = topic.partition(number)
                 with log.engine.hold():
                     pass
-                assert log.recovery, f"corruption was reported: {log.recovery}"
+                assert log.recovery, corruption_of(log)
                 assert log.verify(), str(log.verify())
         if "groups" in store.directory.children():
             with store.groups.offsets.turn():

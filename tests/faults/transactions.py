@@ -21,6 +21,7 @@ from sawlog import Interval, Log, LogConfig, LogNotFound
 from sawlog.testing import FaultyStorage, Workload
 
 from ..log.transactional import Entry, Model, batch, fetched
+from .report import corruption_of
 from .thresholds import chosen, small
 
 CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=150, checkpoint_interval_ms=3_600_000, segment_age_ms=None)
@@ -192,7 +193,7 @@ class TransactionWorkload(Workload):
             except LogNotFound:
                 assert promise.end == 0, "a reader finds no log"
         log = Log.open(disk.plain, self.config)
-        assert log.recovery, f"corruption was reported: {log.recovery}"
+        assert log.recovery, corruption_of(log)
         end, lowest = log.next_offset, log.lowest_offset
         least = promise.end if promise.cutting is None else min(promise.end, promise.cutting)
         assert end >= least, f"the log ends at {end}, and was acknowledged up to {least}"

@@ -44,6 +44,7 @@ from .disturbed import (
 )
 from .offsets import advance, append_kept
 from .promises import LogPromise, Row
+from .report import corruption_of
 from .thresholds import chosen, small, small_blocks
 
 #: Long ago, so that all is expired when that is asked for.
@@ -117,7 +118,7 @@ class LogWorkload(Workload):
         with suppress(SawlogError):
             log.close()
         log = Log.open(log._access.directory, self.config)
-        assert log.recovery, f"corruption was reported: {log.recovery}"
+        assert log.recovery, corruption_of(log)
         found = list(log.scan())
         promise.check(found, log.lowest_offset, log.next_offset)
         promise.take_over(found, log)
@@ -159,7 +160,7 @@ class LogWorkload(Workload):
         chance = random.Random(disk.seed)
         seen = self._read(disk, promise) if chance.random() < 0.5 else None
         log = Log.open(disk.plain, self.config)
-        assert log.recovery, f"corruption was reported: {log.recovery}"
+        assert log.recovery, corruption_of(log)
         lowest, end, found = log.lowest_offset, log.next_offset, list(log.scan())
         promise.check(found, lowest, end)
         if seen is not None:
@@ -729,7 +730,7 @@ class _Failing(LogWorkload):
             with suppress(SawlogError):
                 log.close()
             log = Log.open(disk, self.config)
-            assert log.recovery, f"corruption was reported: {log.recovery}"
+            assert log.recovery, corruption_of(log)
         else:
             promise.refuse()
         found = list(log.scan())
