@@ -135,7 +135,7 @@ def block_truncated(shift: Shift) -> None:
 
 def truncate(shift: Shift) -> None:
     number, log = shift.some()
-    with log.engine.hold():
+    with log._hold():
         lowest, following = log.lowest_offset, log.next_offset
     few = shift.random.random() < 0.7  # so that what is appended next takes all offsets that were read
     offset = shift.random.randrange(max(lowest, following - 4 if few else 0), following + 1)
@@ -264,7 +264,7 @@ def strict_group(shift: Shift) -> None:
 
 
 def old_group(shift: Shift) -> None:
-    """As version 0.2 commits: without an epoch."""
+    """Commit without a leader epoch, as a client on the network may."""
     shift.witness.old = True
     shift.come("old", None, keep_epochs=False)
 

@@ -111,7 +111,7 @@ def _resolve(run: LogWorkload, log: Log, promise: LogPromise, count: int, *, tol
     if not log.writable:  # it could be neither finished nor rolled back
         assert not told, "an append has returned, and the log has failed"
         return run.reopened(log, promise)
-    with log.engine.hold():
+    with log._hold():
         pass
     assert log.verify(), str(log.verify())  # the index, too
     there = log.next_offset - promise.end
@@ -265,7 +265,7 @@ def hand_back(run: LogWorkload, log: Log, promise: LogPromise) -> Log:
         log.close()
         log = Log.open(directory, run.config, mode="a")
     else:
-        log.engine.release()
+        log._release()
     promise.durable = promise.end
     assert not log.locked
     if run.random.random() < 0.5:

@@ -28,7 +28,7 @@ def partition_of(disk: FaultyStorage, number: int) -> Folder:
 def view_of(who: str, log: Log) -> View:
     """All that can be read of a log now."""
     rows = {}
-    for cursor in log.engine.cursors():
+    for cursor in log._cursors():
         for record in cursor:
             rows[record.offset] = (record.value or b"", int(cursor.leader_epoch))
     return View(who, log.lowest_offset, log.visible_offset, rows, log.leader_epochs)

@@ -160,7 +160,7 @@ class _Log:
             assert kept <= found <= wanted, f"a reader has {found}, not {wanted}"
             assert not fine, "verify reports nothing to a reader"
             assert rotten_logs.readable(log, whole)[1], "a scan raises nothing"
-            assert missing_ends(log.engine.segment_set), "the quick check reports nothing"
+            assert missing_ends(log._segment_set), "the quick check reports nothing"
             assert log.lowest_offset == self.lowest, f"a reader begins at {log.lowest_offset}"
         assert files_of(directory) == loss.of(fixture.files), "a reader has changed something"
         with Log.open(directory, rotten_logs._CONFIG) as log:
@@ -199,7 +199,7 @@ class _Log:
         for mode in ("r", "w"):
             with Log.open(directory, rotten_logs._CONFIG, mode=mode) as log:  # type: ignore[arg-type]
                 assert not log.recovery.corruption, f"{log.recovery}"
-                assert not missing_ends(log.engine.segment_set), "the quick check reports a loss"
+                assert not missing_ends(log._segment_set), "the quick check reports a loss"
                 found, fine = rotten_logs.look(log, self.whole)
                 assert (found, fine) == (wanted, True), f"{found}, not {wanted}"
                 assert log.next_offset == self.whole.next_offset
@@ -289,7 +289,7 @@ class _Store:
         directory = fixture.damaged(loss)
         with Log.open(directory.child("groups"), mode="r") as log:
             assert not log.verify().ok, "verify reports nothing"
-            assert missing_ends(log.engine.segment_set), "the quick check reports nothing"
+            assert missing_ends(log._segment_set), "the quick check reports nothing"
         with rotten_stores._open(directory) as store:
             assert rotten_stores.served(store) == self.served
             for group, offsets in rotten_stores.committed(store).items():  # never further on than it was

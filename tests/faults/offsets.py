@@ -23,7 +23,7 @@ def _is_empty(log: Log) -> bool:
 def append_kept(run: LogWorkload, log: Log, promise: LogPromise) -> None:
     """Batches that keep their offsets, with gaps before and between them, some of a later leader epoch; the first batch
     of an empty log may begin before the log does."""
-    with log.engine.hold():
+    with log._hold():
         pass
     epoch = log.leader_epoch + run.random.choice((-1, 0, 0, 1, 2))
     over = _is_empty(log) and promise.end > 0 and run.random.random() < 0.5
@@ -45,7 +45,7 @@ def append_kept(run: LogWorkload, log: Log, promise: LogPromise) -> None:
 
 def advance(run: LogWorkload, log: Log, promise: LogPromise) -> None:
     """The next record has a later offset; an empty log begins there."""
-    with log.engine.hold():
+    with log._hold():
         pass
     first, end = promise.end, promise.end + run.random.choice((1, 2, 7))
     empty = _is_empty(log)

@@ -7,14 +7,16 @@ reads, somebody opens it for writing, more is appended, everybody drains. `witne
 they saw.
 
 The variants: what is published is put back to an older value of the same start of the machine, before the next writer
-comes and while there is one; the files that know the epochs are lost; the store is one that version 0.2 has left.
+comes and while there is one; the files that know the epochs are lost.
 """
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from typing import Any, ClassVar
 
 from sawlog import clock
@@ -33,7 +35,6 @@ from .acts import ACTS, GivenUp
 from .eyes import Eyes, partition_of, restore, view_of
 from .planners import PLANNERS, TOPIC
 from .report import corruption_of
-from .upgraded import downgrade, without_epochs
 from .witness import PARTITIONS, Witness
 
 DURABILITIES = {"always": "always", "os": "os", "interval": "interval:3600000:500"}
@@ -50,7 +51,7 @@ class ReadersWorkload(Workload):
 
     durability: ClassVar[str] = "always"
     plan: ClassVar[Sequence[str]] = ()
-    #: "", "restored", "lost" or "upgraded"
+    #: "", "restored" or "lost"
     variant: ClassVar[str] = ""
     planners: ClassVar[Sequence[str]] = ("planner",)
     #: What may be done to what was just recovered.
@@ -94,18 +95,6 @@ class ReadersWorkload(Workload):
         shift = Shift(self, disk, store, self.promise, None)
         for _ in range(2):
             shift.do("append_many")
-        if self.variant == "upgraded":
-            shift.do("old_group")
-            if self.random.random() < 0.5 and self.durability != "always":
-                without_epochs(store, OLD, beyond=2)
-            if self.random.random() < 0.5:
-                store.close()
-            shift.leave()
-            downgrade(disk.plain, TOPIC)
-            self.promise.told = [[] for _ in range(PARTITIONS)]
-            self.promise.is_published = False
-            store = _opened(disk)
-            Shift(self, disk, store, self.promise, None).take_over()
         return store
 
     # --- after a crash
@@ -278,14 +267,14 @@ class Shift:
     def hold_all(self) -> None:
         """Become the writer of all partitions, which completes what was promised."""
         for number in range(PARTITIONS):
-            with self.log(number).engine.hold():
+            with self.log(number)._hold():
                 pass
 
     def take_over(self) -> None:
         """After a crash: recover, and find what has to be there."""
         for number in range(PARTITIONS):
             log = self.log(number)
-            with log.engine.hold():
+            with log._hold():
                 pass
             assert log.recovery, corruption_of(log)
             assert log.verify(), str(log.verify())
@@ -378,10 +367,6 @@ _PLANS: dict[str, tuple[str, dict[str, Any]]] = {
         "append_many early_group truncate append_many plan reopen truncate append late_group transaction",
         {"variant": "lost"},
     ),
-    "upgraded": (
-        "append_many early_group micro_batch truncate append compact transaction reopen plan append_many",
-        {"variant": "upgraded"},
-    ),
     "spark": (
         """append_arrow micro_batch truncate append_many plan truncate append_many micro_batch transaction plan trim""",
         {"planners": ("spark",)},
@@ -400,3 +385,15 @@ READERS: dict[str, type[Workload]] = {
     for name in [f"readers_{kind}_{durability}"]
 }
 globals().update(READERS)
+
+
+def without_epochs(store: Store, group: str) -> None:
+    """Commit the offsets of a group again without a leader epoch, as a client on the network may."""
+    with store.groups.offsets.turn() as turn:
+        records = []
+        for (topic, partition), each in sorted(turn.offsets(group).items()):
+            fields = asdict(each)
+            del fields["leader_epoch"]
+            records.append((json.dumps(fields).encode(), json.dumps(["offset", group, topic, partition]).encode()))
+        if records:
+            turn._log.append_many(records)

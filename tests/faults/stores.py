@@ -249,7 +249,7 @@ class StoreWorkload(Workload):
         for topic in store:
             for number in range(topic.partitions):
                 log = topic.partition(number)
-                with log.engine.hold():
+                with log._hold():
                     pass
                 assert log.recovery, corruption_of(log)
                 assert log.verify(), str(log.verify())

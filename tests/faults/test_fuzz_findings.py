@@ -52,7 +52,8 @@ def upkeep(value: str) -> bytes:
 
 def intent(value: str) -> bytes:
     part = f'{{"topic": "t", "topic_id": "i", "partition": 0, "offset": {value}, "count": 1, "pieces": []}}'
-    body = f'{{\n  "id": "x",\n  "name": null,\n  "sequence": null,\n  "parts": [{part}],\n  "data": "",\n'.encode()
+    data = '"at_ms": 0,\n  "data_bytes": 0,\n  "data_crc32c": "00000000"'
+    body = f'{{\n  "id": "x",\n  "name": null,\n  "sequence": null,\n  "parts": [{part}],\n  {data},\n'.encode()
     return FIELD.put(body)
 
 

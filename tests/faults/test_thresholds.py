@@ -145,4 +145,4 @@ def test_a_default_that_is_changed_counts() -> None:
         with log.writer() as writer:
             for _ in range(10):
                 writer.append(b"x" * 40)
-        assert sum(len(chunk.rows) for chunk in log.engine.segment_set.active.chunks(0, 10)) > 3, "batches"
+        assert sum(len(chunk.rows) for chunk in log._segment_set.active.chunks(0, 10)) > 3, "batches"

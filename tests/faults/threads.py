@@ -165,7 +165,7 @@ class Cutting:
         chance = random.Random(f"{self.seed} cuts")
         while len(self.told) < 2 * APPENDS:
             time.sleep(0.001 * chance.randrange(1, 6))
-            with self.log.engine.hold():
+            with self.log._hold():
                 offset = max(self.log.lowest_offset, self.log.next_offset - chance.randrange(1, 4))
                 self.cuts.append(offset)
                 self.log.truncate(offset)

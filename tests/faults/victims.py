@@ -374,7 +374,7 @@ def opened(place: str) -> Store:
 
 def sound(log: Log, found: Counter[str]) -> list[str]:
     """The names in a partition that was opened for writing."""
-    with log.engine.hold():
+    with log._hold():
         return names(recovered(log, found).scan())
 
 

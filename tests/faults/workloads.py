@@ -205,7 +205,7 @@ class LogWorkload(Workload):
             lowest, end, found = reader.lowest_offset, reader.next_offset, list(reader.scan())
             verified = reader.verify()
             assert verified, f"a reader is told of a loss: {verified}"
-            assert not missing_ends(reader.engine.segment_set), "the quick check reports a loss"
+            assert not missing_ends(reader._segment_set), "the quick check reports a loss"
         promise.check(found, lowest, end)
         assert disk.steps == before, "a reader has written"
         return told, lowest, end, found
@@ -228,7 +228,7 @@ class LogWorkload(Workload):
             storage.close()
         with Log.open(twin.plain, self.config, mode="r") as reader:
             assert not reader.verify(), f"{name} was lost, and verify reports nothing"
-            assert missing_ends(reader.engine.segment_set), f"{name} was lost, and the quick check reports nothing"
+            assert missing_ends(reader._segment_set), f"{name} was lost, and the quick check reports nothing"
             try:
                 list(reader.scan())
                 raise AssertionError(f"{name} was lost, and a scan passes over it")
@@ -404,7 +404,7 @@ def sync(run: LogWorkload, log: Log, promise: LogPromise) -> None:
 
 def tick(run: LogWorkload, log: Log, promise: LogPromise) -> None:
     """The background's turn comes: what an interval syncs, and the watermark."""
-    with log.engine.hold():
+    with log._hold():
         appender = log._access.appender
     assert appender is not None
     if isinstance(log.config.durability, Interval):
@@ -449,7 +449,7 @@ def expire(run: LogWorkload, log: Log, promise: LogPromise) -> None:
 def _expired(log: Log, promise: LogPromise) -> int:
     """Where the log will start if all that is old goes: everything, but a segment without a time, and what follows."""
     offset = promise.start
-    for segment in log.engine.segment_set.all:
+    for segment in log._segment_set.all:
         if segment.size and segment.newest_timestamp() < 0:
             break
         offset = max(offset, segment.next_offset)

@@ -152,7 +152,7 @@ class Filling:
             self.log.seal,
         ]
         while len(self.entries) < end:
-            with self.log.engine.hold():  # it is read back before upkeep can remove any of it
+            with self.log._hold():  # it is read back before upkeep can remove any of it
                 self.random.choice(kinds)()
 
     def truncate(self, offset: int) -> None:

@@ -58,7 +58,7 @@ class Mirror:
         self, start: int, end: int, *, committed: bool, cached: bool = True
     ) -> Iterator[tuple[memoryview, Rows]]:
         for view, rows in self._rows(start, end):
-            found = self.log.engine.segment_set.outlook.committed(rows) if committed else rows
+            found = self.log._segment_set.outlook.committed(rows) if committed else rows
             for number in range(len(found)):  # one batch at a time
                 yield view, found[number : number + 1]
 
@@ -70,7 +70,7 @@ class Mirror:
                     break
                 buffers.append(view[row[POSITION] : row[POSITION] + row[SIZE]])
                 after = row[LAST] + 1
-        aborted = self.log.engine.segment_set.outlook.aborted(start, after - 1) if committed else ()
+        aborted = self.log._segment_set.outlook.aborted(start, after - 1) if committed else ()
         return Fetched(tuple(buffers), after, -1, tuple((each.producer_id, each.first_offset) for each in aborted))
 
     def offset_at(self, timestamp: int, start: int, end: int) -> int | None:

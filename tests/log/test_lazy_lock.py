@@ -150,7 +150,7 @@ def test_a_reader_still_may_not_write(place: Place) -> None:
     log = place.open(mode="r")
     with pytest.raises(ReadOnlyLog):
         log.append(b"x")
-    with pytest.raises(ReadOnlyLog), log.engine.hold():
+    with pytest.raises(ReadOnlyLog), log._hold():
         pass
 
 
@@ -277,7 +277,7 @@ def test_a_released_log_reads_on_and_may_lock_again(place: Place) -> None:
     made(place)
     log = lazily(place)
     log.append(b"mine")
-    log.engine.release()
+    log._release()
     assert not log.locked
     with place.open() as other:
         assert other.recovery.clean
@@ -290,18 +290,18 @@ def test_a_released_log_reads_on_and_may_lock_again(place: Place) -> None:
 def test_releasing_what_is_not_locked_does_nothing(place: Place) -> None:
     made(place)
     log = lazily(place)
-    log.engine.release()
+    log._release()
     log.append(b"x")
-    log.engine.release()
-    log.engine.release()
+    log._release()
+    log._release()
     log.close()
-    log.engine.release()
+    log._release()
 
 
 def test_a_plain_writer_does_not_release(place: Place) -> None:
     log = place.open()
     with pytest.raises(InvalidConfig):
-        log.engine.release()
+        log._release()
     assert log.append(b"x") == 0
 
 
@@ -310,7 +310,7 @@ def test_releasing_writes_out_what_a_writer_holds(place: Place) -> None:
     log = lazily(place)
     writer = log.writer()
     writer.append(b"held")
-    log.engine.release()
+    log._release()
     assert values(log)[-1] == b"held"
     with pytest.raises(LogClosed):
         writer.append(b"late")
@@ -323,7 +323,7 @@ def test_readers_go_on_over_a_release(place: Place) -> None:
     scan, follow = log.scan(), log.follow(timeout=0.05)
     next(scan)
     next(follow)
-    log.engine.release()
+    log._release()
     assert [record.offset for record in scan] == [1, 2, 3]
     assert [record.offset for record in follow] == [1, 2, 3]
 
@@ -346,9 +346,9 @@ def test_a_follower_sees_what_is_written_after_a_release(place: Place) -> None:
     thread = threading.Thread(target=follow, daemon=True)
     thread.start()
     assert ready.wait(60)
-    log.engine.release()
+    log._release()
     log.append(b"y")
-    log.engine.release()
+    log._release()
     with place.open() as other:
         other.append(b"z")
     thread.join(60)
@@ -371,11 +371,11 @@ def test_writes_that_meet_a_release_lock_again_or_say_that_it_is_closed(place: P
     with ThreadPoolExecutor(2) as pool:
         running = [pool.submit(write) for _ in range(2)]
         for _ in range(50):
-            log.engine.release()
+            log._release()
         done.set()
         for each in running:
             each.result(timeout=60)
-    log.engine.release()
+    log._release()
     assert sorted(placed) == list(range(1, log.next_offset))
 
 
@@ -386,7 +386,7 @@ def test_nobody_else_appends_while_the_log_is_held(place: Place) -> None:
     made(place)
     log = lazily(place)
     with ThreadPoolExecutor(1) as pool:
-        with log.engine.hold():
+        with log._hold():
             assert log.locked
             waiting = pool.submit(log.append, b"other")
             assert log.append(b"mine") == 3
@@ -400,7 +400,7 @@ def test_holding_a_closed_log_is_refused(place: Place) -> None:
     log = lazily(place)
     log.append(b"x")
     log.close()
-    with pytest.raises(LogClosed), log.engine.hold():
+    with pytest.raises(LogClosed), log._hold():
         pass
 
 
@@ -424,7 +424,7 @@ def test_a_held_log_may_be_closed_while_upkeep_waits_for_it(place: Place, monkey
         assert written.wait(60)
 
         def close() -> None:
-            with log.engine.hold():
+            with log._hold():
                 held.set()
                 log.close()
 
@@ -444,7 +444,7 @@ def test_a_held_log_may_be_closed_while_upkeep_waits_for_it(place: Place, monkey
 def test_an_error_ends_holding(place: Place) -> None:
     made(place)
     log = lazily(place)
-    with pytest.raises(RuntimeError), log.engine.hold():
+    with pytest.raises(RuntimeError), log._hold():
         raise RuntimeError
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(log.append, b"x").result(timeout=60) == 3
@@ -572,7 +572,7 @@ def test_the_lock_of_one_process_is_seen_by_another(file_place: FilePlace) -> No
         assert elsewhere() == "3"
         assert log.append(b"mine") == 4
         assert elsewhere() == "locked"
-        log.engine.release()
+        log._release()
         assert elsewhere() == "5"
         assert log.append(b"mine") == 6
         process.stdin.close()
@@ -584,6 +584,6 @@ def test_upkeep_is_refused_while_the_log_is_held(place: Place, work: str) -> Non
     """It would wait for others' upkeep, which waits for the holder."""
     log = place.open(LogConfig())
     log.append(b"one")
-    with log.engine.hold(), pytest.raises(InvalidConfig, match="hold"):
+    with log._hold(), pytest.raises(InvalidConfig, match="hold"):
         getattr(log, work)()
     getattr(log, work)()

@@ -14,7 +14,6 @@ from sawlog import Interval, Log, LogConfig, LogFailed, OffsetOutOfRange
 from sawlog.background import Task
 from sawlog.batch.build import encode
 from sawlog.log import access
-from sawlog.log.log import _RENAMED
 from sawlog.log.protocols import PartitionReader, PartitionWriter
 from sawlog.storage.file import FileDirectory
 from sawlog.testing import FaultyStorage
@@ -82,7 +81,7 @@ def test_what_cannot_be_made_durable_is_told() -> None:
     log = Log.open(disk.plain)
     log.append(b"before")
     log.append_batches(RAW, wait=False)
-    log.engine.fail(OSError("the disk is gone"))
+    log._fail(OSError("the disk is gone"))
     with pytest.raises(LogFailed):
         settled(log, 3).result(60)
 
@@ -117,7 +116,7 @@ def test_a_fetch_that_waits_sees_a_truncation(tmp_path: Path) -> None:
 def test_those_who_watch_are_called(tmp_path: Path) -> None:
     with Log.open(tmp_path) as log:
         ends: list[int] = []
-        segments = log.engine.segment_set
+        segments = log._segment_set
         stop = log.watch(lambda: ends.append(segments.visible_offset))
         log.append(b"one")
         log.append_many([b"two", b"three"])
@@ -165,7 +164,7 @@ def test_those_who_watch_are_called_after_the_lock_was_taken_and_given_up(tmp_pa
         log.watch(moved.set)
         log.append(b"one")
         assert moved.is_set()
-        log.engine.release()
+        log._release()
         moved.clear()
         with Log.open(tmp_path) as other:
             other.append(b"two")
@@ -193,7 +192,7 @@ def test_a_writer_is_told_of_its_appends_and_looks_for_none(tmp_path: Path, monk
         assert not first._cancelled
         log.append(b"one")  # takes the lock
         assert first._cancelled
-        log.engine.release()
+        log._release()
         assert [task._cancelled for task in begun if task.seconds == access._LOOK_S] == [True, False]
         assert len(looks) == 1
     with Log.open(tmp_path) as log:
@@ -212,13 +211,3 @@ def begun_tasks(monkeypatch: pytest.MonkeyPatch) -> list[Task]:
 
     monkeypatch.setattr(access.background, "every", every)
     return begun
-
-
-def test_what_was_a_method_of_a_log_still_is_with_a_warning() -> None:
-    with Log.in_memory() as log:
-        for name in _RENAMED:
-            with pytest.warns(DeprecationWarning, match=rf"Log\.{name} is now Log\.engine\.{name}"):
-                found = getattr(log, name)
-            now = getattr(log.engine, name)
-            assert getattr(found, "__func__", found) == getattr(now, "__func__", now)
-        assert not any(hasattr(Log, name) for name in _RENAMED)

@@ -64,11 +64,11 @@ def test_slices_of_a_target_are_of_about_that_size(place: Place) -> None:
 
 def test_a_whole_segment_is_one_slice_and_its_index_is_not_opened(place: Place) -> None:
     log = filled(place)
-    for segment in log.engine.segment_set.all[:-1]:
+    for segment in log._segment_set.all[:-1]:
         segment.unload()
     pieces = slices.plan(log, 0, log.next_offset, target_bytes=1 << 30)
     assert len(pieces) == len(log.segments)
-    assert not any(segment.is_loaded for segment in log.engine.segment_set.all[:-1])
+    assert not any(segment.is_loaded for segment in log._segment_set.all[:-1])
 
 
 def test_a_range_touches_only_its_own_segments(place: Place) -> None:
@@ -121,7 +121,7 @@ def test_a_segment_that_goes_while_it_is_planned_is_found_missing_when_it_is_rea
     log = filled(file_place)
     with Log.open(file_place.path, log.config, mode="r") as reader:
         end, second = reader.next_offset, log.segments[1]
-        seen = reader.engine.segment_set
+        seen = reader._segment_set
         log.trim(second.next_offset)
         seen.refresh = lambda: False  # type: ignore[method-assign]
         pieces = slices.plan(reader, second.base_offset + 1, end, target_bytes=500)

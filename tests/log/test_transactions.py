@@ -410,7 +410,7 @@ def test_a_log_that_is_released_is_read_on(file_place: FilePlace) -> None:
     send(log, [b"gone"], 7)
     log.append_marker(7, 0, commit=False)
     send(log, [b"open"], 8)
-    log.engine.release()
+    log._release()
     assert (log.last_stable_offset, both(log)) == (2, ([], [b"gone", b"open"]))
     log.append_marker(8, 0, commit=True)
     assert both(log)[0] == [b"open"]

@@ -399,7 +399,7 @@ def test_a_log_that_has_lost_records_of_the_table_is_noticed(keep: Keep, union: 
     keep()
     with Store.open(data, upkeep_interval_s=None) as store:
         log = store["orders"].partition(0)
-        with log.engine.hold():
+        with log._hold():
             log.truncate(6)
     filled(8, partitions=1)
     with pytest.raises(DataLoss, match="has lost its records from offset 6 on"):

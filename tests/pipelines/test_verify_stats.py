@@ -33,7 +33,7 @@ def test_every_segment_is_read(spark: Any, filled: Fill) -> None:
     with Store.open(data, "r") as store:
         logs = [store["orders"].partition(number) for number in range(2)]
         alone = [log.verify() for log in logs]
-        names = [segment.name for log in logs for segment in log.engine.segment_set.all]
+        names = [segment.name for log in logs for segment in log._segment_set.all]
     assert report.ok
     assert report.records == 300
     assert report.size_bytes == sum(each.size_bytes for each in alone)

@@ -26,11 +26,11 @@ def main(directory: str) -> None:
     expected: list[bytes] = []
     met = 0
     with Log.open(directory, LogConfig(durability="os", index_interval_bytes=300)) as log:
-        assert log._appender is not None
+        assert log._access.appender is not None
         for number in range(250):
             value = b"%d " % number * (number % 40)
             room = number % 230
-            end = log._appender.active.segment.tail[1]
+            end = log._access.appender.active.segment.tail[1]
             resource.setrlimit(resource.RLIMIT_FSIZE, (end + room, hard))
             try:
                 log.append(value)
@@ -45,7 +45,7 @@ def main(directory: str) -> None:
             assert log.visible_offset == log.next_offset == len(expected)
         assert [record.value for record in log.scan()] == expected
         assert log.verify()
-        usual = log._appender.usual
+        usual = log._access.appender.usual
         placed = 0 if usual is None else usual.placed
     with Log.open(directory) as log:
         assert log.recovery.clean

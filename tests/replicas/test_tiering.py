@@ -672,8 +672,8 @@ def test_nothing_is_removed_here_that_no_commit_of_the_replica_refers_to(
     tiered.append(100)
     commits = set((tmp_path / "bucket" / "commits").iterdir())
     tiered.ship()
-    assert tiered.log.engine.remote is not None
-    replica = tiered.log.engine.remote.open()
+    assert tiered.log._remote is not None
+    replica = tiered.log._remote.open()
     assert replica.evidence().stable_offset == 200  # the state of the replica is in memory
     for file in set((tmp_path / "bucket" / "commits").iterdir()) - commits:
         file.unlink()

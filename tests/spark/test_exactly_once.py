@@ -27,7 +27,6 @@ from tests.processes.launch import ROOT
 import sawlog
 from sawlog import Store, Topic
 from sawlog.errors import ReplayMismatch, StorageError, TransactionAborted, TransactionPending
-from sawlog.log.engine import Engine
 from sawlog.log.log import Log
 from sawlog.spark import commit
 from sawlog.spark.options import WriteOptions, write_options
@@ -151,7 +150,7 @@ class Failing:
         raise StorageError(28, "No space left on device")
 
     def places_nothing(self) -> None:
-        self._patch.setattr(Engine, "place_batches", self._refuse)
+        self._patch.setattr(Log, "_place_batches", self._refuse)
 
     def takes_nothing_back(self) -> None:
         self._patch.setattr(Log, "truncate", self._refuse)

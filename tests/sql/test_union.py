@@ -196,7 +196,7 @@ def test_the_table_of_an_earlier_topic_and_of_a_log_that_lost_records_are_refuse
 ) -> None:
     plain.round(orders)
     info = orders.table
-    with orders.partition(0).engine.hold():
+    with orders.partition(0)._hold():
         orders.partition(0).truncate(50)
     with pytest.raises(DataLoss, match="has lost its records from offset 50 on"):
         store.sql("select key from orders")

@@ -12,7 +12,6 @@ import pytest
 
 from sawlog import CorruptBatch, Log, ReadOnlyLog
 from sawlog.errors import GroupError, PositionLost, TopicNotFound
-from sawlog.log.engine import Engine
 from sawlog.storage import MemoryDirectory
 from sawlog.topics.groups.position import PartitionPosition
 from sawlog.topics.store import Store
@@ -275,7 +274,7 @@ def test_an_interrupted_poll_gives_its_records_again(store: Store, monkeypatch: 
 
         for _ in range(2):
             with monkeypatch.context() as patched:
-                patched.setattr(Engine, "cursors", interrupt)
+                patched.setattr(Log, "_cursors", interrupt)
                 with pytest.raises(KeyboardInterrupt):
                     consumer.poll(1)
         assert sorted(values(consumer.poll(1))) == sorted(wanted)

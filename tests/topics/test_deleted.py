@@ -50,7 +50,7 @@ def test_it_is_later_than_those_that_the_deleted_topic_came_to(place: StorePlace
     log = store.topic("orders").partition(2)
     log.append_many([b"x"])
     store.close()
-    with place.open() as store, store.topic("orders").partition(2).engine.hold():
+    with place.open() as store, store.topic("orders").partition(2)._hold():
         assert store.topic("orders").partition(2).leader_epochs == ((last + 1, 0),)
         assert store.topic("orders").partition(2).epoch_end(last) == 0
 

@@ -280,22 +280,6 @@ def test_help_shows_the_types_of_a_records_fields() -> None:
         assert line in shown
 
 
-def test_internals_are_not_offered_and_old_names_work_with_a_warning(store: Store) -> None:
-    topic = store.create_topic("orders-old")
-    for thing, name, new in (
-        (store, "publish", "staging.publish"),
-        (store, "stage_data", "staging.put"),
-        (topic, "roll_forward", "holdings.roll_forward"),
-        (topic, "place_for", "router.place_for"),
-    ):
-        assert name not in dir(thing)
-        with pytest.warns(DeprecationWarning, match=f"{name} is now .*{new}"):
-            assert callable(getattr(thing, name))
-    with pytest.raises(AttributeError, match="'Store' object has no attribute 'nothing'"):
-        store.nothing()  # type: ignore[attr-defined]
-    assert not hasattr(topic, "nothing")
-
-
 @pytest.mark.parametrize("kind", [Log, Store, Topic])
 def test_attributes_are_found_without_code_of_ours(kind: type) -> None:
     """CPython 3.11 specialises no access to attributes if the class has `__getattr__`, and an append needs several."""

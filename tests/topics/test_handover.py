@@ -273,7 +273,7 @@ def test_the_socket_is_there_while_a_partition_is_held_and_no_longer(file_place:
     assert not (file_place.path / "holders").exists()
     topic.append(b"x")
     [name] = sockets(store)
-    assert topic.partition(0).engine.lock_note.decode() == f"listens {name}"
+    assert topic.partition(0)._lock_note.decode() == f"listens {name}"
     store.close()
     assert os.listdir(file_place.path / "holders") == []
 

@@ -16,9 +16,8 @@ from contextlib import suppress
 
 import pytest
 
-from sawlog import LogFailed, SawlogError, StorageError, Store
+from sawlog import Log, LogFailed, SawlogError, StorageError, Store
 from sawlog.errors import TransactionAborted, TransactionError, TransactionPending
-from sawlog.log.engine import Engine
 from sawlog.testing import FaultyStorage
 from sawlog.testing.faulty import Call, Fault, FaultyDirectory
 from sawlog.topics.transactions.intents import INLINE_BYTES
@@ -252,12 +251,12 @@ def test_nobody_gets_in_between_a_part_that_failed_and_the_release_of_the_lock(
                 until(lambda: is_in(thread, "place"), "the other thread waits")
                 raise StorageError(5, "cannot be read")
 
-    def release_late(engine: Engine) -> None:
+    def release_late(log: Log) -> None:
         thread.join()
-        release(engine)
+        release(log)
 
-    release = Engine.release
-    monkeypatch.setattr(Engine, "release", release_late)
+    release = Log._release
+    monkeypatch.setattr(Log, "_release", release_late)
     failing.before = before
     with pytest.raises(TransactionPending):
         scene.commit()

@@ -80,9 +80,7 @@ def test_every_way_to_append_works_beside_a_process_that_holds_the_partition(nur
         with store.transaction() as tx:
             tx.append("orders", b"tx", partition=1)
             tx.append("orders", b"tx", partition=2)
-        assert [log.engine.lock_note for log in map(topic.partition, range(3))] == [
-            topic.partition(0).engine.lock_note
-        ] * 3
+        assert [log._lock_note for log in map(topic.partition, range(3))] == [topic.partition(0)._lock_note] * 3
         with pytest.raises(DirectoryLocked, match=f"process {holder.pid}"):
             topic.partition(0).append(b"not by the log itself")
         with pytest.raises(DirectoryLocked, match=f"process {holder.pid}"):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from base64 import b64encode
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -95,23 +93,6 @@ def test_a_transaction_without_rows_is_remembered_as_well(root: Directory) -> No
         assert store.transaction("query", 3).replayed
 
 
-def test_the_note_of_an_older_version_loses_its_records_and_counts_from_now_on(root: Directory) -> None:
-    with opened(root) as store:
-        store.create_topic("orders")
-        commit(store, "query", 5)
-        staging = root.child("staging")
-        fields = documents.load(staging, "=query.committed")
-        for name in ("at_ms", "data_bytes", "data_crc32c"):
-            del fields[name]
-        documents.store(staging, "=query.committed", {**fields, "data": b64encode(SECRET).decode()})
-        assert store.transaction("query", 5).replayed
-        store.upkeep()
-        fields = documents.load(staging, "=query.committed")
-        assert "data" not in fields
-        assert fields["at_ms"] > now_ms() - 60_000
-        assert store.transaction("query", 5).replayed
-
-
 def test_records_that_a_crash_has_left_in_a_note_are_cut_off(root: Directory) -> None:
     """The rename is durable, the cut is not."""
     with opened(root) as store:
@@ -123,24 +104,6 @@ def test_records_that_a_crash_has_left_in_a_note_are_cut_off(root: Directory) ->
         assert store.transaction("query", 5).replayed
         store.upkeep()
         assert left.startswith(staging.read("=query.committed"))
-        assert SECRET not in staging.read("=query.committed")
-
-
-def test_the_intent_of_an_older_version_is_placed(root: Directory) -> None:
-    with opened(root) as store:
-        store.create_topic("orders")
-        commit(store, "query", 5)
-        staging = root.child("staging")
-        note = Intent.decode(staging.read("=query.committed"), "note", is_note=True)
-        data = store["orders"].partition(0).fetch(0).raw
-    part = replace(note.parts[0], offset=1)
-    fields = replace(note, id="old", parts=(part,), sequence=6).fields()
-    del fields["data_bytes"], fields["data_crc32c"], fields["at_ms"]
-    documents.store(staging, "old.intent", {**fields, "data": b64encode(data).decode()})
-    with opened(root) as store:
-        assert [record.value for record in store["orders"].partition(0)] == [SECRET] * 2
-        assert store.transaction("query", 6).replayed
-        store.upkeep()
         assert SECRET not in staging.read("=query.committed")
 
 

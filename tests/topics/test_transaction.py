@@ -463,7 +463,7 @@ def test_a_failed_fsync_while_placing_leaves_it_to_the_next_open(number: int) ->
     broken.store = Store.open(broken.directory, upkeep_interval_s=None)
     for topic in broken.store:
         for partition in range(topic.partitions):
-            with topic.partition(partition).engine.hold():
+            with topic.partition(partition)._hold():
                 pass
     tx = broken.filled("query", 1)
     broken.directory.arm(Fault(number, operations={"sync"}, names="*.log"))

@@ -64,7 +64,7 @@ def test_a_lock_that_somebody_waits_for_is_given_back_between_two_appends(file_p
 @pytest.mark.parametrize("way", ["writer", "partition_writer", "log"])
 def test_a_lock_that_is_in_use_or_was_taken_by_the_log_is_kept(file_place: FilePlace, first: Topic, way: str) -> None:
     if way == "log":
-        first.partition(0).engine.release()
+        first.partition(0)._release()
         first.partition(0).append(b"first")
     else:
         writer = first.writer() if way == "writer" else first.partition_writer(0)

@@ -88,9 +88,9 @@ class AsyncLog:
         """Append records as one batch, all or none, and return their offsets. A record is as in `Log.append_many`."""
         with self._using():
             await self._lock()
-            if not self._log.engine.is_free:
+            if not self._log._is_free:
                 return await past_recall(self._log.append_many, list(records), expect_offset)
-            placed = self._log.engine.place_many(records, expect_offset)
+            placed = self._log._place_many(records, expect_offset)
             await settled(self._log, placed.stop)
             return placed
 
@@ -147,7 +147,7 @@ class AsyncLog:
         waker.watch([self._log])
         waker.arm()
         try:
-            feed = self._log.engine.following(start, isolation=isolation)
+            feed = self._log._following(start, isolation=isolation)
             while not isinstance(cursor := await _next(self._log, feed), End):
                 if cursor is not None:
                     for record in cursor:
@@ -195,7 +195,7 @@ async def _next(log: Log, feed: Iterator[RecordCursor | None]) -> RecordCursor |
 
 
 def _hold(log: Log) -> None:
-    with log.engine.hold():
+    with log._hold():
         pass
 
 

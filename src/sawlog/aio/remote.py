@@ -98,7 +98,7 @@ class AsyncObjectLog(AsyncLog):
     ) -> AsyncIterator[Record]:
         """Records from `start` on, waiting for new ones; ends when none came for `timeout` seconds."""
         partition = cast("ObjectPartition", self._log).patient()
-        feed, deadline, pauses = partition.following(start, isolation=isolation), Deadline(timeout), Pauses()
+        feed, deadline, pauses = partition._following(start, isolation=isolation), Deadline(timeout), Pauses()
         while not isinstance(cursor := await in_thread(next, feed, END), End):
             if cursor is not None:
                 for record in cursor:

@@ -115,8 +115,8 @@ class AsyncTopic:
             targets = {number: topic.holdings.held(number) or await self._reach(number) for number in parts}
             placed: dict[int, range] = {}
             for number, target in targets.items():  # all of them can be reached: from here on it is past recall
-                if isinstance(target, Log) and target.engine.is_free:
-                    placed[number] = target.engine.place_batches(parts[number], wait=False, expect_offset=expect_offset)
+                if isinstance(target, Log) and target._is_free:
+                    placed[number] = target._place_batches(parts[number], wait=False, expect_offset=expect_offset)
                 else:
                     append = partial(target.append_batches, parts[number], expect_offset=expect_offset)
                     placed[number] = await past_recall(append)
@@ -209,9 +209,7 @@ class AsyncTopic:
         for `timeout` seconds, or when the store is closed. Partitions that are added later are not followed."""
         numbers = range(self.partitions) if partitions is None else sorted(set(partitions))
         logs = await self._followed(numbers)
-        feeds = {
-            number: log.engine.following((start or {}).get(number), isolation=isolation) for number, log in logs.items()
-        }
+        feeds = {number: log._following((start or {}).get(number), isolation=isolation) for number, log in logs.items()}
         waker, pace, deadline = Waker(), Pace(), Deadline(timeout)
         waker.watch(logs.values())
         try:

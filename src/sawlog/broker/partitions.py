@@ -65,7 +65,6 @@ class Partition:
         "_stop",
         "_waiting",
         "asking",
-        "engine",
         "forwarded",
         "index",
         "is_gone",
@@ -79,7 +78,6 @@ class Partition:
         self.index = index
         self.limits = limits
         self.log: ServedLog = topic.partition(index)
-        self.engine = self.log.engine
         #: Whether another process has the lock, so that what is produced goes there.
         self.forwarded = False
         #: Held by those who wait for that process: each takes a thread.
@@ -242,7 +240,7 @@ class Partitions:
     async def lock(self, partition: Partition) -> None:
         """Become the writer of a partition, or learn that another process is."""
         try:
-            await self._broker.run(partition.log.engine.take)
+            await self._broker.run(partition.log._take)
             partition.forwarded = False
         except DirectoryLocked:
             partition.forwarded = True

@@ -337,7 +337,7 @@ def _store(data: Path) -> Iterator[CheckResult]:
                 for number in range(topic.partitions):
                     try:
                         log = topic.partition(number)
-                        problems += map(str, missing_ends(log.engine.segment_set))
+                        problems += map(str, missing_ends(log._segment_set))
                         newest = max(newest, _newest(log)) if number == 0 else newest
                     except SawlogError as error:
                         problems.append(str(error))
@@ -347,7 +347,7 @@ def _store(data: Path) -> Iterator[CheckResult]:
     yield CheckResult("store", OK, f"{counted(len(names), 'topic')}, {counted(partitions, 'partition')}")
     with reading_groups(data) as groups:
         for place in groups:
-            problems += map(str, missing_ends(place.log.engine.segment_set))
+            problems += map(str, missing_ends(place.log._segment_set))
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         yield CheckResult("logs", BAD, f"{problems[0]}{more}", "run `sawlog verify`, then `sawlog repair`")

@@ -200,7 +200,7 @@ def _import_one(
 
 def _prepare(source: ForeignLog, log: Log, resume: bool) -> None:
     """Check that the log is a beginning of the source. An empty log is advanced to the source's first offset."""
-    with log.engine.hold():  # catch up as the writer: a killed import may have left more than is visible
+    with log._hold():  # catch up as the writer: a killed import may have left more than is visible
         pass
     lowest, following = log.lowest_offset, log.next_offset
     first = source.lowest_offset

@@ -605,7 +605,7 @@ def _append(log: Log, chunk: Chunk, *, new: bool) -> int:
 
 def _is_worth_sealing(log: Log, timestamp: int) -> bool:
     """Return True if the copy should begin a segment where Kafka does: because of its size, or for retention."""
-    active, age = log.engine.segment_set.active, log.config.segment_age_ms
+    active, age = log._segment_set.active, log.config.segment_age_ms
     first = active.index.first_timestamp
     return active.size >= _SEAL_BYTES or (age is not None and first >= 0 and timestamp - first > age)
 

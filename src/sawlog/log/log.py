@@ -18,7 +18,7 @@ batch is visible completely or not at all; what was acknowledged under a policy 
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from os import PathLike
@@ -35,13 +35,12 @@ from ..config import DAY_MS, MAX_OFFSET, LogConfig, UpkeepConfig, whole_number
 from ..display import counted, size_text
 from ..errors import CorruptFile, InvalidConfig, InvalidRecordType, LogClosed, SawlogError
 from ..isolation import Isolation, is_committed
-from ..renamed import names_of_before
 from ..storage import Directory, MemoryDirectory
 from . import access
 from .access import Access
-from .engine import Engine
 from .face import LogFace
 from .files import checkpoint
+from .files.locking import is_wanted, note_in, want
 from .files.producers import OpenTransaction
 from .maintain import compaction, retention, tiering, upkeep
 from .maintain import trimming as truncation
@@ -53,11 +52,12 @@ from .maintain.upkeep import MergeReport, RecompressionReport, ScrubReport, Upke
 from .read.last import last_record
 from .read.pages import Fetched
 from .read.reader import ARROW_ROWS, Reader
-from .read.remote import RemoteSource
+from .read.remote import RemoteLog, RemoteSource
 from .read.verify import VerifyReport, verify
 from .segment.segments import SegmentSet
-from .write import incoming, keeping, markers
+from .write import adopting, incoming, keeping, markers
 from .write import streams as streaming
+from .write.adopting import Numbered
 from .write.appender import Appender
 from .write.producers import ProducerInfo
 from .write.tables import append_table
@@ -65,36 +65,6 @@ from .write.writer import BATCH_BYTES, Writer
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-#: Names of before 0.3.
-_RENAMED = {
-    name: f"engine.{name}"
-    for name in (
-        "adopt_file",
-        "check_batches",
-        "check_file",
-        "claim",
-        "cursors",
-        "end_upkeep",
-        "fail",
-        "following",
-        "held_lock",
-        "hold",
-        "is_busy",
-        "is_free",
-        "leave_note",
-        "lend_to_upkeep",
-        "lock_note",
-        "number_file",
-        "place_batches",
-        "place_many",
-        "release",
-        "segment_set",
-        "unclaim",
-        "want_lock",
-        "wanted",
-    )
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,26 +79,12 @@ class SegmentInfo:
     path: str
 
 
-@names_of_before(_RENAMED)
 class Log(LogFace, Closing):
     """One partition's log. Created by `Log.open` or `Log.in_memory`."""
 
     def __init__(self, access: Access, on_lock: Callable[[Log], None] | None = None) -> None:
         self._access = access
         self._on_lock = on_lock
-
-    @property
-    def engine(self) -> Engine:
-        """What topics, transactions and servers need of a log, and those who append and read do not."""
-        return Engine(self._access, self._writable)  # not kept: each would keep the other alive
-
-    @property
-    def _appender(self) -> Appender | None:
-        return self._access.appender  # this name and the next are of before 0.3: scripts use them
-
-    @property
-    def _segments(self) -> SegmentSet:
-        return self._access.segments
 
     # --- opening and closing
 
@@ -468,7 +424,7 @@ class Log(LogFace, Closing):
         """
         if not isinstance(raw, (bytes, bytearray, memoryview)):
             raise InvalidRecordType(f"append_batches expects encoded batches as bytes, not {type(raw).__name__}")
-        return self.engine.place_batches(bytearray(raw), trusted=trusted, wait=wait, expect_offset=expect_offset)
+        return self._place_batches(bytearray(raw), trusted=trusted, wait=wait, expect_offset=expect_offset)
 
     def append_marker(
         self, producer_id: int, epoch: int, *, commit: bool, coordinator_epoch: int = 0, wait: bool = True
@@ -742,3 +698,164 @@ class Log(LogFace, Closing):
     def verify(self) -> VerifyReport:
         """Read and check everything; damage is listed in the report, not raised."""
         return verify(self._readable().segments, self._access.config.max_decompressed_bytes)
+
+    # --- internal: the lock
+
+    def _release(self) -> None:
+        """Release the writer's lock cleanly and keep reading; the next write takes it again. Closes the open writers.
+        Only for a log that was opened with mode "a"."""
+        self._access.release()
+
+    @contextmanager
+    def _hold(self) -> Iterator[None]:
+        """Block appends, truncation and trimming by other threads; the holder may do all three. Takes the lock if
+        necessary. Hold it briefly, and not around maintenance: `compact` and similar calls refuse to run inside."""
+        appender = self._writable()
+        with appender.lock:
+            appender.check_open()
+            yield
+
+    def _take(self) -> None:
+        """Take the writer's lock unless this process has it; `DirectoryLocked` if another process does."""
+        with self._hold():
+            pass
+
+    def _lend_to_upkeep(self) -> None:
+        """Before the first write in mode "a": let other writers wait for the release instead of refusing them. For
+        maintenance, which ends soon."""
+        self._access.lend_to_upkeep()
+
+    @property
+    def _lock_note(self) -> bytes:
+        """Note that the current or last holder of the writer's lock left in the lock file."""
+        return note_in(self._access.directory)
+
+    def _leave_note(self, note: bytes) -> None:
+        """Replace the note in the lock file. Best effort: a failed write keeps the old one."""
+        self._writable().held.leave(note)
+
+    @property
+    def _wanted(self) -> bool:
+        """Whether a writer waits for the lock."""
+        return is_wanted(self._access.directory)
+
+    def _want_lock(self) -> None:
+        """Ask the process that holds the writer's lock to release it. Maintenance and idle stores do."""
+        want(self._access.directory)
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether to keep the writer's lock for now: a writer is open, or an append or maintenance runs."""
+        return self._access.is_busy
+
+    @property
+    def _is_free(self) -> bool:
+        """Whether no other thread is appending right now; a stream can take long."""
+        appender = self._access.appender
+        return appender is None or appender.is_free
+
+    @property
+    def _held_lock(self) -> object | None:
+        """Writer's lock if this process holds it: a new object each time it is taken."""
+        return self._access.appender.held if self._access.appender is not None and self._access.is_locked else None
+
+    def _end_upkeep(self) -> None:
+        """Stop maintenance that runs in another thread: it raises `LogClosed` there."""
+        if self._access.appender is not None:
+            self._access.appender.upkeep.cancel()
+
+    def _fail(self, error: BaseException) -> None:
+        """Stop writing because of an external failure: appends raise `LogFailed`, reads still work."""
+        self._writable().commit.fail(error)
+
+    @property
+    def _segment_set(self) -> SegmentSet:
+        """Current segments, for code that plans how to read them."""
+        self._access.readable().segments.refresh()
+        return self._access.segments
+
+    @property
+    def _remote(self) -> RemoteSource | None:
+        """Source of the replica; None if the log has none."""
+        return self._access.remote
+
+    def _replica(self) -> RemoteLog:
+        """Return this log in its replica, which has the offsets below `local_offset`."""
+        return self._access.readable().replica()
+
+    # --- internal: appending without waiting for the disk
+
+    def _place_many(self, records: Iterable[GivenRecord], expect_offset: int | None = None) -> range:
+        """Append records as `append_many` does, without waiting for the disk; see `when_settled`."""
+        return (self._access.appender or self._writable()).place_many(records, expect_offset)
+
+    def _place_batches(
+        self,
+        raw: bytearray | memoryview,
+        *,
+        trusted: bool = True,
+        wait: bool = True,
+        expect_offset: int | None = None,
+        max_decompressed_bytes: int | None = None,
+    ) -> range:
+        """Append encoded batches from a buffer that the caller gives away. `max_decompressed_bytes` may lower the
+        log's limit."""
+        appender = self._access.appender or self._writable()
+        placed = incoming.place(appender, memoryview(raw), trusted, expect_offset, max_decompressed_bytes)
+        if wait:
+            appender.settle(placed.stop)
+        return placed
+
+    def _check_batches(self, raw: bytes | bytearray | memoryview) -> None:
+        """Raise what appending these batches would raise: for their structure, checksums or size."""
+        self._writable().check_sizes(incoming.checked_rows(memoryview(raw)))
+
+    def _number_file(self, directory: Directory, name: str, offset: int) -> Numbered | None:
+        """Assign offsets from `offset` on to the batches in a file elsewhere. Then `sync` the result, in any thread,
+        and pass it to `_adopt_file`. None if the file cannot become a segment. The caller holds the log."""
+        return adopting.number(self._writable(), directory, name, offset)
+
+    def _check_file(self, directory: Directory, name: str) -> int:
+        """Return the number of offsets in a file of batches. Raises what their headers show would prevent appending
+        them."""
+        return adopting.check(self._writable(), directory, name)
+
+    def _adopt_file(self, file: Numbered) -> range | None:
+        """Make a numbered file the next segment without copying it, and return its offsets. The file keeps its other
+        name and must not change. None if the file system has no hard links. Inside `appending`, or alone."""
+        return adopting.adopt(self._writable(), file)
+
+    def _copy_batches(self, data: memoryview, rows: Rows) -> range:
+        """Append batches of another log whose checksums were verified, as `append_kept` does, without waiting for the
+        disk. They may be larger than a segment."""
+        return keeping.place_kept(self._writable(), data, rows, any_size=True)
+
+    def _retract_epochs(self, epoch: int) -> None:
+        """Drop the leader epochs after this one that have no batch. For a log that copies another: an interrupted copy
+        begins such epochs, and the next batches have to keep theirs."""
+        keeping.retract_epochs(self._writable(), epoch)
+
+    def _claim(self, size_bytes: int) -> None:
+        """Reserve disk space for this many bytes of batches until they are appended or `_unclaim` is called, as far as
+        the file system supports it; `StorageFull`."""
+        self._writable().active.claim(size_bytes)
+
+    def _unclaim(self) -> None:
+        """Release reserved space that is no longer needed."""
+        self._writable().active.unclaim()
+
+    # --- internal: reading
+
+    def _cursors(
+        self, start: int | None = None, end: int | None = None, *, isolation: Isolation = "committed"
+    ) -> Iterator[kernel.RecordCursor]:
+        """Scan as cursors, to be iterated over one after the other. A cursor has the offset after the last record that
+        it returned (`next_offset`), and another thread may `stop` it."""
+        return self._access.readable().cursors(start, end, committed=is_committed(isolation))
+
+    def _following(
+        self, start: int | None = None, *, isolation: Isolation = "committed"
+    ) -> Iterator[kernel.RecordCursor | None]:
+        """Follow as cursors, with None where there is nothing new: the caller waits (`watch`). Ends when the log is
+        closed."""
+        return self._access.readable().following(start, committed=is_committed(isolation))

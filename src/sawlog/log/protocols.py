@@ -109,21 +109,6 @@ class PartitionWriter(PartitionReader, Protocol):
 
 
 @runtime_checkable
-class Cursors(Protocol):
-    """Reads on behalf of somebody who passes records on."""
-
-    def cursors(
-        self, start: int | None = None, end: int | None = None, *, isolation: Isolation = "committed"
-    ) -> Iterator[RecordCursor]:
-        """As `scan`: cursors to iterate over one after the other."""
-
-    def following(
-        self, start: int | None = None, *, isolation: Isolation = "committed"
-    ) -> Iterator[RecordCursor | None]:
-        """As `follow`: cursors, and None where there is nothing new at the moment."""
-
-
-@runtime_checkable
 class LogReader(Protocol):
     """A partition as programs read it: records one by one, as Arrow batches, and by time."""
 
@@ -134,10 +119,6 @@ class LogReader(Protocol):
     @property
     def config(self) -> LogConfig:
         """Its settings."""
-
-    @property
-    def engine(self) -> Cursors:
-        """Cursors, for consumers."""
 
     @property
     def lowest_offset(self) -> int:
@@ -202,3 +183,13 @@ class LogReader(Protocol):
 
     def watch(self, call: Callable[[], None]) -> Callable[[], None]:
         """Call back when the visible end may have moved, until the returned function is called."""
+
+    def _cursors(
+        self, start: int | None = None, end: int | None = None, *, isolation: Isolation = "committed"
+    ) -> Iterator[RecordCursor]:
+        """As `scan`: cursors to iterate over one after the other."""
+
+    def _following(
+        self, start: int | None = None, *, isolation: Isolation = "committed"
+    ) -> Iterator[RecordCursor | None]:
+        """As `follow`: cursors, and None where there is nothing new at the moment."""

@@ -110,14 +110,14 @@ def plan(
         return []
     if (last := proven_end(log, epoch, end)) < end:
         raise _cut_off(log.path, max(start, last), end, last)
-    known = log.engine.segment_set
+    known = log._segment_set
     segments = known.all
     elsewhere: list[PlannedSlice] = []
     if known.remote is not None and start < known.lowest_offset:
         here = min(known.lowest_offset, end)
         if start < (lowest := log.lowest_offset):
             raise _dropped(log.path, start, min(lowest, end))
-        elsewhere = log.engine.replica().plan(
+        elsewhere = log._replica().plan(
             start, here, target_bytes=target_bytes, max_records=max_records, isolation=isolation
         )
         start = here
@@ -138,7 +138,7 @@ def plan(
         return [*elsewhere, *(replace(each, isolation=isolation) for each in found)]
     if (stable := log.last_stable_offset) < end:
         raise OffsetOutOfRange(end, log.lowest_offset, stable, log.path)
-    return [*elsewhere, *_with_aborted(log.engine.segment_set, found)]
+    return [*elsewhere, *_with_aborted(log._segment_set, found)]
 
 
 def _with_aborted(segments: SegmentSet, slices: list[Slice]) -> list[Slice]:
@@ -362,7 +362,7 @@ def _read_log(
     truncated before or meanwhile.
     """
     log = Log.open(directory, config, mode="r", remote=remote)
-    segments = log.engine.segment_set
+    segments = log._segment_set
     reached, last = piece.start_offset, piece.end_offset
     try:
         for _ in range(_RESTARTS):

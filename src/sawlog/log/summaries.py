@@ -80,7 +80,7 @@ class LogSummary:
         have no record as new as `since`, which their index knows. Of what is only in the replica, the runs of segments
         that were removed here; if the number of records has to be `exact`, one block that extends beyond `start`, so
         that it is read."""
-        segments = log.engine.segment_set
+        segments = log._segment_set
         present, lowest = segments.all, segments.lowest_offset
         if segments.remote is not None and start < lowest:
             yield from _remote(segments.remote, start, min(end, lowest), since, with_oldest, exact)

@@ -112,11 +112,6 @@ class ObjectRecords(LogFace):
         """(`last_stable_offset`, leader epoch), or (`visible_offset`, leader epoch) for isolation "uncommitted"."""
         return self.last_stable_offset if is_committed(isolation) else self.visible_offset, self.leader_epoch
 
-    @property
-    def engine(self) -> ObjectRecords:
-        """Cursors, for consumers."""
-        return self
-
     # --- reading
 
     def _span(self, start: int | None, end: int | None, isolation: Isolation) -> tuple[int, int]:
@@ -159,15 +154,15 @@ class ObjectRecords(LogFace):
         """The runs of batches that contain offsets from `start` to `end`."""
         return self._core.look(lambda state: list(state.extents(self._id, self._number, start, end)))
 
-    def cursors(
+    def _cursors(
         self, start: int | None = None, end: int | None = None, *, isolation: Isolation = "committed"
     ) -> Iterator[kernel.RecordCursor]:
         """As `scan`, for code that passes records on: cursors to iterate over one after the other. Each knows the
         offset after the last record that it returned (`next_offset`), and another thread may `stop` it."""
         first, last = self._span(start, end, isolation)
-        return self._cursors(first, last, None, committed=is_committed(isolation))
+        return self._cursors_in(first, last, None, committed=is_committed(isolation))
 
-    def _cursors(
+    def _cursors_in(
         self, start: int, end: int, max_bytes: int | None, *, committed: bool, page_bytes: int = PAGE_BYTES
     ) -> Iterator[kernel.RecordCursor]:
         for data, rows in self._pages(start, end, max_bytes, committed=committed, page_bytes=page_bytes):
@@ -186,7 +181,7 @@ class ObjectRecords(LogFace):
     def _located(self, error: CorruptBatch, rows: Rows, number: int) -> CorruptBatch:
         return error.at(self.path, int(rows[number, POSITION]), int(rows[number, LAST]) + 1)
 
-    def following(
+    def _following(
         self, start: int | None = None, *, isolation: Isolation = "committed"
     ) -> Iterator[kernel.RecordCursor | None]:
         """As `follow`, for code that waits elsewhere: cursors, and None where there is nothing new at the moment. Ends
@@ -197,7 +192,7 @@ class ObjectRecords(LogFace):
                 end, _ = self.position(isolation=isolation)
             except LogClosed:
                 return
-            for cursor in self._cursors(at, end, None, committed=is_committed(isolation)):
+            for cursor in self._cursors_in(at, end, None, committed=is_committed(isolation)):
                 yield cursor
                 at = max(at, int(cursor.next_offset))
             at = max(at, end)
@@ -213,7 +208,7 @@ class ObjectRecords(LogFace):
     ) -> Iterator[Record]:
         """The records with start <= offset < end, in order, as of now; by default all of them."""
         first, last = self._span(start, end, isolation)
-        return chain.from_iterable(self._cursors(first, last, max_bytes, committed=is_committed(isolation)))
+        return chain.from_iterable(self._cursors_in(first, last, max_bytes, committed=is_committed(isolation)))
 
     def scan_arrow(
         self,
@@ -259,7 +254,7 @@ class ObjectRecords(LogFace):
 
     def _one(self, start: int, end: int, isolation: Isolation) -> Iterator[Record]:
         """Records, of which only the first is wanted: no more is read than its extent."""
-        return chain.from_iterable(self._cursors(start, end, None, committed=is_committed(isolation), page_bytes=1))
+        return chain.from_iterable(self._cursors_in(start, end, None, committed=is_committed(isolation), page_bytes=1))
 
     def _last(self) -> Record | None:
         """The last record, where the offset before the end has none."""
@@ -276,7 +271,7 @@ class ObjectRecords(LogFace):
         self, start: int | None = None, timeout: float | None = None, *, isolation: Isolation = "committed"
     ) -> Iterator[Record]:
         """Records from `start` on, waiting for new ones; ends when none came for `timeout` seconds."""
-        return chain.from_iterable(self._follow(self.patient().following(start, isolation=isolation), timeout))
+        return chain.from_iterable(self._follow(self.patient()._following(start, isolation=isolation), timeout))
 
     def patient(self) -> ObjectRecords:
         """The same partition for somebody who looks for new records again and again: an idle store is asked about once

@@ -137,9 +137,9 @@ def _check_unlocked(topic: Topic) -> None:
     """Detect now, not after an hour, that another process is writing."""
     for number in range(topic.partitions):
         log = topic.partition(number)
-        with log.engine.hold():
+        with log._hold():
             pass
-        log.engine.release()
+        log._release()
 
 
 def _discard(store: Store, made: str) -> None:
@@ -177,7 +177,7 @@ class _Rewrite:
         ends = _ends(old)
         read = self._copy({}, ends, last_only=self._last_only)
         for number in range(old.partitions):
-            with old.partition(number).engine.hold():
+            with old.partition(number)._hold():
                 pass  # the store keeps the lock until it is closed
         last = _ends(old)
         followed = self._copy(ends, last, last_only=False) if last != ends else 0

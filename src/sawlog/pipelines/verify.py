@@ -124,9 +124,7 @@ def _tasks(
             for number in range(topic.partitions):
                 try:
                     log = topic.partition(number)
-                    left = [
-                        each for each in log.engine.segment_set.all if (name, number, each.base_offset) not in found
-                    ]
+                    left = [each for each in log._segment_set.all if (name, number, each.base_offset) not in found]
                 except SawlogError as error:
                     broken[name, number] = SegmentReport(name, number, "", problems=(str(error),))
                     continue
@@ -173,7 +171,7 @@ def check(task: _Task) -> dict[_Place, SegmentReport]:
 
 
 def _check_all(log: Log, task: _Task) -> Iterator[tuple[_Place, SegmentReport]]:
-    segments, wanted = log.engine.segment_set, frozenset(task.bases)
+    segments, wanted = log._segment_set, frozenset(task.bases)
     for segment in segments.all:
         if segment.base_offset not in wanted:
             continue

@@ -225,7 +225,7 @@ class Restorer(Closing):
                     f"{log.path} has records up to {log.next_offset}, but ends at {end} where it comes from: it was "
                     "written to; restore into a new directory"
                 )
-            log.engine.retract_epochs(epoch_of(wanted.epochs(topic_id, number), max(log.next_offset - 1, 0)))
+            log._retract_epochs(epoch_of(wanted.epochs(topic_id, number), max(log.next_offset - 1, 0)))
             self._compare(log, name, topic_id, number, start)
             if log.next_offset < start:
                 log.advance(start, wait=False)
@@ -271,7 +271,7 @@ class Restorer(Closing):
                 continue
             if log.next_offset > log.lowest_offset:  # else its first batch may begin before the partition does
                 batches = cut_below(batches, log.next_offset, log.config.max_decompressed_bytes)
-            log.engine.copy_batches(batches.data, batches.rows)
+            log._copy_batches(batches.data, batches.rows)
             with self._mutex:
                 self.progress.records += int(batches.rows[:, COUNT].sum())
                 self.progress.size_bytes += int(batches.rows[:, SIZE].sum())

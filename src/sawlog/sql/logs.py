@@ -43,7 +43,7 @@ class LogSource:
 
     def open(self) -> LogReading:
         """Begin to read."""
-        return LogReading(self._directory(), self._log.config, self._log.engine.remote)
+        return LogReading(self._directory(), self._log.config, self._log._remote)
 
 
 class LogReading:

@@ -108,8 +108,8 @@ class StoreSuite:
         told = threading.Event()
         stop = log.watch(told.set)
         try:
-            log.engine.take()
-            placed = log.engine.place_batches(bytearray(encode([b"one", b"two"])), wait=False)
+            log._take()
+            placed = log._place_batches(bytearray(encode([b"one", b"two"])), wait=False)
             offsets = placed.result() if isinstance(placed, Future) else placed
             settled: Queue[BaseException | None] = Queue()
             log.when_settled(offsets.stop, settled.put)

@@ -70,9 +70,8 @@ from .names import (
 from .replacing import finish_replacing, replacing
 from .tableinfo import TABLE, TableInfo
 
-#: 1: version 0.2. 2: batches and positions have leader epochs, and the visible end is published.
+#: The version of the layout on disk, recorded in `sawlog.json`.
 FORMAT = 2
-_FORMATS = (1, FORMAT)
 #: How long to wait for the catalog's lock.
 _PATIENCE_S = 5.0
 #: The note in the LOCK after a change, when all of it is durable.
@@ -88,7 +87,6 @@ class Catalog:
         self.root = root
         self.mode = mode
         self._topics: Directory | None = None
-        self.format = FORMAT
         if mode == "w":
             self._make()
         self.id = self._load_id()
@@ -127,19 +125,10 @@ class Catalog:
             raise StoreNotFound(errno.ENOENT, f"no store in {self.root.path}{hint}")
         refuse_objects(self.root)
         fields = documents.load(self.root, STORE)
-        self.format = documents.field(fields, "format", int, path)
-        if self.format not in _FORMATS:
-            raise InvalidConfig(
-                f"{path} has format {self.format}; this version of sawlog supports formats {_FORMATS[0]} to {FORMAT}"
-            )
+        found = documents.field(fields, "format", int, path)
+        if found != FORMAT:
+            raise InvalidConfig(f"{path} has format {found}; this version of sawlog supports format {FORMAT}")
         return documents.field(fields, "id", str, path)
-
-    def upgrade(self) -> None:
-        """Before the first write: from here on a version that does not support leader epochs refuses this store.
-        Nothing else changes on disk."""
-        if self.format != FORMAT:
-            with self.changing():
-                pass
 
     def _open_topics(self) -> Directory:
         if TOPICS in self.root.children():
@@ -160,9 +149,6 @@ class Catalog:
                 self._sync_names()
             if self._topics is not None:
                 finish_replacing(self.topics)
-            if self.root.exists(STORE) and self.format != FORMAT:
-                documents.store(self.root, STORE, {"format": FORMAT, "id": self._load_id()})
-                self.format = FORMAT
             yield
             held.leave(_IN_ORDER)
         finally:

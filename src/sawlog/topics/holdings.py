@@ -197,7 +197,7 @@ class Holdings:
         """Take a partition's lock, which places committed transactions, and release it again."""
         log = self._open(number)
         try:
-            with log.engine.hold():
+            with log._hold():
                 pass
         finally:
             log.close()
@@ -235,7 +235,7 @@ class Holdings:
         except DirectoryLocked:
             outlet = None if self._elsewhere is None else self._elsewhere.outlet(self, number, log)
             if outlet is None:
-                log.engine.want_lock()
+                log._want_lock()
                 raise
             return self._outlets.setdefault(number, outlet)
 
@@ -250,7 +250,7 @@ class Holdings:
         try:
             return self.take(number)
         except DirectoryLocked:
-            self.partition(number).engine.want_lock()
+            self.partition(number)._want_lock()
             raise
 
     def wait_for(self, number: int) -> Log:
@@ -277,12 +277,12 @@ class Holdings:
         finally:
             for number, lock in zip(numbers, before, strict=True):
                 log = self.logs.get(number)
-                if log is not None and log.engine.held_lock not in (None, lock):
+                if log is not None and log._held_lock not in (None, lock):
                     self._turns.took(number, log)
 
     def _held_lock(self, number: int) -> object | None:
         log = self.logs.get(number)
-        return None if log is None else log.engine.held_lock
+        return None if log is None else log._held_lock
 
     def not_ready(self, number: int) -> None:
         """The log of a partition does not have its lock: another process may have it."""
@@ -311,7 +311,7 @@ class Holdings:
         log = self.partition(number)
         if not log.locked:
             try:
-                with log.engine.hold():
+                with log._hold():
                     pass
             except StorageError:
                 self.refresh()  # if the topic was deleted meanwhile, raise that
@@ -344,7 +344,7 @@ class Holdings:
                 report.tiering = TieringReport(local_offset=log.local_offset, problem=shipped.problem)
             log.close()
             return report
-        log.engine.lend_to_upkeep()
+        log._lend_to_upkeep()
         with self._lock:
             self._tended.add(log)
         try:
@@ -352,7 +352,7 @@ class Holdings:
         except DirectoryLocked:
             return None
         except LogClosed:
-            if self.ended is None and log.engine.wanted:
+            if self.ended is None and log._wanted:
                 return None  # a writer is waiting: the rest is done later
             raise
         finally:
@@ -364,4 +364,4 @@ class Holdings:
         """Stop upkeep that is running in another thread."""
         with self._lock:
             for log in (*self._tended, *self.logs.values()):
-                log.engine.end_upkeep()
+                log._end_upkeep()

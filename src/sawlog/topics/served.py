@@ -26,24 +26,6 @@ from .registry import Document
 from .settings import Value
 
 
-class Placing(Protocol):
-    """The inside of a partition."""
-
-    def take(self) -> None:
-        """Be the one who writes; `DirectoryLocked` if another process is. May wait."""
-
-    def place_batches(
-        self,
-        raw: bytearray | memoryview,
-        *,
-        trusted: bool = True,
-        wait: bool = True,
-        max_decompressed_bytes: int | None = None,
-    ) -> range | Future[range]:
-        """Place encoded batches; their offsets, or the promise of them where only a commit decides. With `wait=False`
-        it does not wait."""
-
-
 class ServedLog(Protocol):
     """One partition."""
 
@@ -66,10 +48,6 @@ class ServedLog(Protocol):
     @property
     def current(self) -> bool:
         """Whether it knows at once what others write; else what it says may be old, but was true."""
-
-    @property
-    def engine(self) -> Placing:
-        """For appends."""
 
     @property
     def lowest_offset(self) -> int:
@@ -154,6 +132,20 @@ class ServedLog(Protocol):
 
     def when_settled(self, offset: int, call: Callable[[BaseException | None], None]) -> None:
         """Call back when an append that ended at `offset` may be acknowledged, or with the error."""
+
+    def _take(self) -> None:
+        """Become the writer; `DirectoryLocked` if another process is. May block."""
+
+    def _place_batches(
+        self,
+        raw: bytearray | memoryview,
+        *,
+        trusted: bool = True,
+        wait: bool = True,
+        max_decompressed_bytes: int | None = None,
+    ) -> range | Future[range]:
+        """Append encoded batches and return their offsets, or a future where a commit decides them. With `wait=False`
+        it does not block."""
 
     def append_marker(self, producer_id: int, epoch: int, *, commit: bool, coordinator_epoch: int = 0) -> int:
         """End a producer's transaction in this partition. May wait."""

@@ -52,7 +52,6 @@ from ..log.maintain import retention
 from ..log.maintain.retention import RetentionReport
 from ..log.maintain.upkeep import UpkeepReport
 from ..log.slices import DirectorySlices
-from ..renamed import names_of_before
 from ..storage import Directory, FileDirectory
 from ..storage.forking import forkable
 from . import standby
@@ -90,16 +89,6 @@ _PATIENCE_S = 30.0
 _logger = logging.getLogger("sawlog")
 
 
-#: Names of before 0.3.
-_RENAMED = {
-    "publish": "staging.publish",
-    "stage_data": "staging.put",
-    "discard": "staging.discard",
-    "forget_names": "staging.forget_names",
-}
-
-
-@names_of_before(_RENAMED)
 class Store(StoreFace, Closing):
     """A directory of topics. Created by `Store.open`, which is also `sawlog.open`."""
 
@@ -310,21 +299,10 @@ class Store(StoreFace, Closing):
         return self._catalog.mode
 
     @property
-    def format(self) -> int:
-        """The version of the format on disk; see docs/visibility.md."""
-        return self._catalog.format
-
-    @property
     def replica(self) -> ReplicaAddress | None:
         """Where its replica is, as `sawlog replicate` has recorded it; None if it has none."""
         self._check_open()
         return self._replica.address
-
-    def upgrade(self) -> None:
-        """Upgrade a store of version 0.2 to the current format. The first write does it; other processes that have the
-        store open continue."""
-        self._check_writable()
-        self._catalog.upgrade()
 
     def topics(self, *, at: str | None = None) -> list[str]:
         """The names of all topics, sorted. Only a store on object storage has snapshots: `at` is refused."""
@@ -414,7 +392,6 @@ class Store(StoreFace, Closing):
         """A partition was locked for writing: make sure that it is still the topic's, and place committed
         transactions."""
         self._handover.locked(log)
-        self._catalog.upgrade()
         self._catalog.check(entry)
         self._catalog.settle()
         self._intents.placing.roll_forward(entry.id, number, log)
@@ -492,7 +469,7 @@ class Store(StoreFace, Closing):
                     topic = self._known(entry)
                     for number in range(topic.partitions):
                         log = topic.partition(number)
-                        held.enter_context(log.engine.hold())
+                        held.enter_context(log._hold())
                         if ends is not None and entry is entries[0] and log.next_offset != ends.get(number, 0):
                             raise OffsetMismatch(ends.get(number, 0), log.next_offset)
                 try:
@@ -525,7 +502,7 @@ class Store(StoreFace, Closing):
         if not upkeep_config(found.settings).delete:
             return None
         log = found.partition(partition)
-        return log.apply_retention() if retention.is_due(log.engine.segment_set) else None
+        return log.apply_retention() if retention.is_due(log._segment_set) else None
 
     @property
     def upkeep_reports(self) -> list[UpkeepReport]:

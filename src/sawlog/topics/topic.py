@@ -37,7 +37,6 @@ from ..log.log import Log
 from ..log.maintain.upkeep import UpkeepReport
 from ..log.protocols import PlannedSlice
 from ..log.write.writer import BATCH_BYTES, Writer
-from ..renamed import names_of_before
 from ..storage import Directory
 from . import settings
 from .catalog import Catalog
@@ -67,15 +66,6 @@ __all__ = ["Offsets", "Position", "TableEnd", "Topic"]
 _made: Callable[[type[Position], tuple[int, int]], Position] = tuple.__new__
 
 
-#: Names of before 0.3.
-_RENAMED = {
-    **{name: f"holdings.{name}" for name in ("close_writers", "end", "end_upkeep", "held", "recover")},
-    **{name: f"holdings.{name}" for name in ("refresh", "reopen", "roll_forward", "update")},
-    **{name: f"router.{name}" for name in ("place_for", "split")},
-}
-
-
-@names_of_before(_RENAMED)
 class Topic(TopicFace):
     """Partitions under one name. Created by `Store.topic` and `Store.create_topic`."""
 

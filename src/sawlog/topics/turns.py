@@ -49,7 +49,7 @@ class _Taken:
     @property
     def is_held(self) -> bool:
         """Whether it still has that lock."""
-        return self.lock is not None and self.log.engine.held_lock is self.lock
+        return self.lock is not None and self.log._held_lock is self.lock
 
     def is_idle(self) -> bool:
         """Whether nothing was appended for a while."""
@@ -74,7 +74,7 @@ class Turns:
     def took(self, number: int, log: Log) -> None:
         """An append has locked this partition."""
         with self._lock:
-            self._taken[number] = _Taken(log, log.engine.held_lock)
+            self._taken[number] = _Taken(log, log._held_lock)
             if self._looking is None:
                 self._looking = background.every(_LOOK_S, self._look)
 
@@ -95,11 +95,11 @@ class Turns:
         """Release the lock of a partition, unless it is in use; returns whether it is released."""
         with self._lock:
             taken = self._taken.get(number)
-            if taken is None or not taken.is_held or self._uses.get(number, 0) or taken.log.engine.is_busy:
+            if taken is None or not taken.is_held or self._uses.get(number, 0) or taken.log._is_busy:
                 return False
             del self._taken[number]
             self._ready.pop(number, None)
-            taken.log.engine.release()
+            taken.log._release()
             return True
 
     def end(self) -> None:
@@ -117,7 +117,7 @@ class Turns:
                 if not taken.is_held:
                     with self._lock:
                         self._taken.pop(number, None)
-                elif taken.is_idle() or taken.log.engine.wanted:
+                elif taken.is_idle() or taken.log._wanted:
                     self.give_back(number)
             except (SawlogError, OSError):
                 pass  # closed meanwhile; or it has failed, and the next append raises that

@@ -276,7 +276,7 @@ def test_every_batch_carries_the_epoch_in_which_it_was_appended(place: Place) ->
         log.append_stream([b"x"])
         log.append_arrow(pa.table({"value": [b"x"] * 3}))
         log.append_batches(encode([b"x"]) * 2)
-        log.engine.place_batches(bytearray(encode([b"x"])))
+        log._place_batches(bytearray(encode([b"x"])))
         log.append_kept(foreign((log.next_offset + 1, [b"x"]), epoch=0))
         log.advance(log.next_offset + 2)
         asyncio.run(log.append_async(b"x"))

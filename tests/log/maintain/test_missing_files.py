@@ -102,7 +102,7 @@ def test_damage_to_a_sealed_segment_is_reported_also_if_its_index_is_missing(
     if not checkpoint:
         place.remove(CHECKPOINT)
     with place.open(mode="r") as log:
-        assert missing_ends(log.engine.segment_set) or loss == "flipped"  # which only reading finds
+        assert missing_ends(log._segment_set) or loss == "flipped"  # which only reading finds
     with place.open(mode="r") as log:
         report = log.verify()
         assert len(report.problems) == 1

@@ -362,7 +362,7 @@ def ignore(place: Place, log: Log, where: Where, before: dict[str, bytes]) -> No
 def ask(place: Place, log: Log, where: Where, before: dict[str, bytes]) -> None:
     """The file is kept until the replica has said what it has."""
     assert place.files()["remote"] == before["remote"]
-    assert log.engine.segment_set.remote is UNKNOWN
+    assert log._segment_set.remote is UNKNOWN
 
 
 CHECKS: dict[Action, Callable[[Place, Log, Where, dict[str, bytes]], None]] = {

@@ -443,9 +443,9 @@ def test_a_lost_list_of_what_is_remote_is_reported_and_taken_from_the_replica(ho
         log = opened(directory, mirror)
         assert [each.where for each in log.recovery.findings] == [Where.REMOTE]
         for each in (reader, log):
-            assert each.engine.segment_set.remote is UNKNOWN
+            assert each._segment_set.remote is UNKNOWN
             (problem,) = each.verify().problems
-            assert missing_ends(each.engine.segment_set) == [problem]
+            assert missing_ends(each._segment_set) == [problem]
             assert "/remote at byte 0: the list of segments that are only in the replica is missing" in str(problem)
         log.close()
     log = opened(directory, mirror)
@@ -490,11 +490,11 @@ def test_a_reader_is_not_misled_while_the_list_of_what_is_remote_appears_and_goe
     reader = opened(directory, mirror, "r")
     mirror.copy(log)
     assert tier(log)
-    reader.engine.segment_set.refresh()
-    assert reader.engine.segment_set.remote == log.engine.segment_set.remote
+    reader._segment_set.refresh()
+    assert reader._segment_set.remote == log._segment_set.remote
     log.trim(log.local_offset + 1)
-    reader.engine.segment_set.refresh()
-    assert reader.engine.segment_set.remote is None
+    reader._segment_set.refresh()
+    assert reader._segment_set.remote is None
 
 
 def test_many_runs_are_joined() -> None:
@@ -553,7 +553,7 @@ class Tiering(Workload):
         assert promise["start"] <= log.lowest_offset <= max(promise["wanted"], promise["start"])
         assert log.next_offset >= promise["written"]
         assert values(log) == expected(log.lowest_offset, log.next_offset)
-        remote = log.engine.segment_set.remote
+        remote = log._segment_set.remote
         assert remote is None or remote.is_known, "the list of what is remote is taken for lost"
         promise["start"] = log.lowest_offset
 

@@ -24,8 +24,8 @@ def test_a_writer_does_not_wait_until_upkeep_is_done(work: str) -> None:
             log.append(b"v" * 100, b"%d" % (number % 7))
     directory = FaultyDirectory(inner)
     tending = Log.open(directory, CONFIG.with_(segment_bytes=100_000), mode="a")
-    tending.engine.lend_to_upkeep()
-    with tending.engine.hold():
+    tending._lend_to_upkeep()
+    with tending._hold():
         pass
     begun, go = threading.Event(), threading.Event()
 
@@ -75,7 +75,7 @@ def test_a_wish_of_somebody_who_has_given_up_stops_nobody() -> None:
             log.append(b"v" * 100, b"%d" % (number % 7))
     directory.replace("wanted", b"")
     tending = Log.open(directory, CONFIG, mode="a")
-    tending.engine.lend_to_upkeep()
+    tending._lend_to_upkeep()
     assert tending.compact()
     tending.close()
     assert not directory.exists("wanted")

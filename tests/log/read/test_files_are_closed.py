@@ -105,7 +105,7 @@ def test_a_log_that_reads_leaves_no_file_open(tmp_path: Path, mode: Literal["r",
     if mode == "a":
         reading.append(b"now it writes")
         assert len(list(reading)) == 41
-        reading.engine.release()
+        reading._release()
         assert len(list(reading)) == 41
     reading.close()
     assert not open_below(tmp_path)

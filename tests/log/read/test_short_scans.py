@@ -232,7 +232,7 @@ def test_a_cursor_that_is_stopped_ends_the_scan(file_place: FilePlace, stopped: 
         if number == 9:
             log.seal()
     seen = []
-    for cursor in log.engine.cursors():
+    for cursor in log._cursors():
         for record in cursor:
             seen.append(record.offset)
             if record.offset == stopped:

@@ -302,7 +302,7 @@ def many(place: Place) -> None:
 def in_order(place: Place) -> VerifyReport:
     report = VerifyReport()
     with place.open(mode="r") as log:
-        for segment in log.engine.segment_set.all:
+        for segment in log._segment_set.all:
             verifying.verify_segment(segment, report, log.config.max_decompressed_bytes, threads=1)
     return report
 

@@ -149,7 +149,7 @@ def test_every_batch_is_found_wherever_a_view_ends(rows: int, monkeypatch: pytes
     with Log.in_memory() as log:
         for number in range(20):
             log.append(b"%d" % number * (number % 3))
-        segment = log.engine.segment_set.active
+        segment = log._segment_set.active
         monkeypatch.setattr(batches, "CHUNK_ROWS", rows)
         for chunk_bytes in range(61, 400):
             found = segment.batches(segment.storage, 0, segment.size, 0, chunk_bytes=chunk_bytes)

@@ -49,7 +49,7 @@ def test_an_append_that_was_interrupted_after_its_write_is_not_back_after_a_powe
         disk = FaultyStorage(seed=seed)
         log = Log.open(disk.plain)
         log.append(b"acknowledged")
-        opened = log.engine.segment_set.active._open
+        opened = log._segment_set.active._open
         assert opened is not None
         inner = opened.storage
 

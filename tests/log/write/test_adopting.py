@@ -27,12 +27,12 @@ def staged(place: Place, *batches: bytes, name: str = "batches") -> Directory:
 
 
 def adopted(log: Log, area: Directory, name: str = "batches") -> range | None:
-    with log.engine.hold():
-        file = log.engine.number_file(area, name, log.next_offset)
+    with log._hold():
+        file = log._number_file(area, name, log.next_offset)
         if file is None:
             return None
         file.sync()
-        return log.engine.adopt_file(file)
+        return log._adopt_file(file)
 
 
 def three() -> tuple[bytes, ...]:
@@ -129,11 +129,11 @@ def test_what_cannot_be_a_segment_here_is_left_as_it_is(
 
 def test_a_file_that_was_numbered_for_another_offset_is_refused(place: Place) -> None:
     log = place.open()
-    file = log.engine.number_file(staged(place, *three()), "batches", 0)
+    file = log._number_file(staged(place, *three()), "batches", 0)
     log.append(b"before")
     assert file is not None
     with pytest.raises(OffsetMismatch):
-        log.engine.adopt_file(file)
+        log._adopt_file(file)
     assert values(log.scan()) == [b"before"]
 
 
@@ -160,12 +160,12 @@ def test_a_log_that_has_lost_its_segment_half_way_takes_nothing_more(monkeypatch
     log = Log.open(disk.child("log", create=True), LogConfig(durability="os"))
     area = disk.child("staging", create=True)
     area.replace("batches", b"".join(three()))
-    file = log.engine.number_file(area, "batches", 0)
+    file = log._number_file(area, "batches", 0)
     assert file is not None
     with monkeypatch.context() as patch:
         patch.setattr(type(area), "open", failing)
         with pytest.raises(StorageError):
-            log.engine.adopt_file(file)
+            log._adopt_file(file)
     with pytest.raises(LogFailed):
         log.append(b"lost?")
     log.close()
@@ -179,7 +179,7 @@ def test_only_offsets_and_epoch_are_written_and_anything_in_their_place_is_no_ma
     log.append(b"before")
     before = b"".join(three())
     area = staged(place, before)
-    file = log.engine.number_file(area, "batches", 1)
+    file = log._number_file(area, "batches", 1)
     assert file is not None
     changing = {at + byte for at in _positions(before) for byte in (*range(8), *range(12, 16))}
     after = area.read("batches")

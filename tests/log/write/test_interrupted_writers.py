@@ -80,7 +80,7 @@ def test_a_first_append_to_a_store_that_was_interrupted_anywhere_affects_no_othe
 
 
 @some_or_all(12)
-@pytest.mark.parametrize("end", ["close", "engine.release"])
+@pytest.mark.parametrize("end", ["close", "_release"])
 def test_an_end_that_was_interrupted_anywhere_can_be_tried_again_and_keeps_no_lock(
     tmp_path: Path, end: str, most: int | None
 ) -> None:

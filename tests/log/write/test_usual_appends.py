@@ -43,8 +43,8 @@ def also_interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def appender_of(log: Log) -> Appender:
-    assert log._appender is not None
-    return log._appender
+    assert log._access.appender is not None
+    return log._access.appender
 
 
 def placed(log: Log) -> int:
@@ -231,7 +231,7 @@ def test_a_closed_log_refuses(log: Log) -> None:
 
 
 def test_a_log_that_has_failed_refuses(log: Log) -> None:
-    log.engine.fail(OSError("the disk is on fire"))
+    log._fail(OSError("the disk is on fire"))
     refused(log, LogFailed)
 
 

@@ -106,7 +106,7 @@ def shows(log: Log, end: int) -> None:
     assert [record.offset for record in log] == offsets
     assert [record.offset for record in log[:]] == offsets
     assert [record.offset for record in log.follow(timeout=0)] == offsets
-    assert [record.offset for cursor in log.engine.cursors() for record in cursor] == offsets
+    assert [record.offset for cursor in log._cursors() for record in cursor] == offsets
     assert sum(batch.num_rows for batch in log.scan_arrow()) == len(offsets)
     assert log.offset_at(T + end) == log.offset_at(T + end + 1000) == end
     fetched = log.fetch(log.lowest_offset, 1 << 30)
@@ -556,7 +556,7 @@ def flushed(log: Log) -> range:
         lambda log: log.append_stream([b"x", b"y"]) + 1,
         lambda log: log.append_arrow(pa.table({"value": [b"x"] * 3})).stop,
         lambda log: log.append_batches(encode([b"x"]) * 3).stop,
-        lambda log: log.engine.place_batches(bytearray(encode([b"x"]) * 3)).stop,
+        lambda log: log._place_batches(bytearray(encode([b"x"]) * 3)).stop,
         lambda log: log.append_kept(foreign((log.next_offset, [b"x"]), epoch=0)).stop,
         lambda log: log.append_kept(foreign((log.next_offset + 5, [b"x"]), epoch=7)).stop,
         lambda log: log.advance(log.next_offset + 10) + log.next_offset - 10,
@@ -724,7 +724,7 @@ def test_a_log_that_locks_late_reads_up_to_the_visible_end_before_its_first_writ
     writer.close()
     assert late.append(b"mine", timestamp=T + 3) == 3
     shows(late, 4)
-    late.engine.release()
+    late._release()
     shows(late, 4)
     late.close()
 
@@ -745,7 +745,7 @@ def test_what_on_lock_appends_counts_when_it_is_done(place: Place) -> None:
     for mode in ("w", "a"):
         log = Log.open(place.directory(), QUIET, mode=mode, on_lock=on_lock)  # type: ignore[call-overload]
         if mode == "a":
-            with log.engine.hold():
+            with log._hold():
                 pass
         shows(log, 5 if mode == "w" else 8)
         assert len(set(ends(log))) == 1

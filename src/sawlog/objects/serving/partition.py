@@ -56,11 +56,6 @@ class ServedPartition:
         self._line = Line(core, threads)
         self.path = f"{core.bucket.url}/{name}/{number}"
 
-    @property
-    def engine(self) -> ServedPartition:
-        """For appends."""
-        return self
-
     # --- what there is
 
     def _ends(self) -> tuple[int, int]:
@@ -212,7 +207,7 @@ class ServedPartition:
 
     # --- appending
 
-    def place_batches(
+    def _place_batches(
         self,
         raw: bytearray | memoryview,
         *,
@@ -254,7 +249,7 @@ class ServedPartition:
             for producer, epoch in sorted(wanted)
         ]
 
-    def take(self) -> None:
+    def _take(self) -> None:
         """Anybody may write."""
 
     def when_settled(self, offset: int, call: Callable[[BaseException | None], None]) -> None:
@@ -264,7 +259,7 @@ class ServedPartition:
     def append_marker(self, producer_id: int, epoch: int, *, commit: bool, coordinator_epoch: int = 0) -> int:
         """End a producer's transaction in this partition."""
         data = marker(producer_id, epoch, coordinator_epoch, now_ms(), commit=commit)
-        return self.place_batches(data).result().start
+        return self._place_batches(data).result().start
 
     def sync(self) -> None:
         """What is acknowledged is visible."""

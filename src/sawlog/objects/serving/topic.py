@@ -62,7 +62,7 @@ class ServedTopic:
 
     def append_batches(self, raw: memoryview, partition: int, *, trusted: bool = False) -> range:
         """Append, and wait for the commit."""
-        return self.partition(partition).place_batches(raw, trusted=trusted).result()
+        return self.partition(partition)._place_batches(raw, trusted=trusted).result()
 
 
 class _Kept:

@@ -105,7 +105,7 @@ class Groups:
     def __init__(self, store: Host) -> None:
         self._store = store
         #: Committed offsets; for consumers.
-        self.offsets = OffsetStore(store.directory, writable=store.mode != "r", before_write=store.upgrade)
+        self.offsets = OffsetStore(store.directory, writable=store.mode != "r")
 
     def membership(self, terms: Terms) -> DirectoryMembership:
         """A place in a group, for a consumer."""

@@ -56,9 +56,6 @@ class Host(Protocol):
     def topic(self, name: str) -> Topic:
         """The current topic of that name; `TopicNotFound` if it does not exist."""
 
-    def upgrade(self) -> None:
-        """Called before the first change: the store may have an older format."""
-
 
 @dataclass(frozen=True, slots=True)
 class GroupView:

@@ -44,7 +44,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -139,10 +139,8 @@ class StartingTopic(Protocol):
 class OffsetStore:
     """The committed offsets of all groups of a store."""
 
-    def __init__(self, root: Directory, *, writable: bool, before_write: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, root: Directory, *, writable: bool) -> None:
         self._root = root
-        #: Called before anything is written: the store may have an older format.
-        self._before_write = before_write
         self._writable = writable
         self._mutex = forkable(threading.RLock())
         self._shared: SharedLog | None = None
@@ -278,7 +276,6 @@ class OffsetStore:
             if self._closed:
                 raise LogClosed(f"the groups of {self._root.path} are closed")
             if self._shared is None:
-                self._before_write()
                 self._directory = self._root.child(GROUPS, create=True)
                 self._shared = SharedLog(self._directory, _CONFIG)
             shared = self._shared

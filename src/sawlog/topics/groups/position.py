@@ -107,7 +107,7 @@ class PartitionPosition:
             if self._rest is None:
                 if self.position >= end:
                     return None
-                self._rest = self.log.engine.cursors(self.position, end, isolation=self._isolation)
+                self._rest = self.log._cursors(self.position, end, isolation=self._isolation)
                 self._end = end, epoch
             try:
                 found = next(self._rest, None)

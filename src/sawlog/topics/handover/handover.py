@@ -49,7 +49,7 @@ class Handover:
     def locked(self, log: Log) -> None:
         """This process has got the lock of a partition: take requests from now on."""
         if not self._doorway.address or not self._doorway.open(self._holder):
-            log.engine.leave_note(self.note)  # what the log has left says that it is reached
+            log._leave_note(self.note)  # what the log has left says that it is reached
 
     def outlet(self, topic: Holdings, number: int, log: Log) -> Outlet | None:
         """For appends to a partition whose lock another process holds; None if that takes no requests."""

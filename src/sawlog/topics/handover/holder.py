@@ -87,7 +87,7 @@ class Session:
         if streak.is_long(log.next_offset) and self._give_back(topic, number):
             return {"elsewhere": True}  # the other side takes the lock: it is the one that writes
         try:
-            placed = log.engine.place_batches(body, expect_offset=expect_offset)
+            placed = log._place_batches(body, expect_offset=expect_offset)
         except _RELEASED:
             return {"elsewhere": True}
         streak.placed(placed)
@@ -146,8 +146,8 @@ class Session:
                     continue
                 for log in claimed:
                     if log.locked:
-                        with log.engine.hold():
-                            log.engine.unclaim()
+                        with log._hold():
+                            log._unclaim()
             except (SawlogError, OSError) as error:
                 _logger.warning("a transaction that was handed over is not completed yet: %s", error)
 

@@ -93,7 +93,7 @@ class Lines:
 
     def address(self, log: Log) -> str | None:
         """See `Neighbours`."""
-        note = log.engine.lock_note
+        note = log._lock_note
         if not note.startswith(_LISTENS):
             return None
         found = note.removeprefix(_LISTENS).decode("utf-8", "replace")
@@ -104,7 +104,7 @@ class Lines:
         if not self._doorway.address:
             return None
         deadline = Deadline(_NOTE_S)
-        while (found := self.address(log)) is None and not log.engine.lock_note and deadline.retry():
+        while (found := self.address(log)) is None and not log._lock_note and deadline.retry():
             pass
         return found
 

@@ -260,7 +260,7 @@ class Outlet:
             try:
                 placed = None if self._address is None else self._ask(self._address, data, deadline, expect_offset)
             except _Unsent:  # a process of another user, or one that takes no requests any more
-                self._log.engine.want_lock()
+                self._log._want_lock()
             except Lost as error:
                 sent = True
                 if isinstance(error, Silent):
@@ -269,7 +269,7 @@ class Outlet:
                 if placed is not None:
                     return placed
             self._look_again(deadline, sent=sent)
-        return self._log.engine.place_batches(bytearray(data), expect_offset=expect_offset)
+        return self._log._place_batches(bytearray(data), expect_offset=expect_offset)
 
     def _ask(
         self, address: str, data: memoryview, deadline: Deadline, expect_offset: int | None = None
@@ -308,7 +308,7 @@ class Outlet:
         except DirectoryLocked as error:
             self._address = self._lines.address_soon(self._log)
             if self._address is None:
-                self._log.engine.want_lock()
+                self._log._want_lock()
             try:
                 deadline.pause(or_raise=error.after(self._timeout_s))
             except DirectoryLocked:

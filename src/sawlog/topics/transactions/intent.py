@@ -10,13 +10,11 @@ batches, contiguous: those that are not in a staged file
 ```
 
 A document that any tool can read (see documents.py), then the batches that are not in a file, whose checksum is in the
-field `data_crc32c`. The note that a named transaction leaves is the document alone. Version 0.2 had the batches in a
-field of the document.
+field `data_crc32c`. The note that a named transaction leaves is the document alone.
 """
 
 from __future__ import annotations
 
-from base64 import b64decode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -50,7 +48,7 @@ class Piece:
     count: int = 0
 
     def fields(self) -> list[str | int]:
-        """For a document. Version 0.2 knows no count."""
+        """Return the JSON form. A count of 0 is left out."""
         known: list[str | int] = [self.file, self.position, self.size_bytes]
         return [*known, self.count] if self.count else known
 
@@ -94,7 +92,7 @@ class Intent:
     sequence: int | None = None
     #: Batches that are not in a file.
     data: bytes = b""
-    #: When it was committed; 0 if version 0.2 did it.
+    #: Time of the commit; 0 before it.
     at_ms: int = 0
 
     @property
@@ -177,7 +175,7 @@ class Intent:
                 fields["name"],
                 fields["sequence"],
                 b"" if data is None else _checked(fields, data),
-                _count(fields.get("at_ms", 0)),
+                _count(fields["at_ms"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptFile(f"{path} is not an intent: {error}") from error
@@ -209,8 +207,8 @@ def records_by_topic(parts: Iterable[Part]) -> dict[str, int]:
 
 
 def check_replay(stored: Intent, sequence: int | None, parts: Sequence[Part]) -> None:
-    """Raise `ReplayMismatch` if a number is committed again with a different number of records for a topic. Of earlier
-    numbers, and of those that version 0.2 stored on object storage, the records are not known."""
+    """Raise `ReplayMismatch` if a number is committed again with a different number of records for a topic. The
+    records of earlier sequences are not known."""
     if not stored.id or stored.sequence != sequence or records_by_topic(stored.parts) == records_by_topic(parts):
         return
     raise ReplayMismatch(
@@ -246,8 +244,6 @@ def _described(parts: Sequence[Part]) -> str:
 
 def _checked(fields: dict[str, Any], data: bytes) -> bytes:
     """The batches that are not in a file; `ValueError` unless they are those that were committed."""
-    if "data" in fields:
-        return b64decode(fields["data"])
     if (len(data), f"{crc32c(data):08x}") != (fields["data_bytes"], fields["data_crc32c"]):
         raise ValueError("its batches are not those that were committed")
     return data

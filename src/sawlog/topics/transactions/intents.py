@@ -177,7 +177,7 @@ class Intents:
         """Block a log, waiting for its lock if another process holds it; False if that process places for others."""
         while True:
             try:
-                held.enter_context(log.engine.hold())
+                held.enter_context(log._hold())
                 return True
             except DirectoryLocked as error:
                 if self._neighbours.address(log) is not None:
@@ -238,7 +238,7 @@ class Intents:
         try:
             for part, log in zip(intent.parts, logs, strict=True):
                 log.truncate(part.offset)
-                log.engine.unclaim()
+                log._unclaim()
             there = False
             self.ledger.revoke(intent)
         except BaseException:
@@ -250,7 +250,7 @@ class Intents:
         """Nobody may write at the promised offsets: end writing here, the next open continues. If the intent is
         `there`, durably, it need not be written again, for which a full disk has no space."""
         for log in logs:
-            log.engine.fail(why)
+            log._fail(why)
         path = f"{self.ledger.path}/{intent.file}"
         try:
             if not there:

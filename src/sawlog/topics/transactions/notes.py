@@ -138,10 +138,8 @@ class Notes:
         if note is None:
             return
         gone = bool(note.parts) and not any(is_there(part.topic_id) for part in note.parts)
-        if gone or (note.at_ms and note.at_ms + KEPT_MS < now):
+        if gone or note.at_ms + KEPT_MS < now:
             self._staging.remove(file)
-        elif not note.at_ms:  # version 0.2: it contains batches, and its time starts now
-            documents.store(self._staging, file, replace(note, at_ms=now).fields())
         else:
             self._strip(file)
 

@@ -39,7 +39,7 @@ class Placing:
 
     def claim(self, part: Part, log: Log) -> None:
         """Make sure that the disk has space for a part, or raise `StorageFull`."""
-        log.engine.claim(sum(piece.size_bytes for piece in part.pieces if not is_adoptable(piece)) + _MARGIN_BYTES)
+        log._claim(sum(piece.size_bytes for piece in part.pieces if not is_adoptable(piece)) + _MARGIN_BYTES)
 
     def place(self, intent: Intent, part: Part, log: Log, skip: int = 0, numbering: Numbering | None = None) -> None:
         """Append the batches of a part, without its first `skip` records. Files may be numbered already."""
@@ -64,7 +64,7 @@ class Placing:
         if not numbering.has(piece):
             numbering.begin(piece, self._number(piece, log, log.next_offset))
         file = numbering.take(piece)
-        if file is None or log.engine.adopt_file(file) is None:
+        if file is None or log._adopt_file(file) is None:
             return False
         self._check_piece(piece, len(file.offsets))
         return True
@@ -72,7 +72,7 @@ class Placing:
     def _number(self, piece: Piece, log: Log, offset: int) -> Numbered | None:
         if self._area.directory.size(piece.file) != piece.size_bytes:
             return None  # it contains something else as well
-        return log.engine.number_file(self._area.directory, piece.file, offset)
+        return log._number_file(self._area.directory, piece.file, offset)
 
     def number(self, numbering: Numbering, part: Part, log: Log) -> None:
         """Number the files of a part that can be adopted. The caller holds the log, and does nothing else with it
@@ -94,7 +94,7 @@ class Placing:
             if rest := bytearray(raw[sum(there) :]):
                 if piece.count:
                     _number_again(rest, batches[len(there) :])
-                log.engine.place_batches(rest)
+                log._place_batches(rest)
         if piece.count:
             self._check_piece(piece, passed - before)
         return passed
@@ -176,13 +176,13 @@ class Placing:
         count = 0
         for piece in part.pieces:
             if is_adoptable(piece):
-                count += log.engine.check_file(self._area.directory, piece.file)
+                count += log._check_file(self._area.directory, piece.file)
                 continue
             for raw, batches in self._groups(intent, piece):
-                log.engine.check_batches(raw)
+                log._check_batches(raw)
                 count += sum(each.offsets for each in batches)
         self._check_count(part, count)
-        with log.engine.hold():
+        with log._hold():
             self.claim(part, log)
 
     def carry_out(self, part: Part, log: Log) -> None:
@@ -190,17 +190,17 @@ class Placing:
         is released, and whoever gets it next, also this process, places it first."""
         failed = False
         try:
-            with log.engine.hold():
+            with log._hold():
                 try:
                     self.roll_forward(part.topic_id, part.partition, log)
                 except BaseException as error:
                     failed = True
-                    log.engine.fail(error)
+                    log._fail(error)
                     raise
         finally:
             if failed:
                 with suppress(SawlogError):  # open writers cannot flush to a log that has failed
-                    log.engine.release()
+                    log._release()
 
 
 def _number_again(data: bytearray, batches: Sequence[Length]) -> None:
