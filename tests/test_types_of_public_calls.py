@@ -34,7 +34,7 @@ from sawlog.interop.kafka_export import TOPIC_OPTIONS as KAFKA_OPTIONS
 from sawlog.topics.groups.kafka_names import KafkaNames
 from sawlog.topics.keywords import TopicChanges, TopicSettings
 from sawlog.topics.settings import SETTINGS
-from sawlog.typed.places import ConsumerOptions
+from sawlog.typed.consumer import ConsumerOptions
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"

@@ -111,6 +111,7 @@ if _typing.TYPE_CHECKING:
     from .log.read.verify import VerifyReport
     from .log.write.writer import Writer
     from .opening import open_store as open
+    from .topics.base import Offsets, Position
     from .topics.descriptions import PartitionDescription, TopicDescription
     from .topics.groups.consumer import Consumer
     from .topics.groups.groups import GroupDescription, GroupRow, Groups
@@ -118,7 +119,7 @@ if _typing.TYPE_CHECKING:
     from .topics.queues.queue import Queue
     from .topics.queues.redrive import Redriven, redrive
     from .topics.store import Store
-    from .topics.topic import Offsets, Position, Topic
+    from .topics.topic import Topic
     from .topics.transactions.transaction import Transaction
     from .topics.writer import TopicWriter
     from .typed.consumer import TypedConsumer
@@ -288,6 +289,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "log.read.pages": ("Fetched",),
     "log.read.verify": ("VerifyReport",),
     "log.write.writer": ("Writer",),
+    "topics.base": ("Offsets", "Position"),
     "topics.descriptions": ("PartitionDescription", "TopicDescription"),
     "topics.groups.consumer": ("Consumer",),
     "topics.groups.groups": ("GroupDescription", "GroupRow", "Groups"),
@@ -295,7 +297,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "topics.queues.queue": ("Queue",),
     "topics.queues.redrive": ("Redriven", "redrive"),
     "topics.store": ("Store",),
-    "topics.topic": ("Offsets", "Position", "Topic"),
+    "topics.topic": ("Topic",),
     "topics.transactions.transaction": ("Transaction",),
     "topics.writer": ("TopicWriter",),
     "typed.consumer": ("TypedConsumer",),

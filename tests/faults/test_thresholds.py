@@ -31,6 +31,7 @@ UNNAMED = {
     "batch.build:_fresh": "the room of a new buffer, which grows",
     "batch.read:decode": "what a caller may decode at once, unless he says otherwise",
     "log.log:fetch": "a reader chooses it; nothing is written",
+    "topics.base.partition:fetch": "a reader chooses it; nothing is written",
     "topics.served:fetch": "a reader chooses it; nothing is written",
     "storage.system:most_descriptors": "no limit at all; fewer are tried in tests/log/read/test_descriptors.py",
     "spark.options:write_options": "an option, smaller in stores.spark_write than what is written",

@@ -57,7 +57,10 @@ TABLE: tuple[Threshold, ...] = (
         "log.write.writer:BATCH_BYTES log.log:BATCH_BYTES log.write.tables:BATCH_BYTES "
         "topics.transactions.drafts:BATCH_BYTES "
         "topics.topic:Topic.writer(batch_bytes) log.write.writer:Writer.__init__(batch_bytes) topics.topic:BATCH_BYTES "
-        "log.log:Log.writer(batch_bytes) topics.topic:Topic.partition_writer(batch_bytes) topics.face:BATCH_BYTES "
+        "log.log:Log.writer(batch_bytes) topics.topic:Topic.partition_writer(batch_bytes) "
+        "topics.base.partition:BATCH_BYTES topics.base.topic:BATCH_BYTES "
+        "topics.base.partition:Partition.writer(batch_bytes) topics.base.topic:Topic.writer(batch_bytes) "
+        "topics.base.topic:Topic.partition_writer(batch_bytes) "
         "topics.handover.outlet:BATCH_BYTES topics.handover.outlet:Outlet.writer(batch_bytes) "
         "topics.packing:BATCH_BYTES topics.packing:Packer.__init__(batch_bytes)",
         100,
@@ -129,6 +132,8 @@ NOT_VARIED: Mapping[str, str] = {
         "batch.kernel:ROW_WIDTH": "the size of a thing, not a limit",
         "batch.codecs.zstd:_DICTIONARY_ID_BYTES config:KIB config:MIB config:GIB "
         "spark.java:LEAST_VERSION": "no size of the engine",
+        "topics.base.partition:PAGE_BYTES topics.base.partition:STREAM_BYTES": "object storage only; "
+        "no workload has it",
         "log.read.reader:ARROW_ROWS": "readers choose it (`batch_rows`); nothing is written",
         "topics.groups.offsets:_SEGMENTS topics.groups.offsets:_CONFIG": "small in every workload: "
         "stores._small_groups",
@@ -145,7 +150,7 @@ NOT_VARIED: Mapping[str, str] = {
         "spark.losses:_REMEMBERED": "warnings that were given already",
         "batch.counting:_SLOTS batch.counting:_MOST_SLOTS batch.counting:_STORE_BYTES batch.counting:_MOST_STORE_BYTES "
         "batch.counting:_LEAST_RECORDS": "how keys are counted for queries, in memory: tests/batch/test_counting.py",
-        "log.read.last:MOST_SHOWN log.read.last:_SHOWN_BYTES topics.descriptions:_MOST_ROWS "
+        "topics.base.partition:MOST_SHOWN topics.base.partition:_SHOWN_BYTES topics.descriptions:_MOST_ROWS "
         "topics.descriptions:_SETTING_CHARACTERS": "what a notebook shows; nothing is written: tests/test_display.py",
         "log.read.verify:_PART_BYTES": "how reading is shared out; nothing is written: tests/log/read/test_verify.py",
         "storage.counting:_MOST_DAMAGED": "what was counted already",

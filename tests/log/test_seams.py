@@ -14,9 +14,9 @@ from sawlog import Interval, Log, LogConfig, LogFailed, OffsetOutOfRange
 from sawlog.background import Task
 from sawlog.batch.build import encode
 from sawlog.log import access
-from sawlog.log.protocols import PartitionReader, PartitionWriter
 from sawlog.storage.file import FileDirectory
 from sawlog.testing import FaultyStorage
+from sawlog.topics.base import Partition
 
 RAW = encode([b"one", b"two"])
 
@@ -37,8 +37,8 @@ def settled(log: Log, offset: int) -> Future[None]:
 
 def test_a_log_is_a_partition(tmp_path: Path) -> None:
     with Log.open(tmp_path) as log, Log.open(tmp_path, mode="r") as reader:
-        assert isinstance(log, PartitionWriter)
-        assert isinstance(reader, PartitionReader)
+        assert isinstance(log, Partition)
+        assert isinstance(reader, Partition)
 
 
 def test_what_is_placed_is_settled_later_and_visible_then(tmp_path: Path) -> None:

@@ -290,15 +290,11 @@ def test_showing_something_sends_no_request(objects: ObjectStore, monkeypatch: p
     assert counting.count == 0
 
 
-def test_what_is_about_files_says_so(objects: ObjectStore) -> None:
-    topic = objects.create_topic("orders")
+def test_redriving_needs_a_directory(objects: ObjectStore) -> None:
+    objects.create_topic("orders")
     for attempt in (
-        lambda: objects.directory,
         lambda: sawlog.redrive(objects, "orders"),  # type: ignore[arg-type]
         lambda: sawlog.redrive(objects, "orders", dry_run=True),  # type: ignore[arg-type]
-        lambda: topic.directory(0),
-        lambda: topic.set_table(None),
-        lambda: topic.partition(0).truncate(0),
     ):
         with pytest.raises(StorageError, match="object storage"):
             attempt()
@@ -573,6 +569,9 @@ def test_an_idle_consumer_asks_about_once_a_second(objects: ObjectStore, monkeyp
 
 # --- what is there under the same name
 
+#: Maintenance of one log in files. On object storage `topic.upkeep()` does it for a whole topic.
+FILES_ONLY = {"compact", "apply_retention", "remove_expired", "upkeep", "merge_segments", "recompress", "seal", "scrub"}
+
 
 @pytest.mark.parametrize(
     ("ours", "theirs"),
@@ -580,20 +579,18 @@ def test_an_idle_consumer_asks_about_once_a_second(objects: ObjectStore, monkeyp
     ids=["store", "topic", "partition"],
 )
 def test_what_the_guide_calls_exists_here_too(ours: type, theirs: type) -> None:
-    """Whatever a document calls on a store, a topic or a log either works on object storage or says why not."""
+    """Whatever a document calls on a store, a topic or a log works on object storage, except what is about files."""
     text = "".join(path.read_text() for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
     called = set(re.findall(r"\b(?:store|topic|log|orders|partition)\.(\w+)\(", text))
     missing = {name for name in called if hasattr(ours, name) and not hasattr(theirs, name)}
-    assert missing <= {"append_marker", "appending", "close"}  # of a log that a program has opened by itself
+    assert missing <= {"append_marker", "appending", "close", *FILES_ONLY}
 
 
-@pytest.mark.parametrize(
-    "name", ["truncate", "compact", "apply_retention", "upkeep", "merge_segments", "recompress", "seal", "scrub"]
-)
-def test_what_only_files_have_says_so_and_what_to_use_instead(objects: ObjectStore, name: str) -> None:
+def test_a_partition_on_object_storage_cannot_be_truncated(objects: ObjectStore) -> None:
     partition = objects.create_topic("orders").partition(0)
-    with pytest.raises(StorageError, match=f"{name} is for logs in files; on object storage ") as caught:
-        getattr(partition, name)(0)
+    assert not partition.supports_truncation
+    with pytest.raises(StorageError, match=r"does not support truncate") as caught:
+        partition.truncate(0)
     assert caught.value.errno == errno.ENOTSUP
 
 

@@ -32,7 +32,7 @@ from sawlog.aio.store import AsyncStore
 from sawlog.topics.groups.assignment import Share
 from sawlog.topics.handover.outlet import Outlet
 from sawlog.topics.writer import TopicWriter
-from sawlog.typed.places import ConsumerOptions
+from sawlog.typed.consumer import ConsumerOptions
 
 from .stores import FilePlace, StorePlace, values
 

@@ -12,7 +12,6 @@ import pytest
 from sawlog import Store
 from sawlog.storage import MemoryDirectory
 from sawlog.testing import FaultyStorage, StoreSuite
-from sawlog.topics.protocols import StoreReader
 
 
 class TestStoreInFiles(StoreSuite):
@@ -37,12 +36,6 @@ class TestStoreOnASimulatedDisk(StoreSuite):
     def store(self) -> Iterator[Store]:
         with Store.open(FaultyStorage(1), upkeep_interval_s=None) as store:
             yield store
-
-
-def test_a_store_that_is_read_only_is_a_reader(tmp_path: Path) -> None:
-    Store.open(tmp_path).close()
-    with Store.open(tmp_path, "r") as store:
-        assert isinstance(store, StoreReader)
 
 
 class _DeletesNothing(Store):

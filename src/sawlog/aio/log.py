@@ -18,14 +18,15 @@ from ..isolation import Isolation
 from ..log.log import Log
 from ..storage import Directory
 from .opening import Opening
+from .partition import AsyncPartition
 from .waiting import END, End, Pace, Waker, in_portions, in_thread, opened_in_thread, past_recall, settled
 
 
-class AsyncLog:
-    """One partition's log. Opened by `sawlog.aio.open_log_async`, or `AsyncTopic.partition`."""
+class AsyncLog(AsyncPartition):
+    """One partition in files. Opened by `sawlog.aio.open_log_async`, or `AsyncTopic.partition`."""
 
     def __init__(self, log: Log, using: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
-        self._log = log
+        self._log: Log = log
         #: A block within which its lock is not given back: see `sawlog.topics.turns`.
         self._using = using
 
@@ -35,36 +36,9 @@ class AsyncLog:
         return self._log
 
     @property
-    def path(self) -> str:
-        """The directory."""
-        return self._log.path
-
-    @property
-    def lowest_offset(self) -> int:
-        """The first offset (in an empty log: the offset that the first record would have)."""
-        return self._log.lowest_offset
-
-    @property
-    def visible_offset(self) -> int:
-        """Every record below this can be read, and none from here on."""
-        return self._log.visible_offset
-
-    @property
     def durable_offset(self) -> int:
         """Every record below this survives a power cut."""
         return self._log.durable_offset
-
-    def __len__(self) -> int:
-        return len(self._log)
-
-    def __bool__(self) -> bool:
-        return True
-
-    def __repr__(self) -> str:
-        return f"<Async{repr(self._log)[1:]}"
-
-    def _repr_html_(self) -> str:
-        return self._log._repr_html_()
 
     # --- appending
 
@@ -170,19 +144,7 @@ class AsyncLog:
             await in_thread(self._log.offset_at, timestamp) if self._log.is_tiered else self._log.offset_at(timestamp)
         )
 
-    # --- changing
-
-    async def truncate(self, offset: int) -> int:
-        """Drop the records from `offset` on and return how many offsets that are. The next record gets that offset."""
-        return await in_thread(self._log.truncate, offset)
-
-    async def trim(self, offset: int) -> int:
-        """Drop the records below `offset` and return how many offsets that are."""
-        return await in_thread(self._log.trim, offset)
-
-    async def flush(self) -> None:
-        """Return when everything appended so far survives a power cut."""
-        await in_thread(self._log.sync)
+    # --- closing
 
     async def close(self) -> None:
         """Sync, and mark the log as closed cleanly. Safe to call twice."""

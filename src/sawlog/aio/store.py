@@ -1,37 +1,45 @@
-"""`AsyncStore`: a directory of topics, for asyncio. See the package's docstring for what runs where."""
+"""`AsyncStore`: a store for asyncio. See the package's docstring for what runs where."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
-from typing import Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 from weakref import WeakSet
 
-from ..addresses import is_address
 from ..isolation import Isolation
 from ..opening import open_store
 from ..storage import Directory
+from ..topics.base import Store, Topic
 from ..topics.groups.consumer import OnShares
 from ..topics.groups.kafka_names import KafkaNames
 from ..topics.groups.offsets import Start
 from ..topics.groups.position import OnLost
 from ..topics.keywords import TopicChanges, TopicSettings
-from ..topics.store import Store
-from ..topics.topic import Topic
+from ..topics.queues.queue import Queue
+from ..topics.store import Store as DirectoryStore
+from ..topics.topic import Topic as DirectoryTopic
 from .consumer import AsyncConsumer
+from .directory import AsyncDirectoryTopic
+from .groups import AsyncGroups
 from .opening import Opening
+from .queue import AsyncQueue
 from .topic import AsyncTopic
+from .transaction import AsyncTransaction
 from .waiting import in_thread, opened_in_thread
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ..sql.declared import Wanted
 
 
 class AsyncStore:
-    """A directory of topics. Opened by `sawlog.open_async`."""
+    """A store. Opened by `sawlog.open_async`."""
 
-    def __init__(self, store: Store, wrap: Callable[[Any], AsyncTopic] | None = None) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        #: Makes a topic for asyncio of one on object storage.
-        self._wrap = wrap
         self._consumers: WeakSet[AsyncConsumer] = WeakSet()
 
     @property
@@ -41,7 +49,7 @@ class AsyncStore:
 
     @property
     def path(self) -> str:
-        """The directory."""
+        """Directory or address."""
         return self._store.path
 
     def __repr__(self) -> str:
@@ -54,7 +62,7 @@ class AsyncStore:
 
     def _found(self, find: Callable[..., Topic], *arguments: Any) -> AsyncTopic:
         found = find(*arguments)
-        return AsyncTopic(found) if self._wrap is None else self._wrap(found)
+        return AsyncDirectoryTopic(found) if isinstance(found, DirectoryTopic) else AsyncTopic(found)
 
     async def topics(self) -> list[str]:
         """The names of all topics, sorted."""
@@ -118,10 +126,62 @@ class AsyncStore:
                 on_revoked=on_revoked,
                 **kafka,
             ),
-            waits=self._wrap is not None,
+            waits=not isinstance(self._store, DirectoryStore),
         )
         self._consumers.add(made)
         return made
+
+    def queue(
+        self,
+        topic: str,
+        group: str,
+        *,
+        visibility_s: float = 30.0,
+        max_deliveries: int | None = 5,
+        dead_letters: str | None = None,
+        start: Start = "earliest",
+        prefetch: int = 2000,
+        worker: str | None = None,
+    ) -> Opening[AsyncQueue]:
+        """Hand out the records of a topic one by one: `async with store.queue(...) as queue`. See `Store.queue`."""
+        open_ = partial(
+            self._store.queue,
+            topic,
+            group,
+            visibility_s=visibility_s,
+            max_deliveries=max_deliveries,
+            dead_letters=dead_letters,
+            start=start,
+            prefetch=prefetch,
+            worker=worker,
+        )
+
+        async def opened() -> AsyncQueue:
+            return AsyncQueue(await opened_in_thread(open_, Queue.close))
+
+        return Opening(opened)
+
+    # --- groups, transactions and SQL
+
+    @property
+    def groups(self) -> AsyncGroups:
+        """Consumer groups: their progress, and moving them."""
+        return AsyncGroups(lambda: self._store.groups)
+
+    def transaction(self, name: str | None = None, sequence: int | None = None) -> AsyncTransaction:
+        """Begin a transaction with `async with`: records for several partitions, stored all or not at all."""
+        return AsyncTransaction(partial(self._store.transaction, name, sequence))
+
+    async def sql(
+        self,
+        query: str,
+        parameters: Sequence[object] | Mapping[str, object] | None = None,
+        *,
+        schemas: Mapping[str, Wanted] | None = None,
+        isolation: Isolation = "committed",
+    ) -> pa.Table:
+        """Run a query over topics with DuckDB, in a thread, and return its result; see `Store.sql`."""
+        return await in_thread(partial(self._store.sql, query, parameters, schemas=schemas, isolation=isolation))
 
     # --- closing
 
@@ -142,10 +202,6 @@ def opening(
     open_ = partial(open_store, path, mode, **options)
 
     async def opened() -> AsyncStore:
-        if not is_address(path):
-            return AsyncStore(await opened_in_thread(open_, Store.close))
-        from .remote import AsyncObjectTopic  # with what object storage needs
-
-        return AsyncStore(await opened_in_thread(open_, lambda store: store.close()), AsyncObjectTopic)
+        return AsyncStore(await opened_in_thread(open_, Store.close))
 
     return Opening(opened)

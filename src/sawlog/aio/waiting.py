@@ -15,8 +15,8 @@ from typing import TypeVar
 from ..batch.kernel import Record
 from ..clock import Stopwatch
 from ..log.log import Log
-from ..log.protocols import LogReader
 from ..log.write.aio import in_thread, outcome, past_recall
+from ..topics.base import Partition
 
 __all__ = [
     "END",
@@ -120,9 +120,9 @@ class Waker:
         self._loop = asyncio.get_running_loop()
         self._event = asyncio.Event()
         self._armed = False
-        self._watched: dict[LogReader, Callable[[], None]] = {}
+        self._watched: dict[Partition, Callable[[], None]] = {}
 
-    def watch(self, logs: Iterable[LogReader]) -> None:
+    def watch(self, logs: Iterable[Partition]) -> None:
         """These are the logs from now on."""
         wanted = set(logs)
         for log in self._watched.keys() - wanted:

@@ -10,15 +10,13 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from ..display import counted
 from ..errors import SawlogError
+from ..topics.base import Topic
 from .codes import hint_for, message_of
 from .output import note
-
-if TYPE_CHECKING:
-    from ..sql.sources import TableTopic
 
 _WORDS = re.findall(
     r"\S+",
@@ -47,7 +45,7 @@ class Queried(Protocol):
     def topics(self) -> list[str]:
         """The names of all topics."""
 
-    def topic(self, name: str) -> TableTopic:
+    def topic(self, name: str) -> Topic:
         """One of them."""
 
 

@@ -36,9 +36,9 @@ from ..display import counted, size_text
 from ..errors import CorruptFile, InvalidConfig, InvalidRecordType, LogClosed, SawlogError
 from ..isolation import Isolation, is_committed
 from ..storage import Directory, MemoryDirectory
+from ..topics.base import Partition
 from . import access
 from .access import Access
-from .face import LogFace
 from .files import checkpoint
 from .files.locking import is_wanted, note_in, want
 from .files.producers import OpenTransaction
@@ -79,8 +79,10 @@ class SegmentInfo:
     path: str
 
 
-class Log(LogFace, Closing):
-    """One partition's log. Created by `Log.open` or `Log.in_memory`."""
+class Log(Partition, Closing):
+    """One partition in files. Created by `Log.open` or `Log.in_memory`."""
+
+    supports_truncation = True
 
     def __init__(self, access: Access, on_lock: Callable[[Log], None] | None = None) -> None:
         self._access = access
@@ -225,6 +227,9 @@ class Log(LogFace, Closing):
     def is_tiered(self) -> bool:
         """Whether a part of it is only in the replica, as far as it is known here: reading that may take long."""
         return self._access.segments.remote is not None
+
+    def _tier(self, lowest_offset: int) -> tuple[int, int]:
+        return self.local_offset, self.remote_bytes
 
     @property
     def remote_bytes(self) -> int:

@@ -38,10 +38,10 @@ from ..config import LogConfig
 from ..errors import CorruptBatch, DataLoss, OffsetOutOfRange, RemoteUnavailable, StorageError
 from ..isolation import Isolation, is_committed
 from ..storage import Directory
+from ..topics.base import Partition, PlannedSlice
 from .files.aborted import Aborted
 from .files.names import TXN_INDEX, file_name
 from .log import Log
-from .protocols import PartitionReader, PlannedSlice
 from .read.remote import RemoteSource
 from .segment.batches import Chunk
 from .segment.followed import FollowedSet
@@ -157,7 +157,7 @@ def _with_aborted(segments: SegmentSet, slices: list[Slice]) -> list[Slice]:
         return slices  # files are just being replaced: readers will look it up
 
 
-def proven_end(log: PartitionReader, epoch: int, end: int) -> int:
+def proven_end(log: Partition, epoch: int, end: int) -> int:
     """How far the offsets below `end` are still those of a leader epoch: `end`, or where the epoch has ended before.
 
     An earlier end is checked again before it is trusted, because a log may look shorter for a moment while a writer

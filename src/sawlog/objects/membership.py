@@ -19,8 +19,9 @@ from typing import Any
 from ..clock import Stopwatch, now_ms
 from ..errors import GroupFenced, LogClosed, SawlogError
 from ..storage.locks import process_name
+from ..topics.base import Topic
 from ..topics.groups.assignment import Share
-from ..topics.groups.host import ConsumedTopic, GroupView
+from ..topics.groups.host import GroupView
 from ..topics.groups.members import Member, Silence
 from ..topics.groups.offsets import Committed, Start, begin
 from ..topics.groups.terms import Terms
@@ -122,7 +123,7 @@ class ObjectMembership:
     # --- partitions
 
     def take(
-        self, shares: Sequence[Share], topics: Mapping[str, ConsumedTopic], start: Start
+        self, shares: Sequence[Share], topics: Mapping[str, Topic], start: Start
     ) -> dict[Share, tuple[int, int] | None]:
         """Become the owner of those that nobody owns, and learn in the same commit where the group continues."""
         known = self._core.look(lambda state: state.group(self._terms.group)) or []

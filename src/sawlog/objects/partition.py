@@ -1,4 +1,8 @@
-"""`ObjectPartition`: one partition of a topic on object storage, for a server and for those who read and append."""
+"""`ObjectPartition`: one partition of a topic on object storage.
+
+An append is part of the next commit and returns when that is durable. A reader that waits for new records looks for the
+next commit, at first often and then about once a second: see `Core.look`.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +12,28 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
 
-from ..batch.header import Rows
+from ..batch import read as batch_read
+from ..batch.build import MAX_BATCH_BYTES, Recipe
+from ..batch.header import BASE, COUNT, LAST, POSITION, Rows
 from ..batch.read import decode
+from ..batch.visible import visible
 from ..clock import Deadline, milliseconds
 from ..config import LogConfig, whole_number
-from ..errors import DataLoss, InvalidRecordType, OffsetOutOfRange, StorageError
+from ..display import counted, size_text
+from ..errors import CorruptBatch, DataLoss, InvalidRecordType, OffsetOutOfRange, SawlogError, StorageError
 from ..isolation import Isolation, is_committed
 from ..log.files.aborted import Aborted
+from ..log.log import SegmentInfo
 from ..log.read.pages import Fetched
-from .aio import AsyncAppends
+from ..log.read.verify import Problem, VerifyReport
+from ..log.write.encoders import recipe_of
+from ..log.write.writer import BATCH_BYTES, Writer
+from ..topics.base import PAGE_BYTES, Partition
 from .copies import epoch_end
 from .core import Core, results
 from .extents import INLINE, Extent
-from .filesonly import FilesOnly
 from .pieces import append_action, describe, placed
-from .records import ObjectRecords
+from .reading import check
 from .slices import ObjectSlice, ObjectSliceReader, cut_into
 from .state import Outcome, State
 
@@ -32,7 +43,7 @@ _POLL_S = 0.1
 _T = TypeVar("_T")
 
 
-class ObjectPartition(AsyncAppends, FilesOnly, ObjectRecords):
+class ObjectPartition(Partition):
     """One partition. Safe for threads."""
 
     def __init__(
@@ -50,8 +61,7 @@ class ObjectPartition(AsyncAppends, FilesOnly, ObjectRecords):
         self._topic = topic
         self._id = topic_id
         self._number = number
-        #: Its settings.
-        self.config = config
+        self._config = config
         #: Whether it is looked at again and again.
         self._calm = calm
         #: Whether records may come from the local cache or from memory.
@@ -73,6 +83,55 @@ class ObjectPartition(AsyncAppends, FilesOnly, ObjectRecords):
         )
 
     # --- what there is
+
+    @property
+    def config(self) -> LogConfig:
+        """Settings of the topic."""
+        return self._config
+
+    @property
+    def _origin(self) -> tuple[str, int]:
+        return self._topic, self._number
+
+    @property
+    def _recipe(self) -> Recipe:
+        return recipe_for(self._config)
+
+    @property
+    def path(self) -> str:
+        """Where it is, for messages."""
+        return f"{self._core.bucket.url}/{self._topic}/{self._number}"
+
+    def _extents(self) -> list[Extent] | None:
+        return self._core.glance(lambda state: list(state.extents(self._id, self._number, 0)))
+
+    def __repr__(self) -> str:
+        """What is known; nothing is requested."""
+        ends = self._core.glance(lambda state: state.ends(self._id, self._number))
+        extents = self._extents()
+        if ends is None or extents is None:
+            return f"<ObjectPartition {self.path}>"
+        size = size_text(sum(each.size_bytes for each in extents))
+        amount = f"{size} in {counted(len(extents), 'extent')}"
+        return f"<ObjectPartition {self.path} offsets {ends[0]}..{ends[1]}, {amount}>"
+
+    @property
+    def segments(self) -> tuple[SegmentInfo, ...]:
+        """The runs of batches in which it is stored, oldest first: parts of commits, uploads and segments."""
+
+        def found(state: State) -> list[Extent]:
+            return list(state.extents(self._id, self._number, 0))
+
+        url = self._core.bucket.url
+        return tuple(
+            SegmentInfo(each.base_offset, each.next_offset, each.size_bytes, True, False, f"{url}/{each.key}")
+            for each in self._core.look(found)
+        )
+
+    @property
+    def closed(self) -> bool:
+        """Whether its store was closed."""
+        return self._core.is_closed
 
     def _ends(self) -> tuple[int, int]:
         return self._core.look(lambda state: state.ends(self._id, self._number), calm=self._calm)
@@ -110,7 +169,7 @@ class ObjectPartition(AsyncAppends, FilesOnly, ObjectRecords):
 
     @property
     def size_bytes(self) -> int:
-        """The size of all its batches."""
+        """Size of all batches."""
         return self._core.look(lambda state: sum(each.size_bytes for each in state.extents(self._id, self._number, 0)))
 
     def plan(
@@ -239,6 +298,40 @@ class ObjectPartition(AsyncAppends, FilesOnly, ObjectRecords):
             except DataLoss:
                 raise OffsetOutOfRange(start, *self._ends(), f"{self._topic}/{self._number}") from None
 
+    def _pages(
+        self, start: int, end: int, max_bytes: int | None, *, committed: bool, page_bytes: int = PAGE_BYTES
+    ) -> Iterator[tuple[memoryview, Rows]]:
+        """Yield checked batches for a reader. The extents of a whole range are requested ahead."""
+        if max_bytes is not None or page_bytes != PAGE_BYTES:
+            yield from super()._pages(start, end, max_bytes, committed=committed, page_bytes=page_bytes)
+            return
+        for data, rows in self._chunks(start, end, "committed" if committed else "uncommitted"):
+            shown = visible(rows, ())  # without markers; aborted records are not in it
+            if len(shown):
+                yield data, shown
+
+    def pages(self, start: int, end: int, *, committed: bool) -> Iterator[tuple[memoryview, Rows]]:
+        """Checked batches with records for a reader, page by page."""
+        return self._pages(start, end, None, committed=committed)
+
+    def extents(self, start: int, end: int) -> list[Extent]:
+        """The runs of batches that contain offsets from `start` to `end`."""
+        return self._core.look(lambda state: list(state.extents(self._id, self._number, start, end)))
+
+    def newest(self) -> tuple[int, int] | None:
+        """Offset and timestamp of the record with the largest timestamp, the first of them; None if there is none."""
+        found: tuple[int, int] | None = None
+        segments = self._core.look(lambda state: list(state.extents(self._id, self._number, self.lowest_offset)))
+        for extent in sorted(segments, key=lambda each: (-each.max_timestamp, each.base_offset)):
+            if extent.max_timestamp < 0 or (found is not None and extent.max_timestamp < found[1]):
+                break
+            start = max(extent.base_offset, self.lowest_offset)
+            for record in self.scan(start, extent.next_offset, isolation="uncommitted"):
+                better = found is None or (record.timestamp, -record.offset) > (found[1], -found[0])
+                if record.timestamp >= 0 and better:
+                    found = record.offset, record.timestamp
+        return found
+
     def watch(self, call: Callable[[], None]) -> Callable[[], None]:
         """Call back when the visible end may have moved, until the returned function is called."""
         before = self._core.peek(lambda state: state.ends(self._id, self._number))
@@ -292,10 +385,77 @@ class ObjectPartition(AsyncAppends, FilesOnly, ObjectRecords):
         whole_number(offset)
         call(None)
 
+    def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> Writer:
+        """Return a buffered writer: the fast way to append records one by one. See `Writer`."""
+        self._core.check_writable()
+        made = super().writer(batch_bytes, linger_ms)
+        self._core.keep(made)
+        return made
+
+    def sync(self) -> None:
+        """Return at once: an append returns when it is durable."""
+        self._core.check_writable()
+
     def trim(self, offset: int) -> int:
         """Drop the records below `offset`, and return how many offsets that are."""
         action = {"do": "move start", "topic": self._id, "partition": self._number, "offset": whole_number(offset)}
         return int(str(self._core.commit([action])[0]))
+
+    # --- checking
+
+    def verify(self) -> VerifyReport:
+        """Read and check everything: every extent is in the bucket now and follows the one before it, and its batches
+        are those that were committed, have the right checksum, and can be decoded. Nothing comes from the cache. Damage
+        is listed in the report, not raised."""
+        report = VerifyReport()
+        self._core.check_end()
+
+        def ends_and_extents(state: State) -> tuple[int, int, list[Extent]]:
+            """Of one state: between two looks, another commit could trim or append."""
+            lowest, end = state.ends(self._id, self._number)
+            return lowest, end, list(state.extents(self._id, self._number, lowest))
+
+        lowest, end, extents = self._core.look(ends_and_extents, fresh=True)
+        expected = lowest
+        for extent in extents:
+            path = f"{self._core.bucket.url}/{extent.key}"
+            if max(extent.base_offset, lowest) != expected:
+                reason = f"offsets {expected} to {extent.base_offset - 1} are missing"
+                report.problems.append(Problem(path, extent.position, reason, extent.base_offset))
+            self._verify_extent(extent, path, report)
+            expected = extent.next_offset
+        if expected != end:
+            reason = f"offsets {expected} to {end - 1} are missing"
+            report.problems.append(Problem(self.path, 0, reason, end))
+        return report
+
+    def _verify_extent(self, extent: Extent, path: str, report: VerifyReport) -> None:
+        report.segments += 1
+        report.size_bytes += extent.size_bytes
+        try:
+            data = memoryview(bytearray(self._core.bucket.get_range(extent.key, extent.position, extent.size_bytes)))
+            rows = check(extent, data)
+        except CorruptBatch as error:
+            where = extent.position if error.position is None else error.position
+            report.problems.append(Problem(path, where, error.reason, extent.next_offset))
+            return
+        except SawlogError as error:
+            report.problems.append(Problem(path, extent.position, str(error), extent.next_offset))
+            return
+        report.batches += len(rows)
+        report.records += int(rows[:, COUNT].sum())
+        count = int((rows[:, LAST] - rows[:, BASE] + 1).sum())
+        if count != extent.next_offset - extent.base_offset:
+            reason = f"{count} offsets in the place of {extent.next_offset - extent.base_offset}"
+            report.problems.append(Problem(path, extent.position, reason, extent.next_offset))
+        for number, wrong in batch_read.malformed(data, rows, self.config.max_decompressed_bytes):
+            where = extent.position + int(rows[number, POSITION])
+            report.problems.append(Problem(path, where, wrong.reason, extent.next_offset))
+
+
+def recipe_for(config: LogConfig) -> Recipe:
+    """Return the settings for encoding batches of a topic. No batch is too large: consolidation cuts them."""
+    return recipe_of(config.with_(segment_bytes=max(config.segment_bytes, MAX_BATCH_BYTES)))
 
 
 def _among(aborted: Sequence[Aborted], piece: ObjectSlice) -> tuple[Aborted, ...]:

@@ -15,8 +15,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..clock import Stopwatch
+from ..topics.base import Topic
 from ..topics.groups.assignment import Share
-from ..topics.groups.offsets import Committed, Pages, Start, StartingTopic, begin
+from ..topics.groups.offsets import Committed, Pages, Start, begin
 from ..topics.groups.terms import Terms as MemberTerms
 from ..topics.queues.host import TurnLost
 from ..topics.queues.terms import Terms
@@ -119,9 +120,7 @@ class ObjectTurn:
             self._read = self._core.look(look, fresh=True)
         return self._read
 
-    def places(
-        self, group: str, topics: Iterable[StartingTopic], start: Start, member: str
-    ) -> dict[Share, tuple[int, int]]:
+    def places(self, group: str, topics: Iterable[Topic], start: Start, member: str) -> dict[Share, tuple[int, int]]:
         """Where a group continues; the first access to a topic commits where it starts, with what else is written."""
         known = self._core.look(lambda state: state.group(group)) or []
         for topic in topics:

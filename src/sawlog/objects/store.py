@@ -19,15 +19,13 @@ import uuid
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, Never, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from ..clock import now_ms
-from ..closing import Closing
-from ..display import counted, shown_soon
+from ..display import counted
 from ..errors import (
     CorruptData,
     InvalidConfig,
-    StorageError,
     StoreNotFound,
     TopicExists,
     TopicNotFound,
@@ -35,17 +33,14 @@ from ..errors import (
 )
 from ..log.maintain.retention import RetentionReport
 from ..log.maintain.upkeep import UpkeepReport
+from ..topics import base
 from ..topics import settings as topic_settings
-from ..topics.descriptions import store_html
 from ..topics.entry import check_partitions
 from ..topics.groups.consumer import Consumer
-from ..topics.groups.host import ConsumerHost
-from ..topics.groups.offsets import Start
 from ..topics.keywords import TopicChanges, TopicSettings
 from ..topics.names import check_topic_name
 from ..topics.queues.queue import Queue
 from ..topics.queues.terms import Terms as QueueTerms
-from ..topics.storeface import StoreFace
 from ..topics.upkeep import Upkeep
 from . import selftest
 from .bucket import Bucket
@@ -69,15 +64,14 @@ from .terms import STORE, STORE_COPY, Terms
 from .topic import ObjectTopic
 from .transaction import ObjectTransaction
 
-if TYPE_CHECKING:
-    from ..topics.protocols import UsedStore
-
 #: A store on object storage, as its file says it: a directory's has another name for its format.
 _KIND, _FORMAT = "objects", 2
 
 
-class ObjectStore(StoreFace, Closing):
-    """Topics on object storage. Safe for threads; any number of processes may write at the same time."""
+class ObjectStore(base.Store):
+    """Topics on object storage. Thread-safe; any number of processes may write at the same time."""
+
+    supports_snapshots = True
 
     def __init__(self, core: Core, store_id: str) -> None:
         self._core = core
@@ -178,27 +172,17 @@ class ObjectStore(StoreFace, Closing):
             f"<ObjectStore {self.path}>" if known is None else f"<ObjectStore {self.path}: {counted(known, 'topic')}>"
         )
 
-    def _repr_html_(self) -> str:
-        """For notebooks: the topics and groups. Returns soon, also if the bucket does not answer."""
-
-        def look() -> str:
-            names = self.topics()
-            return store_html(self.path, names, (self.topic(name).describe() for name in names), self.groups.list())
-
-        return shown_soon(self, look)
-
     def _check_open(self) -> None:
         self._core.check_open()
 
-    def _consume(self, made: Consumer) -> None:
+    def _close_later(self, made: Consumer | Queue) -> None:
         self._core.keep(made)
 
     #: A heartbeat is a commit: Kafka's default, so that an idle consumer makes one every fifteen seconds.
     _session_timeout_ms = 45_000
 
-    @property
-    def _consumed(self) -> ConsumerHost:
-        return _Consumed(self)
+    def _patient(self) -> ObjectStore:
+        return _PatientStore(self._core, self._id)
 
     @property
     def core(self) -> Core:
@@ -240,8 +224,6 @@ class ObjectStore(StoreFace, Closing):
             raise TopicNotFound(f"no topic {name!r} in {self.path}")
         return ObjectTopic(self._core, name, found["id"], self, tend=self._tend_topic)
 
-    __getitem__ = topic
-
     def patient_topic(self, name: str) -> ObjectTopic:
         """The same topic for somebody who looks for new records again and again: an idle store is asked about once a
         second."""
@@ -257,13 +239,10 @@ class ObjectStore(StoreFace, Closing):
         up before it is needed."""
         return ObjectSliceReader(self._core, topic, topic_id, partition)
 
-    def __iter__(self) -> Iterator[ObjectTopic]:
-        for name in self.topics():
-            try:
-                found = self.topic(name)
-            except TopicNotFound:
-                continue  # deleted meanwhile
-            yield found
+    if TYPE_CHECKING:
+
+        def __iter__(self) -> Iterator[ObjectTopic]: ...
+        def __getitem__(self, name: str) -> ObjectTopic: ...
 
     def create_topic(
         self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: Unpack[TopicSettings]
@@ -341,34 +320,6 @@ class ObjectStore(StoreFace, Closing):
         crew = ObjectCrew(self._core, terms)
         return ObjectBooks(self._core, crew), crew
 
-    def queue(
-        self,
-        topic: str,
-        group: str,
-        *,
-        visibility_s: float = 30.0,
-        max_deliveries: int | None = 5,
-        dead_letters: str | None = None,
-        start: Start = "earliest",
-        prefetch: int = 2000,
-        worker: str | None = None,
-    ) -> Queue:
-        """Hand out the records of a topic one by one, to any number of workers; see `Store.queue` and `Queue`."""
-        self._core.check_open()
-        made = Queue(
-            _Queued(self),
-            topic,
-            group,
-            visibility_s=visibility_s,
-            max_deliveries=max_deliveries,
-            dead_letters=dead_letters,
-            start=start,
-            prefetch=prefetch,
-            worker=worker,
-        )
-        self._core.keep(made)
-        return made
-
     def serve(self) -> ObjectService:
         """What a broker needs besides, for as long as the store is open; see `sawlog.topics.served`."""
         self._core.check_writable()
@@ -391,54 +342,16 @@ class ObjectStore(StoreFace, Closing):
         return self.topic(name)
 
     @property
-    def directory(self) -> Never:
-        """It has none."""
-        raise self._not_here("what is about files")
-
-    def _not_here(self, what: str) -> StorageError:
-        return StorageError(errno.ENOTSUP, f"{self.path} is on object storage: {what} needs a store in a directory")
-
-    @property
     def staging(self) -> ObjectStaging:
         """For jobs of many processes."""
         return ObjectStaging(self._core)
 
 
-if TYPE_CHECKING:
+class _PatientStore(ObjectStore):
+    """Store for consumers and queues, which look at it again and again: an idle store is polled once a second."""
 
-    def _fulfils(store: ObjectStore) -> UsedStore:
-        """mypy compares the signatures, which `isinstance` does not."""
-        return store
-
-
-class _Consumed:
-    """A store, as its consumers look at it again and again."""
-
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
-        self.path = store.path
-        self.mode = store.mode
-        self.groups = store.groups
-
-    def topic(self, name: str) -> ObjectTopic:
-        """The current topic of that name."""
-        return self._store.patient_topic(name)
-
-
-class _Queued:
-    """A store, as its queues look at it again and again."""
-
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
-        self.path = store.path
-        self.mode = store.mode
-        self.topic = store.patient_topic
-        self.transaction = store.transaction
-        self._queueing = store._queueing
-
-    def create_topic(self, name: str, partitions: int = 1, *, exist_ok: bool = False) -> ObjectTopic:
-        """The topic of that name, created if it does not exist."""
-        return self._store.create_topic(name, partitions, exist_ok=exist_ok)
+    def topic(self, name: str, *, at: str | SnapshotInfo | None = None) -> ObjectTopic:
+        return self.patient_topic(name) if at is None else super().topic(name, at=at)
 
 
 def _options(given: object) -> dict[str, Any]:

@@ -5,12 +5,11 @@ A call that writes to several partitions is one commit: all of it is stored, or 
 
 from __future__ import annotations
 
-import errno
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Never, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -18,24 +17,23 @@ from ..batch.build import Encoder
 from ..batch.given import GivenHeaders, GivenRecord, GivenTable
 from ..config import LogConfig
 from ..display import counted, size_text
-from ..errors import StorageError, TopicNotFound
+from ..errors import TopicNotFound
 from ..isolation import Isolation
 from ..log.maintain.upkeep import UpkeepReport
 from ..log.write.writer import BATCH_BYTES, Writer
+from ..topics import base
 from ..topics import settings as topic_settings
+from ..topics.base import Position, check_sole, encoded_table
 from ..topics.descriptions import settings_text
-from ..topics.face import Position, TopicFace, check_sole
 from ..topics.names import check_topic_name
 from ..topics.partitioner import partitions_for
 from ..topics.routing import Router
 from ..topics.settings import Value
 from ..topics.writer import TopicWriter
-from ..typed.places import Home
-from .appending import encoded_table, recipe_for
 from .core import Core
 from .folding.book import MARK
 from .folding.snapshots import id_in
-from .partition import ObjectPartition
+from .partition import ObjectPartition, recipe_for
 from .slices import ObjectSlice
 from .snapshots import SnapshotInfo
 from .state import State
@@ -43,14 +41,13 @@ from .state import State
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..sql.history import History
     from ..sql.sources import TableSource
 
 
 _T = TypeVar("_T")
 
 
-class ObjectTopic(TopicFace):
+class ObjectTopic(base.Topic):
     """A topic. It is the one that had the name when it was opened: one that is recreated is another."""
 
     def __init__(
@@ -58,7 +55,7 @@ class ObjectTopic(TopicFace):
         core: Core,
         name: str,
         topic_id: str,
-        home: Home | None = None,
+        store: base.Store | None = None,
         *,
         tend: Callable[[str], list[UpkeepReport]] | None = None,
         calm: bool = False,
@@ -69,7 +66,7 @@ class ObjectTopic(TopicFace):
         self._at = at
         self._name = name
         self._id = topic_id
-        self._home = home
+        self._store = store
         #: Does the upkeep of a topic.
         self._tend = tend
         #: Whether it is looked at again and again.
@@ -320,30 +317,13 @@ class ObjectTopic(TopicFace):
         self._core.check_writable()
         return [] if self._tend is None else self._tend(self._name)
 
-    # --- what is about files
-
-    @property
-    def table(self) -> None:
-        """It has no table: `sawlog pipeline table` is for directories so far."""
-        return
+    # --- as a table
 
     def source(self, number: int) -> TableSource:
         """One partition, as a table is made from it."""
         from .tabular import ObjectSource  # with Arrow, which not every program needs
 
         return ObjectSource(self.partition(number))
-
-    def history(self) -> History | None:
-        """The part of it that is in a table: none."""
-        return None
-
-    def set_table(self, info: object) -> Never:
-        """Not possible: tables of topics on object storage are not kept so far."""
-        raise StorageError(errno.ENOTSUP, f"the topic {self._name!r} is on object storage, and cannot have a table")
-
-    def directory(self, number: int) -> Never:
-        """Not possible: it has no files."""
-        raise StorageError(errno.ENOTSUP, f"the topic {self._name!r} is on object storage, and has no directory")
 
 
 class _WrittenTopic(ObjectTopic):

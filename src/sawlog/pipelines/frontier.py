@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 from ..errors import DataLoss
 from ..spark.streaming import shared_out
+from ..sql.materialised import check_same_log
 from ..tables.state import Mark
-from ..topics.materialised import check_same_log
 from ..topics.topic import Topic
 
 _logger = logging.getLogger("sawlog.pipelines")

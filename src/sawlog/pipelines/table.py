@@ -33,6 +33,7 @@ from ..clock import Deadline, Stopwatch, now_ms
 from ..errors import InvalidConfig
 from ..spark import parsing
 from ..spark.tables import log_rows, parquet_rows
+from ..sql.materialised import check_same_topic
 from ..storage import FileDirectory, documents
 from ..tables import ddl, merging
 from ..tables.columns import RECORD, check_names, table_schema, value_fields
@@ -40,7 +41,6 @@ from ..tables.evolving import evolved
 from ..tables.formats import FORMATS, Identity, check_package
 from ..tables.given import value_schema
 from ..tables.state import DataFile, Mark, Snapshot
-from ..topics.materialised import check_same_topic
 from ..topics.store import Store
 from ..topics.tableinfo import TableInfo
 from ..topics.topic import Topic

@@ -4,13 +4,12 @@ missing. Their bytes do not change, except where a batch must be cut."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, cast
 
 from ..batch.header import BASE, HEADER_BYTES, LAST, LEADER_EPOCH, MAX_TIME, POSITION, SIZE, Rows
 from ..batch.read import decode
 from ..log.maintain.rebatch import Rebatch, Wanted
 from ..log.maintain.replacement import Replacement
-from ..log.read.pages import Fetched
 from ..log.segment.batches import Chunk
 from ..log.segment.segment import Segment
 from ..log.write.incoming import checked_rows, rows_of
@@ -46,13 +45,6 @@ class Batches(NamedTuple):
         first, last = int(rows[0, POSITION]), int(rows[-1, POSITION] + rows[-1, SIZE])
         rows[:, POSITION] -= first
         return Batches(self.data[first:last], rows)
-
-
-class Readable(Protocol):
-    """A partition that complete batches can be fetched from."""
-
-    def fetch(self, start: int, max_bytes: int) -> Fetched:
-        """Complete batches from the one that contains `start` on."""
 
 
 def checked(data: bytes | bytearray | memoryview) -> Batches:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import DirectoryLocked, InvalidConfig, StoreNotFound, TopicExists
-from ..topics.protocols import StoreWriter
+from ..topics.base import Store
 from ..topics.transactions.staging import Part, Piece
 from . import places, replays, tending
 from .options import WriteOptions
@@ -38,7 +38,7 @@ def stage_name(query: str, batch: int) -> str:
     return f"spark{query.replace('-', '')}-{batch}"
 
 
-def open_store(where: Where) -> StoreWriter:
+def open_store(where: Where) -> Store:
     """The store for writing, without upkeep: that is for long-running processes. It must exist."""
     try:
         places.open_for_task(where).close()
@@ -63,7 +63,7 @@ def prepare(options: WriteOptions, columns: Sequence[str]) -> None:
             make_topic(store, options.topic, options)
 
 
-def make_topic(store: StoreWriter, name: str, options: WriteOptions) -> None:
+def make_topic(store: Store, name: str, options: WriteOptions) -> None:
     """Create a topic that is missing, if the options say so."""
     if options.partitions is None:
         raise InvalidConfig(
@@ -105,7 +105,7 @@ def publish(
             store.staging.forget_names()
 
 
-def _topic_id(store: StoreWriter, options: WriteOptions, found: Sequence[StagedPart]) -> str | None:
+def _topic_id(store: Store, options: WriteOptions, found: Sequence[StagedPart]) -> str | None:
     """The topic of the options, as the tasks found it; None if rows go to the topics of a column."""
     if options.topic is None:
         return None
@@ -113,7 +113,7 @@ def _topic_id(store: StoreWriter, options: WriteOptions, found: Sequence[StagedP
 
 
 def _is_replay(
-    store: StoreWriter,
+    store: Store,
     options: WriteOptions,
     stage: str,
     repeated: replays.Repeated,
@@ -135,7 +135,7 @@ def _is_replay(
     return True
 
 
-def _gathered(store: StoreWriter, stage: str, found: Sequence[StagedPart]) -> tuple[list[Part], bytes]:
+def _gathered(store: Store, stage: str, found: Sequence[StagedPart]) -> tuple[list[Part], bytes]:
     """What the tasks staged, and what came with their messages: for the intent, or, if it is large, in a file."""
     data = b"".join(each.data for each in found)
     file = ""

@@ -20,9 +20,9 @@ from pyspark.sql.datasource import InputPartition
 
 from .. import tables
 from ..errors import DataLoss, InvalidConfig
+from ..sql.materialised import check_same_log, check_same_topic
 from ..tables.state import DataFile, Snapshot
-from ..topics.materialised import check_same_log, check_same_topic
-from ..topics.protocols import StoredTopic
+from ..topics.base import Topic
 from .places import Places
 from .positions import EpochPosition, Positions, Share
 
@@ -54,7 +54,7 @@ class History:
     def __init__(self, places: Places) -> None:
         self._places = places
 
-    def begun(self, before: Positions, shares: Sequence[tuple[StoredTopic, int]]) -> Positions:
+    def begun(self, before: Positions, shares: Sequence[tuple[Topic, int]]) -> Positions:
         """Positions with those of partitions that are new to the query: where their table begins."""
         at: dict[Share, EpochPosition] = {}
         found: dict[str, Snapshot | None] = {}
@@ -96,7 +96,7 @@ class History:
         return replace(start, at=at), tasks
 
 
-def _snapshot(topic: StoredTopic) -> Snapshot | None:
+def _snapshot(topic: Topic) -> Snapshot | None:
     info = topic.table
     if info is None:
         return None
@@ -107,7 +107,7 @@ def _snapshot(topic: StoredTopic) -> Snapshot | None:
     return found
 
 
-def _bad_files(topic: StoredTopic) -> Sequence[DataFile]:
+def _bad_files(topic: Topic) -> Sequence[DataFile]:
     """The quarantine, read after the table: it is committed before it."""
     info = topic.table
     found = None if info is None else tables.open_table(tables.quarantine_of(info)).snapshot()

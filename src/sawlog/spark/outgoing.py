@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..batch.build import Encoded, Encoder
+from ..topics.base import TaskStaging, Topic
 from ..topics.partitioner import partitions_for
-from ..topics.protocols import StoredTopic, TaskStaging
 from ..topics.transactions import staging
 from ..topics.transactions.staging import OwnFile, Parcel
 from .staged import StagedPart
@@ -34,7 +34,7 @@ _OWN_BYTES = 16 << 20
 class Outgoing:
     """See the module's docstring."""
 
-    def __init__(self, topic: StoredTopic, number: int, encoder: Encoder) -> None:
+    def __init__(self, topic: Topic, number: int, encoder: Encoder) -> None:
         self.topic, self.number, self.encoder = topic, number, encoder
         self._parcel = Parcel()
         self._digest = 0

@@ -14,7 +14,7 @@ from typing import Literal
 from ..errors import InvalidConfig, TopicNotFound
 from ..opening import open_for_slices
 from ..opening import open_store as _open
-from ..topics.protocols import StoredTopic, StoreReader, StoreWriter
+from ..topics.base import Store, Topic
 from .losses import Losses
 from .options import EARLIEST, LATEST, Point, ReadOptions
 from .positions import EpochPosition, Positions, Share
@@ -23,7 +23,7 @@ from .where import Where
 _logger = logging.getLogger("sawlog.spark")
 
 
-def open_store(where: Where, mode: Literal["w", "r"] = "r") -> StoreWriter:
+def open_store(where: Where, mode: Literal["w", "r"] = "r") -> Store:
     """The store, next to the driver: read only, or, for the progress of a group, for writing without upkeep."""
     options = where.options
     if options is None:
@@ -31,7 +31,7 @@ def open_store(where: Where, mode: Literal["w", "r"] = "r") -> StoreWriter:
     return _open(where.path, mode, options=options, upkeep_interval_s=None)
 
 
-def open_for_task(where: Where) -> StoreReader:
+def open_for_task(where: Where) -> Store:
     """The store, in a task, which may run on another machine: read only, and to read slices."""
     return open_for_slices(where.path, options=where.options)
 
@@ -50,7 +50,7 @@ class Places:
         """Close the store."""
         self.store.close()
 
-    def topic(self, name: str) -> StoredTopic:
+    def topic(self, name: str) -> Topic:
         """The topic of that name, now or in the snapshot that is read."""
         return self.store.topic(name, at=self._options.snapshot)
 
@@ -58,18 +58,18 @@ class Places:
         """Whether there is such a topic."""
         return name in self.store.topics(at=self._options.snapshot)
 
-    def _all(self) -> Iterable[StoredTopic]:
+    def _all(self) -> Iterable[Topic]:
         if self._options.snapshot is None:
             return self.store
         return [self.topic(name) for name in self.store.topics(at=self._options.snapshot)]
 
-    def topics(self, *, lost_ok: bool = False) -> list[StoredTopic]:
+    def topics(self, *, lost_ok: bool = False) -> list[Topic]:
         """The topics, in order. A named topic must exist, unless `lost_ok`; a pattern may match none."""
         chosen = self._options.subscription
         if chosen.pattern is not None:
             pattern = re.compile(chosen.pattern)
             return [topic for topic in self._all() if pattern.fullmatch(topic.name)]
-        found: list[StoredTopic] = []
+        found: list[Topic] = []
         for name in sorted(chosen.topics or {topic for topic, _ in chosen.assigned}):
             try:
                 found.append(self.topic(name))
@@ -85,10 +85,10 @@ class Places:
             self._missed.add(str(error))
             _logger.warning("%s", error)
 
-    def shares(self, *, lost_ok: bool = False) -> list[tuple[StoredTopic, int]]:
+    def shares(self, *, lost_ok: bool = False) -> list[tuple[Topic, int]]:
         """All partitions, in order; with `lost_ok` those that exist."""
         assigned = dict(self._options.subscription.assigned)
-        found: list[tuple[StoredTopic, int]] = []
+        found: list[tuple[Topic, int]] = []
         for topic in self.topics(lost_ok=lost_ok):
             for number in assigned.get(topic.name, range(topic.partitions)):
                 if number < topic.partitions:
@@ -98,7 +98,7 @@ class Places:
                 self._miss(TopicNotFound(f"option assign: {said}"), lost_ok)
         return found
 
-    def positions(self, shares: Iterable[tuple[StoredTopic, int]]) -> Positions:
+    def positions(self, shares: Iterable[tuple[Topic, int]]) -> Positions:
         """The current ends of these partitions: where everything is committed, unless all is to be read."""
         found = list(shares)
         isolation = self._options.isolation
@@ -126,7 +126,7 @@ class Places:
         return replace(ends, at=at)
 
     def _resolve(
-        self, topic: StoredTopic, number: int, point: Point, each: dict[Share, int], end: EpochPosition, ending: bool
+        self, topic: Topic, number: int, point: Point, each: dict[Share, int], end: EpochPosition, ending: bool
     ) -> EpochPosition:
         lowest = EpochPosition(topic.partition(number).lowest_offset, end.epoch)
         given = each.get((topic.name, number))
@@ -145,7 +145,7 @@ class Places:
             )
         return EpochPosition(given, end.epoch)
 
-    def _at(self, topic: StoredTopic, number: int, moment: int, end: EpochPosition, ending: bool) -> EpochPosition:
+    def _at(self, topic: Topic, number: int, moment: int, end: EpochPosition, ending: bool) -> EpochPosition:
         found = topic.partition(number).offset_at(moment)
         if found >= end.offset and not ending and self._options.later_than_all == "error":
             raise InvalidConfig(

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import InputPartition
 
 from ..errors import DataLoss
 from ..isolation import Isolation
-from ..log.protocols import PlannedSlice
+from ..topics.base import PlannedSlice
 from .options import ReadOptions
 from .places import Places
 from .positions import UNKNOWN, Positions

@@ -27,8 +27,7 @@ from dataclasses import dataclass, replace
 
 from ..errors import TopicNotFound
 from ..log import slices
-from ..log.protocols import PartitionReader
-from ..topics.protocols import StoredTopic
+from ..topics.base import Partition, Topic
 from .places import Places
 from .positions import UNKNOWN, EpochPosition, Positions, Share
 
@@ -42,15 +41,15 @@ _MOVED = (
 class Range:
     """Offsets of one partition from `first` to `last`."""
 
-    topic: StoredTopic
+    topic: Topic
     number: int
-    log: PartitionReader
+    log: Partition
     first: int
     last: EpochPosition
 
 
 def starts(
-    places: Places, before: Positions, shares: Sequence[tuple[StoredTopic, int]], ends: Positions
+    places: Places, before: Positions, shares: Sequence[tuple[Topic, int]], ends: Positions
 ) -> tuple[dict[Share, int], dict[Share, EpochPosition]]:
     """Where to continue in each partition that has an end; and the starts of those whose topic was recreated."""
     began: dict[Share, int] = {}
@@ -74,7 +73,7 @@ def starts(
     return began, begun
 
 
-def without_missing(places: Places, known: Positions, shares: Sequence[tuple[StoredTopic, int]]) -> Positions:
+def without_missing(places: Places, known: Positions, shares: Sequence[tuple[Topic, int]]) -> Positions:
     """Positions without those in topics that no longer exist in the store. Topics that exist but are no longer
     subscribed to are the user's choice."""
     there = {topic.name for topic, _ in shares}
@@ -86,7 +85,7 @@ def without_missing(places: Places, known: Positions, shares: Sequence[tuple[Sto
     return replace(known, at=at, topics={name: each for name, each in known.topics.items() if name not in gone})
 
 
-def still_there(places: Places, target: Positions, shares: Sequence[tuple[StoredTopic, int]]) -> Positions:
+def still_there(places: Places, target: Positions, shares: Sequence[tuple[Topic, int]]) -> Positions:
     """Ends that were looked up earlier, as far as the store still has them."""
     at: dict[Share, EpochPosition] = {}
     target = without_missing(places, target, shares)
@@ -113,7 +112,7 @@ class Ranges:
         self._start = start
         self._end = end
         self._moved = moved
-        self._topics: dict[str, StoredTopic] = {}
+        self._topics: dict[str, Topic] = {}
 
     def again(self, share: Share) -> Range | None:
         """As `of`, for a partition that has changed since."""
@@ -142,7 +141,7 @@ class Ranges:
         first, last = self._checked(share, log, start, end)
         return Range(topic, number, log, first, EpochPosition(last, end.epoch)) if first < last else None
 
-    def _topic(self, name: str) -> StoredTopic:
+    def _topic(self, name: str) -> Topic:
         """Looked up once for all its partitions."""
         found = self._topics.get(name)
         if found is None:
@@ -155,7 +154,7 @@ class Ranges:
         return start.is_recreated(name, end.topics.get(name, ""), end.store or "")
 
     def _checked(
-        self, share: Share, log: PartitionReader, start: EpochPosition | None, end: EpochPosition
+        self, share: Share, log: Partition, start: EpochPosition | None, end: EpochPosition
     ) -> tuple[int, int]:
         last = _end(self._places, share, log, end).offset
         lowest = log.lowest_offset
@@ -174,7 +173,7 @@ class Ranges:
         return max(first, lowest), last
 
 
-def _new(places: Places, share: Share, log: PartitionReader) -> int:
+def _new(places: Places, share: Share, log: Partition) -> int:
     """Where to begin in a partition that is new to the query: all of its records should be read."""
     lowest = log.lowest_offset
     if lowest > 0:
@@ -186,7 +185,7 @@ def _new(places: Places, share: Share, log: PartitionReader) -> int:
     return lowest
 
 
-def _start(places: Places, share: Share, log: PartitionReader, position: EpochPosition) -> int:
+def _start(places: Places, share: Share, log: Partition, position: EpochPosition) -> int:
     """Where to continue: the position, unless what was read before it is no longer there."""
     end = slices.proven_end(log, position.epoch, position.offset)
     if end >= position.offset:
@@ -205,7 +204,7 @@ def _start(places: Places, share: Share, log: PartitionReader, position: EpochPo
     return end
 
 
-def _end(places: Places, share: Share, log: PartitionReader, position: EpochPosition) -> EpochPosition:
+def _end(places: Places, share: Share, log: Partition, position: EpochPosition) -> EpochPosition:
     """Up to where to read: a planned end, or as far as records exist."""
     end = slices.proven_end(log, position.epoch, position.offset)
     if end < position.offset:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from ..errors import DataLoss, InvalidConfig, StorageError, TopicNotFound
-from ..log.protocols import SliceReader
+from ..topics.base import SliceReader
 from . import places, worker
 from .losses import Losses
 from .options import EARLIEST, Point, ReadOptions, check_range

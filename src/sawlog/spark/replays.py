@@ -30,8 +30,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from ..errors import ReplayMismatch
+from ..topics.base import JobStaging
 from ..topics.names import quoted
-from ..topics.protocols import JobStaging
 from ..topics.transactions.staging import DIGESTS, Intent, Part, check_name, records_by_topic, stored_and_now
 from .options import ReplayCheck
 

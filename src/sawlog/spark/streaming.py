@@ -33,7 +33,7 @@ from pyspark.sql.streaming.datasource import (
 
 from ..clock import Stopwatch
 from ..errors import DataLoss, SawlogError, TopicNotFound
-from ..topics.protocols import StoredTopic, StoreWriter
+from ..topics.base import Store, Topic
 from . import places as _places
 from .history import History, HistoryTask
 from .history import read as read_history
@@ -62,7 +62,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._places: Places | None = None
         self._initial: Json | None = None
         self._target: Positions | None = None
-        self._store: StoreWriter | None = None
+        self._store: Store | None = None
         self._shown: Json | None = None
         self._triggered: Stopwatch | None = None
         self._began = False
@@ -140,7 +140,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             documents.sync()
         self._began = True
 
-    def _writable(self) -> StoreWriter:
+    def _writable(self) -> Store:
         if self._store is None:
             self._store = _places.open_store(self._options.where, "w")
         return self._store
@@ -191,7 +191,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._triggered = Stopwatch()
         return False
 
-    def _shares(self) -> list[tuple[StoredTopic, int]]:
+    def _shares(self) -> list[tuple[Topic, int]]:
         """All current partitions; a topic that no longer exists is an error, or left out."""
         try:
             return self.places.shares(lost_ok=not self._options.fail_on_data_loss)
@@ -259,7 +259,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             store.close()
 
 
-def _of_topics_in(store: StoreWriter, positions: Positions) -> Mapping[Share, EpochPosition]:
+def _of_topics_in(store: Store, positions: Positions) -> Mapping[Share, EpochPosition]:
     """Those of partitions that currently exist."""
     there = {name: store.topic(name) for name in {topic for topic, _ in positions.at} if name in store}
     return {

@@ -29,10 +29,10 @@ import pyarrow as pa
 from .. import tables
 from ..addresses import is_address
 from ..errors import DataLoss, InvalidConfig
+from ..sql.materialised import check_same_log, check_same_topic
 from ..tables.columns import RECORD, table_schema, value_fields
 from ..tables.state import DataFile, Snapshot
-from ..topics.materialised import check_same_log, check_same_topic
-from ..topics.protocols import StoredTopic
+from ..topics.base import Topic
 from ..topics.tableinfo import TableInfo
 from . import parsing
 from .places import open_store
@@ -155,7 +155,7 @@ def quarantined(spark: SparkSession, path: str, topic: str) -> DataFrame:
     return parquet_rows(spark, found.files, found.schema)
 
 
-def _info(topic: StoredTopic) -> TableInfo:
+def _info(topic: Topic) -> TableInfo:
     found = topic.table
     if found is None:
         raise InvalidConfig(
@@ -194,7 +194,7 @@ def _planned(path: str, topic: str, wanted: _Wanted) -> tuple[Snapshot | None, d
     raise DataLoss(f"{gap} are neither in the table nor in the log any more: retention was faster than the table's job")
 
 
-def _begin(topic: StoredTopic, snapshot: Snapshot | None) -> tuple[dict[int, int], str | None]:
+def _begin(topic: Topic, snapshot: Snapshot | None) -> tuple[dict[int, int], str | None]:
     """Where the tail begins in every partition; and what is missing between the table and the log."""
     begin: dict[int, int] = {}
     gap: str | None = None

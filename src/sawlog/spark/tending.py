@@ -12,12 +12,12 @@ import logging
 from collections.abc import Iterable
 
 from ..errors import DirectoryLocked, SawlogError
-from ..topics.protocols import StoreWriter
+from ..topics.base import Store
 
 _logger = logging.getLogger("sawlog.spark")
 
 
-def tend(store: StoreWriter, written: Iterable[tuple[str, int]]) -> None:
+def tend(store: Store, written: Iterable[tuple[str, int]]) -> None:
     """Drop what exceeds the limits of these partitions. What was written is stored, whatever happens here."""
     for name, number in written:
         try:

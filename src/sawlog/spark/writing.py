@@ -25,8 +25,8 @@ from pyspark.sql.datasource import (
 from ..batch.build import Encoder
 from ..errors import InvalidConfig, InvalidRecord, SawlogError
 from ..log.write.encoders import recipe_of
+from ..topics.base import Topic
 from ..topics.partitioner import partitions_for
-from ..topics.protocols import StoredTopic
 from ..topics.settings import is_compacted
 from ..topics.transactions.staging import INLINE_BYTES
 from . import commit, places, worker
@@ -53,7 +53,7 @@ class Attempt:
         self._staged = self._store.staging.task(stage)
         self._outgoing: dict[tuple[str, int], Outgoing] = {}
         self._held_bytes = 0
-        self._topics: dict[str, StoredTopic] = {}
+        self._topics: dict[str, Topic] = {}
 
     def take(self, batch: pa.RecordBatch) -> None:
         """The rows of one Arrow batch."""
@@ -77,7 +77,7 @@ class Attempt:
         for name in pc.unique(topics).to_pylist():
             yield name, rest.filter(pc.equal(topics, pa.scalar(name)))
 
-    def _topic(self, name: str) -> StoredTopic:
+    def _topic(self, name: str) -> Topic:
         if name not in self._topics:
             if self._options.partitions is not None and name not in self._store:
                 with commit.open_store(self._options.where) as writable:
@@ -85,7 +85,7 @@ class Attempt:
             self._topics[name] = self._store.topic(name)
         return self._topics[name]
 
-    def _by_partition(self, topic: StoredTopic, rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def _by_partition(self, topic: Topic, rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         names = rows.schema.names
         keys = rows.column(names.index("key")) if "key" in names else None
         if is_compacted(topic.settings) and (keys is None or keys.null_count):
@@ -115,7 +115,7 @@ class Attempt:
         for first, last in zip(starts, [*starts[1:], len(ordered)], strict=True):
             yield int(ordered[first]), sorted_rows.slice(first, last - first)
 
-    def _to(self, topic: StoredTopic, number: int) -> Outgoing:
+    def _to(self, topic: Topic, number: int) -> Outgoing:
         found = self._outgoing.get((topic.name, number))
         if found is None:
             config = topic.config

@@ -12,11 +12,11 @@ from ..clock import in_utc
 from ..errors import DataLoss
 from ..isolation import Isolation
 from ..schemas import Schema, parse
+from ..topics.base import Topic
 from .dataset import TopicDataset
 from .history import History
 from .past import Past
 from .snapshot import Snapshot
-from .sources import TableTopic
 
 #: The setting that declares a topic's schema.
 SETTING = "sawlog.schema"
@@ -26,7 +26,7 @@ _RETRIES = 10
 Wanted = Schema | str | bool | None
 
 
-def schema_of(topic: TableTopic, wanted: Wanted = True) -> Schema | None:
+def schema_of(topic: Topic, wanted: Wanted = True) -> Schema | None:
     """The schema to read a topic with; None if its values are bytes."""
     if wanted is True:
         text = topic.settings.get(SETTING)
@@ -37,7 +37,7 @@ def schema_of(topic: TableTopic, wanted: Wanted = True) -> Schema | None:
 
 
 def dataset_of(
-    topic: TableTopic,
+    topic: Topic,
     *,
     schema: Wanted = True,
     isolation: Isolation = "committed",
@@ -56,7 +56,7 @@ def dataset_of(
 
 
 def _taken(
-    topic: TableTopic, isolation: Isolation, start: Mapping[int, int], end: Mapping[int, int]
+    topic: Topic, isolation: Isolation, start: Mapping[int, int], end: Mapping[int, int]
 ) -> tuple[History | None, Snapshot]:
     """The table, and then the log from where the table ends. If the log begins later than that by now, both are taken
     again: the job that keeps the table has moved on, and then retention."""
@@ -73,7 +73,7 @@ def _taken(
     )
 
 
-def _gap(topic: TableTopic, history: History, starts: Mapping[int, int], ends: Mapping[int, int]) -> str | None:
+def _gap(topic: Topic, history: History, starts: Mapping[int, int], ends: Mapping[int, int]) -> str | None:
     """What is wanted of a partition and is between its table and its log."""
     for number in history.ends:
         lowest = topic.partition(number).lowest_offset

@@ -20,13 +20,13 @@ import pyarrow as pa
 from ..errors import QueryFailed, SawlogError, TableNotFound
 from ..isolation import Isolation
 from ..schemas.types import Schema
+from ..topics.base import Store
 from . import declared, grouping, shortcuts, statistics
 from .database import connect, load_duckdb
 from .dataset import COLUMNS, TopicDataset, table_schema
 from .history import HistoryFile
 from .keys import KeyDataset
 from .past import Past, quoted
-from .sources import TableStore
 
 if TYPE_CHECKING:
     import duckdb
@@ -51,7 +51,7 @@ Schemas = Mapping[str, declared.Wanted]
 
 
 def query(
-    store: TableStore,
+    store: Store,
     text: str,
     parameters: Parameters | None = None,
     *,
@@ -64,7 +64,7 @@ def query(
 
 
 def reader(
-    store: TableStore,
+    store: Store,
     text: str,
     parameters: Parameters | None = None,
     *,
@@ -106,7 +106,7 @@ class _Held:
 class _Session:
     """One query and its connection."""
 
-    def __init__(self, store: TableStore, isolation: Isolation, schemas: Schemas) -> None:
+    def __init__(self, store: Store, isolation: Isolation, schemas: Schemas) -> None:
         self._store = store
         self._isolation: Isolation = isolation
         self._schemas = schemas

@@ -10,11 +10,11 @@ from ..config import LogConfig
 from ..isolation import Isolation
 from ..log import slices
 from ..log.log import Log
-from ..log.protocols import PlannedSlice
 from ..log.read.remote import RemoteSource
 from ..log.slices import Folding
 from ..log.summaries import Blocks, LogSummary
 from ..storage import Directory
+from ..topics.base import PlannedSlice
 
 
 class LogSource:

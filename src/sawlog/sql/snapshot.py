@@ -13,9 +13,9 @@ import numpy as np
 
 from ..errors import CorruptBatch, OffsetOutOfRange, StorageError
 from ..isolation import Isolation
-from ..log.protocols import LogReader
+from ..topics.base import Partition, Topic
 from .bounds import Bounds, Range
-from .sources import Planned, TableSource, TableTopic
+from .sources import Planned, TableSource
 
 #: How much of the log one task decodes. Large enough that planning costs nothing beside it, small enough that the tasks
 #: in flight fit into memory.
@@ -35,7 +35,7 @@ class Span:
     """What a snapshot has of one partition: start <= offset < end, in this leader epoch."""
 
     partition: int
-    log: LogReader
+    log: Partition
     source: TableSource
     start: int
     end: int
@@ -45,7 +45,7 @@ class Span:
 class Snapshot:
     """The spans of all partitions of a topic."""
 
-    def __init__(self, topic: TableTopic, isolation: Isolation, spans: tuple[Span, ...]) -> None:
+    def __init__(self, topic: Topic, isolation: Isolation, spans: tuple[Span, ...]) -> None:
         self.topic = topic
         self.isolation: Isolation = isolation
         self.spans = spans
@@ -53,7 +53,7 @@ class Snapshot:
     @classmethod
     def of(
         cls,
-        topic: TableTopic,
+        topic: Topic,
         *,
         isolation: Isolation = "committed",
         start: Mapping[int, int] | None = None,
@@ -86,7 +86,7 @@ class Snapshot:
         return (Piece(span.partition, each) for each in planned)
 
 
-def _span(topic: TableTopic, number: int, isolation: Isolation, start: int | None, end: int | None) -> Span:
+def _span(topic: Topic, number: int, isolation: Isolation, start: int | None, end: int | None) -> Span:
     log = topic.partition(number)
     last, epoch = log.position(isolation=isolation)
     lowest = log.lowest_offset

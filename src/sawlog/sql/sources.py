@@ -1,22 +1,19 @@
-"""What tables are made from: a store, its topics and their partitions. `Store` and `Topic` fit, and those on object
-storage.
+"""`TableSource`: a partition as the source of a table.
 
-How the records of a partition are read in parts, at the same time, depends on where it is: `TableSource` plans that and
-reads the parts. `sawlog.sql.logs` is the one for logs.
+How the records of a partition are read in parts, concurrently, depends on the backend: a `TableSource` plans the parts
+and reads them. `sawlog.sql.logs` has the one for logs in files, `sawlog.objects.tabular` the one for object storage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from ..isolation import Isolation
-from ..log.protocols import LogReader
 from ..log.slices import Folding
 from ..log.summaries import Blocks
-from .history import History
 
 #: A part of a partition, as its source has planned it.
 Planned = Any
@@ -54,38 +51,3 @@ class TableSource(Protocol):
 
     def open(self) -> TableReading:
         """Begin to read."""
-
-
-class TableTopic(Protocol):
-    """A topic that is read as a table."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-
-    @property
-    def partitions(self) -> int:
-        """The number of partitions."""
-
-    @property
-    def settings(self) -> Mapping[str, int | float | str]:
-        """The settings that were given."""
-
-    def partition(self, number: int) -> LogReader:
-        """One partition."""
-
-    def source(self, number: int) -> TableSource:
-        """The same, as a table."""
-
-    def history(self) -> History | None:
-        """What of the topic is in a table; None if there is none."""
-
-
-class TableStore(Protocol):
-    """Topics by name."""
-
-    def topics(self) -> list[str]:
-        """The names of all topics."""
-
-    def topic(self, name: str) -> TableTopic:
-        """The topic of that name."""

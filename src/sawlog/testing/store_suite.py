@@ -23,28 +23,26 @@ from ..errors import (
     TopicExists,
     TopicNotFound,
 )
-from ..log.protocols import PlannedSlice
 from ..log.slices import fail
-from ..topics.protocols import (
+from ..topics.base import (
+    ConsumerGroups,
+    DocumentRegistry,
     JobStaging,
-    StoredRegistry,
-    StoredTopic,
+    Partition,
+    PlannedSlice,
+    Store,
     StoreTransaction,
-    StoreWriter,
-    UsedGroups,
-    UsedPartition,
-    UsedStore,
-    UsedTopic,
+    Topic,
 )
 from ..topics.transactions.staging import Part
 from .promises import refused
 
 
-def _append(topic: StoredTopic, number: int, *values: bytes) -> range:
+def _append(topic: Topic, number: int, *values: bytes) -> range:
     return topic.partition(number).append_batches(encode(values))
 
 
-def _values(topic: StoredTopic, number: int = 0) -> list[bytes | None]:
+def _values(topic: Topic, number: int = 0) -> list[bytes | None]:
     """Everything that can be read of a partition."""
     log = topic.partition(number)
     found: list[bytes | None] = []
@@ -56,7 +54,7 @@ def _values(topic: StoredTopic, number: int = 0) -> list[bytes | None]:
     return found
 
 
-def _staged(store: StoreWriter, job: str, topic: StoredTopic, *values: bytes) -> Part:
+def _staged(store: Store, job: str, topic: Topic, *values: bytes) -> Part:
     """Values that a task has staged for partition 0, durably."""
     task = store.staging.task(job)
     piece = task.write(encode(values))
@@ -65,7 +63,7 @@ def _staged(store: StoreWriter, job: str, topic: StoredTopic, *values: bytes) ->
     return Part(topic.name, topic.id, 0, len(values), (piece,))
 
 
-def _sliced(store: StoreWriter, topic: StoredTopic, planned: Sequence[PlannedSlice]) -> list[bytes | None]:
+def _sliced(store: Store, topic: Topic, planned: Sequence[PlannedSlice]) -> list[bytes | None]:
     """The values of slices of partition 0."""
     reader = store.slice_reader(topic.name, topic.id, 0)
     found: list[bytes | None] = []
@@ -84,24 +82,24 @@ def _until(condition: Callable[[], bool]) -> None:
 
 
 class StoreSuite:
-    """The promises of `sawlog.topics.protocols.UsedStore`."""
+    """The promises of `sawlog.topics.base.Store`."""
 
     # --- topics
 
-    def test_a_store_and_its_parts_have_all_methods(self, store: UsedStore) -> None:
+    def test_a_store_and_its_parts_have_all_methods(self, store: Store) -> None:
         """What a broker, Spark and the command line call is there."""
         topic = store.create_topic("orders")
-        assert isinstance(store, UsedStore)
-        assert isinstance(topic, UsedTopic)
-        assert isinstance(topic.partition(0), UsedPartition)
-        assert isinstance(store.groups, UsedGroups)
-        assert isinstance(store.registry, StoredRegistry)
+        assert isinstance(store, Store)
+        assert isinstance(topic, Topic)
+        assert isinstance(topic.partition(0), Partition)
+        assert isinstance(store.groups, ConsumerGroups)
+        assert isinstance(store.registry, DocumentRegistry)
         assert isinstance(store.staging, JobStaging)
         transaction = store.transaction()
         assert isinstance(transaction, StoreTransaction)
         transaction.abort()
 
-    def test_what_a_broker_places_it_fetches(self, store: StoreWriter) -> None:
+    def test_what_a_broker_places_it_fetches(self, store: Store) -> None:
         """At once, or as promises; and it is told when there is something new."""
         service = store.serve()
         log = service.create_topic("orders", 1, {}).partition(0)
@@ -123,7 +121,7 @@ class StoreSuite:
             stop()
             service.close()
 
-    def test_the_records_of_a_page_begin_at_the_requested_offset(self, store: StoreWriter) -> None:
+    def test_the_records_of_a_page_begin_at_the_requested_offset(self, store: Store) -> None:
         """Of plain and of compressed batches, with their topic and partition."""
         topic = store.create_topic("orders", partitions=2)
         log = topic.partition(1)
@@ -133,7 +131,7 @@ class StoreSuite:
             found = [(each.offset, each.topic, each.partition) for each in log.fetch(start, 1 << 20).records()]
             assert found == [(offset, "orders", 1) for offset in range(start, 9)]
 
-    def test_a_broker_is_one_of_those_that_serve_a_store(self, store: StoreWriter) -> None:
+    def test_a_broker_is_one_of_those_that_serve_a_store(self, store: Store) -> None:
         """Under the id that it asks for, with its address."""
         service = store.serve()
         assert service.fleet.join(7, "127.0.0.1", 9092) == 7
@@ -142,20 +140,20 @@ class StoreSuite:
         service.fleet.leave()
         service.close()
 
-    def test_topics_are_listed_by_name(self, store: StoreWriter) -> None:
+    def test_topics_are_listed_by_name(self, store: Store) -> None:
         """A new store has none; those that are created are listed in order."""
         assert store.topics() == []
         for name in ("stock", "orders", "a.b_c-D"):
             store.create_topic(name)
         assert store.topics() == ["a.b_c-D", "orders", "stock"]
 
-    def test_a_topic_has_what_it_was_created_with(self, store: StoreWriter) -> None:
+    def test_a_topic_has_what_it_was_created_with(self, store: Store) -> None:
         """Partitions and settings, also when it is asked for again."""
         store.create_topic("orders", 3, retention_ms=1000)
         topic = store.topic("orders")
         assert (topic.name, topic.partitions, topic.settings["retention.ms"]) == ("orders", 3, 1000)
 
-    def test_a_name_is_given_once(self, store: StoreWriter) -> None:
+    def test_a_name_is_given_once(self, store: Store) -> None:
         """A second topic of that name is refused, or the first one is returned."""
         first = store.create_topic("orders", 2)
         with refused(TopicExists):
@@ -163,7 +161,7 @@ class StoreSuite:
         again = store.create_topic("orders", 5, exist_ok=True)
         assert (again.id, again.partitions) == (first.id, 2)
 
-    def test_a_topic_that_does_not_exist_is_refused(self, store: StoreWriter) -> None:
+    def test_a_topic_that_does_not_exist_is_refused(self, store: Store) -> None:
         """Whatever is asked of it."""
         with refused(TopicNotFound):
             store.topic("orders")
@@ -172,7 +170,7 @@ class StoreSuite:
         with refused(TopicNotFound):
             store.delete_topic("orders")
 
-    def test_partitions_are_added_and_never_removed(self, store: StoreWriter) -> None:
+    def test_partitions_are_added_and_never_removed(self, store: Store) -> None:
         """Those that exist keep their records."""
         _append(store.create_topic("orders", 2), 1, b"kept")
         topic = store.alter_topic("orders", 4)
@@ -182,13 +180,13 @@ class StoreSuite:
         with refused(InvalidConfig):
             store.alter_topic("orders", 1)
 
-    def test_a_setting_is_changed_and_reset(self, store: StoreWriter) -> None:
+    def test_a_setting_is_changed_and_reset(self, store: Store) -> None:
         """None is the default again."""
         store.create_topic("orders", retention_ms=1000)
         assert store.alter_topic("orders", retention_ms=2000).settings["retention.ms"] == 2000
         assert "retention.ms" not in store.alter_topic("orders", retention_ms=None).settings
 
-    def test_a_topic_that_was_recreated_is_another_one(self, store: StoreWriter) -> None:
+    def test_a_topic_that_was_recreated_is_another_one(self, store: Store) -> None:
         """It has another id, and none of the records."""
         first = store.create_topic("orders")
         _append(first, 0, b"gone")
@@ -199,7 +197,7 @@ class StoreSuite:
         assert second.id != before
         assert _values(second) == []
 
-    def test_partitions_count_their_own_offsets(self, store: StoreWriter) -> None:
+    def test_partitions_count_their_own_offsets(self, store: Store) -> None:
         """What is appended to one is in that one, in order."""
         topic = store.create_topic("orders", 2)
         assert _append(topic, 0, b"a", b"b") == range(2)
@@ -209,7 +207,7 @@ class StoreSuite:
 
     # --- records
 
-    def test_a_record_is_where_its_append_said(self, store: UsedStore) -> None:
+    def test_a_record_is_where_its_append_said(self, store: Store) -> None:
         """With all that it was given, found by offset, and in every scan."""
         topic = store.create_topic("orders", 3)
         number, offset = topic.append(b"value", b"key", [("name", b"h")], 1000)
@@ -229,7 +227,7 @@ class StoreSuite:
         with refused(TopicNotFound):
             topic.append(b"value", partition=3)
 
-    def test_one_key_is_in_one_partition(self, store: UsedStore) -> None:
+    def test_one_key_is_in_one_partition(self, store: Store) -> None:
         """However it is appended: one by one, many at once, or by a writer."""
         topic = store.create_topic("orders", 4)
         places = {topic.append(b"", b"%d" % key)[0] for key in (1, 1, 1)}
@@ -243,7 +241,7 @@ class StoreSuite:
         assert sum(map(len, keys)) == len(set[bytes | None]().union(*keys)) == 7
         assert sum(1 for _ in topic.scan()) == 143
 
-    def test_an_append_is_at_the_expected_offset_or_not_at_all(self, store: UsedStore) -> None:
+    def test_an_append_is_at_the_expected_offset_or_not_at_all(self, store: Store) -> None:
         """Of two that expect the same, one is stored."""
         topic = store.create_topic("orders")
         assert topic.append(b"a", expect_offset=0) == (0, 0)
@@ -254,7 +252,7 @@ class StoreSuite:
         assert topic.partition(0).append(b"c", expect_offset=1) == 1
         assert _values(topic) == [b"a", b"c"]
 
-    def test_a_follower_gets_new_records(self, store: UsedStore) -> None:
+    def test_a_follower_gets_new_records(self, store: Store) -> None:
         """After those that were there."""
         log = store.create_topic("orders").partition(0)
         log.append(b"a")
@@ -263,7 +261,7 @@ class StoreSuite:
         log.append(b"b")
         assert next(found).value == b"b"
 
-    def test_times_and_trimming_move_where_reading_begins(self, store: UsedStore) -> None:
+    def test_times_and_trimming_move_where_reading_begins(self, store: Store) -> None:
         """Offsets stay what they are."""
         topic = store.create_topic("orders")
         topic.append_many([{"value": b"%d" % stamp, "timestamp": stamp} for stamp in (1000, 2000, 3000)])
@@ -274,12 +272,12 @@ class StoreSuite:
         assert [record.value for record in topic.scan()] == [b"3000"]
         assert (topic.describe().records, log.verify().ok) == (1, True)
 
-    def test_a_topic_is_a_table(self, store: UsedStore) -> None:
+    def test_a_topic_is_a_table(self, store: Store) -> None:
         """Whose rows are its records."""
         store.create_topic("orders", 2).append_many([(b"%d" % number, b"%d" % number) for number in range(9)])
         assert store.sql("select count(*) as n from orders").to_pylist() == [{"n": 9}]
 
-    def test_a_document_has_one_change_at_a_time(self, store: UsedStore) -> None:
+    def test_a_document_has_one_change_at_a_time(self, store: Store) -> None:
         """Each has a version, and none is stored that changes nothing."""
         assert store.registry.read("users").version == 0
         assert store.registry.change("users", lambda fields: {**fields, "a": 1}).version == 1
@@ -288,7 +286,7 @@ class StoreSuite:
 
     # --- groups
 
-    def test_a_consumer_reads_each_record_once(self, store: UsedStore) -> None:
+    def test_a_consumer_reads_each_record_once(self, store: Store) -> None:
         """And the next one of its group continues where it has ended."""
         topic = store.create_topic("orders", 3)
         topic.append_many([(b"%d" % number, b"%d" % number) for number in range(30)])
@@ -303,7 +301,7 @@ class StoreSuite:
             assert [record.value for record in consumer.drain()] == [b"new"]
         assert sum(row.lag for row in store.groups.describe("billing").rows) == 0
 
-    def test_members_share_the_partitions(self, store: UsedStore) -> None:
+    def test_members_share_the_partitions(self, store: Store) -> None:
         """Each is read by one of them, and by the other when that has left."""
         store.create_topic("orders", 4)
         first, second = store.consumer("billing", "orders"), store.consumer("billing", "orders")
@@ -313,7 +311,7 @@ class StoreSuite:
         _until(lambda: second.poll(0.01) == [] and len(second.assignment) == 4)
         second.close()
 
-    def test_a_group_is_moved_when_nobody_is_in_it(self, store: UsedStore) -> None:
+    def test_a_group_is_moved_when_nobody_is_in_it(self, store: Store) -> None:
         """To an offset, or to an end."""
         store.create_topic("orders").append_many([b"a", b"b", b"c"])
         with refused(GroupNotFound):
@@ -328,7 +326,7 @@ class StoreSuite:
             assert [record.value for record in consumer.drain()] == [b"b", b"c"]
         assert store.groups.seek("billing", {("orders", 0): "latest"}) == {("orders", 0): 3}
 
-    def test_a_group_continues_where_it_committed(self, store: StoreWriter) -> None:
+    def test_a_group_continues_where_it_committed(self, store: Store) -> None:
         """Groups are listed, described and deleted."""
         topic = store.create_topic("orders", 2)
         _append(topic, 0, b"a", b"b", b"c")
@@ -341,7 +339,7 @@ class StoreSuite:
         store.groups.delete("billing")
         assert store.groups.list() == []
 
-    def test_an_offset_is_of_one_topic(self, store: StoreWriter) -> None:
+    def test_an_offset_is_of_one_topic(self, store: Store) -> None:
         """A group starts again in a topic that was recreated."""
         _append(store.create_topic("orders"), 0, b"a")
         store.groups.commit("billing", {("orders", 0): 1})
@@ -351,7 +349,7 @@ class StoreSuite:
 
     # --- all or nothing
 
-    def test_a_transaction_is_in_all_partitions_or_in_none(self, store: StoreWriter) -> None:
+    def test_a_transaction_is_in_all_partitions_or_in_none(self, store: Store) -> None:
         """Nothing of it is visible before the commit, and nothing after it was aborted."""
         orders, stock = store.create_topic("orders"), store.create_topic("stock")
         with store.transaction() as transaction:
@@ -366,7 +364,7 @@ class StoreSuite:
             dropped.commit()
         assert _values(orders) == [b"a", b"b"]
 
-    def test_a_number_is_stored_once_under_a_name(self, store: StoreWriter) -> None:
+    def test_a_number_is_stored_once_under_a_name(self, store: Store) -> None:
         """A transaction that is repeated stores nothing."""
         topic = store.create_topic("orders")
         for sequence in (0, 1, 1, 0, 2):
@@ -374,7 +372,7 @@ class StoreSuite:
                 transaction.append("orders", b"%d" % sequence)
         assert _values(topic) == [b"0", b"1", b"2"]
 
-    def test_what_tasks_stage_is_published_together(self, store: StoreWriter) -> None:
+    def test_what_tasks_stage_is_published_together(self, store: Store) -> None:
         """In the order of the parts, and once."""
         topic = store.create_topic("orders")
         parts = [_staged(store, "job1", topic, b"a", b"b"), _staged(store, "job1", topic, b"c")]
@@ -385,7 +383,7 @@ class StoreSuite:
         store.staging.publish("job2", again, name="query", sequence=7)
         assert _values(topic) == [b"a", b"b", b"c"]
 
-    def test_a_replay_with_different_records_is_refused(self, store: StoreWriter) -> None:
+    def test_a_replay_with_different_records_is_refused(self, store: Store) -> None:
         """The caller would lose them; a transaction that only asks whether it is stored appends none."""
         topic = store.create_topic("orders")
         with store.transaction("query", 1) as transaction:
@@ -406,7 +404,7 @@ class StoreSuite:
         assert [(part.topic, part.count) for part in last.parts] == [("orders", 2)]
         assert _values(topic) == [b"a", b"b"]
 
-    def test_what_is_discarded_is_never_stored(self, store: StoreWriter) -> None:
+    def test_what_is_discarded_is_never_stored(self, store: Store) -> None:
         """Neither a job that was given up, nor an attempt of a task that failed."""
         topic = store.create_topic("orders")
         part = _staged(store, "job1", topic, b"a")
@@ -421,7 +419,7 @@ class StoreSuite:
         task.close()
         assert _values(topic) == []
 
-    def test_a_job_that_was_given_up_can_be_repeated(self, store: StoreWriter) -> None:
+    def test_a_job_that_was_given_up_can_be_repeated(self, store: Store) -> None:
         """Under the same name: only what was staged before counts no more."""
         topic = store.create_topic("orders")
         first = _staged(store, "job", topic, b"never")
@@ -432,7 +430,7 @@ class StoreSuite:
         store.staging.publish("job", [again], name="query", sequence=3)
         assert _values(topic) == [b"a"]
 
-    def test_a_repetition_is_recognised_and_its_files_are_removed(self, store: StoreWriter) -> None:
+    def test_a_repetition_is_recognised_and_its_files_are_removed(self, store: Store) -> None:
         """The last number that was published under a name is known."""
         topic = store.create_topic("orders")
         staging = store.staging
@@ -448,7 +446,7 @@ class StoreSuite:
             staging.publish("job", [part])
         assert _values(topic) == [b"a"]
 
-    def test_a_group_keeps_documents(self, store: StoreWriter) -> None:
+    def test_a_group_keeps_documents(self, store: Store) -> None:
         """Written, replaced, removed; each group has its own."""
         with store.groups.documents("billing") as documents:
             assert documents.find("start") is None
@@ -468,7 +466,7 @@ class StoreSuite:
 
     # --- in other processes
 
-    def test_a_partition_is_read_in_slices(self, store: StoreWriter) -> None:
+    def test_a_partition_is_read_in_slices(self, store: Store) -> None:
         """They can be pickled, and together they have every record once, whatever their size."""
         topic = store.create_topic("orders")
         for first in range(0, 60, 6):
@@ -487,7 +485,7 @@ class StoreSuite:
         assert (joined.start_offset, joined.end_offset, one.joined(one)) == (0, 2, None)
         assert _sliced(store, topic, [joined]) == [b"0", b"1"]
 
-    def test_slices_of_what_is_gone_are_refused(self, store: StoreWriter) -> None:
+    def test_slices_of_what_is_gone_are_refused(self, store: Store) -> None:
         """When they are planned, or when they are read; nothing is left out silently."""
         topic = store.create_topic("orders")
         _append(topic, 0, b"a", b"b")
@@ -503,7 +501,7 @@ class StoreSuite:
         except (TopicNotFound, DataLoss):
             pass
 
-    def test_what_is_too_old_or_too_much_is_dropped_at_once(self, store: StoreWriter) -> None:
+    def test_what_is_too_old_or_too_much_is_dropped_at_once(self, store: Store) -> None:
         """If the settings of the topic say so."""
         topic = store.create_topic("orders", retention_ms=1000)
         topic.partition(0).append_batches(encode([(b"old", None, (), 1)]))

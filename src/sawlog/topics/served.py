@@ -19,10 +19,10 @@ from ..errors import GroupError
 from ..isolation import Isolation
 from ..log.read.pages import Fetched
 from ..log.write.producers import ProducerInfo
+from .base import DocumentRegistry
 from .groups.assignment import Share
 from .groups.groups import Change, GroupDescription
 from .groups.offsets import Committed
-from .registry import Document
 from .settings import Value
 
 
@@ -242,16 +242,6 @@ class ServedGroups(Protocol):
         """Delete a group and its offsets; `GroupActive`."""
 
 
-class ServedRegistry(Protocol):
-    """Small named documents. All of it may wait."""
-
-    def read(self, name: str) -> Document:
-        """A document as it is now."""
-
-    def change(self, name: str, edit: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Document:
-        """Replace the fields of a document."""
-
-
 @dataclass(frozen=True, slots=True)
 class Marking:
     """A marker that ends a transaction in one partition."""
@@ -350,7 +340,7 @@ class StoreService(Protocol):
         """Consumer groups."""
 
     @property
-    def registry(self) -> ServedRegistry:
+    def registry(self) -> DocumentRegistry:
         """Small documents."""
 
     @property

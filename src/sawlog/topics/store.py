@@ -27,14 +27,13 @@ import errno
 import logging
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from os import PathLike
-from typing import TYPE_CHECKING, Literal, Never, Unpack
+from typing import TYPE_CHECKING, Literal, Unpack
 
 from ..addresses import refuse_address
-from ..closing import Closing
-from ..display import counted, shown_soon
+from ..display import counted
 from ..errors import (
     CorruptFile,
     InvalidConfig,
@@ -42,7 +41,6 @@ from ..errors import (
     OffsetMismatch,
     ReadOnlyLog,
     SawlogError,
-    StorageError,
     StoreNotFound,
     TopicExists,
     TopicNotFound,
@@ -54,13 +52,11 @@ from ..log.maintain.upkeep import UpkeepReport
 from ..log.slices import DirectorySlices
 from ..storage import Directory, FileDirectory
 from ..storage.forking import forkable
-from . import standby
+from . import base, standby
 from .catalog import Catalog
-from .descriptions import store_html
 from .entry import TopicEntry
 from .groups.consumer import Consumer
 from .groups.groups import Groups
-from .groups.offsets import Start
 from .handover.doorway import doorway_of
 from .handover.handover import Handover
 from .handover.lines import Lines
@@ -70,7 +66,6 @@ from .registry import Registry
 from .replica import Replica, ReplicaAddress
 from .service import DirectoryService
 from .settings import upkeep_config
-from .storeface import StoreFace
 from .topic import Topic
 from .transactions.intents import Intents
 from .transactions.staging import Staging
@@ -89,8 +84,10 @@ _PATIENCE_S = 30.0
 _logger = logging.getLogger("sawlog")
 
 
-class Store(StoreFace, Closing):
-    """A directory of topics. Created by `Store.open`, which is also `sawlog.open`."""
+class Store(base.Store):
+    """A directory of topics. Created by `Store.open` and `sawlog.open`."""
+
+    supports_tables = True
 
     def __init__(
         self,
@@ -247,7 +244,7 @@ class Store(StoreFace, Closing):
 
         return self.groups.offsets, Crew(self._directory, terms)
 
-    def _consume(self, made: Consumer) -> None:
+    def _close_later(self, made: Consumer | Queue) -> None:
         self._consumers.add(made)
 
     def _check_open(self) -> None:
@@ -266,15 +263,6 @@ class Store(StoreFace, Closing):
             return f"<Store {self.path}: {counted(len(self.topics()), 'topic')}>"
         except SawlogError as error:
             return f"<Store {self.path}: {error}>"
-
-    def _repr_html_(self) -> str:
-        """For notebooks: the topics and groups. Returns soon, also if somebody holds a lock."""
-
-        def look() -> str:
-            names = self.topics()
-            return store_html(self.path, names, (self.topic(name).describe() for name in names), self.groups.list())
-
-        return shown_soon(self, look)
 
     # --- properties
 
@@ -311,20 +299,10 @@ class Store(StoreFace, Closing):
         self._check_open()
         return self._catalog.names()
 
-    def __iter__(self) -> Iterator[Topic]:
-        """All topics. A damaged topic.json does not hide the others: `CorruptFile` is raised last."""
-        damaged: CorruptFile | None = None
-        for name in self.topics():
-            try:
-                topic = self.topic(name)
-            except TopicNotFound:
-                continue  # deleted meanwhile
-            except CorruptFile as error:
-                damaged = damaged or error
-                continue
-            yield topic
-        if damaged is not None:
-            raise damaged
+    if TYPE_CHECKING:
+
+        def __iter__(self) -> Iterator[Topic]: ...
+        def __getitem__(self, name: str) -> Topic: ...
 
     def topic(self, name: str, *, at: str | None = None) -> Topic:
         """The current topic of that name; `TopicNotFound` if it does not exist. Only a store on object storage has
@@ -338,24 +316,6 @@ class Store(StoreFace, Closing):
             except TopicNotFound as error:
                 self._drop(name, error)
                 raise
-
-    __getitem__ = topic
-
-    def snapshot(self, name: str, topics: Sequence[str] | None = None) -> Never:
-        """Only a store on object storage has snapshots: `StorageError`."""
-        raise self._no_snapshots()
-
-    def snapshots(self) -> list[Never]:
-        """None: only a store on object storage has snapshots."""
-        return []
-
-    def delete_snapshot(self, name: str) -> Never:
-        """Only a store on object storage has snapshots: `StorageError`."""
-        raise self._no_snapshots()
-
-    def _no_snapshots(self) -> StorageError:
-        said = f"{self.path} is a directory: snapshots and forks need a store on object storage (s3://, file://, ...)"
-        return StorageError(errno.ENOTSUP, said)
 
     def slice_reader(self, topic: str, topic_id: str, partition: int) -> DirectorySlices:
         """For slices of a partition that `Topic.plan` has returned, perhaps in another process; `TopicNotFound` if the
@@ -550,7 +510,7 @@ class Store(StoreFace, Closing):
         with self._lock:
             self._check_open()
             if self._groups is None:
-                self._groups = Groups(self)
+                self._groups = Groups(self, self._directory)
             return self._groups
 
     @property
@@ -562,41 +522,6 @@ class Store(StoreFace, Closing):
     def serve(self) -> DirectoryService:
         """What a broker needs besides, for as long as the store is open; see `sawlog.topics.served`."""
         return DirectoryService(self)
-
-    def queue(
-        self,
-        topic: str,
-        group: str,
-        *,
-        visibility_s: float = 30.0,
-        max_deliveries: int | None = 5,
-        dead_letters: str | None = None,
-        start: Start = "earliest",
-        prefetch: int = 2000,
-        worker: str | None = None,
-    ) -> Queue:
-        """Hand out the records of a topic one by one, to any number of workers, each of which acknowledges its own; see
-        `Queue`.
-
-        A message that is not answered within `visibility_s` seconds is delivered again; after `max_deliveries` it goes
-        to the topic `dead_letters` (the default is the topic's name with "-dead").
-        """
-        self._check_open()
-        from .queues.queue import Queue  # not before: most programs have no queue
-
-        made = Queue(
-            self,
-            topic,
-            group,
-            visibility_s=visibility_s,
-            max_deliveries=max_deliveries,
-            dead_letters=dead_letters,
-            start=start,
-            prefetch=prefetch,
-            worker=worker,
-        )
-        self._consumers.add(made)
-        return made
 
 
 def _check_seconds(name: str, value: object, or_else: str = "") -> None:

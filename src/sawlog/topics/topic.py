@@ -22,26 +22,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from errno import ENOTSUP
-from typing import TYPE_CHECKING, Never, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from ..batch.given import GivenHeaders, GivenRecord, GivenTable
 from ..config import LogConfig
 from ..display import counted, size_text
-from ..errors import DirectoryLocked, LogClosed, SawlogError, StorageError
+from ..errors import DirectoryLocked, LogClosed, SawlogError
 from ..isolation import Isolation
 from ..log import slices
 from ..log.log import Log
 from ..log.maintain.upkeep import UpkeepReport
-from ..log.protocols import PlannedSlice
 from ..log.write.writer import BATCH_BYTES, Writer
 from ..storage import Directory
-from . import settings
+from . import base, settings
+from .base import PlannedSlice, Position, check_sole
 from .catalog import Catalog
 from .descriptions import settings_text
-from .face import Offsets, Position, TableEnd, TopicFace, check_sole
 from .holdings import Holdings
 from .partitioner import partitions_for
 from .routing import Router
@@ -53,30 +51,26 @@ if TYPE_CHECKING:
 
     from ..sql.history import History
     from ..sql.sources import TableSource
-    from ..typed.places import Home
 
 V = TypeVar("V")
 K = TypeVar("K")
 M = TypeVar("M")
 
 
-__all__ = ["Offsets", "Position", "TableEnd", "Topic"]
-
 #: For a `Position` of a pair: its own constructor is a Python function, and takes twice as long.
 _made: Callable[[type[Position], tuple[int, int]], Position] = tuple.__new__
 
 
-class Topic(TopicFace):
+class Topic(base.Topic):
     """Partitions under one name. Created by `Store.topic` and `Store.create_topic`."""
 
-    def __init__(self, catalog: Catalog, holdings: Holdings, home: Home | None = None) -> None:
+    def __init__(self, catalog: Catalog, holdings: Holdings, store: base.Store | None = None) -> None:
         self._catalog = catalog
         #: Internal: its partitions in this process, for the rest of the store.
         self.holdings = holdings
         #: Internal: which partition a record goes to.
         self.router = Router(holdings)
-        #: Its store, for typed views: the topic of bad records, and consumers.
-        self._home = home
+        self._store = store
 
     # --- properties
 
@@ -174,10 +168,6 @@ class Topic(TopicFace):
             max_records=max_records,
             isolation=isolation,
         )
-
-    def fork(self, name: str, at: str | None = None) -> Never:
-        """Only a topic on object storage can be forked: `StorageError`."""
-        raise StorageError(ENOTSUP, f"{self.name!r} is in a directory: a fork needs a store on object storage")
 
     # --- writing
 
@@ -317,6 +307,6 @@ class Topic(TopicFace):
         from there."""
         if self.table is None:
             return None
-        from .materialised import history_of
+        from ..sql.materialised import history_of
 
         return history_of(self)

@@ -22,7 +22,7 @@ from collections.abc import Callable
 
 from ..batch.kernel import Record
 from ..errors import DecodeFailed
-from .places import Sink
+from ..topics.base import Partition, Topic
 
 _PREFIX = "sawlog.error."
 #: Of a reason, this many bytes are kept: a serializer may quote the whole value.
@@ -32,10 +32,10 @@ _MOST_REASON_BYTES = 1000
 class BadRecords:
     """Where the records of a view go that do not parse."""
 
-    def __init__(self, sink: Callable[[], Sink] | None = None) -> None:
+    def __init__(self, sink: Callable[[], Topic | Partition] | None = None) -> None:
         #: Called when the first one is found: the topic may not exist before.
         self._find = sink
-        self._sink: Sink | None = None
+        self._sink: Topic | Partition | None = None
 
     def take(self, error: DecodeFailed) -> None:
         """Copy the record that the error carries; without a place for it, raise the error."""

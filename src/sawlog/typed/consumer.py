@@ -9,15 +9,17 @@ Threads: one reads, as with `Consumer`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypedDict, TypeVar
 
 from ..batch.kernel import Record
 from ..errors import DecodeFailed
+from ..isolation import Isolation
+from ..topics.groups.consumer import Consumer
 from .bad import BadRecords
 from .codec import Codec
-from .places import ConsumerLike
 from .reading import TypedFeed
 from .record import TypedRecord
 
@@ -26,10 +28,24 @@ K = TypeVar("K")
 M = TypeVar("M")
 
 
+class ConsumerOptions(TypedDict, total=False):
+    """The options of `Store.consumer`; see `Consumer`."""
+
+    start: Literal["earliest", "latest"] | int | datetime
+    on_lost: Literal["earliest", "latest", "error"]
+    auto_commit_ms: int | None
+    session_timeout_ms: int
+    max_poll_interval_ms: int
+    member: str | None
+    isolation: Isolation
+    on_assigned: Callable[[set[tuple[str, int]]], None] | None
+    on_revoked: Callable[[set[tuple[str, int]]], None] | None
+
+
 class TypedConsumer(Generic[V, K, M]):
     """Reads a topic as a member of a group, as objects. Created by `TypedTopic.consumer`."""
 
-    def __init__(self, consumer: ConsumerLike, codec: Codec[V, K, M], bad: BadRecords) -> None:
+    def __init__(self, consumer: Consumer, codec: Codec[V, K, M], bad: BadRecords) -> None:
         #: The consumer of bytes below it: for positions, lag and everything else.
         self.consumer = consumer
         self._codec = codec

@@ -7,10 +7,10 @@ from datetime import datetime
 from typing import Generic, TypeVar
 
 from ..isolation import Isolation
+from ..topics.base import Partition
 from .bad import BadRecords
 from .codec import Codec
 from .entries import entries
-from .places import LogLike
 from .reading import TypedFeed, typed_scan
 from .record import TypedRecord
 
@@ -22,7 +22,7 @@ M = TypeVar("M")
 class TypedLog(Generic[V, K, M]):
     """A view of a log. It has no state of its own: close the log, not the view. Threads: any."""
 
-    def __init__(self, log: LogLike, codec: Codec[V, K, M], bad: BadRecords) -> None:
+    def __init__(self, log: Partition, codec: Codec[V, K, M], bad: BadRecords) -> None:
         #: The log below it.
         self.log = log
         self._codec = codec

@@ -8,11 +8,11 @@ from typing import Generic, TypeVar, Unpack
 
 from ..errors import InvalidConfig
 from ..isolation import Isolation
+from ..topics.base import Store, Topic
 from .bad import BadRecords
 from .codec import Codec
-from .consumer import TypedConsumer
+from .consumer import ConsumerOptions, TypedConsumer
 from .entries import entries
-from .places import ConsumerOptions, Home, TopicLike
 from .reading import typed_scan
 from .record import TypedRecord
 
@@ -24,12 +24,12 @@ M = TypeVar("M")
 class TypedTopic(Generic[V, K, M]):
     """A view of a topic. It has no state of its own: close the store, not the view. Threads: any."""
 
-    def __init__(self, topic: TopicLike, codec: Codec[V, K, M], bad: BadRecords, home: Home | None) -> None:
+    def __init__(self, topic: Topic, codec: Codec[V, K, M], bad: BadRecords, store: Store | None) -> None:
         #: The topic below it.
         self.topic = topic
         self._codec = codec
         self._bad = bad
-        self._home = home
+        self._store = store
 
     @property
     def name(self) -> str:
@@ -89,9 +89,9 @@ class TypedTopic(Generic[V, K, M]):
 
     def consumer(self, group: str | None, **options: Unpack[ConsumerOptions]) -> TypedConsumer[V, K, M]:
         """Read the topic as a member of a group; options as in `Store.consumer`."""
-        if self._home is None:
+        if self._store is None:
             raise InvalidConfig(f"the topic {self.name!r} belongs to no store, so it has no consumer groups")
-        return TypedConsumer(self._home.consumer(group, self.name, **options), self._codec, self._bad)
+        return TypedConsumer(self._store.consumer(group, self.name, **options), self._codec, self._bad)
 
     def __repr__(self) -> str:
         return f"<TypedTopic {self.name}, {self._codec!r}>"

@@ -15,10 +15,10 @@ from ...errors import InvalidRecord
 from ...log.write.encoders import recipe_of
 from ...log.write.writer import BATCH_BYTES
 from ...topics import settings
+from ...topics.base import Position
 from ...topics.packing import Packer
 from ...topics.partitioner import Sticky, partition_for, partitions_for
 from ...topics.routing import key_of
-from ...topics.topic import Position
 from ..wire.apis import Key
 from . import asking
 from .cluster import Cluster, Place

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from ...errors import CorruptFile, InvalidConfig
+from ...topics.base import DocumentRegistry
 from ...topics.registry import Document
-from ...topics.served import ServedRegistry
 from .acls import Binding, Filter
 
 DOCUMENT: Final = "acls"
@@ -61,7 +61,7 @@ def sorted_bindings(bindings: Iterable[Binding]) -> list[Binding]:
 class StoredAcls:
     """The bindings of a store, read and changed where they are stored. Safe for threads and processes."""
 
-    def __init__(self, registry: ServedRegistry) -> None:
+    def __init__(self, registry: DocumentRegistry) -> None:
         self._registry = registry
 
     def read(self) -> Document:

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ...errors import CorruptFile, InvalidConfig, UserNotFound
+from ...topics.base import DocumentRegistry
 from ...topics.registry import Document
-from ...topics.served import ServedRegistry
 from .scram import MAX_ITERATIONS, MECHANISMS, MIN_ITERATIONS, Credential, Mechanism, Salted
 
 DOCUMENT: Final = "users"
@@ -46,7 +46,7 @@ class Snapshot:
 class Users:
     """The users of one store."""
 
-    def __init__(self, registry: ServedRegistry) -> None:
+    def __init__(self, registry: DocumentRegistry) -> None:
         self._registry = registry
 
     def read(self) -> Snapshot:

@@ -20,6 +20,7 @@ from ...log.write.incoming import checked_rows, rows_of, stamp_batches
 from ...log.write.markers import marker
 from ...log.write.producers import ProducerInfo
 from ..commit import Action
+from ..copies import epoch_end
 from ..core import Core
 from ..extents import INLINE, Extent
 from ..partition import INLINE_BATCH_BYTES, ObjectPartition, page_of
@@ -33,8 +34,6 @@ class ServedPartition:
 
     #: Nothing has to be opened, locked or recovered, and what others write is learnt of later.
     closed, locked, writable, current = False, True, True, False
-    leader_epoch = 0
-    leader_epochs: tuple[tuple[int, int], ...] = ((0, 0),)
     durable_lag_bytes = 0
 
     def __init__(
@@ -82,13 +81,27 @@ class ServedPartition:
         return self._core.peek(lambda state: state.stable(self._id, self._number))
 
     def position(self, *, isolation: Isolation = "committed") -> tuple[int, int]:
-        """The end for a reader, and the leader epoch: there is one, since nothing is ever taken back."""
-        return (self.last_stable_offset if is_committed(isolation) else self.visible_offset), 0
+        """Return the end for a reader, and the leader epoch."""
+        return (self.last_stable_offset if is_committed(isolation) else self.visible_offset), self.leader_epoch
+
+    @property
+    def leader_epochs(self) -> tuple[tuple[int, int], ...]:
+        """(epoch, its first offset), oldest first: (0, 0), unless the partition is a copy of one that had others."""
+        found = self._core.peek(lambda state: state.epochs(self._id, self._number))
+        return tuple((int(epoch), int(first)) for epoch, first in found) or ((0, 0),)
+
+    @property
+    def leader_epoch(self) -> int:
+        """Current leader epoch."""
+        return self.leader_epochs[-1][0]
 
     def epoch_end(self, leader_epoch: int) -> int:
-        """The first offset after an epoch. A client may have read what is not known here yet, and never what will be
-        gone: so there is no end that it has to go back to."""
-        return max(self.visible_offset, 2**62) if leader_epoch == 0 else self.visible_offset
+        """Return the first offset after an epoch. For the current one it has no limit: a client may have read records
+        that are not known here yet, and nothing is ever taken back."""
+        epochs = self.leader_epochs
+        if leader_epoch == epochs[-1][0]:
+            return max(self.visible_offset, 2**62)
+        return epoch_end(epochs, leader_epoch, self.visible_offset)
 
     @property
     def segments(self) -> Sequence[Extent]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, Unpack
 
 from ...errors import TopicNotFound
-from ...topics.keywords import TopicChanges, TopicSettings
+from ...topics.base import Store
 from ..core import Core
 from ..registry import ObjectRegistry
 from .fleet import ObjectFleet
@@ -19,28 +18,13 @@ from .topic import ServedTopic
 _THREADS = 16
 
 
-class _Host(Protocol):
-    """The store itself."""
-
-    @property
-    def id(self) -> str: ...
-
-    def topics(self) -> list[str]: ...
-
-    def create_topic(self, name: str, partitions: int = 1, **settings: Unpack[TopicSettings]) -> object: ...
-
-    def alter_topic(self, name: str, partitions: int | None = None, **settings: Unpack[TopicChanges]) -> object: ...
-
-    def delete_topic(self, name: str) -> None: ...
-
-
 class ObjectService:
     """The service of one open store."""
 
     #: What others write is learnt of by looking.
     is_current = False
 
-    def __init__(self, store: _Host, core: Core) -> None:
+    def __init__(self, store: Store, core: Core) -> None:
         self._store = store
         self._core = core
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="sawlog-objects")

@@ -70,10 +70,9 @@ from ...errors import (
     TopicNotFound,
 )
 from ...isolation import Isolation, is_committed
-from ...log.protocols import LogReader
 from ...storage.forking import forkable
+from ..base import Partition, Store, Topic
 from .assignment import Share
-from .host import ConsumedTopic, ConsumerHost
 from .members import check_group_name
 from .offsets import Committed, Start, checked_position, resolve
 from .position import ConsumerPosition, OnLost, PartitionPosition, checked_on_lost
@@ -98,7 +97,7 @@ class Consumer:
 
     def __init__(
         self,
-        store: ConsumerHost,
+        store: Store,
         group: str | None,
         topics: Iterable[str],
         *,
@@ -361,9 +360,9 @@ class Consumer:
 
     def _begin(
         self,
-        topic: ConsumedTopic,
+        topic: Topic,
         number: int,
-        log: LogReader,
+        log: Partition,
         *,
         start: Start = "earliest",
         committed: tuple[int, int] | None = None,
@@ -457,7 +456,7 @@ class Consumer:
         return self._ended.is_set()
 
     @property
-    def logs(self) -> list[LogReader]:
+    def logs(self) -> list[Partition]:
         """The partitions that it reads now."""
         return [owned.log for owned in self._position]
 

@@ -8,18 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from ...clock import now_ms
 from ...config import whole_number
 from ...errors import DirectoryLocked, GroupActive, GroupNotFound, InvalidConfig, SawlogError, TopicNotFound
 from ...log.files.epochs import MAX_EPOCH
-from ...log.log import Log
 from ...storage import Directory
 from ...storage.documents import load, store
-from ..topic import Topic
+from ..base import Partition, Store, Topic
 from .assignment import Share
-from .host import Host
 from .members import (
     Member,
     Members,
@@ -102,14 +100,15 @@ class GroupDocuments:
 class Groups:
     """The consumer groups of a store. `store.groups` returns it."""
 
-    def __init__(self, store: Host) -> None:
+    def __init__(self, store: Store, directory: Directory) -> None:
         self._store = store
+        self._directory = directory
         #: Committed offsets; for consumers.
-        self.offsets = OffsetStore(store.directory, writable=store.mode != "r")
+        self.offsets = OffsetStore(directory, writable=store.mode != "r")
 
     def membership(self, terms: Terms) -> DirectoryMembership:
         """A place in a group, for a consumer."""
-        return DirectoryMembership(self._store.directory, self.offsets, terms)
+        return DirectoryMembership(self._directory, self.offsets, terms)
 
     def close(self) -> None:
         """Close the files; `Store.close` does it."""
@@ -120,7 +119,7 @@ class Groups:
     def list(self) -> list[str]:
         """The names of all groups that have committed something or have members."""
         names = set(self.offsets.groups())
-        for name in groups_with_members(self._store.directory):
+        for name in groups_with_members(self._directory):
             if name not in names and (self._live(name) or self.served_at(name)):
                 names.add(name)
         return sorted(names)
@@ -160,12 +159,12 @@ class Groups:
 
     def claim(self, name: str, address: str) -> Claim:
         """For a broker at that address: be the one that admits members to the group, see `serving`."""
-        return Claim(self._store.directory, self.offsets, check_group_name(name), address)
+        return Claim(self._directory, self.offsets, check_group_name(name), address)
 
     def _members_of(self, name: str) -> Members | None:
-        if name not in groups_with_members(self._store.directory):
+        if name not in groups_with_members(self._directory):
             return None
-        return Members(group_directory(self._store.directory, name, create=False))
+        return Members(group_directory(self._directory, name, create=False))
 
     def _live(self, name: str) -> dict[str, Member]:
         found = self._members_of(name)
@@ -254,7 +253,7 @@ class Groups:
     def documents(self, name: str) -> Iterator[GroupDocuments]:
         """The documents that readers with their own progress keep for a group, while no other process uses them."""
         with self.offsets.turn():
-            directory = group_directory(self._store.directory, name, create=True)
+            directory = group_directory(self._directory, name, create=True)
             try:
                 yield GroupDocuments(directory)
             finally:
@@ -269,7 +268,7 @@ class Groups:
                 raise self._not_found(name)
             pages = turn.without_pages(name, turn.pages(name))
             turn.write_all([(name, dict.fromkeys(offsets))], pages={name: pages})
-            forget_group(self._store.directory, name)
+            forget_group(self._directory, name)
 
     def _refuse_members(self, name: str) -> None:
         """Raise `GroupActive` if the group has live members, here or at a broker. In a turn."""
@@ -303,7 +302,7 @@ class Groups:
                     )
                 undo.callback(give_up, held)
 
-    def _partition(self, share: Share) -> tuple[Topic, Log]:
+    def _partition(self, share: Share) -> tuple[Topic, Partition]:
         topic = self._store.topic(share[0])
         return topic, topic.partition(share[1])
 
@@ -316,14 +315,6 @@ class Groups:
 
     def _resolved(self, share: Share, place: Start) -> int:
         return resolve(self._partition(share)[1], place)
-
-
-class DirectoryHost(Host, Protocol):
-    """A store in a directory with its groups, as queues see it."""
-
-    @property
-    def groups(self) -> Groups:
-        """Where offsets are committed."""
 
 
 def _row(topic: Topic, number: int, offsets: Mapping[Share, Committed], owners: Mapping[Share, str]) -> GroupRow:

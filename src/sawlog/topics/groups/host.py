@@ -1,8 +1,7 @@
-"""What groups and consumers need of a store, wherever it is.
+"""`GroupMembership`: one member's place in its group.
 
-`ConsumerHost` is a store, `ConsumedTopic` a topic. `GroupMembership` is one member's place in its group: whether it is
-alive for the others, which partitions it owns, and what the group has committed. `DirectoryMembership` has it in files
-of a directory, `objects.membership` in the commits of a store on object storage.
+It says whether the member is alive for the others, which partitions it owns, and what the group has
+committed. `DirectoryMembership` keeps it in files, `objects.membership` in the commits of a store on object storage.
 """
 
 from __future__ import annotations
@@ -11,50 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ...log.protocols import LogReader
-from ...storage import Directory
-from ..topic import Topic
+from ..base import Topic
 from .assignment import Share
 from .offsets import Committed, Start
-from .terms import Terms
-
-
-class ConsumedTopic(Protocol):
-    """A topic that is consumed."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-
-    @property
-    def id(self) -> str:
-        """Its unique id."""
-
-    @property
-    def partitions(self) -> int:
-        """How many there are."""
-
-    def partition(self, number: int) -> LogReader:
-        """One partition."""
-
-
-class Host(Protocol):
-    """A store in a directory, as its groups see it."""
-
-    @property
-    def path(self) -> str:
-        """The directory, for messages."""
-
-    @property
-    def directory(self) -> Directory:
-        """Where the files of the groups and of their members are."""
-
-    @property
-    def mode(self) -> str:
-        """ "w", or "r" if nothing may be changed."""
-
-    def topic(self, name: str) -> Topic:
-        """The current topic of that name; `TopicNotFound` if it does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +61,7 @@ class GroupMembership(Protocol):
         """The partitions that it has taken."""
 
     def take(
-        self, shares: Sequence[Share], topics: Mapping[str, ConsumedTopic], start: Start
+        self, shares: Sequence[Share], topics: Mapping[str, Topic], start: Start
     ) -> dict[Share, tuple[int, int] | None]:
         """Become the owner of those that nobody owns: where the group continues in each (offset and leader epoch), None
         for the first record. No commit of an earlier owner comes after that."""
@@ -126,29 +84,3 @@ class GroupMembership(Protocol):
 
     def abandon(self) -> None:
         """As `close`, for a consumer that was dropped: does not wait, and raises nothing."""
-
-
-class ConsumerGroups(Protocol):
-    """The groups of a store, as its consumers see them."""
-
-    def membership(self, terms: Terms) -> GroupMembership:
-        """A place in a group, which is not joined yet."""
-
-
-class ConsumerHost(Protocol):
-    """A store, as its consumers see it."""
-
-    @property
-    def path(self) -> str:
-        """Where it is, for messages."""
-
-    @property
-    def mode(self) -> str:
-        """ "w", or "r" if nothing may be changed."""
-
-    @property
-    def groups(self) -> ConsumerGroups:
-        """Where offsets are committed."""
-
-    def topic(self, name: str) -> ConsumedTopic:
-        """The current topic of that name; `TopicNotFound` if it does not exist."""

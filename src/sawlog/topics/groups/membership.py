@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from ...errors import GroupFenced
 from ...storage import Directory, Lock
 from ...storage.forking import forkable
+from ..base import Topic
 from .assignment import Share
-from .host import ConsumedTopic, GroupView
+from .host import GroupView
 from .members import Members, Membership, give_up, group_directory, refuse_workers
 from .offsets import Committed, OffsetStore, Start
 from .serving import refuse_served
@@ -99,7 +100,7 @@ class DirectoryMembership:
         return set(self._held)
 
     def take(
-        self, shares: Sequence[Share], topics: Mapping[str, ConsumedTopic], start: Start
+        self, shares: Sequence[Share], topics: Mapping[str, Topic], start: Start
     ) -> dict[Share, tuple[int, int] | None]:
         """Become the owner of those that nobody owns, and read in the same turn where the group continues."""
         taken: dict[Share, tuple[int, int] | None] = {}

@@ -48,17 +48,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Literal, Protocol
+from typing import Literal
 
 from ...batch.text import parse_json
 from ...clock import Stopwatch, now_ms
 from ...config import MIB, LogConfig, UpkeepConfig, whole_number
 from ...errors import CorruptBatch, InvalidConfig, LogClosed, LogNotFound, ReadOnlyLog, StorageError
 from ...log.log import Log
-from ...log.protocols import LogReader
 from ...log.shared import SharedLog
 from ...storage import Directory
 from ...storage.forking import forkable
+from ..base import Partition, Topic
 from ..names import GROUPS
 from .assignment import Share
 
@@ -121,19 +121,6 @@ class Committed:
             int(found.get("leader_epoch", -1)),
             *(None if found.get(name) is None else int(found[name]) for name in ("told_epoch", "told_offset")),
         )
-
-
-class StartingTopic(Protocol):
-    """A topic in which a group may begin."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def id(self) -> str: ...
-    @property
-    def partitions(self) -> int: ...
-    def partition(self, number: int) -> LogReader:
-        """One partition."""
 
 
 class OffsetStore:
@@ -305,9 +292,7 @@ class Turn:
         """The offsets of one group: nobody else changes them now."""
         return self._offsets.of(group)
 
-    def places(
-        self, group: str, topics: Iterable[StartingTopic], start: Start, member: str
-    ) -> dict[Share, tuple[int, int]]:
+    def places(self, group: str, topics: Iterable[Topic], start: Start, member: str) -> dict[Share, tuple[int, int]]:
         """Where a group continues in topics: offset and leader epoch of what is committed. Partitions that are not in
         it begin with the first record.
 
@@ -383,7 +368,7 @@ class Turn:
                 _messages.warning("the offsets in %s could not be compacted: %s", self._log.path, error)
 
 
-def begin(topic: StartingTopic, start: Start) -> dict[Share, tuple[int, int]]:
+def begin(topic: Topic, start: Start) -> dict[Share, tuple[int, int]]:
     """A start in every partition of a topic, with the current leader epoch."""
     places: dict[Share, tuple[int, int]] = {}
     for number in range(topic.partitions):
@@ -393,7 +378,7 @@ def begin(topic: StartingTopic, start: Start) -> dict[Share, tuple[int, int]]:
     return places
 
 
-def resolve(log: LogReader, place: Start) -> int:
+def resolve(log: Partition, place: Start) -> int:
     """A start as an offset of a log. A number is used unchanged, whether the log contains it or not."""
     end = log.last_stable_offset  # refreshes what other processes did
     if place == "earliest":

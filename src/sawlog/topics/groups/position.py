@@ -19,9 +19,8 @@ from ...batch.kernel import RecordCursor
 from ...clock import rechecks
 from ...errors import InvalidConfig, OffsetOutOfRange, PositionLost
 from ...isolation import Isolation
-from ...log.protocols import LogReader
+from ..base import Partition, Topic
 from .assignment import Share
-from .host import ConsumedTopic
 
 OnLost = Literal["earliest", "latest", "error"]
 
@@ -43,9 +42,9 @@ class PartitionPosition:
 
     def __init__(
         self,
-        topic: ConsumedTopic,
+        topic: Topic,
         partition: int,
-        log: LogReader,
+        log: Partition,
         position: int,
         epoch: int,
         *,

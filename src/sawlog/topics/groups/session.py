@@ -18,8 +18,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from ...clock import Stopwatch
 from ...errors import GroupFenced
 from ...storage.forking import forkable
+from ..base import Topic
 from .assignment import Share, assign
-from .host import ConsumedTopic, GroupMembership, GroupView
+from .host import GroupMembership, GroupView
 from .offsets import Committed, Start
 from .terms import Terms
 
@@ -164,7 +165,7 @@ class Session:
         return mine, [share for share in mine if share not in owners]
 
     def take(
-        self, shares: Sequence[Share], topics: Mapping[str, ConsumedTopic], start: Start
+        self, shares: Sequence[Share], topics: Mapping[str, Topic], start: Start
     ) -> dict[Share, tuple[int, int] | None]:
         """Become the owner of those that nobody owns: where the group continues in each; None: with its first
         record."""

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ...clock import Deadline
 from ...errors import TopicNotFound
+from ..base import Topic
 from .assignment import Share
-from .host import ConsumedTopic
 
 _logger = logging.getLogger("sawlog.topics.consumer")
 
@@ -25,10 +25,10 @@ _TOPICS_S = 2.0
 class TopicWatch:
     """The topics of one consumer (`names`), and those that other members of its group read."""
 
-    def __init__(self, find: Callable[[str], ConsumedTopic], names: tuple[str, ...]) -> None:
+    def __init__(self, find: Callable[[str], Topic], names: tuple[str, ...]) -> None:
         self._find = find
         self.names = names
-        self._found: dict[str, ConsumedTopic] = {}
+        self._found: dict[str, Topic] = {}
         #: The names of the last lookup: those of all members.
         self._asked_for: set[str] = set()
         self._due = Deadline(0.0)
@@ -55,7 +55,7 @@ class TopicWatch:
 
     def look(self, others: Iterable[str] = (), *, missing_ok: bool = True) -> None:
         """Ask the store for the topics of all members: more partitions, deleted, recreated."""
-        found: dict[str, ConsumedTopic] = {}
+        found: dict[str, Topic] = {}
         self._asked_for = {*self.names, *others}
         for name in sorted(self._asked_for):
             try:
@@ -73,11 +73,11 @@ class TopicWatch:
         """Whether all of these were in the last lookup."""
         return names <= self._asked_for
 
-    def get(self, name: str) -> ConsumedTopic | None:
+    def get(self, name: str) -> Topic | None:
         """One of them; None if it does not exist."""
         return self._found.get(name)
 
-    def __iter__(self) -> Iterator[ConsumedTopic]:
+    def __iter__(self) -> Iterator[Topic]:
         return iter(self._found.values())
 
     def partitions(self) -> list[Share]:

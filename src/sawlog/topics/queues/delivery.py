@@ -24,9 +24,8 @@ from dataclasses import dataclass, field
 from ...batch.kernel import Record
 from ...clock import Pauses, now_ms, pause, rechecks
 from ...errors import SawlogError
-from ...log.protocols import LogReader
+from ..base import Partition, Topic
 from ..groups.assignment import Share
-from ..groups.host import ConsumedTopic
 from ..groups.offsets import Committed
 from .book import Book, runs_of
 from .host import QueueBooks, QueueCrew, QueueTurn, TurnLost
@@ -67,9 +66,9 @@ class Delivered:
 class _Partition:
     """One partition as a queue sees it."""
 
-    def __init__(self, topic: ConsumedTopic, number: int) -> None:
+    def __init__(self, topic: Topic, number: int) -> None:
         self.share: Share = (topic.name, number)
-        self.log: LogReader = topic.partition(number)
+        self.log: Partition = topic.partition(number)
         self.book = Book(topic.id)
         #: What is committed, and the leader epoch in which it was read.
         self.committed: tuple[int, int] | None = None
@@ -121,7 +120,7 @@ class Delivery:
         offsets: QueueBooks,
         crew: QueueCrew,
         terms: Terms,
-        topic_of: Callable[[str], ConsumedTopic],
+        topic_of: Callable[[str], Topic],
         queue_id: object,
     ) -> None:
         self._offsets = offsets
@@ -186,7 +185,7 @@ class Delivery:
                 raise
 
     def _in_turn(
-        self, turn: QueueTurn, topic: ConsumedTopic, partitions: list[_Partition], said: _Said, limit: int
+        self, turn: QueueTurn, topic: Topic, partitions: list[_Partition], said: _Said, limit: int
     ) -> Delivered:
         worker, group = self._crew.join(), self._terms.group
         turn.places(group, [topic], self._terms.start, worker)  # commits where a new group begins
@@ -207,7 +206,7 @@ class Delivery:
             raise failure
         return made
 
-    def _write(self, turn: QueueTurn, topic: ConsumedTopic, partitions: list[_Partition], worker: str) -> None:
+    def _write(self, turn: QueueTurn, topic: Topic, partitions: list[_Partition], worker: str) -> None:
         offsets: dict[Share, Committed] = {}
         pages: dict[Share, dict[int, bytes | None]] = {}
         for each in partitions:
@@ -328,6 +327,6 @@ class Delivery:
         return later <= now
 
 
-def _records(log: LogReader, offsets: dict[int, Entry]) -> Iterator[Record]:
+def _records(log: Partition, offsets: dict[int, Entry]) -> Iterator[Record]:
     for first, end in runs_of(offsets):
         yield from log.scan(first, end)

@@ -1,22 +1,18 @@
-"""What queues need of a store, wherever it is: a place for their pages, and a crew of workers.
+"""`QueueBooks` and `QueueCrew`: the delivery state of a queue and its workers, which each backend stores its own way.
 
-A *turn* is one exchange: what is read and written in it is atomic. In a directory it is exclusive, and others wait; on
-object storage it is optimistic, and one that comes second is lost (`TurnLost`) and has to begin again.
+A *turn* is one atomic exchange: what is read and written in it. In a directory turns exclude each other, and others
+wait; on object storage they are optimistic: the second one fails with `TurnLost` and has to begin again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
-from ...batch.given import GivenHeaders, GivenRecord
-from ..face import Position
+from ..base import Topic
 from ..groups.assignment import Share
-from ..groups.host import ConsumedTopic
-from ..groups.offsets import Committed, Pages, Start, StartingTopic
-from .terms import Terms
+from ..groups.offsets import Committed, Pages, Start
 
 
 class TurnLost(Exception):
@@ -26,9 +22,7 @@ class TurnLost(Exception):
 class QueueTurn(Protocol):
     """What can be done in a turn."""
 
-    def places(
-        self, group: str, topics: Iterable[StartingTopic], start: Start, member: str
-    ) -> Mapping[Share, tuple[int, int]]:
+    def places(self, group: str, topics: Iterable[Topic], start: Start, member: str) -> Mapping[Share, tuple[int, int]]:
         """Where a group continues; the first access of a group to a topic commits where it starts."""
 
     def offsets(self, group: str) -> dict[Share, Committed]:
@@ -76,47 +70,3 @@ class QueueCrew(Protocol):
 
     def abandon(self) -> None:
         """Leave without waiting for anything: nobody has closed the queue."""
-
-
-class QueueTopic(ConsumedTopic, Protocol):
-    """A topic whose records are delivered."""
-
-    def append(self, value: bytes | None, key: bytes | None = None, headers: GivenHeaders = ()) -> Position:
-        """Append one record."""
-
-
-class LetterTransaction(Protocol):
-    """Records that are stored durably, all or none."""
-
-    def append_many(self, topic: str, records: Iterable[GivenRecord]) -> None:
-        """Add many records."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-
-class QueueHost(Protocol):
-    """A store, as its queues see it."""
-
-    @property
-    def path(self) -> str:
-        """Where it is, for messages."""
-
-    @property
-    def mode(self) -> str:
-        """ "w", or "r" if nothing may be changed."""
-
-    def topic(self, name: str) -> QueueTopic:
-        """The current topic of that name."""
-
-    def create_topic(self, name: str, partitions: int = 1, *, exist_ok: bool = False) -> object:
-        """The topic of that name, created if it does not exist."""
-
-    def transaction(self) -> LetterTransaction:
-        """Records that are stored durably, all or none."""
-
-    def _queueing(self, terms: Terms) -> tuple[QueueBooks, QueueCrew]:
-        """Where its pages are, and its workers."""

@@ -46,10 +46,9 @@ from ...clock import Deadline, Pauses, Stopwatch, now_ms
 from ...ending import Ending
 from ...errors import GroupError, InvalidConfig, LogClosed, ReadOnlyLog, SawlogError
 from ...storage.forking import forkable, this_process
+from ..base import Position, Store
 from ..groups.offsets import Start
-from ..topic import Position
 from .delivery import Delivery
-from .host import QueueHost
 from .letters import dead_letter, delayed
 from .message import Answer, Message
 from .terms import Terms, milliseconds_of
@@ -69,7 +68,7 @@ class Queue:
 
     def __init__(
         self,
-        store: QueueHost,
+        store: Store,
         topic: str,
         group: str,
         *,

@@ -23,9 +23,10 @@ from typing import Protocol
 
 from ...addresses import is_address
 from ...errors import InvalidConfig, StorageError, TopicNotFound
-from ..groups.groups import DirectoryHost
+from ...storage import Directory
+from ..base import Topic
+from ..groups.groups import Groups
 from ..groups.members import group_directory
-from ..topic import Topic
 from ..transactions.transaction import Transaction
 from .letters import Letter
 
@@ -33,8 +34,19 @@ from .letters import Letter
 _CHUNK = 500
 
 
-class RedriveHost(DirectoryHost, Protocol):
-    """A store, as redriving sees it."""
+class RedriveHost(Protocol):
+    """A store in a directory."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def mode(self) -> str: ...
+    @property
+    def directory(self) -> Directory: ...
+    @property
+    def groups(self) -> Groups: ...
+    def topic(self, name: str) -> Topic:
+        """Return the topic of that name; `TopicNotFound`."""
 
     def transaction(self, name: str | None = None, sequence: int | None = None) -> Transaction:
         """Records that are stored once, however often that is tried."""

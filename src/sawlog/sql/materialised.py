@@ -10,37 +10,17 @@ looked at after the table: below the table's ends it is complete. What it has fr
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Protocol
 
 from .. import tables
 from ..errors import DataLoss, InvalidConfig
 from ..log import slices
-from ..log.protocols import PartitionReader
-from ..sql.bounds import ALL, Bounds, Range
-from ..sql.history import History, HistoryFile
 from ..tables.state import DataFile, Mark, Snapshot, Span
+from ..topics.base import Topic
+from .bounds import ALL, Bounds, Range
+from .history import History, HistoryFile
 
 
-class Materialised(Protocol):
-    """A topic that may have a table."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-
-    @property
-    def id(self) -> str:
-        """Its id."""
-
-    @property
-    def table(self) -> tables.Placed | None:
-        """Where its table is."""
-
-    def partition(self, number: int) -> PartitionReader:
-        """One partition."""
-
-
-def history_of(topic: Materialised) -> History | None:
+def history_of(topic: Topic) -> History | None:
     """The current version of a topic's table; None if it has none."""
     info = topic.table
     if info is None:
@@ -52,7 +32,7 @@ def history_of(topic: Materialised) -> History | None:
     return History(list(_files(info, found, topic)), found.ends, found.schema, found.fields)
 
 
-def _files(info: tables.Placed, found: Snapshot, topic: Materialised) -> Iterator[HistoryFile]:
+def _files(info: tables.Placed, found: Snapshot, topic: Topic) -> Iterator[HistoryFile]:
     yield from (_file(each, found.ends, unparsed=False) for each in found.data)
     bad = tables.open_table(tables.quarantine_of(info)).snapshot()
     if bad is not None:
@@ -70,7 +50,7 @@ def _range(span: Span | None) -> Range:
     return ALL if span is None else Range(span.first, span.last)
 
 
-def check_same_topic(snapshot: Snapshot, topic: Materialised) -> None:
+def check_same_topic(snapshot: Snapshot, topic: Topic) -> None:
     """Raise if a table is of an earlier topic of that name."""
     if snapshot.topic_id != topic.id:
         raise InvalidConfig(
@@ -79,7 +59,7 @@ def check_same_topic(snapshot: Snapshot, topic: Materialised) -> None:
         )
 
 
-def check_same_log(topic: Materialised, number: int, mark: Mark) -> None:
+def check_same_log(topic: Topic, number: int, mark: Mark) -> None:
     """Raise if the log has lost records that are in the table: then it reuses their offsets for others."""
     end = slices.proven_end(topic.partition(number), mark.epoch, mark.end)
     if end < mark.end:

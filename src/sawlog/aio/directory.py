@@ -1,0 +1,195 @@
+"""`AsyncDirectoryTopic`: a topic in a directory, for asyncio. See the package's docstring for what runs where.
+
+A partition that this process has locked is written in the event loop. For others a thread takes the lock, or hands over
+to the process that holds it; while neither is possible the task sleeps, up to the store's `lock_timeout`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from functools import partial
+from typing import TypeVar
+
+from ..batch.given import GivenHeaders, GivenRecord
+from ..batch.kernel import Record, RecordCursor
+from ..clock import Deadline
+from ..errors import DirectoryLocked, InvalidRecord, LogClosed
+from ..isolation import Isolation
+from ..log.log import Log
+from ..topics.appends import Appends
+from ..topics.base import Offsets, Partition, Position
+from ..topics.settings import Value
+from ..topics.topic import Topic
+from .log import AsyncLog
+from .topic import AsyncTopic
+from .waiting import END, End, in_portions, in_thread, may_wait, past_recall, settled
+
+#: How long to sleep before the next try to get a lock.
+_PAUSE_S = 0.01
+
+T = TypeVar("T")
+
+
+class AsyncDirectoryTopic(AsyncTopic):
+    """A topic in a directory."""
+
+    def __init__(self, topic: Topic) -> None:
+        super().__init__(topic)
+        self._topic: Topic = topic
+
+    @property
+    def sync(self) -> Topic:
+        """The topic itself, for everything else. Its calls may block: use `asyncio.to_thread`."""
+        return self._topic
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions."""
+        return self._topic.partitions
+
+    @property
+    def settings(self) -> dict[str, Value]:
+        """The settings that were given, under Kafka's names."""
+        return self._topic.settings
+
+    def partition(self, number: int) -> AsyncLog:
+        """The log of one partition."""
+        return AsyncLog(self._topic.partition(number), partial(self._topic.holdings.using, number))
+
+    # --- appending
+
+    async def append(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: GivenHeaders = (),
+        timestamp: int | datetime | None = None,
+        *,
+        partition: int | None = None,
+        expect_offset: int | None = None,
+    ) -> Position:
+        """Append one record and return its position. Tasks that do so at the same time share a batch and its fsync.
+        `expect_offset` as in `Topic.append`: then it is in a batch of its own."""
+        topic = self._topic
+        number = topic.router.place_for(value, key, partition)
+        if expect_offset is not None:
+            with topic.holdings.using(number):
+                appends = await self._reach(number)
+                entry = (value, key, headers, timestamp, expect_offset)
+                return Position(number, await past_recall(appends.append, *entry))
+        while True:
+            log = topic.holdings.held(number)
+            if log is None:
+                appends = await self._reach(number)
+                if not isinstance(appends, Log):
+                    return Position(number, await past_recall(appends.append, value, key, headers, timestamp))
+                log = appends
+            try:
+                return Position(number, await log.append_async(value, key, headers, timestamp))
+            except (LogClosed, DirectoryLocked):
+                if topic.holdings.held(number) is log:
+                    raise
+                # Its lock was given back at this moment: nothing is stored.
+
+    async def append_many(
+        self, records: Iterable[GivenRecord], *, partition: int | None = None, expect_offset: int | None = None
+    ) -> dict[int, range]:
+        """Append records, one batch per partition, and return their offsets. A record is as in `Log.append_many`,
+        `expect_offset` as in `Topic.append_many`."""
+        topic = self._topic
+        parts = topic.router.encoded(list(records), partition)
+        if expect_offset is not None and len(parts) > 1:
+            raise InvalidRecord("expect_offset is for one partition, and these records go to several: give partition=")
+        with topic.holdings.using(*parts):
+            targets = {number: topic.holdings.held(number) or await self._reach(number) for number in parts}
+            placed: dict[int, range] = {}
+            for number, target in targets.items():  # all of them can be reached: from here on it is past recall
+                if isinstance(target, Log) and target._is_free:
+                    placed[number] = target._place_batches(parts[number], wait=False, expect_offset=expect_offset)
+                else:
+                    append = partial(target.append_batches, parts[number], expect_offset=expect_offset)
+                    placed[number] = await past_recall(append)
+            for number, target in targets.items():
+                if isinstance(target, Log):
+                    await settled(target, placed[number].stop)
+        return placed
+
+    async def append_stream(
+        self,
+        chunks: AsyncIterable[bytes],
+        key: bytes | None = None,
+        max_bytes: int | None = None,
+        *,
+        headers: GivenHeaders = (),
+        timestamp: int | datetime | None = None,
+        partition: int | None = None,
+        expect_offset: int | None = None,
+    ) -> Position:
+        """Append one record from an async iterable of chunks without holding it in memory, and return its position. See
+        `Topic.append_stream`."""
+        holdings = self._topic.holdings
+        number = self._topic.router.place_for(b"", key, partition)
+        with holdings.using(number):
+            log = await self._waiting(holdings.ask_for, number)
+            offset = await log.append_stream_async(
+                chunks, key, max_bytes, headers=headers, timestamp=timestamp, expect_offset=expect_offset
+            )
+        return Position(number, offset)
+
+    async def _reach(self, number: int) -> Appends:
+        """What appends to a partition; waits if another process has it and takes no requests."""
+        return await self._waiting(self._topic.holdings.reach, number)
+
+    async def _waiting(self, reach: Callable[[int], T], number: int) -> T:
+        """What `reach` returns, after waiting for a process that holds the lock."""
+        timeout_s = self._topic.holdings.lock_timeout_s
+        deadline = Deadline(timeout_s)
+        while True:
+            try:
+                return await in_thread(reach, number)
+            except DirectoryLocked as error:
+                if deadline.passed:
+                    raise error.after(timeout_s) from None
+                await asyncio.sleep(_PAUSE_S)
+
+    # --- reading
+
+    async def read(self, position: Position | tuple[int, int], *, isolation: Isolation = "committed") -> Record:
+        """The record at a position: (partition, offset)."""
+        number, offset = position
+        log = self._topic.partition(number)
+        if may_wait([log]):
+            return await in_thread(partial(log.read, offset, isolation=isolation))
+        return log.read(offset, isolation=isolation)
+
+    def scan(
+        self,
+        start: Mapping[int, int] | None = None,
+        end: Mapping[int, int] | None = None,
+        *,
+        partitions: Iterable[int] | None = None,
+        isolation: Isolation = "committed",
+    ) -> AsyncIterator[Record]:
+        """The current records, partition by partition, each from its start to its end: by default all of them."""
+        partitions = None if partitions is None else list(partitions)
+        records = self._topic.scan(start, end, partitions=partitions, isolation=isolation)
+        numbers = range(self.partitions) if partitions is None else partitions
+        return in_portions(records, [self._topic.partition(number) for number in numbers])
+
+    async def _followed(self, numbers: Iterable[int]) -> dict[int, Partition]:
+        return {number: self._topic.partition(number) for number in numbers}
+
+    async def _next(self, feed: Iterator[RecordCursor | None]) -> RecordCursor | End | None:
+        return next(feed, END)
+
+    async def offsets(self) -> dict[int, Offsets]:
+        """What each partition contains."""
+        return self._topic.offsets()
+
+    async def offset_at(self, timestamp: int | datetime) -> dict[int, int]:
+        """In each partition the first offset whose record is not older than `timestamp`; the next offset if all are."""
+        if may_wait(self._topic.partition(number) for number in range(self.partitions)):
+            return await in_thread(self._topic.offset_at, timestamp)
+        return self._topic.offset_at(timestamp)

@@ -1,0 +1,39 @@
+"""`Partition`, `Topic` and `Store`: one interface for each noun, whatever holds the records.
+
+Each class has a small abstract core and implements everything else on top of it, once. `Log` is a partition in files,
+`ObjectPartition` one on object storage; `topics.store.Store` and `topics.topic.Topic` keep theirs in a directory,
+`ObjectStore` and `ObjectTopic` in a bucket. A backend overrides an implemented method only where it is faster.
+
+Backends differ in what they can do at all. They say so: `store.supports_snapshots`, `store.supports_tables`,
+`partition.supports_truncation`. A call that a backend does not support raises `StorageError` with `ENOTSUP`.
+
+Typed views, SQL, data frames and consumers are built on these classes. The methods that return them import them on
+first use; the layer contract in pyproject.toml lists these imports by name.
+"""
+
+from __future__ import annotations
+
+from .partition import PAGE_BYTES, Partition, collected, encoded_table
+from .store import ConsumerGroups, DocumentRegistry, GroupDocuments, JobStaging, Store, StoreTransaction, TaskStaging
+from .topic import Offsets, PlannedSlice, Position, SliceReader, TableEnd, Topic, check_sole
+
+__all__ = [
+    "PAGE_BYTES",
+    "ConsumerGroups",
+    "DocumentRegistry",
+    "GroupDocuments",
+    "JobStaging",
+    "Offsets",
+    "Partition",
+    "PlannedSlice",
+    "Position",
+    "SliceReader",
+    "Store",
+    "StoreTransaction",
+    "TableEnd",
+    "TaskStaging",
+    "Topic",
+    "check_sole",
+    "collected",
+    "encoded_table",
+]
