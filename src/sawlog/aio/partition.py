@@ -48,17 +48,17 @@ class AsyncPartition:
 
     @property
     def path(self) -> str:
-        """The directory."""
+        """Location, for messages."""
         return self._log.path
 
     @property
     def lowest_offset(self) -> int:
-        """The first offset (in an empty log: the offset that the first record would have)."""
+        """First offset; in an empty partition, the offset of the next record."""
         return self._log.lowest_offset
 
     @property
     def visible_offset(self) -> int:
-        """Every record below this can be read, and none from here on."""
+        """End of the readable records."""
         return self._log.visible_offset
 
     def __len__(self) -> int:
@@ -83,7 +83,7 @@ class AsyncPartition:
         timestamp: int | datetime | None = None,
         expect_offset: int | None = None,
     ) -> int:
-        """Append one record and return its offset, when it is durable."""
+        """Append one record and return its offset when it is durable."""
         return await past_recall(self._log.append, value, key, headers, timestamp, expect_offset)
 
     async def append_many(self, records: Iterable[GivenRecord], expect_offset: int | None = None) -> range:
@@ -100,18 +100,18 @@ class AsyncPartition:
         timestamp: int | datetime | None = None,
         expect_offset: int | None = None,
     ) -> int:
-        """Append one record whose value comes in pieces, which are collected in memory."""
+        """Append one record whose value comes in chunks. The value is collected in memory."""
         value = await collected(chunks, max_bytes)
         return await self.append(value, key, headers, timestamp, expect_offset)
 
     async def read(self, offset: int, *, isolation: Isolation = "committed") -> Record:
-        """The record at `offset`; `OffsetOutOfRange` if there is none."""
+        """Return the record at `offset`; `OffsetOutOfRange` if there is none."""
         return await in_thread(partial(self._log.read, offset, isolation=isolation))
 
     def scan(
         self, start: int | None = None, end: int | None = None, *, isolation: Isolation = "committed"
     ) -> AsyncIterator[Record]:
-        """The records with start <= offset < end, in order, as of now; by default all of them."""
+        """Return the records with start <= offset < end as of now, in order; by default all of them."""
         return portions(partial(self._log.scan, start, end, isolation=isolation))
 
     async def follow(
@@ -121,7 +121,7 @@ class AsyncPartition:
         *,
         isolation: Isolation = "committed",
     ) -> AsyncIterator[Record]:
-        """Records from `start` on, waiting for new ones; ends when none came for `timeout` seconds."""
+        """Yield records from `start` on, and new ones as they come. Ends when none came for `timeout` seconds."""
         partition = self._log.patient()
         feed, deadline, pauses = partition._following(start, isolation=isolation), Deadline(timeout), Pauses()
         while not isinstance(cursor := await in_thread(next, feed, END), End):
@@ -136,21 +136,22 @@ class AsyncPartition:
                 await sleep(deadline.at_most(pauses.next_s()))
 
     async def offset_at(self, timestamp: int | datetime) -> int:
-        """The first offset whose record is not older than `timestamp`."""
+        """Return the first offset whose record is not older than `timestamp`, or the end."""
         return await in_thread(self._log.offset_at, timestamp)
 
     # --- changing
 
     async def truncate(self, offset: int) -> int:
-        """Drop the records from `offset` on and return how many offsets that are. The next record gets that offset."""
+        """Drop the records from `offset` on and return the number of offsets dropped. Only where
+        `Partition.supports_truncation`."""
         return await in_thread(self._log.truncate, offset)
 
     async def trim(self, offset: int) -> int:
-        """Drop the records below `offset` and return how many offsets that are."""
+        """Drop the records below `offset` and return the number of offsets dropped."""
         return await in_thread(self._log.trim, offset)
 
     async def flush(self) -> None:
-        """Return when everything appended so far survives a power cut."""
+        """Wait until everything appended so far is durable."""
         await in_thread(self._log.sync)
 
     async def close(self) -> None:

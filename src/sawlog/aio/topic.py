@@ -66,7 +66,7 @@ class AsyncTopic:
         partition: int | None = None,
         expect_offset: int | None = None,
     ) -> Position:
-        """Append one record and return its position, when it is durable."""
+        """Append one record and return its position when it is durable."""
         call = partial(
             self._topic.append, value, key, headers, timestamp, partition=partition, expect_offset=expect_offset
         )
@@ -75,7 +75,7 @@ class AsyncTopic:
     async def append_many(
         self, records: Iterable[GivenRecord], *, partition: int | None = None, expect_offset: int | None = None
     ) -> dict[int, range]:
-        """Append records, all of them or none, and return their offsets."""
+        """Append records, one batch per partition, and return their offsets; see `Topic.append_many`."""
         call = partial(self._topic.append_many, list(records), partition=partition, expect_offset=expect_offset)
         return await past_recall(call)
 
@@ -97,14 +97,14 @@ class AsyncTopic:
         partition: int | None = None,
         expect_offset: int | None = None,
     ) -> Position:
-        """Append one record whose value comes in pieces, which are collected in memory."""
+        """Append one record whose value comes in chunks. The value is collected in memory."""
         value = await collected(chunks, max_bytes)
         return await self.append(value, key, headers, timestamp, partition=partition, expect_offset=expect_offset)
 
     # --- reading
 
     async def read(self, position: Position | tuple[int, int], *, isolation: Isolation = "committed") -> Record:
-        """The record at a position: (partition, offset)."""
+        """Return the record at a position: (partition, offset)."""
         number, offset = position
         return await in_thread(lambda: self._topic.partition(number).read(offset, isolation=isolation))
 
@@ -116,7 +116,7 @@ class AsyncTopic:
         partitions: Iterable[int] | None = None,
         isolation: Isolation = "committed",
     ) -> AsyncIterator[Record]:
-        """The current records, partition by partition, each from its start to its end: by default all of them."""
+        """Return the current records, partition by partition, each from its start to its end; by default all."""
         return portions(partial(self._topic.scan, start, end, partitions=partitions, isolation=isolation))
 
     def __aiter__(self) -> AsyncIterator[Record]:
@@ -130,8 +130,9 @@ class AsyncTopic:
         partitions: Iterable[int] | None = None,
         isolation: Isolation = "committed",
     ) -> AsyncIterator[Record]:
-        """Records of all partitions, in the order of offsets in each, and new ones as they come; ends when none came
-        for `timeout` seconds, or when the store is closed. Partitions that are added later are not followed."""
+        """Yield the records of all partitions, in the order of offsets in each, and new ones as they come. Ends when
+        none came for `timeout` seconds, or when the store is closed. Partitions that are added later are not
+        followed."""
         numbers = range(self.partitions) if partitions is None else sorted(set(partitions))
         logs = await self._followed(numbers)
         feeds = {number: log._following((start or {}).get(number), isolation=isolation) for number, log in logs.items()}
@@ -168,19 +169,20 @@ class AsyncTopic:
         return await in_thread(next, feed, END)
 
     async def offsets(self) -> dict[int, Offsets]:
-        """What each partition contains."""
+        """Return the range of offsets of each partition."""
         return await in_thread(self._topic.offsets)
 
     async def offset_at(self, timestamp: int | datetime) -> dict[int, int]:
-        """In each partition the first offset whose record is not older than `timestamp`."""
+        """Return the first offset in each partition whose record is not older than `timestamp`, or the end."""
         return await in_thread(self._topic.offset_at, timestamp)
 
     # --- changing
 
     async def truncate(self, partition: int, offset: int) -> int:
-        """Drop the records of a partition from `offset` on and return how many. It needs the partition's lock."""
+        """Drop the records of a partition from `offset` on and return the number of offsets dropped. Only where
+        `Partition.supports_truncation`."""
         return await self.partition(partition).truncate(offset)
 
     async def trim(self, offsets: Mapping[int, int]) -> int:
-        """Drop the records below these offsets and return how many. It needs the locks of these partitions."""
+        """Drop the records below these offsets and return the number of offsets dropped."""
         return await in_thread(self._topic.trim, offsets)

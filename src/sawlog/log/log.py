@@ -8,11 +8,11 @@ with Log.open("data/orders") as log:
     for record in log.scan(offset): ...
 ```
 
-Offsets are consecutive numbers from `lowest_offset` to `next_offset - 1`. One process writes, any number read, in it
-and in others (`mode="r"`), up to `visible_offset`. Every method may be called from any thread.
+Offsets are consecutive, from `lowest_offset` to `next_offset - 1`. One process writes; any number of threads and
+processes (`mode="r"`) read up to `visible_offset`. Every method may be called from any thread.
 
 Invariants, asserted where they could break: `durable_offset <= visible_offset <= written_offset <= next_offset`; a
-batch is visible completely or not at all; what was acknowledged under a policy survives what the policy survives.
+batch is visible as a whole or not at all; an acknowledged record survives what its durability policy promises.
 """
 
 from __future__ import annotations
@@ -103,13 +103,13 @@ class Log(Partition, Closing):
         note: bytes = b"",
         remote: RemoteSource | None = None,
     ) -> Log:
-        """Open the log in a directory; with mode "w" (the default) create it if it does not exist.
+        """Open the log in a directory; with mode "w" (the default) create it if missing.
 
-        A writer holds the directory's lock until it is closed; a second one gets `DirectoryLocked` immediately. With
-        mode "r" nothing is written or locked: it reads next to a running writer and sees what that appends. Mode "a" is
-        like "r" until the first write, which takes the lock, leaves the `note` in its file, recovers if necessary,
-        calls `on_lock` with the log, and continues. Records that are read have this `topic` and `partition`. What was
-        removed here is read from `remote`, which a store that has a replica gives.
+        A writer holds the directory's lock until it is closed; a second writer gets `DirectoryLocked` at once. Mode "r"
+        writes and locks nothing: the log reads next to a running writer and sees its appends. Mode "a" is like "r"
+        until the first write, which takes the lock, writes `note` to the lock file, recovers if necessary and calls
+        `on_lock` with the log. Records carry this `topic` and `partition`. Segments that were removed locally are read
+        from `remote`, the replica of the store.
         """
         config = LogConfig() if config is None else config
         if mode not in ("w", "r", "a"):
@@ -130,13 +130,13 @@ class Log(Partition, Closing):
     def create(
         cls, path: str | PathLike[str] | Directory, config: LogConfig | None = None, *, leader_epoch: int = 0
     ) -> None:
-        """Create an empty log where there is none, durably, without opening it. Its first leader epoch is the given
-        one: a log that takes the place of another begins in a later one than that."""
+        """Create an empty log, durably, without opening it. A log that takes the place of another begins in a later
+        leader epoch."""
         access.create(path, LogConfig() if config is None else config, leader_epoch)
 
     @classmethod
     def in_memory(cls, config: LogConfig | None = None) -> Log:
-        """A log in memory, which is lost with the process."""
+        """Create a log in memory. It is lost with the process."""
         return cls.open(MemoryDirectory(), config)
 
     def close(self) -> None:
@@ -148,9 +148,9 @@ class Log(Partition, Closing):
         self._access.remove(self._writable())
 
     def appending(self) -> AbstractContextManager[int]:
-        """As `hold`; and everything that is appended inside is one append: readers see all of it when the block ends,
-        and if the block raises nothing of it is kept. An append inside does not wait for the disk; the end of the block
-        does what the durability policy requires. Returns the offset that the first record gets."""
+        """Group the appends of a `with` block into one: readers see all of them when the block ends, and none if it
+        raises. Appends inside do not wait for the disk; the end of the block does, as the durability policy requires.
+        Other threads are blocked meanwhile. Yields the offset of the first record."""
         return self._writable().settled_appending()
 
     def __repr__(self) -> str:
@@ -171,17 +171,17 @@ class Log(Partition, Closing):
 
     @property
     def config(self) -> LogConfig:
-        """The settings it was opened with."""
+        """Settings it was opened with."""
         return self._access.config
 
     @property
     def recovery(self) -> RecoveryReport:
-        """What opening found and did."""
+        """Report of the recovery when it was opened."""
         return self._access.recovery
 
     @property
     def was_closed_cleanly(self) -> bool:
-        """Whether the last writer closed it, according to its checkpoint; False while there is one."""
+        """Whether the last writer closed the log cleanly, according to the checkpoint; False while a writer is open."""
         try:
             saved = checkpoint.load(self._access.directory)
         except CorruptFile:
@@ -190,7 +190,7 @@ class Log(Partition, Closing):
 
     @property
     def writable(self) -> bool:
-        """Whether this is the writer, and may still write."""
+        """Whether this is the writer and no write has failed."""
         appender = self._access.appender
         return not self._access.closed and appender is not None and appender.commit.failure is None
 
@@ -201,31 +201,31 @@ class Log(Partition, Closing):
 
     @property
     def current(self) -> bool:
-        """Whether it sees at once what other processes write: a log always does."""
+        """Whether it sees the writes of other processes at once. Always true for a log in files."""
         return True
 
     @property
     def locked(self) -> bool:
-        """Whether this process currently holds the writer's lock of this log."""
+        """Whether this process holds the writer's lock."""
         return self._access.is_locked
 
     @property
     def lowest_offset(self) -> int:
-        """The first offset (in an empty log: the offset that the first record would have)."""
+        """First offset, including tiered segments; in an empty log, the offset of the next record."""
         segments = self._known_segments()
         return segments.lowest_offset if segments.remote is None else self._access.reader.lowest_offset
 
     @property
     def local_offset(self) -> int:
-        """The first offset that is stored here. What is between `lowest_offset` and this is only in the replica, and
-        read from there: see docs/replicas.md."""
+        """First offset that is stored locally. Records between `lowest_offset` and this one are read from the replica;
+        see docs/replicas.md."""
         if self._access.appender is None:
             self._access.segments.refresh()
         return self._access.segments.lowest_offset
 
     @property
     def is_tiered(self) -> bool:
-        """Whether a part of it is only in the replica, as far as it is known here: reading that may take long."""
+        """Whether a part of the log is only in the replica, as far as is known here. Reading it may take long."""
         return self._access.segments.remote is not None
 
     def _tier(self, lowest_offset: int) -> tuple[int, int]:
@@ -233,19 +233,19 @@ class Log(Partition, Closing):
 
     @property
     def remote_bytes(self) -> int:
-        """Bytes of the batches that are only in the replica, as far as it is known without asking it."""
+        """Size of the batches that are only in the replica, as far as is known here."""
         segments = self._known_segments()
         return 0 if segments.remote is None else sum(run.size_bytes for run in segments.remote.below(self.local_offset))
 
     def _known_segments(self) -> SegmentSet:
-        """The segments as last read; in a forked child, that may be never."""
+        """Return the segments as last read; a forked child may never have read them."""
         if not self._access.segments.all:
             self._access.segments.refresh()
         return self._access.segments
 
     @property
     def next_offset(self) -> int:
-        """The offset that the next record will get. For a log that only reads: `visible_offset`."""
+        """Offset of the next record; for a reader, `visible_offset`."""
         appender = self._access.appender
         if appender is None:
             return self.visible_offset
@@ -254,41 +254,42 @@ class Log(Partition, Closing):
 
     @property
     def written_offset(self) -> int:
-        """Every record below this is written, complete appends only: it survives the end of this process."""
+        """End of the complete appends: every record below this offset survives the end of this process."""
         appender = self._access.appender
         return self.visible_offset if appender is None else appender.written_offset
 
     @property
     def visible_offset(self) -> int:
-        """Every record below this can be read, here and in other processes, and none from here on. With durability
-        "always" what is visible is durable; with the others it is written. See docs/visibility.md."""
+        """End of the readable records, for every reader in every process. With durability "always" visible records are
+        durable; with the other policies they are written. See docs/visibility.md."""
         if self._access.appender is None:
             self._access.segments.refresh()
         return self._access.segments.visible_offset
 
     @property
     def last_stable_offset(self) -> int:
-        """Below this every transaction is committed or aborted: where readers with isolation "committed" stop. The
-        first offset of the earliest open transaction, or `visible_offset` if there is none."""
+        """First offset of the earliest open transaction, or `visible_offset`: where readers with isolation "committed"
+        stop."""
         if self._access.appender is None:
             self._access.segments.refresh()
         return self._access.segments.end(committed=True)
 
     @property
     def open_transactions(self) -> tuple[OpenTransaction, ...]:
-        """Transactions of producers without a marker so far, in the order in which they began."""
+        """Open transactions of producers, in the order in which they began."""
         if self._access.appender is None:
             self._access.segments.refresh()
         return self._access.segments.outlook.open
 
     @property
     def producer_states(self) -> list[ProducerInfo]:
-        """What the log knows of idempotent and transactional producers, by id."""
+        """State of the idempotent and transactional producers, by id."""
         return self._access.producers().describe()
 
     @property
     def durable_offset(self) -> int:
-        """Every record below this survives a power cut. For a reader: as far as the writer has recorded it."""
+        """End of the durable records: every record below this offset survives a power cut. For a reader, as far as the
+        writer has recorded it."""
         appender = self._access.appender
         if appender is not None and not appender.blocks.has_begun:  # on_lock is running: nothing is visible yet
             return min(appender.commit.durable_offset, self._access.segments.visible_offset)
@@ -303,7 +304,7 @@ class Log(Partition, Closing):
 
     @property
     def durable_lag_bytes(self) -> int:
-        """Bytes of batches that a power cut could still take back. 0 for a reader, which does not know."""
+        """Size of the batches that a power cut could still lose; 0 for a reader."""
         appender = self._access.appender
         if appender is None:
             return 0
@@ -313,8 +314,8 @@ class Log(Partition, Closing):
 
     @property
     def leader_epoch(self) -> int:
-        """The current leader epoch, to which appends belong. -1 for a reader of a log of version 0.2, which has none.
-        See docs/visibility.md."""
+        """Current leader epoch, which new batches carry. -1 for a reader that does not know it, because the checkpoint
+        is missing. See docs/visibility.md."""
         if self._access.appender is None:
             self._access.segments.refresh()
         return self._access.segments.current_epoch
@@ -327,28 +328,28 @@ class Log(Partition, Closing):
         return self._access.segments.epochs.entries
 
     def epoch_end(self, leader_epoch: int) -> int:
-        """The first offset after a leader epoch: a position that was read in it and is beyond that goes back to it,
-        because the records from there on are gone or different now. For the current epoch, and for -1 (a position
-        without one): `visible_offset`."""
+        """Return the first offset after a leader epoch. A position that was read in the epoch and is beyond it goes
+        back to it: the records from there on are gone or different. For the current epoch and for -1 (a position
+        without an epoch), that is `visible_offset`."""
         if self._access.appender is None:
             self._access.segments.refresh()
         return self._access.segments.epoch_end(leader_epoch)
 
     def position(self, *, isolation: Isolation = "committed") -> tuple[int, int]:
-        """(`last_stable_offset`, leader epoch) at one moment, or (`visible_offset`, leader epoch) for a reader with
-        isolation "uncommitted": where a reader that has read everything continues."""
+        """Return where a reader that has read everything continues: the offset and its leader epoch, read atomically.
+        The offset is `last_stable_offset`, or `visible_offset` with isolation "uncommitted"."""
         if self._access.appender is None:
             self._access.segments.refresh()
         return self._access.segments.position(committed=is_committed(isolation))
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all batches that are stored here."""
+        """Size of all batches that are stored locally."""
         return self._known_segments().size_bytes
 
     @property
     def segments(self) -> tuple[SegmentInfo, ...]:
-        """The segments, oldest first; the last one is active."""
+        """Segments, oldest first; the last one is active."""
         return tuple(
             SegmentInfo(each.base_offset, each.next_offset, each.size, each.sealed, each.is_loaded, each.path)
             for each in self._known_segments().all
@@ -371,8 +372,7 @@ class Log(Partition, Closing):
         timestamp: int | datetime | None = None,
         expect_offset: int | None = None,
     ) -> int:
-        """Append one record and return its offset. With `expect_offset`: at that offset, or `OffsetMismatch` and
-        nothing."""
+        """Append one record and return its offset. With `expect_offset`, append it there or raise `OffsetMismatch`."""
         appender = self._access.appender or self._writable()
         if appender.usual is not None:
             offset: int = appender.usual.append(value, key, headers, timestamp, expect_offset)
@@ -403,8 +403,8 @@ class Log(Partition, Closing):
     def append_arrow(self, table: GivenTable, expect_offset: int | None = None) -> range:
         """Append the rows of an Arrow table: `value`, and optionally `key`, `timestamp`, `headers`.
 
-        It becomes batches of about 128 KiB, all of them or none, except that a crash in the middle may keep the first
-        ones.
+        The rows become batches of about 128 KiB. All of them are appended or none, except that a crash in the middle
+        may keep the first ones.
         """
         appender = self._access.appender or self._writable()
         placed = append_table(appender, table, expect_offset)
@@ -419,13 +419,13 @@ class Log(Partition, Closing):
         wait: bool = True,
         expect_offset: int | None = None,
     ) -> range:
-        """Place encoded batches unchanged, giving them the next offsets. All of them or none.
+        """Append encoded batches unchanged, all of them or none, and return their offsets.
 
-        They are checked first: structure, checksums, and that their records parse (not if they are `trusted`, because
-        this library has made them: decoding compressed ones costs more than all the rest). A producer's batch that is
-        already stored is recognised; if all of them are, the offsets they got the first time are returned. With
-        `expect_offset` the others are placed at that offset, or `OffsetMismatch` is raised. With `wait=False` it does
-        not wait for the disk: `when_settled` says when they may be acknowledged.
+        Their structure, checksums and records are checked first. The records of `trusted` batches, which this library
+        has encoded, are not: decompressing them costs more than everything else. A producer's batch that is already
+        stored is recognised; if all are, their first offsets are returned. With `expect_offset` the others are
+        appended there, or `OffsetMismatch` is raised. With `wait=False` it does not wait for the disk: `when_settled`
+        says when they may be acknowledged.
         """
         if not isinstance(raw, (bytes, bytearray, memoryview)):
             raise InvalidRecordType(f"append_batches expects encoded batches as bytes, not {type(raw).__name__}")
@@ -434,9 +434,9 @@ class Log(Partition, Closing):
     def append_marker(
         self, producer_id: int, epoch: int, *, commit: bool, coordinator_epoch: int = 0, wait: bool = True
     ) -> int:
-        """End the producer's transaction: append the control batch that Kafka writes, and return its offset. It is
-        written even if no transaction is open. From then on batches of an earlier epoch are refused; `ProducerFenced`
-        if a later one is known."""
+        """End a producer's transaction: append Kafka's control batch and return its offset, even if no transaction is
+        open. Batches of earlier producer epochs are refused from then on. `ProducerFenced` if a later epoch is
+        known."""
         appender = self._access.appender or self._writable()
         placed = markers.append_marker(appender, producer_id, epoch, coordinator_epoch, commit=commit)
         if wait:
@@ -444,19 +444,18 @@ class Log(Partition, Closing):
         return placed
 
     def when_settled(self, offset: int, call: Callable[[BaseException | None], None]) -> None:
-        """Call back when an append that ended at `offset` is as durable as the policy promises, with None; or with the
-        error that prevents it. At once, in this thread, if there is nothing to wait for; else from a background thread.
-        The callback must not raise, and should return soon."""
+        """Call back with None when an append that ended at `offset` is as durable as the policy promises, or with the
+        error that prevents it. The call comes at once, in this thread, if there is nothing to wait for, else from a
+        background thread. The callback must not raise, and should return soon."""
         self._writable().settling.when(whole_number(offset), call)
 
     def append_kept(self, raw: bytes | bytearray | memoryview, rows: Rows | None = None, *, wait: bool = True) -> range:
-        """Place encoded batches at the offsets that they have, with their leader epochs. All of them or none.
+        """Append encoded batches at the offsets and leader epochs that they carry, all of them or none.
 
-        They begin at `next_offset` or after it, in increasing order; missing offsets are filled with a batch without
-        records. A leader epoch below the current one is raised to it; a later one begins. They are checked as in
-        `append_batches`, but their records are not parsed; not if `rows` are given: then the caller has scanned the
-        headers and verified the checksums. With `wait=False` it does not wait for the disk: what is placed is durable,
-        and under "always" visible, after `sync`.
+        They begin at `next_offset` or later, in increasing order; gaps are filled with an empty batch. A leader epoch
+        below the current one is raised to it; a higher one begins. Structure and checksums are checked unless the
+        caller has done so and passes the headers as `rows`; records are not parsed. With `wait=False` it does not wait
+        for the disk: call `sync`.
         """
         appender = self._access.appender or self._writable()
         data = memoryview(raw)
@@ -466,8 +465,8 @@ class Log(Partition, Closing):
         return placed
 
     def advance(self, offset: int, *, leader_epoch: int = 0, wait: bool = True) -> int:
-        """Let the next record have this offset, `next_offset` or a later one, and return how many offsets are skipped,
-        which never get a record. An empty log then begins there. With `wait=False` it does not wait for the disk."""
+        """Move `next_offset` forward and return the number of offsets skipped, which never get a record. An empty log
+        then begins there. With `wait=False` it does not wait for the disk."""
         if whole_number(offset) > MAX_OFFSET:
             raise InvalidConfig(f"the next offset of a log can be at most {MAX_OFFSET}, not {offset}")
         appender = self._writable()
@@ -486,11 +485,11 @@ class Log(Partition, Closing):
         timestamp: int | datetime | None = None,
         expect_offset: int | None = None,
     ) -> int:
-        """Append one record from an iterable of chunks without holding it in memory, and return its offset. If it ends
-        within 16 KiB, that costs what `append` costs.
+        """Append one record from an iterable of chunks without holding it in memory, and return its offset. Up to
+        16 KiB it costs as much as `append`.
 
-        If it exceeds `max_bytes` or the space in the segment: `StreamTooLong`. If the iterable raises: `StreamAborted`
-        from its error. In each case the log does not change. Other appends wait until it is done.
+        Raises `StreamTooLong` if the value exceeds `max_bytes` or the space in the segment, and `StreamAborted` if the
+        iterable raises; the log is then unchanged. Other appends block until the stream ends.
         """
         return streaming.append_stream(
             self._access.appender or self._writable(),
@@ -512,7 +511,8 @@ class Log(Partition, Closing):
         timestamp: int | datetime | None = None,
         expect_offset: int | None = None,
     ) -> int:
-        """As `append_stream`, from an async iterable. A slow stream delays nobody; cancelling it leaves nothing."""
+        """Append one record from an async iterable of chunks. A slow stream blocks no other append, and a cancelled one
+        leaves nothing behind."""
         from .write.aio import in_thread, past_recall
 
         return await streaming.append_stream_async(
@@ -534,15 +534,15 @@ class Log(Partition, Closing):
         headers: GivenHeaders = (),
         timestamp: int | datetime | None = None,
     ) -> int:
-        """As `append`, without blocking the event loop: concurrent tasks share a batch and its fdatasync.
+        """Append one record without blocking the event loop. Concurrent tasks share a batch and its fdatasync.
 
-        Once it has begun it is finished: a cancellation that comes later is delivered after the offset. So if it raises
-        `CancelledError`, nothing is stored."""
+        An append that has begun is finished; a later cancellation is delivered after it returns. So if it raises
+        `CancelledError`, nothing was stored."""
         appends = self._access.loops.appends(self._access.appender or self._writable())
         return await appends.append(value, key, headers, timestamp if timestamp is None else milliseconds(timestamp))
 
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> Writer:
-        """A buffered writer: the fast way to append records one by one. See `Writer`."""
+        """Return a buffered writer: the fast way to append records one by one. See `Writer`."""
         return Writer(self._writable(), batch_bytes, linger_ms)
 
     # --- reading
@@ -553,12 +553,8 @@ class Log(Partition, Closing):
     def _last(self) -> Record | None:
         return last_record(self._readable())
 
-    # Who reads with isolation "committed" sees nothing from the last stable offset on, and no record of an aborted
-    # transaction; with "uncommitted", everything that is visible. Markers are records for nobody. In a log without
-    # transactions there is no difference.
-
     def read(self, offset: int, *, isolation: Isolation = "committed") -> Record:
-        """The record at `offset`; `OffsetOutOfRange` if there is none."""
+        """Return the record at `offset`; `OffsetOutOfRange` if there is none."""
         if self._access.closed:
             raise LogClosed(f"the log {self.path} is closed")
         return self._access.reader.read(offset, isolation == "committed" or is_committed(isolation))
@@ -571,7 +567,7 @@ class Log(Partition, Closing):
         *,
         isolation: Isolation = "committed",
     ) -> Iterator[Record]:
-        """The records with start <= offset < end, in order, as of now; by default all of them."""
+        """Return the records with start <= offset < end as of now, in order; by default all of them."""
         return self._readable().scan(start, end, max_bytes, committed=is_committed(isolation))
 
     def scan_arrow(
@@ -584,9 +580,9 @@ class Log(Partition, Closing):
         views: bool = False,
         isolation: Isolation = "committed",
     ) -> Iterator[pa.RecordBatch]:
-        """The same as Arrow record batches; `columns` may also include `headers` and `timestamp_type`.
+        """Return the same records as Arrow record batches; `columns` may also include `headers` and `timestamp_type`.
 
-        With `views` keys and values are binary_view arrays that point into the mapped log: nothing is copied.
+        With `views`, keys and values are binary_view arrays that point into the mapped segments, without a copy.
         """
         if batch_rows < 1:
             raise InvalidConfig(f"batch_rows must be at least 1, not {batch_rows}")
@@ -602,13 +598,13 @@ class Log(Partition, Closing):
         timeout: float | None = 0.0,
         isolation: Isolation = "committed",
     ) -> Fetched:
-        """Complete batches as stored, from the one that contains `start` on, up to `max_bytes` but at least one.
+        """Return whole batches as stored, from the one that contains `start`, up to `max_bytes` but at least one.
 
-        At the end it is empty and `next_offset` is `start`; with `min_bytes` it waits for up to `timeout` seconds until
-        there are that many, and returns what there is then. `OffsetOutOfRange` if the log is truncated meanwhile. With
-        isolation "committed" the end is the last stable offset, and the page lists the aborted transactions in it
-        (`aborted`). The batches are not filtered, and markers are batches like others; `records()` of the page decodes
-        them and yields what `scan` yields.
+        At the end of the log the page is empty and its `next_offset` is `start`. With `min_bytes` it blocks for up to
+        `timeout` seconds until there are that many, and returns what there is then; `OffsetOutOfRange` if the log is
+        truncated meanwhile. With isolation "committed" the page ends at the last stable offset and lists the aborted
+        transactions in it (`aborted`). Batches are not filtered, markers included; `records()` of the page yields what
+        `scan` yields.
         """
         committed = is_committed(isolation)
         if not min_bytes:
@@ -616,92 +612,92 @@ class Log(Partition, Closing):
         return self._readable().fetch_patiently(start, max_bytes, min_bytes, timeout, committed=committed)
 
     def watch(self, call: Callable[[], None]) -> Callable[[], None]:
-        """Call back whenever `visible_offset` may have moved, until the function that is returned is called. In the
-        writer's process that happens at once, in the thread that moves it and while the log is locked: the callback
-        must not raise, wait or use the log (`loop.call_soon_threadsafe` is what it is for). Elsewhere the log is looked
-        at every 10 ms, and the callback runs in a background thread."""
+        """Call back whenever `visible_offset` may have moved. Returns a function that stops the calls. In the writer's
+        process the call comes at once, in the thread that moved it and while the log is locked: the callback must not
+        raise, block or use the log (use `loop.call_soon_threadsafe`). In other processes the log is polled every 10 ms,
+        and the callback runs in a background thread."""
         return self._access.watch(call)
 
     def follow(
         self, start: int | None = None, timeout: float | None = None, *, isolation: Isolation = "committed"
     ) -> Iterator[Record]:
-        """Records from `start` on, waiting for new ones; ends when none came for `timeout` seconds. `OffsetOutOfRange`,
-        with the end of the leader epoch, if the log was truncated below what was returned."""
+        """Return records from `start` on, and new ones as they come. Ends when none came for `timeout` seconds. Raises
+        `OffsetOutOfRange`, with the end of the leader epoch, if the log was truncated below the last record."""
         return self._readable().follow(start, timeout, committed=is_committed(isolation))
 
     def offset_at(self, timestamp: int | datetime) -> int:
-        """The first offset whose record is not older than `timestamp`; `next_offset` if all are."""
+        """Return the first offset whose record is not older than `timestamp`, or `next_offset`."""
         found = whole_number(milliseconds(timestamp), "a timestamp")
         return self._readable().offset_at(min(max(found, 0), kernel.MAX_TIMESTAMP + 1))
 
     def newest(self) -> tuple[int, int] | None:
-        """Offset and timestamp of the record with the largest timestamp, the first of them; None if there is none."""
+        """Return offset and timestamp of the first record with the largest timestamp; None in an empty log."""
         return self._readable().newest()
 
-    # --- upkeep
+    # --- maintenance
 
     def truncate(self, offset: int) -> int:
-        """Drop the records from `offset` on and return how many offsets that are. The next record gets that offset."""
+        """Drop the records from `offset` on and return the number of offsets dropped. The next record gets `offset`."""
         return self._writable().truncate(whole_number(offset))
 
     def trim(self, offset: int) -> int:
-        """Drop the records below `offset` and return how many offsets that are. Files are deleted when a whole segment
-        is below."""
+        """Drop the records below `offset` and return the number of offsets dropped. Deletes segments that are entirely
+        below it."""
         return truncation.trim(self._writable(), whole_number(offset))
 
     def remove_expired(self, max_age: timedelta | float) -> int:
-        """Drop leading segments whose newest record is at least that old (timedelta, or ms); returns how many
-        records."""
+        """Drop leading segments whose newest record is at least this old (timedelta, or milliseconds), and return the
+        number of records dropped."""
         return retention.remove_expired(self._writable(), max_age)
 
     def apply_retention(self) -> RetentionReport:
-        """Drop what exceeds `retention_ms` and `retention_bytes`."""
+        """Drop the segments that exceed `retention_ms` or `retention_bytes`."""
         return retention.apply_retention(self._writable())
 
     def compact(self, delete_retention_ms: int = DAY_MS) -> CompactionReport:
-        """Keep only the last record of each key in the sealed segments; tombstones are removed when they are old
-        enough."""
+        """Keep only the last record of each key in the sealed segments, and remove tombstones older than
+        `delete_retention_ms`."""
         return compaction.compact(self._writable(), delete_retention_ms=delete_retention_ms)
 
     def merge_segments(self, below_bytes: int | None = None) -> MergeReport:
-        """Merge neighbouring sealed segments that are smaller than that (by default, than a segment may be)."""
+        """Merge neighbouring sealed segments smaller than `below_bytes` (by default `segment_bytes`)."""
         return upkeep.merge_segments(self._writable(), below_bytes)
 
     def recompress(self, compression: str = "zstd", level: int | None = None) -> RecompressionReport:
-        """Compress the sealed segments that were not compressed in this way before."""
+        """Recompress the sealed segments that use another compression."""
         return upkeep.recompress(self._writable(), compression, level=level)
 
     def scrub(self) -> ScrubReport:
-        """Read every sealed segment and check it; damage is listed in the report, not raised."""
+        """Read and check every sealed segment. The report lists the damage; nothing is raised for it."""
         return upkeep.scrub(self._writable())
 
     def upkeep(self, config: UpkeepConfig | None = None, shipped: Shipped | None = None) -> UpkeepReport:
-        """Do what is due by these settings: retention, compaction, merging, recompression, scrubbing; and remove here
-        what is proven to be in the replica (`shipped`)."""
+        """Run the maintenance that these settings ask for: retention, compaction, merging, recompression, scrubbing.
+        Also removes local segments that are proven to be in the replica (`shipped`)."""
         return upkeep.upkeep(self._writable(), UpkeepConfig() if config is None else config, shipped)
 
     def shipped(self) -> Shipped | None:
-        """What `local_retention_ms` and `local_retention_bytes` would remove here and is proven to be in the replica,
-        and why it is not all of it; None if nothing is to be removed. Asks the replica, so it takes no lock, and may
-        take long."""
+        """Return the segments that `local_retention_ms` and `local_retention_bytes` would remove and that are proven to
+        be in the replica, and the reason if some are not; None if nothing is due. Reads the replica without a lock,
+        which may take long."""
         source, reader = self._access.remote, self._readable()
         return None if source is None else tiering.shipped(reader.segments, source)
 
     def upkeep_due(self, config: UpkeepConfig | None = None) -> bool:
-        """Whether `upkeep` would find something to do; takes no lock and writes nothing."""
+        """Return whether `upkeep` would find something to do. Takes no lock and writes nothing."""
         self._readable().segments.refresh()
         return upkeep.is_due(self._access.segments, UpkeepConfig() if config is None else config)
 
     def sync(self) -> None:
-        """Return when everything appended so far survives a power cut."""
+        """Block until everything appended so far is durable."""
         self._writable().sync()
 
     def seal(self) -> None:
-        """Close the active segment now and continue in a new one."""
+        """Seal the active segment and continue in a new one."""
         self._writable().seal()
 
     def verify(self) -> VerifyReport:
-        """Read and check everything; damage is listed in the report, not raised."""
+        """Read and check everything. The report lists the damage; nothing is raised for it."""
         return verify(self._readable().segments, self._access.config.max_decompressed_bytes)
 
     # --- internal: the lock

@@ -62,22 +62,21 @@ class ObjectPartition(Partition):
         self._id = topic_id
         self._number = number
         self._config = config
-        #: Whether it is looked at again and again.
+        #: Whether the caller polls: an idle store is then asked about once a second.
         self._calm = calm
         #: Whether records may come from the local cache or from memory.
         self._cached = cached
         self._reader = core.extents if cached else core.uncached
 
     def patient(self) -> ObjectPartition:
-        """The same partition for somebody who looks for new records again and again: an idle store is asked about once
-        a second."""
+        """Return this partition for a caller that polls: an idle store is asked about once a second."""
         return ObjectPartition(
             self._core, self._topic, self._id, self._number, self.config, calm=True, cached=self._cached
         )
 
     def uncached(self) -> ObjectPartition:
-        """The same partition, with every record read from the bucket: what it returns is there now. For callers that
-        delete or acknowledge something because the bucket has it."""
+        """Return this partition without caches: every record is read from the bucket. For callers that delete or
+        acknowledge something because the bucket has it."""
         return ObjectPartition(
             self._core, self._topic, self._id, self._number, self.config, calm=self._calm, cached=False
         )
@@ -99,14 +98,14 @@ class ObjectPartition(Partition):
 
     @property
     def path(self) -> str:
-        """Where it is, for messages."""
+        """Location, for messages."""
         return f"{self._core.bucket.url}/{self._topic}/{self._number}"
 
     def _extents(self) -> list[Extent] | None:
         return self._core.glance(lambda state: list(state.extents(self._id, self._number, 0)))
 
     def __repr__(self) -> str:
-        """What is known; nothing is requested."""
+        """Return what is known without a request."""
         ends = self._core.glance(lambda state: state.ends(self._id, self._number))
         extents = self._extents()
         if ends is None or extents is None:
@@ -117,7 +116,7 @@ class ObjectPartition(Partition):
 
     @property
     def segments(self) -> tuple[SegmentInfo, ...]:
-        """The runs of batches in which it is stored, oldest first: parts of commits, uploads and segments."""
+        """Extents, oldest first: runs of batches in commits, uploads and segments."""
 
         def found(state: State) -> list[Extent]:
             return list(state.extents(self._id, self._number, 0))
@@ -130,7 +129,7 @@ class ObjectPartition(Partition):
 
     @property
     def closed(self) -> bool:
-        """Whether its store was closed."""
+        """Whether the store was closed."""
         return self._core.is_closed
 
     def _ends(self) -> tuple[int, int]:
@@ -138,32 +137,32 @@ class ObjectPartition(Partition):
 
     @property
     def lowest_offset(self) -> int:
-        """The first offset that there is."""
+        """First offset; in an empty partition, the offset of the next record."""
         return self._ends()[0]
 
     @property
     def visible_offset(self) -> int:
-        """Every record below this can be read, and is durable."""
+        """End of the readable records. All of them are durable."""
         return self._ends()[1]
 
     @property
     def next_offset(self) -> int:
-        """The same: there is nothing that is stored and cannot be read."""
+        """Offset of the next record: everything that is stored is visible."""
         return self.visible_offset
 
     @property
     def durable_offset(self) -> int:
-        """The same: what can be read is durable."""
+        """End of the durable records: everything that is visible is durable."""
         return self.visible_offset
 
     @property
     def last_stable_offset(self) -> int:
-        """Below this every transaction is committed or aborted."""
+        """First offset of the earliest open transaction, or `visible_offset`."""
         return self._core.look(lambda state: state.stable(self._id, self._number), calm=self._calm)
 
     @property
     def leader_epoch(self) -> int:
-        """The current one: 0, unless it is a copy of a partition that had others."""
+        """Current leader epoch: 0, unless the partition is a copy of one that had others."""
         epochs = self._core.look(lambda state: state.epochs(self._id, self._number), calm=self._calm)
         return epochs[-1][0] if epochs else 0
 
@@ -201,7 +200,7 @@ class ObjectPartition(Partition):
         return [replace(each, isolation=isolation, aborted=_among(gone, each)) for each in found]
 
     def epoch_end(self, leader_epoch: int) -> int:
-        """The first offset after an epoch."""
+        """Return the first offset after a leader epoch."""
 
         def look(state: State) -> tuple[list[tuple[int, int]], int]:
             return state.epochs(self._id, self._number), state.ends(self._id, self._number)[1]
@@ -210,7 +209,7 @@ class ObjectPartition(Partition):
         return epoch_end(epochs, leader_epoch, end)
 
     def offset_at(self, timestamp: int | datetime) -> int:
-        """The first offset whose record is not older than `timestamp`; `visible_offset` if all are."""
+        """Return the first offset whose record is not older than `timestamp`, or `visible_offset`."""
         timestamp = whole_number(milliseconds(timestamp), "a timestamp")
 
         def find(fresh: bool) -> int:
@@ -228,7 +227,7 @@ class ObjectPartition(Partition):
     # --- reading
 
     def _read(self, extent: Extent) -> tuple[memoryview, list[tuple[int, int, int]]]:
-        """The batches of an extent with their offsets."""
+        """Return the batches of an extent with their offsets."""
         data = self._reader.read(extent)
         return data, placed(data, extent.base_offset, extent.leader_epoch)
 
@@ -241,10 +240,9 @@ class ObjectPartition(Partition):
         timeout: float | None = 0.0,
         isolation: Isolation = "committed",
     ) -> Fetched:
-        """Complete batches from the one that contains `start` on, up to `max_bytes` but at least one; waits for up to
-        `timeout` seconds until there are `min_bytes`. With isolation "committed" the end is the last stable offset, and
-        the page lists the aborted transactions in it. `records()` of the page decodes it and yields what `scan`
-        yields."""
+        """Return whole batches from the one that contains `start`, up to `max_bytes` but at least one. Blocks for up to
+        `timeout` seconds until there are `min_bytes`. With isolation "committed" the page ends at the last stable
+        offset and lists the aborted transactions in it. `records()` of the page yields what `scan` yields."""
         committed = is_committed(isolation)
         deadline = Deadline(timeout, first_pause_s=_POLL_S, longest_pause_s=_POLL_S)
         asked = self
@@ -289,7 +287,7 @@ class ObjectPartition(Partition):
         )
 
     def _chunks(self, start: int, end: int, isolation: Isolation) -> Iterator[tuple[memoryview, Rows]]:
-        """Checked batches from `start` to `end`, a few MiB at a time; the next ones are requested meanwhile."""
+        """Yield checked batches from `start` to `end`, a few MiB at a time. The next ones are requested meanwhile."""
         [*slices] = self.plan(start, end, isolation=isolation) if start < end else ()
         reader = ObjectSliceReader(self._core, self._topic, self._id, self._number, cached=self._cached)
         for piece in slices:
@@ -311,15 +309,15 @@ class ObjectPartition(Partition):
                 yield data, shown
 
     def pages(self, start: int, end: int, *, committed: bool) -> Iterator[tuple[memoryview, Rows]]:
-        """Checked batches with records for a reader, page by page."""
+        """Yield checked batches for a reader, page by page."""
         return self._pages(start, end, None, committed=committed)
 
     def extents(self, start: int, end: int) -> list[Extent]:
-        """The runs of batches that contain offsets from `start` to `end`."""
+        """Return the extents that contain offsets from `start` to `end`."""
         return self._core.look(lambda state: list(state.extents(self._id, self._number, start, end)))
 
     def newest(self) -> tuple[int, int] | None:
-        """Offset and timestamp of the record with the largest timestamp, the first of them; None if there is none."""
+        """Return offset and timestamp of the first record with the largest timestamp; None if there is none."""
         found: tuple[int, int] | None = None
         segments = self._core.look(lambda state: list(state.extents(self._id, self._number, self.lowest_offset)))
         for extent in sorted(segments, key=lambda each: (-each.max_timestamp, each.base_offset)):
@@ -333,7 +331,7 @@ class ObjectPartition(Partition):
         return found
 
     def watch(self, call: Callable[[], None]) -> Callable[[], None]:
-        """Call back when the visible end may have moved, until the returned function is called."""
+        """Call back when the visible end may have moved. Returns a function that stops the calls."""
         before = self._core.peek(lambda state: state.ends(self._id, self._number))
 
         def look() -> None:
@@ -355,22 +353,22 @@ class ObjectPartition(Partition):
         wait: bool = True,
         expect_offset: int | None = None,
     ) -> range:
-        """Place encoded batches at the next offsets: all of them or none, durable when it returns. An offset is known
-        only when a commit has decided, so `wait=False` waits, too."""
+        """Append encoded batches, all of them or none, and return their offsets. They are durable when it returns. A
+        commit assigns the offsets, so it blocks with `wait=False`, too."""
         if not isinstance(raw, (bytes, bytearray, memoryview)):
             raise InvalidRecordType(f"append_batches expects encoded batches as bytes, not {type(raw).__name__}")
         found: Any = results(self.submit(bytes(raw), trusted=trusted, expect_offset=expect_offset).result())[0]
         return range(found[0], found[1])
 
     def submit(self, data: bytes, *, trusted: bool = False, expect_offset: int | None = None) -> Future[Outcome]:
-        """Let batches be part of the next commit."""
+        """Add batches to the next commit."""
         action, inline = self.action(data, trusted=trusted, expect_offset=expect_offset)
         return self._core.submit([action], inline)
 
     def action(
         self, data: bytes, *, trusted: bool = False, expect_offset: int | None = None
     ) -> tuple[dict[str, Any], list[bytes]]:
-        """What a request says to place batches, and those that go into the commit with it; large ones are uploaded."""
+        """Return the commit action that appends batches, and the batches that go inline. Large ones are uploaded."""
         if expect_offset is not None and (isinstance(expect_offset, bool) or not isinstance(expect_offset, int)):
             raise InvalidRecordType(f"expect_offset must be an integer, not {expect_offset!r}")
         limit = None if trusted else self.config.max_decompressed_bytes
@@ -380,8 +378,7 @@ class ObjectPartition(Partition):
         return append_action(self._id, self._number, self._core.upload(data), described, expect_offset), []
 
     def when_settled(self, offset: int, call: Callable[[BaseException | None], None]) -> None:
-        """Call back when an append that ended at `offset` may be acknowledged: at once, since an offset is known only
-        then."""
+        """Call back at once: an append that has an offset is durable."""
         whole_number(offset)
         call(None)
 
@@ -397,21 +394,21 @@ class ObjectPartition(Partition):
         self._core.check_writable()
 
     def trim(self, offset: int) -> int:
-        """Drop the records below `offset`, and return how many offsets that are."""
+        """Drop the records below `offset` and return the number of offsets dropped."""
         action = {"do": "move start", "topic": self._id, "partition": self._number, "offset": whole_number(offset)}
         return int(str(self._core.commit([action])[0]))
 
     # --- checking
 
     def verify(self) -> VerifyReport:
-        """Read and check everything: every extent is in the bucket now and follows the one before it, and its batches
-        are those that were committed, have the right checksum, and can be decoded. Nothing comes from the cache. Damage
-        is listed in the report, not raised."""
+        """Read and check everything, without the cache: every extent is in the bucket and follows the one before it,
+        and its batches are the committed ones, have the right checksum and can be decoded. The report lists the
+        damage; nothing is raised for it."""
         report = VerifyReport()
         self._core.check_end()
 
         def ends_and_extents(state: State) -> tuple[int, int, list[Extent]]:
-            """Of one state: between two looks, another commit could trim or append."""
+            """Read both from one state: another commit could trim or append in between."""
             lowest, end = state.ends(self._id, self._number)
             return lowest, end, list(state.extents(self._id, self._number, lowest))
 
@@ -459,7 +456,7 @@ def recipe_for(config: LogConfig) -> Recipe:
 
 
 def _among(aborted: Sequence[Aborted], piece: ObjectSlice) -> tuple[Aborted, ...]:
-    """Those that may have batches in a slice."""
+    """Return the aborted transactions that may have batches in a slice."""
     start, end = piece.start_offset, piece.end_offset
     return tuple(each for each in aborted if each.first_offset < end and each.last_offset >= start)
 
@@ -467,8 +464,8 @@ def _among(aborted: Sequence[Aborted], piece: ObjectSlice) -> tuple[Aborted, ...
 def page_of(
     pieces: Iterable[tuple[Extent, bytearray | memoryview]], start: int, end: int, max_bytes: int
 ) -> tuple[list[memoryview], int]:
-    """The batches of extents, given with their bytes, from the one that contains `start` on, below `end` and up
-    to `max_bytes` but at least one; and the offset after them."""
+    """Cut a page from extents and their bytes: the batches from the one that contains `start`, below `end` and up to
+    `max_bytes` but at least one; and the offset after them."""
     buffers: list[memoryview] = []
     at, size = start, 0
     for extent, data in pieces:
@@ -487,7 +484,7 @@ def page_of(
 
 
 def _again(read: Callable[[bool], _T]) -> _T:
-    """What is read may have been consolidated and removed since its place was looked up: then it has another one."""
+    """Read, and retry once with a fresh state: an extent may have been consolidated and removed after the lookup."""
     try:
         return read(False)
     except StorageError:

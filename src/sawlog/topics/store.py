@@ -8,11 +8,11 @@ with sawlog.open("data") as store:
         for record in consumer.drain(): ...
 ```
 
-Opening a store keeps no lock. A partition has one writing process at a time, its *holder*: the first write takes its
-lock, and it is given back when another process writes instead, or nobody does (`sawlog.topics.turns`), at the latest
-when the store is closed. Other processes hand over to it what they append (`sawlog.topics.handover`), so any number of
-processes write to one topic, others only read, and consumers anywhere commit. With mode "r" nothing is ever written,
-created or locked, except what a task stages for others to publish (`staging`).
+An open store holds no lock. A partition has one writing process at a time, its *holder*: the first write takes the
+partition's lock, which is released when another process writes instead, when no process writes (`sawlog.topics.turns`),
+or when the store is closed. Other processes forward their appends to the holder (`sawlog.topics.handover`), so any
+number of processes write to one topic. Mode "r" writes, creates and locks nothing, except batches that a task stages
+for others to publish (`staging`).
 
 Topics created, changed or deleted by other processes are visible at the next call of `topics()` or `topic(name)`. Every
 method may be called from any thread. A forked child must open its own store.
@@ -133,10 +133,10 @@ class Store(base.Store):
     ) -> Store:
         """Open the store in a directory; with mode "w" (the default) create it if the directory is missing or empty.
 
-        Appends to a partition that another process holds are handed over to it; `handover_timeout_s` is how many
-        seconds they wait for its answer. If it takes no requests, they wait `lock_timeout` seconds for the lock, and
-        raise `DirectoryLocked` then; with 0 they do not wait. `filling` is for the one who fills a directory from
-        another store (`sawlog.topics.standby`); others cannot open it before it is complete.
+        Appends to a partition that another process holds are forwarded to it and wait up to `handover_timeout_s`
+        seconds for the answer. If that process accepts no requests, they wait up to `lock_timeout` seconds for the
+        lock, then raise `DirectoryLocked`; with 0 they do not wait. `filling` opens a directory that is being filled
+        from another store (`sawlog.topics.standby`), which is refused otherwise.
         """
         if mode not in ("w", "r"):
             raise InvalidConfig(f'mode must be "w" or "r", not {mode!r}')
@@ -189,11 +189,9 @@ class Store(base.Store):
         self._upkeep = Upkeep(lambda: [] if (store := reference()) is None else store.upkeep(), interval_s)
 
     def _recover(self) -> None:
-        """Complete what a dead process had committed, unless another process is doing so; remove what it had not
-        committed.
+        """Complete the committed transactions of dead processes and remove what they had not committed.
 
-        What cannot be completed now does not prevent opening the store: the next write to an affected partition tries
-        again and raises the error.
+        A failure does not prevent opening the store: the next write to an affected partition retries and raises.
         """
         for step in (self._complete_all, self._intents.area.sweep):
             try:
@@ -205,7 +203,7 @@ class Store(base.Store):
         self._intents.completion.complete_all(self.path)
 
     def close(self) -> None:
-        """Close everything that came from it: consumers, transactions, writers, logs. Safe to call twice."""
+        """Close the store with its consumers, transactions, writers and logs. Safe to call twice."""
         if self._closed:
             return
         if self._upkeep is not None:
@@ -273,12 +271,12 @@ class Store(base.Store):
 
     @property
     def directory(self) -> Directory:
-        """The directory, for what is in it next to topics."""
+        """The directory itself, for files next to the topics."""
         return self._directory
 
     @property
     def id(self) -> str:
-        """The unique id of this store."""
+        """Unique id of the store."""
         return self._catalog.id
 
     @property
@@ -288,12 +286,12 @@ class Store(base.Store):
 
     @property
     def replica(self) -> ReplicaAddress | None:
-        """Where its replica is, as `sawlog replicate` has recorded it; None if it has none."""
+        """Address of the replica, as recorded by `sawlog replicate`; None if there is none."""
         self._check_open()
         return self._replica.address
 
     def topics(self, *, at: str | None = None) -> list[str]:
-        """The names of all topics, sorted. Only a store on object storage has snapshots: `at` is refused."""
+        """Return the names of all topics, sorted. A directory has no snapshots, so `at` is refused."""
         if at is not None:
             raise self._no_snapshots()
         self._check_open()
@@ -305,8 +303,7 @@ class Store(base.Store):
         def __getitem__(self, name: str) -> Topic: ...
 
     def topic(self, name: str, *, at: str | None = None) -> Topic:
-        """The current topic of that name; `TopicNotFound` if it does not exist. Only a store on object storage has
-        snapshots: `at` is refused."""
+        """Return the topic of that name; `TopicNotFound`. A directory has no snapshots, so `at` is refused."""
         if at is not None:
             raise self._no_snapshots()
         with self._lock:
@@ -318,7 +315,7 @@ class Store(base.Store):
                 raise
 
     def slice_reader(self, topic: str, topic_id: str, partition: int) -> DirectorySlices:
-        """For slices of a partition that `Topic.plan` has returned, perhaps in another process; `TopicNotFound` if the
+        """Return a reader for slices that `Topic.plan` has returned, perhaps in another process; `TopicNotFound` if the
         topic was deleted or recreated since."""
         found = self.topic(topic)
         if found.id != topic_id:
@@ -326,7 +323,7 @@ class Store(base.Store):
         return DirectorySlices(found.directory(partition), found.holdings.remote(partition))
 
     def _known(self, entry: TopicEntry) -> Topic:
-        """The `Topic` for an entry: the open one, unless that is an earlier topic of the same name."""
+        """Return the `Topic` of an entry: the open one, unless that is an earlier topic of the same name."""
         found = self._topics.get(entry.name)
         if found is not None and found.id == entry.id:
             found.holdings.update(entry)
@@ -349,20 +346,20 @@ class Store(base.Store):
             gone.holdings.end(why)
 
     def _locked(self, entry: TopicEntry, number: int, log: Log) -> None:
-        """A partition was locked for writing: make sure that it is still the topic's, and place committed
-        transactions."""
+        """Called when a partition was locked for writing: check that it still belongs to the topic, and append
+        committed transactions."""
         self._handover.locked(log)
         self._catalog.check(entry)
         self._catalog.settle()
         self._intents.placing.roll_forward(entry.id, number, log)
 
     def _held(self, name: str, topic_id: str, number: int) -> Log | None:
-        """The log of a partition that this process holds; None if it does not. Takes no lock: workers call it."""
+        """Return the log of a partition that this process holds, or None. Takes no lock: workers call it."""
         topic = self._topics.get(name)
         return topic.holdings.held(number) if topic is not None and topic.id == topic_id else None
 
     def _give_back(self, name: str, number: int) -> bool:
-        """Release the lock of a partition that an append of this process has taken, unless it is in use."""
+        """Release the lock of a partition that an append has taken, unless it is in use."""
         topic = self._topics.get(name)
         return topic is not None and topic.holdings.give_back(number)
 
@@ -385,8 +382,8 @@ class Store(base.Store):
                 return self.topic(name)
 
     def copy_topic(self, name: str, topic_id: str, partitions: int, settings: Mapping[str, object]) -> Topic:
-        """Create a topic that is a copy of one in another store: with its id, so that offsets which groups have
-        committed there are valid here."""
+        """Create a copy of a topic of another store. It has the same id, so offsets that groups have committed there
+        are valid here."""
         with self._lock:
             self._check_writable()
             return self._known(self._catalog.create(name, partitions, settings, topic_id=topic_id))
@@ -413,11 +410,11 @@ class Store(base.Store):
             self._catalog.delete(name)
 
     def replace_topic(self, name: str, by: str, *, ends: Mapping[int, int] | None = None) -> Topic:
-        """Let the topic `by` take the name of another, which is deleted; atomically, also if the process dies.
+        """Give the topic `by` the name of another, which is deleted, atomically even if the process dies.
 
-        Nobody may be writing to either: `DirectoryLocked`. With `ends` (partition to next offset), nothing may have
-        been written to the old one beyond these: `OffsetMismatch`. The topic keeps the id of `by`, so that committed
-        offsets of the old one do not apply to it.
+        `DirectoryLocked` if another process writes to either. With `ends` (partition to next offset), `OffsetMismatch`
+        if the old topic has grown beyond them. The topic keeps the id of `by`, so offsets committed for the old one do
+        not apply to it.
         """
         with self._committing, self._lock:
             self._check_writable()
@@ -442,8 +439,8 @@ class Store(base.Store):
             return self.topic(name)
 
     def upkeep(self) -> list[UpkeepReport]:
-        """Do now what the settings of all topics ask for and return what was done per partition. A topic that is
-        damaged (`CorruptFile`) is skipped, which is logged in `sawlog`."""
+        """Run the maintenance that the settings of all topics ask for and return a report per partition. Damaged topics
+        (`CorruptFile`) are skipped and logged in `sawlog`."""
         self._check_writable()
         reports: list[UpkeepReport] = []
         try:
@@ -456,8 +453,8 @@ class Store(base.Store):
         return reports
 
     def expire(self, topic: str, partition: int) -> RetentionReport | None:
-        """Drop now what exceeds the age or size limit of one partition: files are unlinked, nothing is read. None if
-        there is nothing to drop. Upkeep does it, too."""
+        """Drop the segments of one partition that exceed its age or size limit: files are unlinked, nothing is read.
+        None if there are none. Background maintenance does this, too."""
         found = self.topic(topic)
         if not upkeep_config(found.settings).delete:
             return None
@@ -466,7 +463,7 @@ class Store(base.Store):
 
     @property
     def upkeep_reports(self) -> list[UpkeepReport]:
-        """What upkeep in the background has done so far; the last hundred reports."""
+        """Last hundred reports of background maintenance."""
         return [] if self._upkeep is None else list(self._upkeep.reports)
 
     # --- transactions
@@ -474,10 +471,10 @@ class Store(base.Store):
     def transaction(
         self, name: str | None = None, sequence: int | None = None, *, lock_timeout_s: float = 5.0
     ) -> Transaction:
-        """Records for several topics and partitions, stored all or not at all; see `Transaction`.
+        """Begin a transaction: records for several topics and partitions, stored all or not at all; see `Transaction`.
 
-        Waits up to `lock_timeout_s` seconds for other processes: for those that hold partitions to place their parts,
-        or, if they do not do that, to release the locks.
+        The commit waits up to `lock_timeout_s` seconds for processes that hold partitions to append their parts, or to
+        release the locks.
         """
         self._check_writable()
         made = Transaction(
@@ -494,8 +491,8 @@ class Store(base.Store):
 
     @property
     def staging(self) -> Staging:
-        """For jobs of many processes: they stage batches, one of them stores all of them or none. A store with mode "r"
-        has it too, for processes that only stage."""
+        """Staging area for jobs of many processes: they stage batches, and one of them publishes all or none. Also
+        available with mode "r", for processes that only stage."""
         self._check_open()
         return Staging(self._intents, self.topic, self._topic_ids, self._committing, self._check_writable)
 
@@ -515,12 +512,12 @@ class Store(base.Store):
 
     @property
     def registry(self) -> Registry:
-        """Small documents beside the topics: the users of a broker, and what they may do."""
+        """Small documents next to the topics: a broker's users and access rules."""
         self._check_open()
         return Registry(self._directory, self.mode)
 
     def serve(self) -> DirectoryService:
-        """What a broker needs besides, for as long as the store is open; see `sawlog.topics.served`."""
+        """Return the broker's view of this store; see `sawlog.topics.served`."""
         return DirectoryService(self)
 
 

@@ -8,14 +8,13 @@ for record in orders.scan(): record.partition, record.offset
 ```
 
 Records of one partition are ordered; those of different partitions are not. A call that writes to several partitions
-checks and encodes everything and takes all locks first, so it is refused as a whole; but a crash or a full disk in the
-middle may leave the records of some partitions only. Use `Store.transaction` for all or nothing.
+checks and encodes everything and takes all locks first, so it is refused as a whole. A crash or a full disk in the
+middle may still leave the records of some partitions only: use `Store.transaction` for all or nothing.
 
-A partition is read without a lock; the first write takes its lock, and keeps it as long as this process is the one that
-writes (`sawlog.topics.turns`). If another process has it, what is appended is handed over to that process, which places
-it (`sawlog.topics.handover`); if it takes no requests, an append waits until the lock is released. `partition` still
-returns a log that reads. Settings apply when a partition is opened: those of an open log do not change. Every method
-may be called from any thread.
+A partition is read without a lock. The first write takes its lock and keeps it while this process is the one that
+writes (`sawlog.topics.turns`). If another process holds it, appends are forwarded to that process
+(`sawlog.topics.handover`); if that accepts no requests, an append blocks until the lock is released. Settings apply
+when a partition is opened: those of an open log do not change. Every method may be called from any thread.
 """
 
 from __future__ import annotations
@@ -76,36 +75,36 @@ class Topic(base.Topic):
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the topic."""
         return self.holdings.entry.name
 
     @property
     def id(self) -> str:
-        """The unique id: differs from that of an earlier topic of the same name."""
+        """Unique id: differs from that of an earlier topic of the same name."""
         return self.holdings.entry.id
 
     @property
     def partitions(self) -> int:
-        """The number of partitions."""
+        """Number of partitions."""
         return self.holdings.entry.partitions
 
     @property
     def settings(self) -> dict[str, settings.Value]:
-        """The settings that were given, under Kafka's names; the others have their defaults."""
+        """Settings that differ from their defaults, by Kafka's names."""
         return dict(self.holdings.entry.settings)
 
     @property
     def table(self) -> TableInfo | None:
-        """Where the topic's table is (`sawlog pipeline table`); None if it has none."""
+        """Location of the topic's table (`sawlog pipeline table`); None if it has none."""
         return self._catalog.table(self.holdings.entry)
 
     def set_table(self, info: TableInfo | None) -> None:
-        """Note where its table is, or that it has none. The table itself is not touched."""
+        """Record the location of the topic's table, or that it has none. The table itself does not change."""
         self._catalog.set_table(self.holdings.entry, info)
 
     @property
     def config(self) -> LogConfig:
-        """How its logs are opened from now on."""
+        """Settings that its logs are opened with from now on."""
         return self.holdings.config
 
     def __repr__(self) -> str:
@@ -113,7 +112,7 @@ class Topic(base.Topic):
         return f"<Topic {self.name}: {', '.join(filter(None, facts))}>"
 
     def _amount(self) -> list[str]:
-        """How much it contains, if its partitions are open: else one would have to wait for a lock."""
+        """Return how much it contains, if its partitions are open; opening them could block on a lock."""
         logs = [self.holdings.logs.get(number) for number in range(self.partitions)]
         known = [log for log in logs if log is not None and not log.closed]
         if len(known) < len(logs) or self.holdings.ended is not None:
@@ -132,18 +131,18 @@ class Topic(base.Topic):
         self.holdings.check_number(number)
 
     def partition(self, number: int) -> Log:
-        """The log of one partition: it reads without a lock, and its first write takes the lock."""
+        """Return the log of one partition. It reads without a lock; its first write takes the lock."""
         return self.holdings.partition(number)
 
     def source(self, number: int) -> TableSource:
-        """One partition, as a table is made from it."""
+        """Return one partition as the source of a table."""
         from ..sql.logs import LogSource  # with Arrow, which not every program needs
 
         return LogSource(self.partition(number), lambda: self.directory(number))
 
     def directory(self, number: int) -> Directory:
-        """The directory of one partition, for reading its files directly; `TopicNotFound` if the topic was deleted or
-        recreated. The caller closes it."""
+        """Return the directory of one partition, for reading its files directly; `TopicNotFound` if the topic was
+        deleted or recreated. The caller closes it."""
         return self.holdings.directory(number)
 
     def plan(
@@ -157,8 +156,8 @@ class Topic(base.Topic):
         max_records: int | None = None,
         isolation: Isolation = "committed",
     ) -> list[PlannedSlice]:
-        """Parts of a partition that other processes can read (`Store.slice_reader`): all offsets from `start` to
-        `end`, which was read in the leader epoch `epoch`. `DataLoss` if some of them are gone."""
+        """Cut the offsets from `start` to `end`, which was read in the leader epoch `epoch`, into slices that other
+        processes can read (`Store.slice_reader`). `DataLoss` if some of them are gone."""
         return slices.plan(
             self.partition(number),
             start,
@@ -181,8 +180,8 @@ class Topic(base.Topic):
         partition: int | None = None,
         expect_offset: int | None = None,
     ) -> Position:
-        """Append one record and return its position. The partition is the key's, or chosen, unless it is given. With
-        `expect_offset`: at that offset of the partition, or `OffsetMismatch` and nothing."""
+        """Append one record and return its position. The key chooses the partition unless it is given. With
+        `expect_offset`, append it there or raise `OffsetMismatch`."""
         holdings = self.holdings
         if partition is None and holdings.entry.partitions == 1 and (key is not None or not holdings.keyed):
             number = 0
@@ -205,7 +204,7 @@ class Topic(base.Topic):
         self, records: Iterable[GivenRecord], *, partition: int | None = None, expect_offset: int | None = None
     ) -> dict[int, range]:
         """Append records, one batch per partition, and return their offsets. A record is as in `Log.append_many`. With
-        `expect_offset` all of them go to one partition, and begin at that offset: else `OffsetMismatch`."""
+        `expect_offset` all of them go to one partition, starting at that offset; `OffsetMismatch`."""
         parts = self.router.split(list(records), partition)
         if len(parts) == 1:
             [(number, of_one)] = parts.items()
@@ -251,9 +250,9 @@ class Topic(base.Topic):
         partition: int | None = None,
         expect_offset: int | None = None,
     ) -> Position:
-        """Append one record from an iterable of chunks without holding it in memory, and return its position. See
-        `Log.append_stream`. It is not handed over to another process: if one holds the partition, it is asked for its
-        lock and waited for."""
+        """Append one record from an iterable of chunks without holding it in memory, and return its position; see
+        `Log.append_stream`. A stream is not forwarded: if another process holds the partition, this one asks for the
+        lock and blocks until it gets it."""
         number = self.router.place_for(b"", key, partition)
         with self.holdings.using(number):
             log = self.holdings.wait_for(number)
@@ -270,32 +269,33 @@ class Topic(base.Topic):
         trusted: bool = False,
         expect_offset: int | None = None,
     ) -> range:
-        """Append encoded batches to a partition unchanged, all of them or none, and return their offsets. They are
-        checked as by `Log.append_batches`."""
+        """Append encoded batches to a partition unchanged, all of them or none, and return their offsets; see
+        `Log.append_batches`."""
         with self.holdings.using(partition):
             return self.holdings.appends(partition).append_batches(raw, trusted=trusted, expect_offset=expect_offset)
 
     def partition_writer(
         self, partition: int, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None
     ) -> Writer:
-        """A buffered writer for one partition."""
+        """Return a buffered writer for one partition."""
         with self.holdings.using(partition):
             return self.holdings.appends(partition).writer(batch_bytes, linger_ms)
 
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> TopicWriter:
-        """A buffered writer over all partitions: the fast way to append records one by one."""
+        """Return a buffered writer over all partitions: the fast way to append records one by one."""
         return self.holdings.writer(batch_bytes, linger_ms)
 
     def trim(self, offsets: Mapping[int, int]) -> int:
-        """Drop the records below these offsets and return how many offsets that are."""
+        """Drop the records below these offsets and return the number of offsets dropped."""
         with self.holdings.using(*offsets):
             logs = {number: self.holdings.take(number) for number in sorted(offsets)}
             return sum(log.trim(offsets[number]) for number, log in logs.items())
 
     def upkeep(self) -> list[UpkeepReport]:
-        """Do now what the settings ask for (retention, compaction, merging) and return what was done per partition.
+        """Run the maintenance that the settings ask for (retention, compaction, merging) and return a report per
+        partition.
 
-        A partition that another process writes to is skipped. Locks that are taken for this are released.
+        Skips partitions that another process writes to. Locks taken for maintenance are released.
         """
         reports = (self.holdings.upkeep(number) for number in range(self.partitions))
         return [report for report in reports if report is not None]
@@ -303,8 +303,8 @@ class Topic(base.Topic):
     # --- as a table
 
     def history(self) -> History | None:
-        """The part of it that is in a table (`sawlog pipeline table`), if there is one: what SQL and `dataset` read
-        from there."""
+        """Return the part of the topic that is in its table (`sawlog pipeline table`), which SQL and `dataset` read
+        from there; None if it has no table."""
         if self.table is None:
             return None
         from ..sql.materialised import history_of

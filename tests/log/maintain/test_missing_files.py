@@ -347,7 +347,7 @@ def test_a_reader_and_the_next_writer_compare_a_shared_log_with_the_note(left: i
     crashed = disk(files)
     with Log.open(crashed, mode="r") as log:
         assert [each.next_offset for each in log.verify().problems] == [3]
-        assert missing_ends(log.engine.segment_set)
+        assert missing_ends(log._segment_set)
     with Log.open(crashed) as log:
         assert log.recovery.corruption
         assert log.append(b"next") == 3
@@ -373,7 +373,7 @@ def test_a_log_without_a_segment_is_reported_although_nothing_else_records_its_e
     for _ in range(2):
         with Log.open(crashed, mode="r") as reader:
             assert not reader.verify()
-            assert missing_ends(reader.engine.segment_set)
+            assert missing_ends(reader._segment_set)
             assert reader.next_offset == (3 if end == "killed" else 1)
     with Log.open(crashed) as again:
         assert [each.where for each in again.recovery.corruption] == [Where.ALL_SEGMENTS]
@@ -398,7 +398,7 @@ def test_everyone_judges_a_missing_last_segment_alike(closed: bool) -> None:
     for _ in range(2):
         with Log.open(crashed, mode="r") as reader:
             assert bool(reader.verify()) is closed
-            assert bool(missing_ends(reader.engine.segment_set)) is not closed
+            assert bool(missing_ends(reader._segment_set)) is not closed
             assert [record.offset for record in reader.scan(0, 3)] == [0, 1, 2]
         with Log.open(crashed) as again:
             assert bool(again.recovery.corruption) is not closed
