@@ -43,14 +43,14 @@ from tests.objects.proxy import Faults, Proxy  # noqa: E402
 
 import sawlog  # noqa: E402
 from sawlog.batch.build import encode  # noqa: E402
-from sawlog.objects.bucket import Bucket  # noqa: E402
-from sawlog.objects.consolidate import Place, consolidate, small_runs  # noqa: E402
-from sawlog.objects.reading import REQUEST_BYTES  # noqa: E402
-from sawlog.objects.store import STORE, ObjectStore  # noqa: E402
 from sawlog.spark import commit as spark_commit  # noqa: E402
 from sawlog.spark.options import write_options  # noqa: E402
-from sawlog.spark.staged import Staged, StagedPart  # noqa: E402
-from sawlog.topics.transactions.staging import Piece  # noqa: E402
+from sawlog.spark.writing import Staged, StagedPart  # noqa: E402
+from sawlog.store.directory.transactions.staging import Piece  # noqa: E402
+from sawlog.store.objects.bucket.bucket import Bucket  # noqa: E402
+from sawlog.store.objects.extent_reader import REQUEST_BYTES  # noqa: E402
+from sawlog.store.objects.maintenance.consolidate import Place, consolidate, small_runs  # noqa: E402
+from sawlog.store.objects.store import STORE, ObjectStore  # noqa: E402
 
 LATENCY_MS = 50
 CALLERS = 64

@@ -30,8 +30,8 @@ from tests.objects import servers  # noqa: E402
 from tests.objects.proxy import Faults, Proxy  # noqa: E402
 
 import sawlog  # noqa: E402
-from sawlog.objects.store import ObjectStore  # noqa: E402
-from sawlog.replicas import replicate, restore  # noqa: E402
+from sawlog.store.objects.store import ObjectStore  # noqa: E402
+from sawlog.store.replica import replicate, restore  # noqa: E402
 
 LATENCY_S = 0.05
 PARTITIONS, VALUE_BYTES, BATCH = 4, 1000, 100

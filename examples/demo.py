@@ -32,7 +32,7 @@ try:
     from demo_parts import both, check, events, processes
     from tour_parts.screen import Screen, duration, size
 
-    from sawlog.cli import plot
+    from sawlog.cli import charts as plot
 except ModuleNotFoundError as error:
     sys.exit(f"the demo needs {error.name}: run make setup, or pip install '.[cli,spark,jre,delta,sql]' in a clone")
 

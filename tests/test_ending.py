@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sawlog.ending import Ending
+from sawlog.closing import Ending
 from sawlog.storage.forking import forkable
 
 

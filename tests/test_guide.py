@@ -22,9 +22,9 @@ from sawlog import errors
 from sawlog.aio.consumer import AsyncConsumer
 from sawlog.aio.store import AsyncStore
 from sawlog.aio.topic import AsyncTopic
-from sawlog.sql.database import load_duckdb
+from sawlog.sql.engine import load_duckdb
+from sawlog.store.settings import SETTINGS
 from sawlog.testing import Broker
-from sawlog.topics.settings import SETTINGS
 
 from .documents import ROOT, Step, blocks, make_program, steady, steps, take, typed, without_numbers
 from .interop.files import lay

@@ -13,8 +13,8 @@ import pytest
 import sawlog
 from sawlog.addresses import is_address
 from sawlog.errors import InvalidConfig, MissingPackage, StoreNotFound
-from sawlog.objects.store import ObjectStore
-from sawlog.topics.store import Store
+from sawlog.store.directory.store import Store
+from sawlog.store.objects.store import ObjectStore
 
 
 def _memory() -> str:
@@ -128,5 +128,7 @@ def test_without_obstore_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_program_that_uses_directories_only_does_not_import_object_storage() -> None:
-    code = "import sys, sawlog; assert not [m for m in sys.modules if m.startswith(('sawlog.objects', 'obstore'))]"
+    code = (
+        "import sys, sawlog; assert not [m for m in sys.modules if m.startswith(('sawlog.store.objects', 'obstore'))]"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

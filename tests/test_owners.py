@@ -21,10 +21,10 @@ FILES = [path for room in ROOMS for path in sorted((SOURCE / room).rglob("*.py")
 
 #: What may be assigned all the same, where, and why.
 ALLOWED = {
-    ("log/write/active.py", "segment.tail"): "at every append, where a call would cost a percent",
-    ("log/write/visible.py", "segments.visible_offset"): "at every append, where a call would cost a percent",
-    ("log/write/batcher.py", "builder.taken"): "a field of the compiled builder, which is given back so",
-    ("log/write/appender.py", "weakref.finalize(self, held.release).atexit"): "how the standard library is told",
+    ("log/active_segment.py", "segment.tail"): "at every append, where a call would cost a percent",
+    ("log/commit.py", "segments.visible_offset"): "at every append, where a call would cost a percent",
+    ("log/encoding.py", "builder.taken"): "a field of the compiled builder, which is given back so",
+    ("log/appender.py", "weakref.finalize(self, held.release).atexit"): "how the standard library is told",
 }
 
 

@@ -62,8 +62,8 @@ def test_import_of_the_package_imports_errors_alone() -> None:
 
 @compiled
 def test_help_and_version_import_no_command() -> None:
-    assert not of(HEAVY | {"numpy", "asyncio", "sawlog.topics", "sawlog.log", "sawlog.cli.read"}, command("--help"))
-    assert not of(HEAVY | {"asyncio", "sawlog.topics", "sawlog.log", "sawlog.cli.read"}, command("--version"))
+    assert not of(HEAVY | {"numpy", "asyncio", "sawlog.store", "sawlog.log", "sawlog.cli.read"}, command("--help"))
+    assert not of(HEAVY | {"asyncio", "sawlog.store", "sawlog.log", "sawlog.cli.read"}, command("--version"))
 
 
 def test_a_command_imports_neither_other_commands_nor_the_broker(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_broker_imports_what_it_serves_and_no_more(tmp_path: Path) -> None:
         "testing",
         "typed",
     }
-    unneeded = {f"sawlog.{name}" for name in rooms} | {"sawlog.broker.client", "sawlog.topics.queues", "tomllib"}
+    unneeded = {f"sawlog.{name}" for name in rooms} | {"sawlog.broker.client", "sawlog.store.queues", "tomllib"}
     assert not of(HEAVY | unneeded, modules)
 
 

@@ -31,10 +31,9 @@ import sawlog.aio.topic
 from sawlog import interop
 from sawlog.interop.foreign import ExportOptions
 from sawlog.interop.kafka_export import TOPIC_OPTIONS as KAFKA_OPTIONS
-from sawlog.topics.groups.kafka_names import KafkaNames
-from sawlog.topics.keywords import TopicChanges, TopicSettings
-from sawlog.topics.settings import SETTINGS
-from sawlog.typed.consumer import ConsumerOptions
+from sawlog.store.consumer_options import KafkaNames
+from sawlog.store.settings import SETTINGS, TopicChanges, TopicSettings
+from sawlog.typed.views import ConsumerOptions
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"

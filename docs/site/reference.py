@@ -103,9 +103,9 @@ _ROOMS = {
     "sawlog.errors": "errors",
     "sawlog.aio": "aio",
     "sawlog.typed": "typed",
-    "sawlog.topics.queues": "queues",
-    "sawlog.topics.groups": "groups",
-    "sawlog.topics": "store",
+    "sawlog.store.queues": "queues",
+    "sawlog.store.groups": "groups",
+    "sawlog.store": "store",
     "": "log",
 }
 

@@ -102,34 +102,29 @@ if _typing.TYPE_CHECKING:
     from .batch.kernel import Record
     from .caching import LRU, CachePolicy
     from .config import Interval, LogConfig, UpkeepConfig
+    from .log.compaction import CompactionReport
     from .log.log import Log, SegmentInfo
-    from .log.maintain.compaction import CompactionReport
-    from .log.maintain.findings import RecoveryReport
-    from .log.maintain.retention import RetentionReport
-    from .log.maintain.upkeep import MergeReport, RecompressionReport, ScrubReport, UpkeepReport
-    from .log.read.pages import Fetched
-    from .log.read.verify import VerifyReport
-    from .log.write.writer import Writer
-    from .opening import open_store as open
-    from .topics.base import Offsets, Position
-    from .topics.descriptions import PartitionDescription, TopicDescription
-    from .topics.groups.consumer import Consumer
-    from .topics.groups.groups import GroupDescription, GroupRow, Groups
-    from .topics.queues.message import Message
-    from .topics.queues.queue import Queue
-    from .topics.queues.redrive import Redriven, redrive
-    from .topics.store import Store
-    from .topics.topic import Topic
-    from .topics.transactions.transaction import Transaction
-    from .topics.writer import TopicWriter
-    from .typed.consumer import TypedConsumer
-    from .typed.headers import Headers
-    from .typed.json import JSON
-    from .typed.log import TypedLog
+    from .log.maintenance import MergeReport, RecompressionReport, ScrubReport, UpkeepReport
+    from .log.recovery_report import RecoveryReport
+    from .log.replica_source import Fetched
+    from .log.retention import RetentionReport
+    from .log.verify import VerifyReport
+    from .log.writer import Writer
+    from .store.base import Offsets, Position
+    from .store.consumer import Consumer
+    from .store.descriptions import PartitionDescription, TopicDescription
+    from .store.directory.store import Store
+    from .store.directory.topic import Topic
+    from .store.directory.transactions.transaction import Transaction
+    from .store.groups import GroupDescription, GroupRow, Groups
+    from .store.opening import open_store as open
+    from .store.queues.message import Message
+    from .store.queues.queue import Queue
+    from .store.queues.redrive import Redriven, redrive
+    from .store.writer import TopicWriter
     from .typed.record import TypedRecord
-    from .typed.rows import ArrowRows
-    from .typed.serializer import Bytes, MetadataSerializer, Nullable, Serializer, Utf8
-    from .typed.topic import TypedTopic
+    from .typed.serializers import JSON, ArrowRows, Bytes, Headers, MetadataSerializer, Nullable, Serializer, Utf8
+    from .typed.views import TypedConsumer, TypedLog, TypedTopic
 
     #: Opens a store of topics for asyncio, and a single log; see `sawlog.aio`.
     open_async = aio.open_async
@@ -275,44 +270,86 @@ __all__ = [
 
 #: Where the names are: the module, and what it defines.
 _HOMES: dict[str, tuple[str, ...]] = {
-    "aio": ("open_async", "open_log_async"),
-    "_kernel_info": ("KernelInfo", "kernel_info"),
+    "_kernel_info": (
+        "KernelInfo",
+        "kernel_info",
+    ),
+    "aio": (
+        "open_async",
+        "open_log_async",
+    ),
     "batch.build": ("Producer",),
     "batch.kernel": ("Record",),
-    "caching": ("LRU", "CachePolicy"),
-    "config": ("Interval", "LogConfig", "UpkeepConfig"),
-    "log.log": ("Log", "SegmentInfo"),
-    "log.maintain.compaction": ("CompactionReport",),
-    "log.maintain.findings": ("RecoveryReport",),
-    "log.maintain.retention": ("RetentionReport",),
-    "log.maintain.upkeep": ("MergeReport", "RecompressionReport", "ScrubReport", "UpkeepReport"),
-    "log.read.pages": ("Fetched",),
-    "log.read.verify": ("VerifyReport",),
-    "log.write.writer": ("Writer",),
-    "topics.base": ("Offsets", "Position"),
-    "topics.descriptions": ("PartitionDescription", "TopicDescription"),
-    "topics.groups.consumer": ("Consumer",),
-    "topics.groups.groups": ("GroupDescription", "GroupRow", "Groups"),
-    "topics.queues.message": ("Message",),
-    "topics.queues.queue": ("Queue",),
-    "topics.queues.redrive": ("Redriven", "redrive"),
-    "topics.store": ("Store",),
-    "topics.topic": ("Topic",),
-    "topics.transactions.transaction": ("Transaction",),
-    "topics.writer": ("TopicWriter",),
-    "typed.consumer": ("TypedConsumer",),
-    "typed.headers": ("Headers",),
-    "typed.json": ("JSON",),
-    "typed.log": ("TypedLog",),
+    "caching": (
+        "CachePolicy",
+        "LRU",
+    ),
+    "config": (
+        "Interval",
+        "LogConfig",
+        "UpkeepConfig",
+    ),
+    "log.compaction": ("CompactionReport",),
+    "log.log": (
+        "Log",
+        "SegmentInfo",
+    ),
+    "log.maintenance": (
+        "MergeReport",
+        "RecompressionReport",
+        "ScrubReport",
+        "UpkeepReport",
+    ),
+    "log.recovery_report": ("RecoveryReport",),
+    "log.replica_source": ("Fetched",),
+    "log.retention": ("RetentionReport",),
+    "log.verify": ("VerifyReport",),
+    "log.writer": ("Writer",),
+    "store.base": (
+        "Offsets",
+        "Position",
+    ),
+    "store.consumer": ("Consumer",),
+    "store.descriptions": (
+        "PartitionDescription",
+        "TopicDescription",
+    ),
+    "store.directory.store": ("Store",),
+    "store.directory.topic": ("Topic",),
+    "store.directory.transactions.transaction": ("Transaction",),
+    "store.groups": (
+        "GroupDescription",
+        "GroupRow",
+        "Groups",
+    ),
+    "store.queues.message": ("Message",),
+    "store.queues.queue": ("Queue",),
+    "store.queues.redrive": (
+        "Redriven",
+        "redrive",
+    ),
+    "store.writer": ("TopicWriter",),
     "typed.record": ("TypedRecord",),
-    "typed.rows": ("ArrowRows",),
-    "typed.serializer": ("Bytes", "MetadataSerializer", "Nullable", "Serializer", "Utf8"),
-    "typed.topic": ("TypedTopic",),
+    "typed.serializers": (
+        "ArrowRows",
+        "Bytes",
+        "Headers",
+        "JSON",
+        "MetadataSerializer",
+        "Nullable",
+        "Serializer",
+        "Utf8",
+    ),
+    "typed.views": (
+        "TypedConsumer",
+        "TypedLog",
+        "TypedTopic",
+    ),
 }
 _importing = _RLock()
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 #: Modules that can be reached as `sawlog.NAME` without being imported.
-_MODULES = frozenset({module.partition(".")[0] for module in _HOMES} | {"opening", "schemas", "storage"})
+_MODULES = frozenset({module.partition(".")[0] for module in _HOMES} | {"schemas", "storage"})
 
 
 _kernel = _find_spec(".batch.kernel", __name__)
@@ -328,7 +365,7 @@ if not _typing.TYPE_CHECKING:  # else type checkers would accept every name
         if name not in _MODULES and name not in _HOME_OF and name != "open":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         with _importing:
-            opening = _import_module(".opening", __name__)
+            opening = _import_module(".store.opening", __name__)
             _import_module(".storage.forking", __name__).forkable(_importing)
             if name in _MODULES:
                 return _import_module(f".{name}", __name__)  # which also makes it an attribute

@@ -11,7 +11,7 @@ import sawlog
 from sawlog import Position, StorageError
 from sawlog.aio.store import AsyncStore
 from sawlog.aio.topic import AsyncTopic
-from sawlog.topics import base
+from sawlog.store import base
 
 
 @pytest.fixture(params=["directory", "objects"])

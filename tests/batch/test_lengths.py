@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sawlog.batch.header import HEADER_BYTES
-from sawlog.batch.lengths import Length, lengths
+from sawlog.batch.header import HEADER_BYTES, Length, lengths
 
 from . import wire
 

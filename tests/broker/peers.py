@@ -11,7 +11,7 @@ from sawlog.batch.build import NOBODY, Encoder, Producer
 from sawlog.broker import wire
 from sawlog.broker.wire import Key
 from sawlog.config import LogConfig
-from sawlog.log.write.encoders import recipe_of
+from sawlog.log.encoding import recipe_of
 
 
 def batch(*values: bytes | tuple[Any, ...], producer: Producer = NOBODY, compression: str = "none") -> bytes:

@@ -12,8 +12,8 @@ import pytest
 
 from sawlog.batch.read import decode
 from sawlog.broker.wire import ErrorCode, Key
+from sawlog.store.directory.topic import Topic
 from sawlog.testing import Broker
-from sawlog.topics.topic import Topic
 
 from .peers import Peer, batch, fetch_body, produce_body
 

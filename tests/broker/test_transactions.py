@@ -19,8 +19,8 @@ from sawlog.broker.trouble import code_of, known_code_of
 from sawlog.broker.wire import ErrorCode, Key
 from sawlog.broker.wire.frames import RequestHeader
 from sawlog.errors import AmbiguousAppend, NotInTransaction, StorageError
+from sawlog.store.directory.service import DirectoryLedger
 from sawlog.testing import Broker
-from sawlog.topics.service import DirectoryLedger
 
 from .peers import Peer, batch, produce_body
 

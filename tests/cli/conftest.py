@@ -23,7 +23,7 @@ import pytest
 
 import sawlog as package
 from sawlog.cli import run
-from sawlog.topics.store import Store
+from sawlog.store.directory.store import Store
 
 PATIENCE_S = 60.0
 

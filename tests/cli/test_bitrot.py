@@ -9,8 +9,7 @@ from hypothesis import strategies as some
 
 from sawlog.batch.build import encode
 from sawlog.batch.checksum import crc32c
-from sawlog.cli.bitrot import Change, find_change
-from sawlog.cli.dissect import Batch, Damage, dissect
+from sawlog.cli.dissect import Batch, Change, Damage, dissect, find_change
 
 from ..looping import for_each
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sawlog.cli.app import command
-from sawlog.topics.store import Store
+from sawlog.store.directory.store import Store
 
 from .conftest import PATIENCE_S, Cli, Program
 from .test_reference import commands

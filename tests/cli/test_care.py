@@ -9,7 +9,7 @@ import pytest
 
 from sawlog import Log, LogConfig, Producer
 from sawlog.cli import doctor
-from sawlog.topics.store import Store
+from sawlog.store.directory.store import Store
 
 from .conftest import Cli, Program
 from .damage import flip_bit, segment_of

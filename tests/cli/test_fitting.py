@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from sawlog.cli.fitting import Column
-from sawlog.cli.output import Output, OutputFormat
+from sawlog.cli.output import Column, Output, OutputFormat
 
 ROWS = [{"name": "a-long-name" * 4, "size": 12345, "time": "2026-11-17 12:09:39.843", "rare": "x" * 10}]
 COLUMNS = [

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sawlog.topics.store import Store
+from sawlog.store.directory.store import Store
 
 from .conftest import Cli
 

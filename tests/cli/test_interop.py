@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sawlog import interop
-from sawlog.topics.store import Store
+from sawlog.store.directory.store import Store
 
 from ..interop.kafkas import batch, broker_on, lay, named, partition
 from .conftest import Cli, Program

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sawlog import CorruptBatch, SawlogError
-from sawlog.topics.store import Store
+from sawlog.store.directory.store import Store
 
 from .conftest import Cli
 from .damage import flip_bit, segment_of

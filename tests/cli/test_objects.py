@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sawlog.objects.bucket import Bucket
-from sawlog.objects.store import ObjectStore
+from sawlog.store.objects.bucket.bucket import Bucket
+from sawlog.store.objects.store import ObjectStore
 
 from ..objects import servers
 from .conftest import Cli, Program

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from sawlog.cli.fitting import Column
 from sawlog.cli.inputs import _unmarked
-from sawlog.cli.output import Output, OutputFormat, cell, plain, uncell, visible
+from sawlog.cli.output import Column, Output, OutputFormat, cell, plain, uncell, visible
 from sawlog.cli.units import shown_size
 
 COLUMNS = [Column("name"), Column("size_bytes", "size", shown_size), Column("value")]

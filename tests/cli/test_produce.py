@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from sawlog import Record
-from sawlog.topics.partitioner import partition_for
-from sawlog.topics.store import Store
+from sawlog.store.directory.store import Store
+from sawlog.store.partitioner import partition_for
 
 from .conftest import Cli
 

@@ -22,7 +22,7 @@ import pytest
 import sawlog as package
 from sawlog import Log
 from sawlog.cli import run
-from sawlog.topics.store import Store
+from sawlog.store.directory.store import Store
 
 from ..looping import for_each
 from .conftest import PATIENCE_S, Cli, Program

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sawlog import Log, LogConfig
-from sawlog.topics.store import Store
+from sawlog.store.directory.store import Store
 
 from ..log.transactional import send
 from .conftest import Cli

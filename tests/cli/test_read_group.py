@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from sawlog.store.directory.store import Store
 from sawlog.testing import Broker
-from sawlog.topics.store import Store
 
 from ..looping import for_each
 from .conftest import PATIENCE_S, Cli, Program, Result

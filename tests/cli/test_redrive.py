@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sawlog.topics.store import Store
+from sawlog.store.directory.store import Store
 
 from .conftest import Cli
 

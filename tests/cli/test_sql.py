@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sawlog.cli import prompt as prompts
-from sawlog.cli.prompt import Prompt
-from sawlog.topics.store import Store
+from sawlog.cli import sql as prompts
+from sawlog.cli.sql import Prompt
+from sawlog.store.directory.store import Store
 
 from .conftest import Cli, Program
 

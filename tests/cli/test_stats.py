@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from sawlog.cli.plot import BarChart, TimeChart, round_steps, svg, text_lines, time_steps
+from sawlog.cli.charts import BarChart, TimeChart, round_steps, svg, text_lines, time_steps
 from sawlog.cli.stats import spread
-from sawlog.topics.store import Store
+from sawlog.store.directory.store import Store
 
 from .conftest import Cli
 from .damage import flip_bit, segment_of

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sawlog.cli.output import OutputFormat
-from sawlog.topics.settings import SETTINGS
-from sawlog.topics.store import Store
+from sawlog.store.directory.store import Store
+from sawlog.store.settings import SETTINGS
 
 from .conftest import Cli
 

@@ -31,12 +31,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sawlog import Log, LogConfig, LogFailed, SawlogError, background
-from sawlog.log.maintain import recovery
+from sawlog.log import recovery
 from sawlog.storage import FileDirectory
 from sawlog.storage import file as file_module
+from sawlog.store.directory.store import Store
 from sawlog.testing import Call, Fault, FaultyDirectory, FaultyStorage, Mode
 from sawlog.testing.faulty import OPERATIONS as CALLS
-from sawlog.topics.store import Store
 
 from . import stores, workloads
 from .promises import LogPromise

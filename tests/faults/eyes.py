@@ -7,9 +7,9 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from sawlog.errors import LogNotFound, SawlogError
-from sawlog.log.files.names import VISIBLE
+from sawlog.log.appender import Appender
+from sawlog.log.files import VISIBLE
 from sawlog.log.log import Log
-from sawlog.log.write.appender import Appender
 from sawlog.storage import open_published
 from sawlog.testing import FaultyStorage
 from sawlog.testing.device import Folder, Step

@@ -26,10 +26,10 @@ from functools import cache
 from sawlog import CorruptBatch, Log, SawlogError, Store
 from sawlog.batch.header import BatchHeader, scan
 from sawlog.errors import CorruptFile
-from sawlog.log.files.checkpoint import Checkpoint
-from sawlog.log.files.names import CHECKPOINT, VISIBLE
-from sawlog.log.maintain.findings import Where
-from sawlog.log.read.verify import missing_ends
+from sawlog.log.checkpoint import Checkpoint
+from sawlog.log.files import CHECKPOINT, VISIBLE
+from sawlog.log.recovery_report import Where
+from sawlog.log.verify import missing_ends
 from sawlog.storage import Directory, MemoryDirectory
 
 from . import rotten_logs, rotten_stores

@@ -20,8 +20,8 @@ from sawlog.config import LogConfig
 from sawlog.errors import DataLoss
 from sawlog.log import slices
 from sawlog.log.log import Log
+from sawlog.store.directory.store import Store
 from sawlog.testing import FaultyStorage
-from sawlog.topics.store import Store
 
 from .witness import PARTITIONS, Witness
 

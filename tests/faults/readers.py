@@ -22,14 +22,13 @@ from typing import Any, ClassVar
 from sawlog import clock
 from sawlog.config import LogConfig
 from sawlog.errors import PositionLost, SawlogError, TransactionAborted, TransactionError
-from sawlog.log import shared
-from sawlog.log.files.names import CHECKPOINT, LEADER_EPOCHS
+from sawlog.log import shared, tables
+from sawlog.log.files import CHECKPOINT, LEADER_EPOCHS
 from sawlog.log.log import Log
-from sawlog.log.write import tables
+from sawlog.store import committed_offsets, position
+from sawlog.store.directory.store import Store
 from sawlog.testing import FaultyStorage, Workload
 from sawlog.testing.device import Step
-from sawlog.topics.groups import offsets, watch
-from sawlog.topics.store import Store
 
 from .acts import ACTS, GivenUp
 from .eyes import Eyes, partition_of, restore, view_of
@@ -152,12 +151,12 @@ def _small() -> Iterator[None]:
     """Tables in several groups, the log of the groups in small segments, nobody waits in vain, and nothing depends on
     the time: it passes while the work stands still, and all that it is crashed for happens."""
     changed: list[tuple[Any, str, Any]] = [
-        (offsets, "_CONFIG", LogConfig(segment_bytes=900)),
-        (offsets, "_SEGMENTS", 2),
+        (committed_offsets, "_CONFIG", LogConfig(segment_bytes=900)),
+        (committed_offsets, "_SEGMENTS", 2),
         (tables, "_GROUP_BYTES", 200),
         (tables, "BATCH_BYTES", 150),
         (clock, "_DOUBT_S", 0.0),
-        (watch, "_TOPICS_S", 1e9),
+        (position, "_TOPICS_S", 1e9),
         (shared, "_CHECKPOINT_S", 1e9),
     ]
     before = [getattr(module, name) for module, name, _ in changed]

@@ -8,7 +8,7 @@ from collections import Counter
 from types import TracebackType
 
 from sawlog import Log
-from sawlog.cli.progress import ProgressBar
+from sawlog.cli.terminal import ProgressBar
 
 #: Where nobody watches, a line so often says that it is still at work.
 _SIGN_OF_LIFE_S = 30.0

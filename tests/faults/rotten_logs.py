@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 from sawlog import CorruptBatch, Log, LogConfig, OffsetOutOfRange, Producer, Record
 from sawlog.batch.build import encode
 from sawlog.batch.header import BatchHeader, scan
-from sawlog.log.files.checkpoint import Checkpoint
-from sawlog.log.maintain.recovery import Where
-from sawlog.log.read.verify import Problem
+from sawlog.log.checkpoint import Checkpoint
+from sawlog.log.recovery import Where
+from sawlog.log.verify import Problem
 from sawlog.storage import MemoryDirectory
 from sawlog.testing import Call, FaultyDirectory
 

@@ -22,10 +22,10 @@ from sawlog import CorruptBatch, Log, SawlogError, Store
 from sawlog.batch.build import encode
 from sawlog.batch.header import BatchHeader, scan
 from sawlog.errors import CorruptData, CorruptFile, TransactionAborted
-from sawlog.log.files.checkpoint import Checkpoint
+from sawlog.log.checkpoint import Checkpoint
 from sawlog.storage import Directory, MemoryDirectory
+from sawlog.store.directory.transactions.intent import Part, Piece
 from sawlog.testing import Call, FaultyDirectory
-from sawlog.topics.transactions.intent import Part, Piece
 
 from .bits import Fixture, Flip, disk, files_of, standing_still
 
@@ -115,7 +115,7 @@ def _transaction() -> dict[str, bytes]:
         _transact(store, 1, b"one")
         _stage(store)
 
-    with patch("sawlog.topics.transactions.drafts.INLINE_BYTES", -1):  # everything is staged in files
+    with patch("sawlog.store.directory.transactions.buffers.INLINE_BYTES", -1):  # everything is staged in files
         steps = _steps(prepare, lambda store: _transact(store, 2, b"two"), ".intent")
     return next(files for files in steps if not any(path.endswith(".tmp") for path in files))
 

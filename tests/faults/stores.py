@@ -21,22 +21,22 @@ from sawlog.batch.build import Encoder, Recipe, encode
 from sawlog.config import LogConfig
 from sawlog.errors import SawlogError, StoreNotFound, StreamAborted, StreamTooLong, TransactionError
 from sawlog.spark.commit import stage_name
+from sawlog.store import committed_offsets
+from sawlog.store.directory.store import Store
+from sawlog.store.directory.transactions import placement, staging
+from sawlog.store.directory.transactions.buffers import Parcel
+from sawlog.store.directory.transactions.commits import INLINE_BYTES
+from sawlog.store.directory.transactions.intent import Part, Piece
+from sawlog.store.directory.transactions.staging_directory import StagedFile
+from sawlog.store.partitioner import partition_for
 from sawlog.testing import FaultyStorage, Workload
-from sawlog.topics.groups import offsets
-from sawlog.topics.partitioner import partition_for
-from sawlog.topics.store import Store
-from sawlog.topics.transactions import numbering, staging
-from sawlog.topics.transactions.intent import Part, Piece
-from sawlog.topics.transactions.intents import INLINE_BYTES
-from sawlog.topics.transactions.parcel import Parcel
-from sawlog.topics.transactions.stage import StagedFile
 
 from .acts import GivenUp
 from .interrupts import Stop, Within, stop
 from .report import corruption_of
 from .thresholds import chosen, small
 
-numbering._THREADS = 1  # the calls of a seed come in the same order each time
+placement._THREADS = 1  # the calls of a seed come in the same order each time
 
 #: name -> (settings, the values of each partition, where each partition starts)
 Topics = dict[str, tuple[dict[str, Any], tuple[tuple[bytes | None, ...], ...]]]
@@ -295,12 +295,12 @@ def _opened(disk: FaultyStorage) -> Store:
 @contextmanager
 def _small_groups() -> Iterator[None]:
     """The log of the groups with small segments, so that it is rotated and compacted."""
-    before = offsets._CONFIG, offsets._SEGMENTS
-    offsets._CONFIG, offsets._SEGMENTS = LogConfig(segment_bytes=600), 2
+    before = committed_offsets._CONFIG, committed_offsets._SEGMENTS
+    committed_offsets._CONFIG, committed_offsets._SEGMENTS = LogConfig(segment_bytes=600), 2
     try:
         yield
     finally:
-        offsets._CONFIG, offsets._SEGMENTS = before
+        committed_offsets._CONFIG, committed_offsets._SEGMENTS = before
 
 
 # --- the operations: each gives (the state after it, how to do it, how it is promised), one after the other
@@ -447,7 +447,7 @@ def publish(run: StoreWorkload, now: State) -> Steps:
         stage = stage_name(query, batch)
         _staged(store, stage, given)  # by an attempt that failed later
         parts = _staged(store, stage, given, alone=alone)
-        with _set(numbering, ADOPT_BYTES=least):
+        with _set(placement, ADOPT_BYTES=least):
             store.staging.publish(stage, parts, name=query, sequence=batch)
             store.staging.publish(stage, parts, name=query, sequence=batch)
 
@@ -610,17 +610,17 @@ def spark_write(run: StoreWorkload, now: State) -> Steps:
     inline, least = run.random.choice((1, 1 << 20)), run.random.choice((1, 8 << 20))
 
     def act(store: Store) -> None:
-        from sawlog.spark import commit, outgoing, writing
+        from sawlog.spark import commit, writing
         from sawlog.spark.options import WriteOptions
 
         stage, parts = stage_name(query, 1), list[writing.StagedPart]()
         options = WriteOptions(store.directory, None, None, None, 128 << 10, 5.0)  # type: ignore[arg-type]
         with (
             _set(writing, _HELD_BYTES=held),
-            _set(outgoing, _OWN_BYTES=own),
+            _set(writing, _OWN_BYTES=own),
             _set(commit, _INTENT_BYTES=inline),
             _set(staging, ADOPT_BYTES=least),
-            _set(numbering, ADOPT_BYTES=least),
+            _set(placement, ADOPT_BYTES=least),
         ):
             for begin in range(0, len(given), 3):
                 task = writing.Attempt(options, stage)

@@ -105,8 +105,8 @@ def test_troubles_are_every_call_with_every_errno_once_and_for_ever() -> None:
 
 def test_a_log_that_syncs_again_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """fsync that is retried until it succeeds: the disk says that all is well, and nothing is."""
-    from sawlog.log.segment.segment import Segment
-    from sawlog.log.write.active import Active
+    from sawlog.log.active_segment import Active
+    from sawlog.log.segment import Segment
 
     def stubborn(self: Active, segment: Segment) -> None:
         try:

@@ -13,15 +13,15 @@ from sawlog import CorruptBatch, Log, LogConfig
 from sawlog.batch.text import parse_json
 from sawlog.cli import offsets, units
 from sawlog.errors import CorruptFile, InvalidConfig
-from sawlog.log.files.checkpoint import Checkpoint
-from sawlog.log.files.producers import ProducersFile
-from sawlog.log.files.state import UpkeepState
-from sawlog.log.files.turn_note import Note
+from sawlog.log.checkpoint import Checkpoint
+from sawlog.log.maintenance_state import UpkeepState
+from sawlog.log.transaction_index import ProducersFile
+from sawlog.log.turn_note import Note
 from sawlog.spark.options import read_options, write_options
-from sawlog.storage import MemoryDirectory, documents
-from sawlog.storage.checked import FIELD, LINE, TitledFile
-from sawlog.topics.store import Store
-from sawlog.topics.transactions.intent import Intent, Part, Piece
+from sawlog.storage import MemoryDirectory, checksummed
+from sawlog.storage.checksummed import FIELD, LINE, TitledFile
+from sawlog.store.directory.store import Store
+from sawlog.store.directory.transactions.intent import Intent, Part, Piece
 
 from ..batch.wire import Header, around, batch, record, varint, with_right_crc
 
@@ -128,8 +128,8 @@ def test_a_topic_that_claims_more_partitions_than_there_can_be_is_corrupt() -> N
     with Store.open(root) as store:
         store.create_topic("orders")
         place = root.child("topics").child("orders")
-        fields = documents.load(place, "topic.json")
-        documents.store(place, "topic.json", {**fields, "partitions": 2**62})
+        fields = checksummed.load(place, "topic.json")
+        checksummed.store(place, "topic.json", {**fields, "partitions": 2**62})
         with pytest.raises(CorruptFile, match="partitions"):
             store.topic("orders")
 

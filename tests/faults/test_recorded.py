@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from sawlog.batch import kernel
-from sawlog.log.write.appender import Appender
+from sawlog.log.appender import Appender
 from sawlog.storage import FileDirectory, open_published
 
 from .__main__ import main

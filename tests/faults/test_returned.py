@@ -13,18 +13,18 @@ import pytest
 
 from sawlog import InvalidConfig, Log, LogConfig, LogFailed, Producer, StorageFull, StreamAborted
 from sawlog.batch.build import encode
-from sawlog.log.files.names import CHECKPOINT, LEADER_EPOCHS, PRODUCERS
-from sawlog.log.maintain import rewrite
-from sawlog.log.segment.index import SegmentIndex
-from sawlog.log.segment.segment import Segment
-from sawlog.log.write import appender as append
-from sawlog.log.write.active import Active
-from sawlog.log.write.appender import Appender
-from sawlog.log.write.marks import Marks
+from sawlog.log import appender as append
+from sawlog.log import rewrite
+from sawlog.log.active_segment import Active
+from sawlog.log.appender import Appender
+from sawlog.log.commit import Marks
+from sawlog.log.files import CHECKPOINT, LEADER_EPOCHS, PRODUCERS
+from sawlog.log.index import SegmentIndex
+from sawlog.log.segment import Segment
 from sawlog.storage import FileDirectory, Storage
+from sawlog.store.directory.store import Store
 from sawlog.testing import Fault, FaultyStorage
 from sawlog.testing.faulty import Call
-from sawlog.topics.store import Store
 
 from ..topics.stores import tree
 
@@ -160,7 +160,7 @@ def test_a_truncation_that_is_interrupted_twice_ends_writing(monkeypatch: pytest
 
     with monkeypatch.context() as patched:
         patched.setattr(type(appender.commit), "fail", interrupted)
-        patched.setattr("sawlog.log.write.appender.cut", interrupted)
+        patched.setattr("sawlog.log.appender.cut", interrupted)
         with pytest.raises(KeyboardInterrupt):
             log.truncate(1)
     for change in (lambda: log.append(b"x"), lambda: log.append_many([b"x"]), log.seal, lambda: log.trim(1)):

@@ -142,7 +142,7 @@ def test_a_seed_chooses_the_same_every_time_and_all_is_put_back(seed: int) -> No
 
 
 def test_a_default_that_is_changed_counts() -> None:
-    with small({"sawlog.log.write.writer:BATCH_BYTES": 100}), Log.in_memory(LogConfig()) as log:
+    with small({"sawlog.log.writer:BATCH_BYTES": 100}), Log.in_memory(LogConfig()) as log:
         with log.writer() as writer:
             for _ in range(10):
                 writer.append(b"x" * 40)

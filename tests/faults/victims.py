@@ -29,11 +29,11 @@ from sawlog import Log, LogConfig, LogNotFound
 from sawlog.batch.build import Producer, encode
 from sawlog.config import Interval
 from sawlog.errors import GroupNotFound
-from sawlog.topics.groups import offsets
-from sawlog.topics.store import Store
-from sawlog.topics.transactions.area import StagingArea
-from sawlog.topics.transactions.intent import Part, Piece
-from sawlog.topics.transactions.intents import INLINE_BYTES
+from sawlog.store import committed_offsets
+from sawlog.store.directory.store import Store
+from sawlog.store.directory.transactions.commits import INLINE_BYTES
+from sawlog.store.directory.transactions.intent import Part, Piece
+from sawlog.store.directory.transactions.staging_directory import StagingArea
 
 from ..processes import content, rewriting
 from ..processes.acknowledging import Acknowledging
@@ -54,7 +54,7 @@ class Round:
 
 def prepare() -> None:
     """In a process that is only for this: the offsets of groups are in small segments, and compacted now and then."""
-    offsets._CONFIG = LogConfig(segment_bytes=2000)
+    committed_offsets._CONFIG = LogConfig(segment_bytes=2000)
 
 
 class Work(ABC):

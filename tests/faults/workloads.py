@@ -25,8 +25,8 @@ import pyarrow as pa
 from sawlog import CorruptBatch, Interval, Log, LogConfig, LogNotFound, Record, SawlogError, UpkeepConfig
 from sawlog.batch.build import Producer, encode
 from sawlog.batch.header import scan as batches_of
-from sawlog.log.files.names import CHECKPOINT, LEADER_EPOCHS, VISIBLE, file_name
-from sawlog.log.read.verify import missing_ends
+from sawlog.log.files import CHECKPOINT, LEADER_EPOCHS, VISIBLE, file_name
+from sawlog.log.verify import missing_ends
 from sawlog.storage import Directory, open_published
 from sawlog.testing import Fault, FaultyStorage, Workload
 

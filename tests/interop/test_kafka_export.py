@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from sawlog import ExportRefused, InvalidConfig, Log, LogConfig, SourceInUse, Store, interop
 from sawlog.batch.header import BASE, COUNT, LAST, scan
-from sawlog.log.write.incoming import rows_of
-from sawlog.topics.topic import Topic
+from sawlog.log.ingest import rows_of
+from sawlog.store.directory.topic import Topic
 
 from ..batch import wire
 from ..log.places import quick

@@ -17,7 +17,7 @@ import pytest
 from sawlog import Log, Producer, Record, RecordRemoved
 from sawlog.batch.arrow import COLUMNS, HEADER_TYPE
 from sawlog.batch.header import scan
-from sawlog.log.write.appender import Appender
+from sawlog.log.appender import Appender
 
 from ..batch.clients import CLIENTS, Seen, seen
 from .transactional import batch, fetched

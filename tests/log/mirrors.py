@@ -9,11 +9,10 @@ from sawlog import Log
 from sawlog.batch.header import BASE, LAST, MAX_TIME, POSITION, SIZE, Rows
 from sawlog.errors import RemoteUnavailable
 from sawlog.isolation import Isolation
-from sawlog.log.files.epochs import Epochs
-from sawlog.log.files.remote import RemotePart, Run
-from sawlog.log.read.pages import Fetched
-from sawlog.log.read.remote import Evidence
-from sawlog.log.write.incoming import rows_of
+from sawlog.log.epochs import Epochs
+from sawlog.log.ingest import rows_of
+from sawlog.log.remote import RemotePart, Run
+from sawlog.log.replica_source import Evidence, Fetched
 
 
 class Mirror:

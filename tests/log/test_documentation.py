@@ -12,7 +12,7 @@ import pytest
 
 import sawlog
 from sawlog import errors
-from sawlog.log.maintain import recovery
+from sawlog.log import recovery
 
 from ..looping import for_each
 

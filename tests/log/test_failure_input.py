@@ -24,7 +24,7 @@ from sawlog import (
     StreamTooLong,
 )
 from sawlog.batch.build import encode
-from sawlog.log.write import tables
+from sawlog.log import tables
 from sawlog.storage import MemoryDirectory
 
 CONFIG = LogConfig(segment_bytes=4000, max_record_bytes=1000, checkpoint_interval_ms=3_600_000)

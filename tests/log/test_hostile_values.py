@@ -12,7 +12,7 @@ import pytest
 from sawlog import Log
 from sawlog.batch import checksum
 from sawlog.batch.checksum import PartialSums, crc32c
-from sawlog.log.segment import lookup
+from sawlog.log import lookup
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 

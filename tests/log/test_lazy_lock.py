@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from sawlog import DirectoryLocked, InvalidConfig, Log, LogClosed, LogConfig, LogNotFound, ReadOnlyLog
-from sawlog.log.files import locking
-from sawlog.log.files.checkpoint import Checkpoint
-from sawlog.log.maintain import rewrite
+from sawlog.log import lock as locking
+from sawlog.log import rewrite
+from sawlog.log.checkpoint import Checkpoint
 from sawlog.storage import FileDirectory, Lock
 
 from .places import FilePlace, MemoryPlace, Place, fill, named, values

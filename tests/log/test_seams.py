@@ -13,10 +13,10 @@ import pytest
 from sawlog import Interval, Log, LogConfig, LogFailed, OffsetOutOfRange
 from sawlog.background import Task
 from sawlog.batch.build import encode
-from sawlog.log import access
+from sawlog.log import open
 from sawlog.storage.file import FileDirectory
+from sawlog.store.base import Partition
 from sawlog.testing import FaultyStorage
-from sawlog.topics.base import Partition
 
 RAW = encode([b"one", b"two"])
 
@@ -188,12 +188,12 @@ def test_a_writer_is_told_of_its_appends_and_looks_for_none(tmp_path: Path, monk
     begun = begun_tasks(monkeypatch)
     with Log.open(tmp_path, mode="a") as log:
         log.watch(lambda: None)
-        (first,) = looks = [task for task in begun if task.seconds == access._LOOK_S]
+        (first,) = looks = [task for task in begun if task.seconds == open._LOOK_S]
         assert not first._cancelled
         log.append(b"one")  # takes the lock
         assert first._cancelled
         log._release()
-        assert [task._cancelled for task in begun if task.seconds == access._LOOK_S] == [True, False]
+        assert [task._cancelled for task in begun if task.seconds == open._LOOK_S] == [True, False]
         assert len(looks) == 1
     with Log.open(tmp_path) as log:
         begun.clear()
@@ -209,5 +209,5 @@ def begun_tasks(monkeypatch: pytest.MonkeyPatch) -> list[Task]:
         begun.append(Task(seconds, method, once=False))
         return begun[-1]
 
-    monkeypatch.setattr(access.background, "every", every)
+    monkeypatch.setattr(open.background, "every", every)
     return begun

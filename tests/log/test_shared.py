@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from sawlog import DirectoryLocked, Log, LogClosed, LogConfig, SyncFailed
-from sawlog.log.files.turn_note import Note
 from sawlog.log.shared import SharedLog
+from sawlog.log.turn_note import Note
 from sawlog.storage import Directory, FileDirectory, MemoryDirectory
 from sawlog.testing import Fault, FaultyDirectory
 

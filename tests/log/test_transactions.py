@@ -22,13 +22,12 @@ from sawlog import (
 )
 from sawlog.batch.header import scan
 from sawlog.log import slices
-from sawlog.log.files.aborted import ENTRY, Aborted, Outcomes
-from sawlog.log.files.names import PRODUCERS
-from sawlog.log.files.producers import ProducersFile
-from sawlog.log.segment.lookup import Lookup
-from sawlog.log.segment.segment import Segment
-from sawlog.log.segment.transactions import Transactions
-from sawlog.storage.checked import LINE
+from sawlog.log.files import PRODUCERS
+from sawlog.log.lookup import Lookup
+from sawlog.log.segment import Segment
+from sawlog.log.transaction_index import ENTRY, Aborted, Outcomes, ProducersFile
+from sawlog.log.transactions import Transactions
+from sawlog.storage.checksummed import LINE
 
 from ..batch.clients import kafka_python
 from .places import FilePlace, MemoryPlace, Place, eventually, named, values

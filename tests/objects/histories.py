@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sawlog.objects.bucket import Bucket
-from sawlog.objects.cache import BlockCache
-from sawlog.objects.reading import ExtentReader
-from sawlog.objects.store import ObjectStore
+from sawlog.store.objects.bucket.bucket import Bucket
+from sawlog.store.objects.bucket.cache import BlockCache
+from sawlog.store.objects.extent_reader import ExtentReader
+from sawlog.store.objects.store import ObjectStore
 
 
 @contextmanager

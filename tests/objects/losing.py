@@ -15,11 +15,11 @@ from __future__ import annotations
 from contextlib import suppress
 
 from sawlog.errors import AmbiguousAppend, CorruptData, SawlogError, StorageError, UnsafeStorage
-from sawlog.objects.checkpoints import COMMITS
-from sawlog.objects.journal import HISTORY_S
-from sawlog.objects.repair import diagnose, repair
-from sawlog.objects.store import ObjectStore
-from sawlog.objects.terms import STORE, Terms
+from sawlog.store.objects.journal.checkpoints import COMMITS
+from sawlog.store.objects.journal.journal import HISTORY_S
+from sawlog.store.objects.journal.parameters import STORE, Terms
+from sawlog.store.objects.maintenance.repair import diagnose, repair
+from sawlog.store.objects.store import ObjectStore
 
 from .planted import planted
 from .simulated import Faults, SimulatedBucket, SimulatedClocks, World, determined

@@ -17,19 +17,22 @@ from typing import Any
 from unittest import mock
 
 from sawlog.errors import StorageError
-from sawlog.objects import cache, checkpoints, consolidate, store
-from sawlog.objects.bucket import Unanswered
-from sawlog.objects.checkpoints import commit_key
-from sawlog.objects.collect import Collector
-from sawlog.objects.commit import Commit, Nonce, is_tombstone
-from sawlog.objects.core import Core
-from sawlog.objects.entries import Entries
-from sawlog.objects.extents import SEGMENTS, STAGED
-from sawlog.objects.folding import actions
-from sawlog.objects.journal import Journal
-from sawlog.objects.partition import ObjectPartition
-from sawlog.objects.pieces import placed
-from sawlog.objects.state import State
+from sawlog.store.objects import store
+from sawlog.store.objects.bucket import cache
+from sawlog.store.objects.bucket.bucket import Unanswered
+from sawlog.store.objects.journal import checkpoints
+from sawlog.store.objects.journal.checkpoints import commit_key
+from sawlog.store.objects.journal.journal import Journal
+from sawlog.store.objects.maintenance import consolidate
+from sawlog.store.objects.maintenance.collect import Collector
+from sawlog.store.objects.partition.partition import ObjectPartition
+from sawlog.store.objects.partition.pieces import placed
+from sawlog.store.objects.session import Core
+from sawlog.store.objects.state import actions
+from sawlog.store.objects.state.commit import Commit, Nonce, is_tombstone
+from sawlog.store.objects.state.entries import Entries
+from sawlog.store.objects.state.extents import SEGMENTS, STAGED
+from sawlog.store.objects.state.state import State
 
 #: The bugs, and what is wrong.
 BUGS = {

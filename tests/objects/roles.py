@@ -22,10 +22,10 @@ from dataclasses import dataclass, field
 
 from sawlog.batch.build import encode
 from sawlog.errors import AmbiguousAppend, GroupError, StorageError
-from sawlog.objects.bucket import Bucket, Entry, Unanswered
-from sawlog.objects.store import ObjectStore
-from sawlog.objects.terms import Terms
-from sawlog.topics.transactions.staging import Part
+from sawlog.store.directory.transactions.staging import Part
+from sawlog.store.objects.bucket.bucket import Bucket, Entry, Unanswered
+from sawlog.store.objects.journal.parameters import Terms
+from sawlog.store.objects.store import ObjectStore
 
 from .acting import Diary
 from .verdict import KEYED, PARTITIONS, PLAIN, SHORT, Place, value_of

@@ -25,13 +25,14 @@ from unittest import mock
 
 from sawlog.batch.build import encode
 from sawlog.errors import AmbiguousAppend, CorruptData, StorageError
-from sawlog.objects import consolidate, partition
-from sawlog.objects.commit import UpgradeRequired
-from sawlog.objects.extents import Extent
-from sawlog.objects.journal import Journal
-from sawlog.objects.store import ObjectStore
-from sawlog.objects.terms import Terms
-from sawlog.topics.transactions.staging import Part
+from sawlog.store.directory.transactions.staging import Part
+from sawlog.store.objects.journal.journal import Journal
+from sawlog.store.objects.journal.parameters import Terms
+from sawlog.store.objects.maintenance import consolidate
+from sawlog.store.objects.partition import partition
+from sawlog.store.objects.state.commit import UpgradeRequired
+from sawlog.store.objects.state.extents import Extent
+from sawlog.store.objects.store import ObjectStore
 
 from .histories import give_cache
 from .planted import BUGS, CACHE_BUGS, planted

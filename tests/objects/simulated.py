@@ -25,13 +25,13 @@ from typing import Any
 from unittest import mock
 
 from sawlog.errors import StorageError
-from sawlog.objects import selftest
-from sawlog.objects.bucket import Bucket, Entry, Unanswered
-from sawlog.objects.clocks import Clocks
-from sawlog.objects.collect import Collector
-from sawlog.objects.committer import Committer, _Waiting
-from sawlog.objects.extents import Extent
-from sawlog.objects.reading import ExtentReader
+from sawlog.store.objects.bucket import selftest
+from sawlog.store.objects.bucket.bucket import Bucket, Entry, Unanswered
+from sawlog.store.objects.extent_reader import ExtentReader
+from sawlog.store.objects.journal.clocks import Clocks
+from sawlog.store.objects.journal.committer import Committer, _Waiting
+from sawlog.store.objects.maintenance.collect import Collector
+from sawlog.store.objects.state.extents import Extent
 
 #: What a request takes.
 STEP_S = 0.004
@@ -402,9 +402,9 @@ def determined(world: World, seed: int) -> Iterator[None]:
             mock.patch.object(uuid, "uuid4", name),
             mock.patch("sawlog.clock.time", SimulatedTime(world)),
             mock.patch("sawlog.clock.random", random.Random(seed)),
-            mock.patch("sawlog.objects.courtesy.random", random.Random(seed)),
-            mock.patch("sawlog.objects.core.Committer", InlineCommitter),
-            mock.patch("sawlog.objects.staging.ThreadPoolExecutor", AtOnce),
+            mock.patch("sawlog.store.objects.journal.journal.random", random.Random(seed)),
+            mock.patch("sawlog.store.objects.session.Committer", InlineCommitter),
+            mock.patch("sawlog.store.objects.staging.ThreadPoolExecutor", AtOnce),
             mock.patch.object(selftest, "check", return_value=None),
             mock.patch.object(Collector, "_each", lambda self, do, keys: [do(key) for key in list(keys)]),
             mock.patch.object(ExtentReader, "_submit", _fetched_at_once),

@@ -25,8 +25,8 @@ from sawlog.broker.client import Access, Login, connect
 from sawlog.broker.config import Address
 from sawlog.broker.nodes import Kind, Nodes, weight
 from sawlog.broker.security.acls import Binding, Operation, Resource
-from sawlog.broker.security.scram import MECHANISMS, MIN_ITERATIONS, Salted
-from sawlog.broker.security.users import Users
+from sawlog.broker.security.credentials import Users
+from sawlog.broker.security.mechanisms import MECHANISMS, MIN_ITERATIONS, Salted
 from sawlog.clock import now_ms
 from sawlog.config import LogConfig
 from sawlog.errors import (
@@ -39,16 +39,16 @@ from sawlog.errors import (
     ProducerFenced,
 )
 from sawlog.isolation import Isolation
-from sawlog.log.read.pages import Fetched
-from sawlog.log.write.producers import ProducerInfo
-from sawlog.objects.bucket import Bucket
-from sawlog.objects.partition import ObjectPartition
-from sawlog.objects.serving.fleet import ObjectFleet
-from sawlog.objects.serving.service import ObjectService
-from sawlog.objects.store import ObjectStore
-from sawlog.topics.groups.groups import Change
-from sawlog.topics.groups.offsets import Committed
-from sawlog.topics.served import Marking
+from sawlog.log.producers import ProducerInfo
+from sawlog.log.replica_source import Fetched
+from sawlog.store.committed_offsets import Committed
+from sawlog.store.groups import Change
+from sawlog.store.objects.bucket.bucket import Bucket
+from sawlog.store.objects.partition.partition import ObjectPartition
+from sawlog.store.objects.serving.fleet import ObjectFleet
+from sawlog.store.objects.serving.service import ObjectService
+from sawlog.store.objects.store import ObjectStore
+from sawlog.store.served import Marking
 
 from . import brokerage
 from .brokerage import Fleet, Mover, Reader, Traffic, wait_until

@@ -12,16 +12,16 @@ import pytest
 from sawlog.batch.build import encode
 from sawlog.batch.header import BASE, LAST
 from sawlog.errors import CorruptBatch, InvalidConfig, StorageError
-from sawlog.log.write.incoming import rows_of
-from sawlog.objects import cache as cache_module
-from sawlog.objects.bucket import Bucket
-from sawlog.objects.cache import BlockCache, default_path
-from sawlog.objects.commit import Commit, Nonce, Tombstone
-from sawlog.objects.extents import Extent, content_digest
-from sawlog.objects.news import Recent
-from sawlog.objects.pieces import place_rows, placed
-from sawlog.objects.reading import ExtentReader
-from sawlog.objects.store import ObjectStore
+from sawlog.log.ingest import rows_of
+from sawlog.store.objects.bucket import cache as cache_module
+from sawlog.store.objects.bucket.bucket import Bucket
+from sawlog.store.objects.bucket.cache import BlockCache, default_path
+from sawlog.store.objects.extent_reader import ExtentReader
+from sawlog.store.objects.journal.notifier import Recent
+from sawlog.store.objects.partition.pieces import place_rows, placed
+from sawlog.store.objects.state.commit import Commit, Nonce, Tombstone
+from sawlog.store.objects.state.extents import Extent, content_digest
+from sawlog.store.objects.store import ObjectStore
 
 from .. import warm
 from . import servers
@@ -48,7 +48,7 @@ def test_what_was_put_is_there_also_for_another_process(cache: BlockCache, tmp_p
         None,
     )
     code = (
-        "import sys; from sawlog.objects.cache import BlockCache; "
+        "import sys; from sawlog.store.objects.bucket.cache import BlockCache; "
         "cache = BlockCache(sys.argv[1], 'store', 1 << 20); "
         "assert cache.get('a', 10, '0', 7) == b'content'; cache.put('b', 0, '0', b'from there')"
     )
@@ -282,8 +282,8 @@ def test_what_is_damaged_in_the_bucket_is_an_error_and_is_not_kept(
 
 
 def test_reading_is_ahead_by_a_bounded_number_of_requests(bucket: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sawlog.objects.reading.REQUEST_BYTES", SIZE)
-    monkeypatch.setattr("sawlog.objects.reading._AHEAD", 3)
+    monkeypatch.setattr("sawlog.store.objects.extent_reader.REQUEST_BYTES", SIZE)
+    monkeypatch.setattr("sawlog.store.objects.extent_reader._AHEAD", 3)
     reader = ExtentReader(bucket)
     found = reader.read_all([extent("a", number, 1) for number in range(10)])
     next(found)

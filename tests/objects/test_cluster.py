@@ -20,8 +20,8 @@ import pytest
 from tests.spark.jobs import faults
 from tests.spark.test_cluster import begin, free_port, wait_for
 
-from sawlog.objects.store import ObjectStore
 from sawlog.spark.session import prepare_environment
+from sawlog.store.objects.store import ObjectStore
 
 from . import servers
 from .clustered import ROWS

@@ -12,7 +12,7 @@ import pytest
 
 from sawlog.batch.build import encode
 from sawlog.errors import TopicNotFound
-from sawlog.objects.store import ObjectStore
+from sawlog.store.objects.store import ObjectStore
 
 from .simulated import InlineCommitter, SimulatedBucket, SimulatedClocks, World
 
@@ -49,7 +49,7 @@ class SlowBucket(SimulatedBucket):
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    with mock.patch("sawlog.objects.core.Committer", InlineCommitter):
+    with mock.patch("sawlog.store.objects.session.Committer", InlineCommitter):
         yield World(0)
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from sawlog.batch.build import encode
 from sawlog.errors import CorruptBatch, CorruptData, SawlogError, StorageError
-from sawlog.objects import consolidate
-from sawlog.objects.store import ObjectStore
-from sawlog.replicas import restore
+from sawlog.store.objects.maintenance import consolidate
+from sawlog.store.objects.store import ObjectStore
+from sawlog.store.replica import restore
 
 from .histories import copied, give_cache, opened, values
 

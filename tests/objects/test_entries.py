@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from sawlog.errors import CorruptData, InvalidConfig
-from sawlog.objects import checkpoints
-from sawlog.objects.bucket import Bucket
-from sawlog.objects.checkpoints import Checkpoint
-from sawlog.objects.commit import Commit, Nonce, UpgradeRequired, canonical
-from sawlog.objects.core import results
-from sawlog.objects.entries import Entries
-from sawlog.objects.extents import Extent, entry_text
-from sawlog.objects.state import State
+from sawlog.store.objects.bucket.bucket import Bucket
+from sawlog.store.objects.journal import checkpoints
+from sawlog.store.objects.journal.checkpoints import Checkpoint
+from sawlog.store.objects.session import results
+from sawlog.store.objects.state.commit import Commit, Nonce, UpgradeRequired, canonical
+from sawlog.store.objects.state.entries import Entries
+from sawlog.store.objects.state.extents import Extent, entry_text
+from sawlog.store.objects.state.state import State
 
 from ..looping import for_each
 

@@ -31,10 +31,10 @@ from sawlog.errors import (
     StreamTooLong,
     TopicNotFound,
 )
-from sawlog.objects.bucket import Bucket, Unanswered
-from sawlog.objects.partition import ObjectPartition
-from sawlog.objects.store import ObjectStore
-from sawlog.objects.topic import ObjectTopic
+from sawlog.store.objects.bucket.bucket import Bucket, Unanswered
+from sawlog.store.objects.partition.partition import ObjectPartition
+from sawlog.store.objects.store import ObjectStore
+from sawlog.store.objects.topic import ObjectTopic
 
 from .. import warm
 

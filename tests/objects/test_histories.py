@@ -9,11 +9,11 @@ import pytest
 
 from sawlog.batch.build import encode
 from sawlog.errors import CorruptBatch
-from sawlog.objects import consolidate
-from sawlog.objects.cache import BlockCache
-from sawlog.objects.extents import content_digest
-from sawlog.objects.slices import ObjectSliceReader
-from sawlog.replicas import restore
+from sawlog.store.objects.bucket.cache import BlockCache
+from sawlog.store.objects.maintenance import consolidate
+from sawlog.store.objects.partition.slices import ObjectSliceReader
+from sawlog.store.objects.state.extents import content_digest
+from sawlog.store.replica import restore
 
 from .histories import copied, give_cache, opened, values, write
 
@@ -148,8 +148,8 @@ def test_a_restore_takes_nothing_that_was_not_committed(both: Histories, tmp_pat
 
 
 def test_equal_digests_are_equal_content_and_placing_batches_does_not_change_them() -> None:
-    from sawlog.log.write.incoming import rows_of
-    from sawlog.objects.pieces import placed
+    from sawlog.log.ingest import rows_of
+    from sawlog.store.objects.partition.pieces import placed
 
     def digest(data: bytes | bytearray) -> str:
         return content_digest(rows_of(memoryview(data)))

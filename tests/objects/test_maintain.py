@@ -11,14 +11,14 @@ import pytest
 from sawlog.batch.build import encode
 from sawlog.batch.header import BASE, LAST
 from sawlog.errors import LogClosed, ReadOnlyLog, StorageError
-from sawlog.log.write.incoming import rows_of
-from sawlog.objects import consolidate
-from sawlog.objects.collect import Collector
-from sawlog.objects.consolidate import Place, small_runs
-from sawlog.objects.extents import SEGMENTS, Extent
-from sawlog.objects.store import ObjectStore
-from sawlog.objects.terms import Terms
-from sawlog.objects.topic import ObjectTopic
+from sawlog.log.ingest import rows_of
+from sawlog.store.objects.journal.parameters import Terms
+from sawlog.store.objects.maintenance import consolidate
+from sawlog.store.objects.maintenance.collect import Collector
+from sawlog.store.objects.maintenance.consolidate import Place, small_runs
+from sawlog.store.objects.state.extents import SEGMENTS, Extent
+from sawlog.store.objects.store import ObjectStore
+from sawlog.store.objects.topic import ObjectTopic
 
 from .simulated import SimulatedBucket, SimulatedClocks, World
 
@@ -86,7 +86,7 @@ def test_small_extents_become_one_segment_with_final_offsets(world: World, store
 
 def test_what_is_staged_is_consolidated_and_then_removed(world: World, store: ObjectStore) -> None:
     topic = store.create_topic("t")
-    with mock.patch("sawlog.objects.partition.INLINE_BATCH_BYTES", 0):
+    with mock.patch("sawlog.store.objects.partition.partition.INLINE_BATCH_BYTES", 0):
         for number in range(20):
             topic.append(b"%d" % number)
     assert len(objects(world, "staged/")) == 20
@@ -164,7 +164,7 @@ def test_damaged_batches_are_not_consolidated(
     world: World, store: ObjectStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = store.create_topic("t")
-    with mock.patch("sawlog.objects.partition.INLINE_BATCH_BYTES", 0):
+    with mock.patch("sawlog.store.objects.partition.partition.INLINE_BATCH_BYTES", 0):
         for number in range(20):
             topic.append(b"%d" % number)
     (key, *_) = objects(world, "staged/")
@@ -184,7 +184,7 @@ def test_a_reader_goes_on_when_what_it_reads_is_consolidated_and_removed(world: 
         assert slow.visible_offset == 20
         store.upkeep()
         collect_for_long(world, store)
-        with mock.patch("sawlog.objects.core.LOOK_S", 1e9):  # as if it had looked a moment ago
+        with mock.patch("sawlog.store.objects.session.LOOK_S", 1e9):  # as if it had looked a moment ago
             assert len(list(slow.scan())) == 20
     world.objects.pop(objects(world, SEGMENTS)[0])
     with pytest.raises(StorageError):
@@ -273,15 +273,15 @@ def test_compaction_goes_on_where_another_process_has_ended(world: World, store:
 def test_tombstones_go_after_their_time(store: ObjectStore) -> None:
     topic = store.create_topic("t", cleanup_policy="compact", delete_retention_ms=1000)
     topic.append_many([(b"a", b"k1"), (b"b", b"k2"), (None, b"k1")])
-    with mock.patch("sawlog.objects.compact.now_ms", return_value=10_000):
+    with mock.patch("sawlog.store.objects.maintenance.compact.now_ms", return_value=10_000):
         compacted(store, topic)
         assert values(topic) == [b"b", None]
-    with mock.patch("sawlog.objects.compact.now_ms", return_value=10_999):
+    with mock.patch("sawlog.store.objects.maintenance.compact.now_ms", return_value=10_999):
         assert not store.upkeep()
         topic.append_many([(None, b"k2"), (b"c", b"k3"), (b"d" * 500, b"k4")])
         compacted(store, topic)
         assert values(topic) == [None, None, b"c", b"d" * 500]
-    with mock.patch("sawlog.objects.compact.now_ms", return_value=11_000):
+    with mock.patch("sawlog.store.objects.maintenance.compact.now_ms", return_value=11_000):
         store.upkeep()
         assert values(topic) == [None, b"c", b"d" * 500]
         assert not store.upkeep()  # the other one has time
@@ -294,7 +294,7 @@ def test_more_keys_than_the_table_holds_take_several_rounds(store: ObjectStore) 
     topic = store.create_topic("t", cleanup_policy="compact", min_cleanable_dirty_ratio=0.0)
     for start in range(0, 3000, 500):
         topic.append_many([(bytes(300), b"%d" % (key % 1500)) for key in range(start, start + 500)])
-    with mock.patch("sawlog.objects.compact._KEY_BYTES", 24 << 10):
+    with mock.patch("sawlog.store.objects.maintenance.compact._KEY_BYTES", 24 << 10):
         compacted(store, topic)
     assert [each.offset for each in topic.scan()] == list(range(1500, 3000))
 
@@ -304,7 +304,7 @@ def test_more_keys_than_the_table_holds_take_several_rounds(store: ObjectStore) 
 
 def test_upkeep_is_done_in_the_background_of_an_open_store() -> None:
     done = threading.Event()
-    run = mock.patch("sawlog.objects.maintain.Maintainer.run", side_effect=lambda: [done.set()][:0])
+    run = mock.patch("sawlog.store.objects.maintenance.maintainer.Maintainer.run", side_effect=lambda: [done.set()][:0])
     with run, ObjectStore.open("memory://background", upkeep_interval_s=0.01):
         assert done.wait(60)
 
@@ -315,7 +315,7 @@ def test_upkeep_needs_a_store_that_writes(world: World, store: ObjectStore) -> N
 
 
 def test_a_checkpoint_is_made_if_the_one_who_should_have_did_not(world: World, store: ObjectStore) -> None:
-    with mock.patch("sawlog.objects.committer.Committer._checkpoint"):
+    with mock.patch("sawlog.store.objects.journal.committer.Committer._checkpoint"):
         for _ in range(TERMS.checkpoint_every + 1):
             store._core.commit([{"do": "forget names", "names": []}])
     assert not objects(world, "checkpoints/")

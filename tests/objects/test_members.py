@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from sawlog.errors import GroupActive, GroupFenced, SawlogError, TopicNotFound
-from sawlog.objects.commit import UpgradeRequired
-from sawlog.objects.folding.actions import check_kinds, check_known
-from sawlog.objects.membership import members_of, owners_of
-from sawlog.objects.store import ObjectStore
+from sawlog.store.objects.membership import members_of, owners_of
+from sawlog.store.objects.state.actions import check_kinds, check_known
+from sawlog.store.objects.state.commit import UpgradeRequired
+from sawlog.store.objects.store import ObjectStore
 
 
 class Group:

@@ -8,8 +8,8 @@ import pytest
 
 import sawlog
 from sawlog.clock import now_ms
-from sawlog.objects.store import ObjectStore
-from sawlog.topics.transactions.notes import KEPT_MS
+from sawlog.store.directory.transactions.committed_names import KEPT_MS
+from sawlog.store.objects.store import ObjectStore
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_upkeep_forgets_names_that_were_not_used_for_a_month(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as before:
-        before.setattr("sawlog.objects.staging.now_ms", lambda: now_ms() - KEPT_MS - 1000)
+        before.setattr("sawlog.store.objects.staging.now_ms", lambda: now_ms() - KEPT_MS - 1000)
         for name in ("gone", "in use"):
             commit(store, name, 0)
     commit(store, "in use", 1)

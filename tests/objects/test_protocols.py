@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sawlog.objects.store import ObjectStore
+from sawlog.store.objects.store import ObjectStore
 from sawlog.testing import StoreSuite
 
 

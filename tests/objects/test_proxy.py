@@ -9,9 +9,9 @@ import pytest
 from sawlog.batch.build import encode
 from sawlog.batch.read import decode
 from sawlog.errors import AmbiguousAppend, StorageError
-from sawlog.objects import journal
-from sawlog.objects.bucket import Bucket
-from sawlog.objects.store import ObjectStore
+from sawlog.store.objects.bucket.bucket import Bucket
+from sawlog.store.objects.journal import journal
+from sawlog.store.objects.store import ObjectStore
 
 from .planted import planted
 from .proxy import Fault, Faults, Proxy

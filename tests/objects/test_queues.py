@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from sawlog.errors import GroupActive
-from sawlog.objects.queueing import ObjectBooks, ObjectCrew, pages_of
-from sawlog.objects.store import ObjectStore
-from sawlog.topics.groups.offsets import Committed
-from sawlog.topics.queues.host import TurnLost
-from sawlog.topics.queues.terms import Terms
+from sawlog.store.committed_offsets import Committed
+from sawlog.store.objects.queues import ObjectBooks, ObjectCrew, pages_of
+from sawlog.store.objects.store import ObjectStore
+from sawlog.store.queues.host import TurnLost
+from sawlog.store.queues.options import Terms
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from sawlog.errors import CorruptData, SawlogError, StoreNotFound
-from sawlog.objects.checkpoints import COMMITS, commit_key, listed
-from sawlog.objects.collect import Collector
-from sawlog.objects.repair import Diagnosis, diagnose, repair
-from sawlog.objects.store import ObjectStore
-from sawlog.objects.terms import STORE, STORE_COPY, Terms
+from sawlog.store.objects.journal.checkpoints import COMMITS, commit_key, listed
+from sawlog.store.objects.journal.parameters import STORE, STORE_COPY, Terms
+from sawlog.store.objects.maintenance.collect import Collector
+from sawlog.store.objects.maintenance.repair import Diagnosis, diagnose, repair
+from sawlog.store.objects.store import ObjectStore
 
 from .simulated import SimulatedBucket, SimulatedClocks, World
 

@@ -15,23 +15,31 @@ import pytest
 
 from sawlog.batch.build import encode
 from sawlog.errors import AmbiguousAppend, CorruptData, InvalidConfig, LogClosed, SawlogError, StorageError
-from sawlog.objects import checkpoints
-from sawlog.objects.bucket import Bucket, Unanswered
-from sawlog.objects.checkpoints import commit_key
-from sawlog.objects.collect import Collector
-from sawlog.objects.commit import TOMBSTONE_BYTES, Commit, Nonce, Tombstone, UpgradeRequired, canonical, is_tombstone
-from sawlog.objects.committer import Committer
-from sawlog.objects.core import Core
-from sawlog.objects.entries import Entries
-from sawlog.objects.extents import INLINE
-from sawlog.objects.folding import topics
-from sawlog.objects.folding.book import Rejected
-from sawlog.objects.journal import HISTORY_S, Journal, UnknownOutcome
-from sawlog.objects.pieces import append_action, describe
-from sawlog.objects.state import State
-from sawlog.objects.store import ObjectStore
-from sawlog.objects.terms import STORE, Terms
-from sawlog.topics.transactions.staging import Part
+from sawlog.store.directory.transactions.staging import Part
+from sawlog.store.objects.bucket.bucket import Bucket, Unanswered
+from sawlog.store.objects.journal import checkpoints
+from sawlog.store.objects.journal.checkpoints import commit_key
+from sawlog.store.objects.journal.committer import Committer
+from sawlog.store.objects.journal.journal import HISTORY_S, Journal, UnknownOutcome
+from sawlog.store.objects.journal.parameters import STORE, Terms
+from sawlog.store.objects.maintenance.collect import Collector
+from sawlog.store.objects.partition.pieces import append_action, describe
+from sawlog.store.objects.session import Core
+from sawlog.store.objects.state import topics
+from sawlog.store.objects.state.book import Rejected
+from sawlog.store.objects.state.commit import (
+    TOMBSTONE_BYTES,
+    Commit,
+    Nonce,
+    Tombstone,
+    UpgradeRequired,
+    canonical,
+    is_tombstone,
+)
+from sawlog.store.objects.state.entries import Entries
+from sawlog.store.objects.state.extents import INLINE
+from sawlog.store.objects.state.state import State
+from sawlog.store.objects.store import ObjectStore
 
 from .simulated import SimulatedBucket, SimulatedClocks, World
 
@@ -416,7 +424,7 @@ def test_a_transaction_that_may_be_stored_is_not_stored_again(world: World) -> N
         with (
             mock.patch.object(store._core.bucket, "create", lambda *given: applied(real, given)),
             mock.patch.object(store._core.bucket, "get", lambda *given: denied(real, given)),
-            mock.patch("sawlog.objects.journal._LOOKS", 1),
+            mock.patch("sawlog.store.objects.journal.journal._LOOKS", 1),
             pytest.raises(AmbiguousAppend),
         ):
             transaction.commit()
@@ -632,7 +640,7 @@ def test_a_writer_that_was_idle_while_the_floor_rose_is_not_told_that_it_is_too_
 def test_an_upload_below_the_floor_cannot_be_committed_any_more(world: World) -> None:
     store = opened(world)
     topic = store.create_topic("t")
-    with mock.patch("sawlog.objects.partition.INLINE_BATCH_BYTES", 0):
+    with mock.patch("sawlog.store.objects.partition.partition.INLINE_BATCH_BYTES", 0):
         action, _ = topic.partition(0).action(encode([b"late"]))
     collector = Collector(store._core, workers=1)
     for _ in range(4):
@@ -772,7 +780,7 @@ def test_a_checkpoint_of_a_newer_version_is_not_used(world: World) -> None:
 
 
 def test_a_commit_with_a_field_that_is_not_known_stops_a_process() -> None:
-    from sawlog.objects.commit import COMMIT, sealed
+    from sawlog.store.objects.state.commit import COMMIT, sealed
 
     text = canonical({"nonce": ["w", 1], "known": 0, "digest": "", "time_ms": 0, "requests": [], "more": 1})
     with pytest.raises(UpgradeRequired):
@@ -981,7 +989,7 @@ def test_a_committer_is_the_only_one(world: World) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_pauses() -> Iterator[None]:
-    with mock.patch("sawlog.objects.clocks.Clocks.pause"):
+    with mock.patch("sawlog.store.objects.journal.clocks.Clocks.pause"):
         yield
 
 

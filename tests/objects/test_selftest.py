@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from sawlog.errors import StorageError, UnsafeStorage
-from sawlog.objects import selftest
-from sawlog.objects.bucket import Bucket
-from sawlog.objects.selftest import BAD, FAILED, OK, SKIPPED, TRIALS, Scale
-from sawlog.objects.store import ObjectStore
-from sawlog.objects.terms import STORE, STORE_COPY
+from sawlog.store.objects.bucket import selftest
+from sawlog.store.objects.bucket.bucket import Bucket
+from sawlog.store.objects.bucket.selftest import BAD, FAILED, OK, SKIPPED, TRIALS, Scale
+from sawlog.store.objects.journal.parameters import STORE, STORE_COPY
+from sawlog.store.objects.store import ObjectStore
 
 from . import servers
 from .careless import Careless, careless

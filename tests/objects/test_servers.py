@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from sawlog.objects.bucket import Bucket
-from sawlog.objects.store import ObjectStore
+from sawlog.store.objects.bucket.bucket import Bucket
+from sawlog.store.objects.store import ObjectStore
 from sawlog.testing import StoreSuite
 
 from .servers import Server

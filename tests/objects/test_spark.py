@@ -25,16 +25,15 @@ from tests.spark.test_streaming import Query
 import sawlog
 from sawlog.batch.build import encode
 from sawlog.errors import AmbiguousAppend, DataLoss, InvalidConfig, ReplayMismatch, StoreNotFound
-from sawlog.objects.bucket import Bucket
-from sawlog.objects.slices import ObjectSlice
-from sawlog.objects.store import ObjectStore
-from sawlog.objects.topic import ObjectTopic
 from sawlog.spark import commit, source
 from sawlog.spark.options import WriteOptions, read_options, write_options
 from sawlog.spark.planning import Task
 from sawlog.spark.reading import BatchReader
-from sawlog.spark.staged import Staged
-from sawlog.spark.writing import stage
+from sawlog.spark.writing import Staged, stage
+from sawlog.store.objects.bucket.bucket import Bucket
+from sawlog.store.objects.partition.slices import ObjectSlice
+from sawlog.store.objects.store import ObjectStore
+from sawlog.store.objects.topic import ObjectTopic
 
 from . import servers
 
@@ -272,8 +271,8 @@ def test_the_driver_reads_nothing_of_what_tasks_have_staged(
 def test_a_task_uploads_while_it_goes_on(url: str, store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not keep everything in memory, and each partition that has much gets objects of its own."""
     store.create_topic("copies", 2)
-    monkeypatch.setattr("sawlog.objects.staging._OBJECT_BYTES", 1000)
-    monkeypatch.setattr("sawlog.objects.staging._EXTENT_BYTES", 700)
+    monkeypatch.setattr("sawlog.store.objects.staging._OBJECT_BYTES", 1000)
+    monkeypatch.setattr("sawlog.store.objects.staging._EXTENT_BYTES", 700)
     monkeypatch.setattr("sawlog.spark.writing._HELD_BYTES", 500)
     given = write_options({"path": url, "topic": "copies", "batchBytes": "300"})
     parts = [pa.RecordBatch.from_pydict({"value": [b"%d" % (n * 50 + i) for i in range(50)]}) for n in range(40)]

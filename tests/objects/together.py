@@ -43,10 +43,10 @@ from tests.replicas.pairs import assert_same, batches
 import sawlog
 from sawlog.batch.header import BASE, BASE_SEQUENCE, LAST, PRODUCER_EPOCH, PRODUCER_ID
 from sawlog.errors import AmbiguousAppend, DirectoryLocked, GroupNotFound
-from sawlog.log.write.incoming import rows_of
-from sawlog.objects.bucket import Unanswered
-from sawlog.objects.store import ObjectStore
-from sawlog.replicas import replicate, replicator, restore
+from sawlog.log.ingest import rows_of
+from sawlog.store.objects.bucket.bucket import Unanswered
+from sawlog.store.objects.store import ObjectStore
+from sawlog.store.replica import replicate, replicator, restore
 
 from . import roles
 from .acting import Actor, Diary, told

@@ -28,9 +28,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from sawlog.errors import SawlogError
-from sawlog.objects import consolidate, partition
-from sawlog.objects.bucket import Unanswered
-from sawlog.objects.store import ObjectStore
+from sawlog.store.objects.bucket.bucket import Unanswered
+from sawlog.store.objects.maintenance import consolidate
+from sawlog.store.objects.partition import partition
+from sawlog.store.objects.store import ObjectStore
 
 from . import roles
 from .acting import Actor, Cast, Diary, Forked, fork, last_told, told

@@ -11,16 +11,16 @@ from typing import Protocol
 from sawlog.batch.kernel import Record
 from sawlog.config import LogConfig
 from sawlog.errors import SawlogError
-from sawlog.objects import checkpoints
-from sawlog.objects.bucket import Bucket
-from sawlog.objects.checkpoints import COMMITS, commit_key
-from sawlog.objects.collect import GARBAGE
-from sawlog.objects.core import Core
-from sawlog.objects.extents import SEGMENTS, STAGED
-from sawlog.objects.partition import ObjectPartition
-from sawlog.objects.state import State
-from sawlog.objects.store import ObjectStore
-from sawlog.objects.tiered import TieredLog
+from sawlog.store.objects.bucket.bucket import Bucket
+from sawlog.store.objects.journal import checkpoints
+from sawlog.store.objects.journal.checkpoints import COMMITS, commit_key
+from sawlog.store.objects.maintenance.collect import GARBAGE
+from sawlog.store.objects.partition.partition import ObjectPartition
+from sawlog.store.objects.session import Core
+from sawlog.store.objects.state.extents import SEGMENTS, STAGED
+from sawlog.store.objects.state.state import State
+from sawlog.store.objects.store import ObjectStore
+from sawlog.store.objects.tiered import TieredLog
 
 #: What the topics are for: all is kept; the last of each key; the newest bytes.
 PLAIN, KEYED, SHORT = "plain", "keyed", "short"

@@ -13,7 +13,7 @@ import sawlog
 from sawlog import interop
 from sawlog.errors import InvalidConfig
 from sawlog.pipelines import export, scaffold, stats, table
-from sawlog.replicas import restore
+from sawlog.store.replica import restore
 
 ADDRESSES = ["s3://bucket/lake", "file://scratch/lake", "file:///lake", "hdfs://nn/lake", "abfss://c@a.windows.net/l"]
 

@@ -18,7 +18,7 @@ from sawlog import Store
 from sawlog.errors import InvalidConfig, TopicNotFound
 from sawlog.pipelines import export
 from sawlog.pipelines.export import ExportParams
-from sawlog.storage import FileDirectory, documents
+from sawlog.storage import FileDirectory, checksummed
 
 from ..looping import for_each
 from .conftest import NoSpark, forget_last_commit, moment
@@ -107,7 +107,7 @@ def test_a_batch_that_was_half_moved_in_is_there_once(write: Write, target: Path
     filled(30)
     write(max_records=10, compact=False, by=("partition",))
     assert forget_last_commit(target / "_sawlog" / "checkpoint") == 2
-    with_directory(target, lambda notes: documents.store(notes, "done", {"batch": 1}))
+    with_directory(target, lambda notes: checksummed.store(notes, "done", {"batch": 1}))
     half = [path for path in files(target) if "-0000000002-" in path.name]
     assert len(half) == 2
     half[0].unlink()

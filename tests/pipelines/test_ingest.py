@@ -19,7 +19,7 @@ from sawlog.cli.inputs import Fields, InputFormat, InputRecord, read_input
 from sawlog.errors import DirectoryLocked, InvalidConfig
 from sawlog.pipelines import ingest, running
 from sawlog.pipelines.ingest import IngestParams
-from sawlog.storage import FileDirectory, documents
+from sawlog.storage import FileDirectory, checksummed
 
 from .conftest import NoSpark, forget_last_commit
 
@@ -371,7 +371,7 @@ def test_a_micro_batch_that_an_older_version_left_is_finished_as_one_transaction
     ingest._note_unfinished(directory)
     assert directory.exists("batch.json") == (noted is not None)
     if noted is not None:
-        assert documents.load(directory, "batch.json") == noted
-        documents.store(directory, "batch.json", {"batch": 77, "files": 3})
+        assert checksummed.load(directory, "batch.json") == noted
+        checksummed.store(directory, "batch.json", {"batch": 77, "files": 3})
         ingest._note_unfinished(directory)
-        assert documents.load(directory, "batch.json")["batch"] == 77, "what this version has noted stays"
+        assert checksummed.load(directory, "batch.json")["batch"] == 77, "what this version has noted stays"

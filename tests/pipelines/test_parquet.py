@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sawlog.pipelines.parquet import ParquetTarget
-from sawlog.storage import FileDirectory, documents
+from sawlog.storage import FileDirectory, checksummed
 
 NAME = "0123456789abcdef"
 
@@ -83,4 +83,4 @@ def test_a_death_before_the_new_file_is_there_leaves_the_old_ones(notes: FileDir
 
 def note(notes: FileDirectory, made: Path, small: list[Path]) -> None:
     fields = {"directory": made.parent.name, "made": made.name, "replaced": [path.name for path in small[:2]]}
-    documents.store(notes, "merge", fields)
+    checksummed.store(notes, "merge", fields)

@@ -123,7 +123,7 @@ def die_in_turns(directory: str, first: str, step: str) -> None:
 def consume(store: str, group: str, options: str) -> None:
     """Reads forever; says "got TOPIC PARTITION OFFSET" for each record that it has processed, and every so many
     ("every") commits and says "committed {positions}". Ends in order when its input ends."""
-    from sawlog.topics.store import Store
+    from sawlog.store.directory.store import Store
 
     settings = json.loads(options)
     every = settings.pop("every", 10)
@@ -148,7 +148,7 @@ def consume(store: str, group: str, options: str) -> None:
 def poll(store: str, group: str, options: str) -> None:
     """For each line of input: "poll" says how many records came, "commit" says "committed" or "fenced", "assignment"
     says the partitions."""
-    from sawlog.topics.store import Store
+    from sawlog.store.directory.store import Store
 
     with Store.open(store) as opened, opened.consumer(group, ["orders"], **json.loads(options)) as consumer:
         say("ready")
@@ -169,7 +169,7 @@ def poll(store: str, group: str, options: str) -> None:
 def die_in_commits(store: str, first: str = "1", step: str = "1") -> None:
     """A child joins, reads one record of each partition and commits, and dies at the how-many-th call of all that;
     the next one, which may live, continues at a committed offset: the one before or the one after, never elsewhere."""
-    from sawlog.topics.store import Store
+    from sawlog.store.directory.store import Store
 
     notes = Path(store).with_suffix(".notes")
     notes.write_text("[0, 0]")

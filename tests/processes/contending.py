@@ -18,7 +18,7 @@ from contextlib import suppress
 
 from sawlog import DirectoryLocked, Log, LogClosed, LogConfig
 from sawlog.errors import GroupError
-from sawlog.topics.store import Store
+from sawlog.store.directory.store import Store
 
 from . import content
 from .launch import say

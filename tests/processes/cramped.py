@@ -28,10 +28,10 @@ from pathlib import Path
 from sawlog import SawlogError
 from sawlog.batch.build import encode
 from sawlog.errors import TransactionPending
-from sawlog.topics.store import Store
-from sawlog.topics.transactions.area import StagingArea
-from sawlog.topics.transactions.intent import Part
-from sawlog.topics.transactions.intents import INLINE_BYTES
+from sawlog.store.directory.store import Store
+from sawlog.store.directory.transactions.commits import INLINE_BYTES
+from sawlog.store.directory.transactions.intent import Part
+from sawlog.store.directory.transactions.staging_directory import StagingArea
 
 from . import content
 from .launch import say

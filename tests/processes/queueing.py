@@ -11,7 +11,7 @@ import json
 import sys
 
 import sawlog
-from sawlog.topics.queues.redrive import redrive
+from sawlog.store.queues.redrive import redrive
 
 from .launch import say
 

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterable
 
 from sawlog import Log, LogConfig, UpkeepConfig
-from sawlog.log.maintain import compaction
+from sawlog.log import compaction
 
 from . import content
 from .launch import say

@@ -11,7 +11,7 @@ import asyncio
 import sys
 
 from sawlog.errors import GroupActive
-from sawlog.topics.store import Store
+from sawlog.store.directory.store import Store
 
 from .launch import say
 

@@ -19,9 +19,9 @@ import time
 from sawlog import DirectoryLocked, Log, LogClosed
 from sawlog.errors import TopicExists
 from sawlog.storage import FileDirectory
+from sawlog.store.directory.store import Store
+from sawlog.store.directory.transactions.commits import INLINE_BYTES
 from sawlog.testing.faulty import Call, FaultyDirectory
-from sawlog.topics.store import Store
-from sawlog.topics.transactions.intents import INLINE_BYTES
 
 from .launch import say
 from .locking import in_child, refused

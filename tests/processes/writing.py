@@ -17,7 +17,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from sawlog import Interval, Log, LogConfig
-from sawlog.log.maintain import recovery
+from sawlog.log import recovery
 
 from . import content
 from .launch import say

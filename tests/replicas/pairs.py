@@ -9,8 +9,8 @@ from pathlib import Path
 import sawlog
 from sawlog import Log, Store
 from sawlog.clock import Deadline
-from sawlog.objects.store import ObjectStore
-from sawlog.replicas import Progress, Replicator, replicate, restore
+from sawlog.store.objects.store import ObjectStore
+from sawlog.store.replica import Progress, Replicator, replicate, restore
 
 
 def address() -> str:

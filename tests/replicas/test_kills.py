@@ -15,7 +15,7 @@ import pytest
 import sawlog
 from sawlog import Store
 from sawlog.errors import StoreIncomplete
-from sawlog.objects.store import ObjectStore
+from sawlog.store.objects.store import ObjectStore
 
 from .. import warm
 from ..log.transactional import send
@@ -23,14 +23,14 @@ from .pairs import assert_comes_back, assert_same, eventually, ship
 
 _SHIP = """
 import sys
-from sawlog.replicas import replicate, replicator
+from sawlog.store.replica import replicate, replicator
 replicator.POLL_S = 0.01
 print('begun', flush=True)
 replicate(*sys.argv[1:])
 """
 _RESTORE = """
 import sys
-from sawlog.replicas import extents, restore
+from sawlog.store.replica import extents, restore
 extents.PIECE_BYTES = 1000
 print('begun', flush=True)
 restore(*sys.argv[1:])
@@ -143,7 +143,7 @@ def kill_restores(url: str, to: Path, kills: int) -> None:
 def assert_holds(store: Store, url: str, to: Path) -> None:
     """The topic without compaction is the same byte for byte; of the compacted one the last value of each key is."""
     keyed = {each.key: each.value for each in store["keyed"].scan()}
-    from sawlog.replicas import restore
+    from sawlog.store.replica import restore
 
     restore(url, to)
     with sawlog.open(to, "r") as again:

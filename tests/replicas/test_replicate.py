@@ -11,9 +11,9 @@ import sawlog
 from sawlog import Store
 from sawlog.batch.build import Producer
 from sawlog.errors import ImportMismatch, InvalidConfig
-from sawlog.objects.store import ObjectStore
-from sawlog.replicas import Replicator, promote, restore
-from sawlog.replicas.replicator import Options
+from sawlog.store.objects.store import ObjectStore
+from sawlog.store.replica import Replicator, promote, restore
+from sawlog.store.replica.replicator import Options
 
 from ..log.transactional import send
 from .pairs import address, assert_comes_back, assert_same, batches, replica, replicator, ship

@@ -14,12 +14,12 @@ import pytest
 import sawlog
 from sawlog import Store
 from sawlog.errors import DirectoryLocked, ImportMismatch, InvalidConfig, StorageError, StoreIncomplete
-from sawlog.objects.collect import Collector
-from sawlog.objects.store import ObjectStore
-from sawlog.objects.terms import Terms
-from sawlog.replicas import Points, Restorer, restore
-from sawlog.replicas import extents as reading
-from sawlog.replicas import replicator as shipping
+from sawlog.store.objects.journal.parameters import Terms
+from sawlog.store.objects.maintenance.collect import Collector
+from sawlog.store.objects.store import ObjectStore
+from sawlog.store.replica import Points, Restorer, restore
+from sawlog.store.replica import batches as reading
+from sawlog.store.replica import replicator as shipping
 
 from .pairs import address, assert_comes_back, assert_same, eventually, ship
 
@@ -107,7 +107,7 @@ def test_a_directory_is_filled_by_one_from_one_place_at_one_moment(
 def test_a_followed_directory_is_read_meanwhile_and_written_afterwards(
     data: Path, store: Store, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sawlog.replicas.restorer.POLL_S", 0.02)
+    monkeypatch.setattr("sawlog.store.replica.restorer.POLL_S", 0.02)
     store.create_topic("orders", partitions=2)
     fill(store)
     ship(data, url)
@@ -173,8 +173,8 @@ def test_a_moment_is_restored_by_its_commit(data: Path, store: Store, url: str, 
 def stepping(monkeypatch: pytest.MonkeyPatch) -> mock.Mock:
     """A clock for commits and points, in ms."""
     clock = mock.Mock(return_value=1_000_000)
-    monkeypatch.setattr("sawlog.objects.journal.now_ms", clock)
-    monkeypatch.setattr("sawlog.replicas.points.now_ms", clock)
+    monkeypatch.setattr("sawlog.store.objects.journal.journal.now_ms", clock)
+    monkeypatch.setattr("sawlog.store.replica.points.now_ms", clock)
     return clock
 
 

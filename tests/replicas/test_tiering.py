@@ -16,13 +16,13 @@ import sawlog
 from sawlog import InvalidConfig, Log, Store
 from sawlog.batch.header import POSITION, SIZE
 from sawlog.errors import RemoteUnavailable, StoreNotFound
-from sawlog.log.write.incoming import rows_of
-from sawlog.objects.bucket import Bucket
-from sawlog.objects.cache import BlockCache
-from sawlog.objects.connecting import public_options
-from sawlog.objects.store import ObjectStore
-from sawlog.replicas import promote, restore
-from sawlog.topics.replica import ReplicaAddress
+from sawlog.log.ingest import rows_of
+from sawlog.store.directory.replica import ReplicaAddress
+from sawlog.store.objects.bucket.bucket import Bucket
+from sawlog.store.objects.bucket.cache import BlockCache
+from sawlog.store.objects.bucket.connecting import public_options
+from sawlog.store.objects.store import ObjectStore
+from sawlog.store.replica import promote, restore
 
 from .. import warm
 from ..cli.conftest import Cli
@@ -612,7 +612,7 @@ def test_nothing_is_removed_here_that_only_the_cache_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
     """The replica was read on this machine, and damaged in the bucket since: the cache has good copies."""
-    monkeypatch.setattr("sawlog.replicas.shipment._INLINE_BYTES", 0)
+    monkeypatch.setattr("sawlog.store.replica.shipment._INLINE_BYTES", 0)
     caches = give_all_stores_a_cache(monkeypatch, tmp_path / "cache")
     tiered = Tiered(tmp_path, local_retention_bytes=None)
     with ObjectStore.open(tiered.url, "r") as replica:
@@ -647,7 +647,7 @@ def test_nothing_is_removed_here_that_only_the_cache_has(
 
 def test_the_replica_is_compared_as_it_is_in_the_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before it ships, a replicator compares the last batch of a partition: not with a good copy in the cache."""
-    monkeypatch.setattr("sawlog.replicas.shipment._INLINE_BYTES", 0)
+    monkeypatch.setattr("sawlog.store.replica.shipment._INLINE_BYTES", 0)
     give_all_stores_a_cache(monkeypatch, tmp_path / "cache")
     tiered = Tiered(tmp_path, local_retention_bytes=None)
     with ObjectStore.open(tiered.url, "r") as replica:
@@ -665,7 +665,7 @@ def test_nothing_is_removed_here_that_no_commit_of_the_replica_refers_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rolled_back: str
 ) -> None:
     """The bucket is rolled back while this process has its state in memory, and uploads of what is gone are left."""
-    monkeypatch.setattr("sawlog.replicas.shipment._INLINE_BYTES", 0)
+    monkeypatch.setattr("sawlog.store.replica.shipment._INLINE_BYTES", 0)
     tiered = Tiered(tmp_path, count=100)
     before = tiered.log.local_offset
     assert before

@@ -31,7 +31,7 @@ from sawlog.log.log import Log
 from sawlog.spark import commit
 from sawlog.spark.options import WriteOptions, write_options
 from sawlog.spark.writing import Staged, stage
-from sawlog.topics.transactions.placing import Placing
+from sawlog.store.directory.transactions.placement import Placing
 
 from .jobs import faults
 from .jobs.copying import copy

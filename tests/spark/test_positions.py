@@ -10,7 +10,7 @@ import pytest
 from sawlog.errors import InvalidTopicName
 from sawlog.spark.options import read_options
 from sawlog.spark.positions import RESERVED, UNKNOWN, EpochPosition, Positions
-from sawlog.topics.names import check_topic_name
+from sawlog.store.names import check_topic_name
 
 OLD = {"clicks": {"0": 7}, "orders": {"0": 5, "1": 4, "10": 3}}
 NEW = Positions(

@@ -14,10 +14,10 @@ import pytest
 import sawlog
 from sawlog import Store
 from sawlog.errors import InvalidConfig, ReplayMismatch
-from sawlog.objects.store import ObjectStore
-from sawlog.spark import commit, replays
+from sawlog.spark import commit
 from sawlog.spark.options import WriteOptions, write_options
 from sawlog.spark.writing import BatchWriter, Staged, stage
+from sawlog.store.objects.store import ObjectStore
 
 from .test_writing import batch, left, values
 
@@ -234,13 +234,13 @@ def test_a_query_that_is_upgraded_does_not_store_its_last_micro_batch_twice(data
 
 
 def test_every_skip_is_logged_and_counted(data: Path, topics: Store, caplog: pytest.LogCaptureFixture) -> None:
-    before = replays.SKIPS.count
+    before = commit.SKIPS.count
     with caplog.at_level(logging.INFO, "sawlog.spark"):
         publish(sink(data, "one"), 0, batch(1))
         assert not caplog.records
         publish(sink(data, "one"), 0, batch(1))
         publish(sink(data, "one"), 0, batch(1))
-    assert replays.SKIPS.count == before + 2
+    assert commit.SKIPS.count == before + 2
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
     assert f"batch 0 of '{QUERY}' was stored before and is skipped" in caplog.text
     assert "'one'" in caplog.text

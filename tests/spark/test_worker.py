@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sawlog import Store
-from sawlog.spark import worker
+from sawlog.spark import reading
 from sawlog.spark.session import _defaults
 from sawlog.spark.writing import stage
 
@@ -20,7 +20,7 @@ def test_what_stays_is_taken_from_the_garbage_collector_once(
 ) -> None:
     store.create_topic("orders")
     frozen: list[int] = []
-    monkeypatch.setattr(worker, "_settled", False)
+    monkeypatch.setattr(reading, "_settled", False)
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))
     for _ in range(2):
         stage(iter([batch(1)]), options(data), "job", None)

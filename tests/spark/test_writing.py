@@ -25,7 +25,7 @@ from sawlog.spark import commit, source
 from sawlog.spark.options import WriteOptions, write_options
 from sawlog.spark.writing import Staged, stage
 from sawlog.storage import FileDirectory
-from sawlog.topics.transactions.area import StagingArea
+from sawlog.store.directory.transactions.staging_directory import StagingArea
 
 from ..looping import for_each
 from .jobs.copying import copy
@@ -104,7 +104,7 @@ def test_an_attempt_that_fails_takes_what_it_staged_with_it(data: Path, orders: 
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sawlog.spark.writing._HELD_BYTES", 1)
-        patch.setattr("sawlog.topics.transactions.staging.ADOPT_BYTES", own)
+        patch.setattr("sawlog.store.directory.transactions.staging.ADOPT_BYTES", own)
         with pytest.raises(RuntimeError, match="as a task"):
             stage(rows(), options(data), "job", None)
     assert left(data) == []
@@ -122,9 +122,9 @@ def files() -> Iterator[None]:
 def adopting() -> Iterator[None]:
     """Whatever is staged alone becomes a segment."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sawlog.topics.transactions.staging.ADOPT_BYTES", 1)
-        patch.setattr("sawlog.topics.transactions.numbering.ADOPT_BYTES", 1)
-        patch.setattr("sawlog.spark.outgoing._OWN_BYTES", 1)
+        patch.setattr("sawlog.store.directory.transactions.staging.ADOPT_BYTES", 1)
+        patch.setattr("sawlog.store.directory.transactions.placement.ADOPT_BYTES", 1)
+        patch.setattr("sawlog.spark.writing._OWN_BYTES", 1)
         yield
 
 

@@ -21,11 +21,11 @@ from sawlog.batch.arrow import schema as record_schema
 from sawlog.pipelines import rounds
 from sawlog.pipelines.rounds import NOTES, Rounds
 from sawlog.storage import FileDirectory
-from sawlog.tables import merging
+from sawlog.store.table_info import TableInfo
+from sawlog.tables import files
 from sawlog.tables.columns import QUARANTINE, RECORD
 from sawlog.tables.formats import Identity
 from sawlog.tables.state import Mark
-from sawlog.topics.tableinfo import TableInfo
 
 COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 
@@ -82,9 +82,9 @@ class Keeper:
         if found is None:
             return
         with self._rounds(topic) as made:
-            for group in merging.groups(found.data, 1 << 20, least=2):
+            for group in files.groups(found.data, 1 << 20, least=2):
                 work = made.begin()
-                merging.write_together([each.path for each in group], work.files / "merged.parquet", found.schema)
+                files.write_together([each.path for each in group], work.files / "merged.parquet", found.schema)
                 made.swap(work, group, found.schema, found.marks)
 
 

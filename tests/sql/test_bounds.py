@@ -9,8 +9,7 @@ import pyarrow.compute as pc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sawlog.sql.bounds import EVERYTHING, NONE, NOTHING, Bounds, Range
-from sawlog.sql.expressions import fields_of, tree_of
+from sawlog.sql.filters import EVERYTHING, NONE, NOTHING, Bounds, Range, fields_of, tree_of
 
 from ..looping import for_each
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sawlog import DataLoss, InvalidRecord, Store, Topic
-from sawlog.sql.bounds import Bounds
 from sawlog.sql.declared import dataset_of
+from sawlog.sql.filters import Bounds
 from sawlog.sql.snapshot import Snapshot
 
 from ..log.transactional import batch

@@ -11,7 +11,7 @@ import pytest
 
 from sawlog import CorruptBatch, DataLoss, StorageError, Store, Topic
 from sawlog.log import slices
-from sawlog.sql import engine, keys
+from sawlog.sql import engine, grouping
 
 from ..looping import for_each
 from .conftest import COUNT, T, filled
@@ -90,7 +90,7 @@ def test_a_query_for_keys_makes_no_column_of_them(mixed: Store, query: str, monk
 
 @for_each("query", OTHERS)
 def test_any_other_query_is_left_as_it_is(mixed: Store, query: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keys, "_Counting", lambda *_: pytest.fail("not a query for keys"))
+    monkeypatch.setattr(grouping, "_Counting", lambda *_: pytest.fail("not a query for keys"))
     assert values(mixed.sql(query)) == values(plainly(mixed, query, monkeypatch))
 
 
@@ -165,7 +165,7 @@ def test_records_that_do_not_parse_are_not_counted_twice(
         self._counts.is_spoiled = True
         raise CorruptBatch("the records of a batch do not parse")
 
-    monkeypatch.setattr(keys._Counter, "add_chunk", spoiled)
+    monkeypatch.setattr(grouping._Counter, "add_chunk", spoiled)
     with pytest.raises(CorruptBatch, match="do not parse"):
         store.sql("select key, count(*) from orders group by key")
 
@@ -190,12 +190,12 @@ def test_records_that_are_dropped_meanwhile_make_the_query_fail(store: Store, or
         orders.trim({number: 60})
     raised: list[BaseException] = []
     with pytest.raises(DataLoss):
-        list(keys.KeyDataset(snapshot, raised).batches(["key", "records"]))
+        list(grouping.KeyDataset(snapshot, raised).batches(["key", "records"]))
     assert isinstance(raised[0], DataLoss)
 
 
 def test_a_query_that_is_left_early_leaves_no_thread(store: Store, orders: Topic) -> None:
-    batches = keys.KeyDataset(orders.dataset().snapshot, []).batches(["partition", "key", "records"])
+    batches = grouping.KeyDataset(orders.dataset().snapshot, []).batches(["partition", "key", "records"])
     assert next(batches).num_rows
     batches.close()  # type: ignore[attr-defined]
     assert not [each for each in threading.enumerate() if each.name.startswith("sawlog-sql") and each.is_alive()]

@@ -149,10 +149,10 @@ def test_rows_from_the_recorded_ends_on_do_not_count(store: Store, orders: Topic
     document = json.loads(late)
     assert before.ends != ahead.ends
     document["marks"] = {str(number): list(mark) for number, mark in before.marks.items()}
-    from sawlog.storage import FileDirectory, documents
+    from sawlog.storage import FileDirectory, checksummed
 
     directory = FileDirectory(path.parent)
-    documents.store(directory, "manifest", {name: value for name, value in document.items() if name != "crc32c"})
+    checksummed.store(directory, "manifest", {name: value for name, value in document.items() if name != "crc32c"})
     directory.close()
     assert any(each.beyond for each in orders.history().files)  # type: ignore[union-attr]
     assert places(store.sql("select * from orders")) == everything

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from sawlog.errors import CorruptFile
-from sawlog.log.files.checkpoint import Checkpoint
-from sawlog.log.files.state import UpkeepState
-from sawlog.storage import MemoryDirectory, documents
-from sawlog.storage.checked import FIELD, LINE, Seal, TitledFile
+from sawlog.log.checkpoint import Checkpoint
+from sawlog.log.maintenance_state import UpkeepState
+from sawlog.storage import MemoryDirectory, checksummed
+from sawlog.storage.checksummed import FIELD, LINE, Seal, TitledFile
 
 FILE = TitledFile("the file", "a title 1")
 
@@ -60,4 +60,4 @@ def test_the_bytes_on_disk_are_those_of_earlier_versions() -> None:
         b'{"cleaned": [[5, 6]], "damaged": false, "tombstones": 2, "recompressed_offset": 3, "scrubbed": {"0": 9}}\n'
         b"crc32c 8e96e26f\n"
     )
-    assert documents.encode({"format": 2}) == b'{\n  "format": 2,\n  "crc32c": "59fd5684"\n}\n'
+    assert checksummed.encode({"format": 2}) == b'{\n  "format": 2,\n  "crc32c": "59fd5684"\n}\n'

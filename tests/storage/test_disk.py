@@ -13,9 +13,9 @@ import pytest
 
 from sawlog import Log, StorageFull, SyncFailed
 from sawlog.storage import Directory, FileDirectory
+from sawlog.store.directory.forwarding.listener import NoDoorway
+from sawlog.store.directory.store import Store
 from sawlog.testing import MODES, Fault, FaultyStorage, Mode
-from sawlog.topics.handover.doorway import NoDoorway
-from sawlog.topics.store import Store
 
 POWER_CUTS: list[Mode] = list(MODES)
 
@@ -434,7 +434,7 @@ def test_every_call_makes_the_system_calls_that_files_make(
     simulated: list[tuple[str, str]] = []
     disk.watch = lambda step: simulated.append((step.call, step.path.removeprefix("disk:").removeprefix("/")))
     monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=7))
-    monkeypatch.setattr("sawlog.topics.store.doorway_of", lambda root: NoDoorway())  # the disk has no sockets
+    monkeypatch.setattr("sawlog.store.directory.store.doorway_of", lambda root: NoDoorway())  # the disk has no sockets
     work(disk)
     files = FileDirectory(tmp_path)
     with monkeypatch.context() as patch:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sawlog.errors import CorruptFile
-from sawlog.storage import MemoryDirectory, documents
+from sawlog.storage import MemoryDirectory, checksummed
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -21,40 +21,40 @@ FIELDS = {"id": "0b5c", "partitions": 4, "settings": {"retention.ms": 7, "text":
 
 @given(st.dictionaries(st.text().filter(lambda name: name != "crc32c"), JSON, max_size=5))
 def test_what_was_stored_comes_back(fields: dict[str, object]) -> None:
-    assert documents.decode(documents.encode(fields), "here") == fields
+    assert checksummed.decode(checksummed.encode(fields), "here") == fields
 
 
 def test_a_document_is_json_for_everybody_else() -> None:
-    found = json.loads(documents.encode(FIELDS))
+    found = json.loads(checksummed.encode(FIELDS))
     assert found.pop("crc32c")
     assert found == FIELDS
 
 
 def test_any_changed_bit_is_noticed() -> None:
-    good = documents.encode(FIELDS)
+    good = checksummed.encode(FIELDS)
     for position in range(len(good)):
         for bit in range(8):
             bad = bytearray(good)
             bad[position] ^= 1 << bit
             with pytest.raises(CorruptFile, match="here"):
-                documents.decode(bytes(bad), "here")
+                checksummed.decode(bytes(bad), "here")
 
 
 def test_any_missing_or_added_end_is_noticed() -> None:
-    good = documents.encode(FIELDS)
+    good = checksummed.encode(FIELDS)
     for size in range(len(good)):
         with pytest.raises(CorruptFile):
-            documents.decode(good[:size], "here")
+            checksummed.decode(good[:size], "here")
     for more in (b"\n", b"x", b"\0" * 100, good):
         with pytest.raises(CorruptFile):
-            documents.decode(good + more, "here")
+            checksummed.decode(good + more, "here")
 
 
 def test_a_field_of_another_type_is_corruption() -> None:
     directory = MemoryDirectory()
-    documents.store(directory, "file", {"number": True})
-    fields = documents.load(directory, "file")
+    checksummed.store(directory, "file", {"number": True})
+    fields = checksummed.load(directory, "file")
     with pytest.raises(CorruptFile, match="number"):
-        documents.field(fields, "number", int, "file")
+        checksummed.field(fields, "number", int, "file")
     with pytest.raises(CorruptFile, match="missing"):
-        documents.field(fields, "missing", str, "file")
+        checksummed.field(fields, "missing", str, "file")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sawlog.errors import InvalidConfig
-from sawlog.tables import ddl
+from sawlog.tables import columns
 from sawlog.tables.columns import RECORD, check_names, column_of, field_of, table_schema, value_fields
 from sawlog.tables.evolving import evolved
 
@@ -25,7 +25,7 @@ def test_every_field_has_its_own_column_and_no_record_column(one: str, other: st
 
 
 def test_fields_come_after_the_record_and_are_found_again() -> None:
-    fields = ddl.parsed("id bigint, timestamp string, value_key int")
+    fields = columns.parsed("id bigint, timestamp string, value_key int")
     made = table_schema(fields)
     assert made.names == [*RECORD.names, "id", "value_timestamp", "value_value_key"]
     assert value_fields(made) == fields
@@ -55,7 +55,7 @@ def test_fields_that_no_table_can_have_are_refused(names: list[str]) -> None:
     ],
 )
 def test_columns_are_added_and_widened_and_never_removed(before: str, asked: str, after: str) -> None:
-    assert ddl.shown_schema(evolved(ddl.parsed(before), ddl.parsed(asked)).schema) == after
+    assert columns.shown_schema(evolved(columns.parsed(before), columns.parsed(asked)).schema) == after
 
 
 @pytest.mark.parametrize(
@@ -69,5 +69,5 @@ def test_columns_are_added_and_widened_and_never_removed(before: str, asked: str
 )
 def test_a_change_of_meaning_is_refused_or_leaves_the_column_as_it_is(before: str, asked: str) -> None:
     with pytest.raises(InvalidConfig, match="cannot become"):
-        evolved(ddl.parsed(before), ddl.parsed(asked))
-    assert evolved(ddl.parsed(before), ddl.parsed(asked), strict=False).schema == ddl.parsed(before)
+        evolved(columns.parsed(before), columns.parsed(asked))
+    assert evolved(columns.parsed(before), columns.parsed(asked), strict=False).schema == columns.parsed(before)

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from sawlog.errors import InvalidConfig
-from sawlog.tables import ddl
+from sawlog.tables import columns
 
 
 @pytest.mark.parametrize(
@@ -23,23 +23,23 @@ from sawlog.tables import ddl
     ],
 )
 def test_a_type_that_is_shown_can_be_read_again(text: str, kind: pa.DataType | None) -> None:
-    found = ddl.parsed_type(text)
+    found = columns.parsed_type(text)
     if kind is not None:
         assert found == kind
-    assert ddl.parsed_type(ddl.shown(found)) == found
+    assert columns.parsed_type(columns.shown(found)) == found
 
 
 def test_columns_may_have_quotes_comments_and_not_null() -> None:
-    found = ddl.parsed("id bigint NOT NULL COMMENT 'the, id', `select` string, `x-y.z` struct<deep: boolean>")
+    found = columns.parsed("id bigint NOT NULL COMMENT 'the, id', `select` string, `x-y.z` struct<deep: boolean>")
     assert found.names == ["id", "select", "x-y.z"]
-    assert ddl.parsed(ddl.shown_schema(found)) == found
+    assert columns.parsed(columns.shown_schema(found)) == found
 
 
 def test_a_mistake_is_refused() -> None:
     with pytest.raises(InvalidConfig, match="integr"):
-        ddl.parsed("id integr")
+        columns.parsed("id integr")
 
 
 def test_a_type_without_a_word_is_refused() -> None:
     with pytest.raises(InvalidConfig, match="no columns of the type"):
-        ddl.shown(pa.duration("s"))
+        columns.shown(pa.duration("s"))

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sawlog.errors import InvalidConfig
-from sawlog.tables import ddl
-from sawlog.tables.given import value_schema
+from sawlog.tables import columns
+from sawlog.tables.columns import value_schema
 
 COLUMNS = "id bigint, name string, paid boolean, at timestamp, tags array<string>, place struct<lat:double>"
 JSON_SCHEMA = {
@@ -42,13 +42,13 @@ AVRO = {
 
 @pytest.mark.parametrize("given", [COLUMNS, json.dumps(JSON_SCHEMA), json.dumps(AVRO)], ids=["ddl", "json", "avro"])
 def test_the_three_ways_give_the_same_columns(given: str) -> None:
-    assert ddl.shown_schema(value_schema(given)) == COLUMNS
+    assert columns.shown_schema(value_schema(given)) == COLUMNS
 
 
 def test_a_file_is_read_by_its_suffix_or_after_an_at_sign(tmp_path: Path) -> None:
     (tmp_path / "orders.avsc").write_text(json.dumps(AVRO))
     (tmp_path / "orders").write_text("id bigint")
-    assert ddl.shown_schema(value_schema(str(tmp_path / "orders.avsc"))) == COLUMNS
+    assert columns.shown_schema(value_schema(str(tmp_path / "orders.avsc"))) == COLUMNS
     assert value_schema(f"@{tmp_path / 'orders'}").names == ["id"]
     with pytest.raises(InvalidConfig, match=r"cannot be read from .*none\.json"):
         value_schema(str(tmp_path / "none.json"))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from sawlog.topics.groups.consumer import Consumer
-from sawlog.topics.groups.members import group_directory
-from sawlog.topics.store import Store
+from sawlog.store.consumer import Consumer
+from sawlog.store.directory.store import Store
+from sawlog.store.members import group_directory
 
 PATIENCE_S = 60.0
 

@@ -16,10 +16,10 @@ from unittest.mock import patch
 from sawlog import StorageError, Store
 from sawlog.clock import Deadline
 from sawlog.storage.interface import Buffer
-from sawlog.topics.handover import frames
-from sawlog.topics.handover.frames import Pipe
-from sawlog.topics.handover.holder import Holder, Session
-from sawlog.topics.transactions.neighbours import Lost
+from sawlog.store.directory.forwarding import frames
+from sawlog.store.directory.forwarding.frames import Pipe
+from sawlog.store.directory.forwarding.server import Holder, Session
+from sawlog.store.directory.transactions.completion import Lost
 
 
 class Hall:
@@ -36,7 +36,7 @@ class Hall:
     @contextmanager
     def opens(self) -> Iterator[None]:
         """Stores that are opened meanwhile are in the hall."""
-        with patch("sawlog.topics.store.doorway_of", self.doorway):
+        with patch("sawlog.store.directory.store.doorway_of", self.doorway):
             yield
 
     def store(self, directory: Any, **options: Any) -> Store:

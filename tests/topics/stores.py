@@ -8,7 +8,7 @@ from typing import Any
 
 from sawlog import Log, Record
 from sawlog.storage import Directory, FileDirectory, MemoryDirectory
-from sawlog.topics.store import Store
+from sawlog.store.directory.store import Store
 
 
 class StorePlace:

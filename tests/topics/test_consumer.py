@@ -13,8 +13,8 @@ import pytest
 from sawlog import InvalidConfig, LogClosed
 from sawlog.errors import GroupError
 from sawlog.storage import MemoryDirectory
-from sawlog.topics.groups.consumer import Consumer
-from sawlog.topics.store import Store
+from sawlog.store.consumer import Consumer
+from sawlog.store.directory.store import Store
 
 from ..log.transactional import send
 from ..looping import for_each

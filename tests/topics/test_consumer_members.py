@@ -14,11 +14,11 @@ import pytest
 from sawlog import LogClosed
 from sawlog.errors import GroupFenced, StorageError
 from sawlog.storage import MemoryDirectory
+from sawlog.store.consumer import Consumer
+from sawlog.store.directory.store import Store
+from sawlog.store.session import Session
 from sawlog.testing import FaultyDirectory
 from sawlog.testing.faulty import Call
-from sawlog.topics.groups.consumer import Consumer
-from sawlog.topics.groups.session import Session
-from sawlog.topics.store import Store
 
 from .consumers import PATIENCE_S, beats, fill, names, remove, until, values
 from .stores import StorePlace
@@ -253,13 +253,13 @@ def test_a_partition_whose_start_could_not_be_found_is_taken_later(
     def fails(*_: object) -> int:
         raise StorageError(errno.EIO, "on purpose")
 
-    monkeypatch.setattr("sawlog.topics.groups.watch._TOPICS_S", 0.01)
+    monkeypatch.setattr("sawlog.store.position._TOPICS_S", 0.01)
     with store.consumer("billing", ["orders"]) as consumer:
         consumer.poll(0)
         store.alter_topic("orders", partitions=3)
         wanted = fill(store, 3, partition=2)
         with monkeypatch.context() as patch:
-            patch.setattr("sawlog.topics.groups.consumer.resolve", fails)
+            patch.setattr("sawlog.store.consumer.resolve", fails)
             with pytest.raises(StorageError, match="on purpose"):
                 until(lambda: len(consumer.assignment) == 3, consumer)
         found: list[bytes] = []

@@ -13,8 +13,8 @@ import pytest
 from sawlog import CorruptBatch, Log, ReadOnlyLog
 from sawlog.errors import GroupError, PositionLost, TopicNotFound
 from sawlog.storage import MemoryDirectory
-from sawlog.topics.groups.position import PartitionPosition
-from sawlog.topics.store import Store
+from sawlog.store.directory.store import Store
+from sawlog.store.position import PartitionPosition
 
 from .consumers import PATIENCE_S, committed, fill, until, values
 
@@ -47,7 +47,7 @@ def test_latest_is_decided_once_for_all_partitions(store: Store) -> None:
 
 
 def test_a_partition_that_is_added_is_read_from_its_beginning(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sawlog.topics.groups.watch._TOPICS_S", 0.01)
+    monkeypatch.setattr("sawlog.store.position._TOPICS_S", 0.01)
     with store.consumer("billing", ["orders"], start="latest") as consumer:
         consumer.poll(0)
         store.alter_topic("orders", partitions=3)
@@ -317,7 +317,7 @@ def test_a_topic_that_is_not_there_is_refused(store: Store) -> None:
 def test_a_deleted_topic_is_dropped_and_said_so(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("sawlog.topics.groups.watch._TOPICS_S", 0.01)
+    monkeypatch.setattr("sawlog.store.position._TOPICS_S", 0.01)
     store.create_topic("totals")
     with caplog.at_level(logging.WARNING, "sawlog"), store.consumer("billing", ["orders", "totals"]) as consumer:
         consumer.poll(0)
@@ -330,7 +330,7 @@ def test_a_deleted_topic_is_dropped_and_said_so(
 
 def test_a_topic_made_anew_is_read_from_its_beginning(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Offsets of the old one say nothing about the new one."""
-    monkeypatch.setattr("sawlog.topics.groups.watch._TOPICS_S", 0.01)
+    monkeypatch.setattr("sawlog.store.position._TOPICS_S", 0.01)
     fill(store, 5)
     with store.consumer("billing", ["orders"]) as consumer:
         assert len(list(consumer.drain())) == 5
@@ -361,7 +361,7 @@ def test_without_a_group_everything_is_read_and_nothing_committed(store: Store) 
 
 
 def test_without_a_group_a_start_counts_for_every_partition(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sawlog.topics.groups.watch._TOPICS_S", 0.01)
+    monkeypatch.setattr("sawlog.store.position._TOPICS_S", 0.01)
     for partition in (0, 1):
         fill(store, 3, partition=partition)
     with store.consumer(None, ["orders"], start="latest") as consumer:

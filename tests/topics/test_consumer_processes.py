@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from sawlog.topics.store import Store
+from sawlog.store.directory.store import Store
 
 from ..processes.launch import PATIENCE_S, ready, start
 

@@ -7,9 +7,9 @@ from errno import ENOSPC
 import pytest
 
 from sawlog.storage import MemoryDirectory
+from sawlog.store.directory import topic_entry
+from sawlog.store.directory.store import Store
 from sawlog.testing.faulty import Fault, FaultyDirectory
-from sawlog.topics import deleted
-from sawlog.topics.store import Store
 
 from .stores import StorePlace
 
@@ -78,9 +78,9 @@ def test_a_topic_can_be_deleted_from_a_full_disk() -> None:
 
 
 def test_the_last_names_are_kept(place: StorePlace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deleted, "_MOST", 3)
+    monkeypatch.setattr(topic_entry, "_MOST", 3)
     root = place.raw()
     for name in ("a", "b", "c", "a", "d"):
-        deleted.remember(root, name, 0)
-    deleted.remember(root, "a", 4)
-    assert [deleted.first_epoch(root, name) for name in "abcd"] == [5, 0, 1, 1]
+        topic_entry.remember(root, name, 0)
+    topic_entry.remember(root, "a", 4)
+    assert [topic_entry.first_epoch(root, name) for name in "abcd"] == [5, 0, 1, 1]

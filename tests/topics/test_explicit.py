@@ -29,10 +29,10 @@ from sawlog import (
     Writer,
 )
 from sawlog.aio.store import AsyncStore
-from sawlog.topics.groups.assignment import Share
-from sawlog.topics.handover.outlet import Outlet
-from sawlog.topics.writer import TopicWriter
-from sawlog.typed.consumer import ConsumerOptions
+from sawlog.store.assignment import Share
+from sawlog.store.directory.forwarding.forwarder import Outlet
+from sawlog.store.writer import TopicWriter
+from sawlog.typed.views import ConsumerOptions
 
 from .stores import FilePlace, StorePlace, values
 

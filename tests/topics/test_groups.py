@@ -12,10 +12,10 @@ import pytest
 from sawlog import InvalidConfig, LogClosed, ReadOnlyLog
 from sawlog.errors import GroupActive, GroupNotFound, TopicNotFound
 from sawlog.storage import MemoryDirectory
+from sawlog.store import committed_offsets as module
+from sawlog.store.committed_offsets import Committed, OffsetStore
+from sawlog.store.directory.store import Store
 from sawlog.testing import Fault, FaultyDirectory
-from sawlog.topics.groups import offsets as module
-from sawlog.topics.groups.offsets import Committed, OffsetStore
-from sawlog.topics.store import Store
 
 from ..faults.seeds import repeat, seed_of_this_run, shuffled, some_of
 from ..looping import for_each

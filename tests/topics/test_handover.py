@@ -33,9 +33,9 @@ from sawlog.batch.header import scan
 from sawlog.clock import Deadline
 from sawlog.errors import SawlogError, StorageFull, TopicNotFound, TransactionAborted
 from sawlog.storage import MemoryDirectory
-from sawlog.topics.handover import frames
-from sawlog.topics.handover.lines import Line
-from sawlog.topics.transactions.neighbours import Lost, Silent
+from sawlog.store.directory.forwarding import frames
+from sawlog.store.directory.forwarding.connections import Line
+from sawlog.store.directory.transactions.completion import Lost, Silent
 
 from .hall import Bytes, Hall
 from .stores import FilePlace, values
@@ -303,7 +303,7 @@ def test_if_a_socket_cannot_be_made_processes_take_turns(
     def refuse(*_: object) -> None:
         raise StorageFull(28, "no space")
 
-    monkeypatch.setattr("sawlog.topics.handover.doorway.listen", refuse)
+    monkeypatch.setattr("sawlog.store.directory.forwarding.listener.listen", refuse)
     store, other = file_place.open(), file_place.open()
     store.create_topic("orders").append(b"x")
     assert other["orders"].append(b"y").offset == 1
@@ -319,7 +319,7 @@ def test_a_holder_of_another_user_cannot_be_asked_and_gives_the_lock_back(
         tries.append(name)
         raise StorageError(errno.EACCES, "permission denied")
 
-    monkeypatch.setattr("sawlog.topics.handover.doorway.connect", refuse)
+    monkeypatch.setattr("sawlog.store.directory.forwarding.listener.connect", refuse)
     assert orders.append(b"x", partition=0).offset == 1
     assert tries
     assert orders.partition(0).locked

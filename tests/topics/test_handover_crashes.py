@@ -18,9 +18,9 @@ import pytest
 
 from sawlog import Log, LogFailed, SawlogError, StorageError, Store
 from sawlog.errors import TransactionAborted, TransactionError, TransactionPending
+from sawlog.store.directory.transactions.commits import INLINE_BYTES
 from sawlog.testing import FaultyStorage
 from sawlog.testing.faulty import Call, Fault, FaultyDirectory
-from sawlog.topics.transactions.intents import INLINE_BYTES
 
 from ..faults.seeds import repeat, shuffled, some_of
 from .hall import Hall

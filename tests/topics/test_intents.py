@@ -12,13 +12,12 @@ from sawlog.batch.build import encode
 from sawlog.clock import now_ms
 from sawlog.errors import CorruptData, CorruptFile, TransactionAborted
 from sawlog.log.log import Log
-from sawlog.storage import Lock, MemoryDirectory, documents
-from sawlog.topics.store import Store
-from sawlog.topics.transactions import area
-from sawlog.topics.transactions.area import StagingArea
-from sawlog.topics.transactions.intent import Intent, Part, Piece
-from sawlog.topics.transactions.intents import Intents
-from sawlog.topics.transactions.stage import Stage
+from sawlog.storage import Lock, MemoryDirectory, checksummed
+from sawlog.store.directory.store import Store
+from sawlog.store.directory.transactions import staging_directory
+from sawlog.store.directory.transactions.commits import Intents
+from sawlog.store.directory.transactions.intent import Intent, Part, Piece
+from sawlog.store.directory.transactions.staging_directory import Stage, StagingArea
 
 from .stores import copied, values
 
@@ -62,7 +61,7 @@ def batch(*records: bytes) -> bytes:
 def written(directory: MemoryDirectory, id_: str, *parts: Part) -> Intent:
     """An intent for empty logs, as a process leaves it that dies right after writing it."""
     intent = Intent(id_, tuple(replace(part, offset=0) for part in parts))
-    documents.store(directory.child("staging"), intent.file, intent.fields())
+    checksummed.store(directory.child("staging"), intent.file, intent.fields())
     return intent
 
 
@@ -226,6 +225,6 @@ def test_what_was_lent_is_kept_for_another_day_if_nobody_can_say_until_when(
     driver.intents.area.sweep()
     assert "job.task.batches" in driver.staged()
     tomorrow = now_ms() + 25 * 3600 * 1000
-    monkeypatch.setattr(area, "now_ms", lambda: tomorrow)
+    monkeypatch.setattr(staging_directory, "now_ms", lambda: tomorrow)
     driver.intents.area.sweep()
     assert driver.staged() == []

@@ -10,14 +10,7 @@ import pytest
 from sawlog import InvalidConfig
 from sawlog import clock as clock_module
 from sawlog.storage import Directory, FileDirectory, MemoryDirectory
-from sawlog.topics.groups.members import (
-    Members,
-    check_group_name,
-    forget_group,
-    give_up,
-    group_directory,
-    groups_with_members,
-)
+from sawlog.store.members import Members, check_group_name, forget_group, give_up, group_directory, groups_with_members
 
 from ..looping import for_each
 

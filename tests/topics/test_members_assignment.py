@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sawlog.topics.groups.assignment import Share, assign
+from sawlog.store.assignment import Share, assign
 
 TOPICS = ("a", "b", "c")
 subscriptions = st.dictionaries(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sawlog.errors import InvalidTopicName, SawlogError
-from sawlog.topics.names import check_topic_name, is_topic_name, partition_name, partition_number, quoted, unquoted
+from sawlog.store.names import check_topic_name, is_topic_name, partition_name, partition_number, quoted, unquoted
 
 from ..looping import for_each
 

@@ -9,10 +9,10 @@ import pytest
 
 from sawlog import CorruptFile
 from sawlog.clock import now_ms
-from sawlog.storage import Directory, FileDirectory, MemoryDirectory, documents
-from sawlog.topics.store import Store
-from sawlog.topics.transactions import notes
-from sawlog.topics.transactions.intent import Intent
+from sawlog.storage import Directory, FileDirectory, MemoryDirectory, checksummed
+from sawlog.store.directory.store import Store
+from sawlog.store.directory.transactions import committed_names
+from sawlog.store.directory.transactions.intent import Intent
 
 SECRET = b"a secret that is long enough to be found"
 
@@ -44,7 +44,7 @@ def test_a_note_is_there_without_the_records_and_no_lock_stays(root: Directory) 
         assert staged(root) == ["=query.committed"]
         note = root.child("staging").read("=query.committed")
         assert SECRET not in note
-        assert documents.decode(note, "note")["sequence"] == 1
+        assert checksummed.decode(note, "note")["sequence"] == 1
         assert not commit(store, "query", 1)
         assert commit(store, "query", 2)
         assert staged(root) == ["=query.committed"]
@@ -75,11 +75,11 @@ def test_a_name_that_is_not_used_for_a_month_is_forgotten(root: Directory, monke
     with opened(root) as store:
         store.create_topic("orders")
         commit(store, "query", 5)
-        later = now_ms() + notes.KEPT_MS
-        monkeypatch.setattr(notes, "now_ms", lambda: later - 60_000)
+        later = now_ms() + committed_names.KEPT_MS
+        monkeypatch.setattr(committed_names, "now_ms", lambda: later - 60_000)
         store.upkeep()
         assert store.transaction("query", 5).replayed
-        monkeypatch.setattr(notes, "now_ms", lambda: later + 60_000)
+        monkeypatch.setattr(committed_names, "now_ms", lambda: later + 60_000)
         store.upkeep()
         assert staged(root) == []
         assert not store.transaction("query", 5).replayed

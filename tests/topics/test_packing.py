@@ -11,8 +11,8 @@ from sawlog import InvalidRecord, RecordTooLarge, StorageFull
 from sawlog.batch.build import Encoded, Producer, Recipe
 from sawlog.batch.header import scan
 from sawlog.batch.read import decode
-from sawlog.topics.packing import Packer
-from sawlog.topics.partitioner import partition_for
+from sawlog.store.partitioner import partition_for
+from sawlog.store.writer import Packer
 
 
 @dataclass

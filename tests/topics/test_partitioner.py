@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sawlog import InvalidRecordType
 from sawlog.batch import kernel
-from sawlog.topics.partitioner import Sticky, partition_for, partitions_for
+from sawlog.store.partitioner import Sticky, partition_for, partitions_for
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # it reads its schemas in an old way

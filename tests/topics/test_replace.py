@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sawlog.errors import DirectoryLocked, InvalidConfig, OffsetMismatch, SyncFailed, TopicNotFound
-from sawlog.storage import MemoryDirectory, documents
+from sawlog.storage import MemoryDirectory, checksummed
+from sawlog.store.directory.store import Store
 from sawlog.testing import Fault, FaultyStorage
-from sawlog.topics.store import Store
 
 from .stores import FilePlace, StorePlace, copied, values
 
@@ -110,7 +110,7 @@ def left_by_a_death(*, renamed_away: bool) -> MemoryDirectory:
     topics = directory.child("topics")
     topics.rename("next", f"{new}.swap")
     moved = topics.child(f"{new}.swap")
-    documents.store(moved, "topic.json", {**documents.load(moved, "topic.json"), "name": "orders"})
+    checksummed.store(moved, "topic.json", {**checksummed.load(moved, "topic.json"), "name": "orders"})
     if renamed_away:
         topics.rename("orders", f"{old}.deleted")
     return copied(directory)
@@ -151,12 +151,12 @@ def test_nobody_writes_to_a_topic_that_is_already_replaced() -> None:
     [state] = [name for name in topics.children() if name.endswith(".swap")]
     topics.rename(state, "hidden")  # so that opening does not bring it to its end
     hidden = topics.child("hidden")
-    fields = documents.load(hidden, "topic.json")
-    documents.store(hidden, "topic.json", {**fields, "name": "hidden"})
+    fields = checksummed.load(hidden, "topic.json")
+    checksummed.store(hidden, "topic.json", {**fields, "name": "hidden"})
     with Store.open(directory, upkeep_interval_s=None) as store:
         old = store["orders"]
         assert len(old.partition(0)) == 2
-        documents.store(hidden, "topic.json", fields)
+        checksummed.store(hidden, "topic.json", fields)
         topics.rename("hidden", state)
         with pytest.raises(TopicNotFound, match="recreated"):
             old.append(b"lost", partition=0)

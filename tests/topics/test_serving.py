@@ -9,11 +9,11 @@ import pytest
 
 from sawlog import clock as clock_module
 from sawlog.errors import GroupActive, ReadOnlyLog
-from sawlog.topics.groups import members as members_module
-from sawlog.topics.groups.groups import Change
-from sawlog.topics.groups.offsets import Committed
-from sawlog.topics.groups.serving import Served
-from sawlog.topics.store import Store
+from sawlog.store import members as members_module
+from sawlog.store.committed_offsets import Committed
+from sawlog.store.directory.store import Store
+from sawlog.store.groups import Change
+from sawlog.store.served_groups import Served
 
 from ..processes.launch import finish, ready, start
 from .stores import StorePlace

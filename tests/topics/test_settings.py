@@ -9,7 +9,7 @@ import pytest
 from sawlog import Interval, LogConfig
 from sawlog.config import UpkeepConfig
 from sawlog.errors import InvalidConfig, SawlogError
-from sawlog.topics import settings
+from sawlog.store import settings
 
 from ..looping import for_each
 

@@ -8,8 +8,8 @@ import pytest
 
 from sawlog import LogClosed, ReadOnlyLog
 from sawlog.batch.build import encode
-from sawlog.topics.store import Store
-from sawlog.topics.transactions.staging import Intent, Part, Piece
+from sawlog.store.directory.store import Store
+from sawlog.store.directory.transactions.staging import Intent, Part, Piece
 
 from .stores import StorePlace, values
 

@@ -11,9 +11,9 @@ import pytest
 
 from sawlog import DirectoryLocked, InvalidConfig, Log, LogClosed, ReadOnlyLog
 from sawlog.errors import CorruptFile, InvalidTopicName, SawlogError, StoreNotFound, TopicExists, TopicNotFound
-from sawlog.storage import Directory, MemoryDirectory, documents
+from sawlog.storage import Directory, MemoryDirectory, checksummed
+from sawlog.store.directory.store import Store
 from sawlog.testing.faulty import FaultyDirectory
-from sawlog.topics.store import Store
 
 from ..looping import for_each
 from .stores import FilePlace, MemoryPlace, StorePlace, tree, values
@@ -108,7 +108,7 @@ def test_what_a_crash_leaves_while_a_store_is_made_is_no_strangers(place: StoreP
 
 def test_a_store_of_another_format_is_refused(place: StorePlace) -> None:
     place.open().close()
-    documents.store(place.raw(), "sawlog.json", {"format": 3, "id": "x"})
+    checksummed.store(place.raw(), "sawlog.json", {"format": 3, "id": "x"})
     with pytest.raises(InvalidConfig, match="format 3"):
         place.open("r")
 

@@ -26,10 +26,10 @@ import pytest
 from sawlog import SawlogError
 from sawlog.errors import TransactionAborted, TransactionError, TransactionPending
 from sawlog.storage import MemoryDirectory
+from sawlog.store.directory.store import Store
+from sawlog.store.directory.transactions.commits import INLINE_BYTES
 from sawlog.testing import FaultyStorage
 from sawlog.testing.faulty import Fault, FaultyDirectory
-from sawlog.topics.store import Store
-from sawlog.topics.transactions.intents import INLINE_BYTES
 
 from ..faults.seeds import repeat, shuffled, some_of
 from .stores import copied

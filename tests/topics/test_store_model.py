@@ -11,9 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from sawlog.errors import ReplayMismatch
 from sawlog.storage import MemoryDirectory
-from sawlog.topics.partitioner import partition_for
-from sawlog.topics.store import Store
-from sawlog.topics.transactions.intents import INLINE_BYTES
+from sawlog.store.directory.store import Store
+from sawlog.store.directory.transactions.commits import INLINE_BYTES
+from sawlog.store.partitioner import partition_for
 
 from .stores import copied, values
 

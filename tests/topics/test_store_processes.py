@@ -9,7 +9,7 @@ import pytest
 
 from sawlog import DirectoryLocked
 from sawlog.errors import TopicNotFound
-from sawlog.topics.store import Store
+from sawlog.store.directory.store import Store
 
 from ..faults.seeds import repeat, some_of
 from ..processes.launch import finish, ready, run, start

@@ -8,7 +8,7 @@ import pytest
 
 from sawlog import Store
 from sawlog.errors import CorruptFile, ReadOnlyLog
-from sawlog.topics.tableinfo import TableInfo
+from sawlog.store.table_info import TableInfo
 
 INFO = TableInfo("iceberg", "/lake/orders", (("id", "bigint"),), 17, {"name": "prod"}, "sawlog.orders")
 

@@ -9,9 +9,9 @@ import pytest
 
 from sawlog import InvalidRecord, InvalidRecordType, OffsetOutOfRange, Record, RecordTooLarge
 from sawlog.errors import DirectoryLocked, TopicNotFound
-from sawlog.topics.base import Offsets, Position
-from sawlog.topics.partitioner import partition_for
-from sawlog.topics.topic import Topic
+from sawlog.store.base import Offsets, Position
+from sawlog.store.directory.topic import Topic
+from sawlog.store.partitioner import partition_for
 
 from ..looping import for_each
 from .stores import StorePlace, values

@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from sawlog import InvalidConfig, InvalidRecordType, LogClosed
-from sawlog.topics.partitioner import partition_for
-from sawlog.topics.topic import Topic
+from sawlog.store.directory.topic import Topic
+from sawlog.store.partitioner import partition_for
 
 from ..log.places import eventually
 from .stores import StorePlace, values

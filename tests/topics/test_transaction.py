@@ -19,12 +19,12 @@ from sawlog.errors import (
     TransactionPending,
 )
 from sawlog.storage import MemoryDirectory
+from sawlog.store.directory.store import Store
+from sawlog.store.directory.transactions.buffers import INLINE_BYTES, SPILL_BYTES
+from sawlog.store.directory.transactions.staging_directory import Stage
+from sawlog.store.directory.transactions.transaction import Transaction
+from sawlog.store.partitioner import partition_for
 from sawlog.testing.faulty import Fault, FaultyDirectory
-from sawlog.topics.partitioner import partition_for
-from sawlog.topics.store import Store
-from sawlog.topics.transactions.drafts import INLINE_BYTES, SPILL_BYTES
-from sawlog.topics.transactions.stage import Stage
-from sawlog.topics.transactions.transaction import Transaction
 
 from ..looping import for_each
 from .stores import StorePlace, copied, values

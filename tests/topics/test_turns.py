@@ -14,7 +14,7 @@ import pytest
 
 from sawlog import DirectoryLocked, Log, Store, Topic
 from sawlog.errors import InvalidConfig
-from sawlog.topics import turns
+from sawlog.store.directory import lock_leases
 
 from ..processes.launch import finish, ready, start
 from ..processes.turning import TURN
@@ -36,8 +36,8 @@ def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(1, "no sockets here")
 
-    monkeypatch.setattr("sawlog.topics.handover.doorway.listen", refuse)
-    monkeypatch.setattr(turns, "_IDLE_S", 1000.0)
+    monkeypatch.setattr("sawlog.store.directory.forwarding.listener.listen", refuse)
+    monkeypatch.setattr(lock_leases, "_IDLE_S", 1000.0)
 
 
 def until(condition: object) -> None:
@@ -102,7 +102,7 @@ def test_a_lock_is_not_given_back_in_the_middle_of_a_call(first: Topic, monkeypa
 
 def test_a_process_that_appends_no_more_gives_its_lock_back(first: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     assert first.partition(0).locked
-    monkeypatch.setattr(turns, "_IDLE_S", 0.0)
+    monkeypatch.setattr(lock_leases, "_IDLE_S", 0.0)
     until(lambda: not first.partition(0).locked)
     with Log.open(first.partition(0).path) as log:
         assert log.recovery.clean
@@ -129,26 +129,26 @@ def test_a_lock_that_a_transaction_or_trim_has_taken_is_given_back_too(file_plac
 def test_the_lock_follows_the_process_that_writes(
     file_place: FilePlace, first: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "_STREAK_S", 0.0)
+    monkeypatch.setattr(lock_leases, "_STREAK_S", 0.0)
     second = file_place.open()["orders"]
-    for _ in range(turns._STREAK_COUNT):
+    for _ in range(lock_leases._STREAK_COUNT):
         second.append(b"second")
     assert first.partition(0).locked
     second.append(b"second")
     assert second.partition(0).locked
     assert not first.partition(0).locked
-    assert first.append(b"first").offset == turns._STREAK_COUNT + 2
+    assert first.append(b"first").offset == lock_leases._STREAK_COUNT + 2
     assert second.partition(0).locked
 
 
 def test_the_lock_stays_with_a_process_that_writes_too(
     file_place: FilePlace, first: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "_STREAK_S", 0.0)
+    monkeypatch.setattr(lock_leases, "_STREAK_S", 0.0)
     second = file_place.open()["orders"]
-    for number in range(2 * turns._STREAK_COUNT):
+    for number in range(2 * lock_leases._STREAK_COUNT):
         second.append(b"second")
-        if number % (turns._STREAK_COUNT - 1) == 0:
+        if number % (lock_leases._STREAK_COUNT - 1) == 0:
             first.append(b"first")
     assert first.partition(0).locked
 

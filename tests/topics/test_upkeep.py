@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sawlog import DirectoryLocked, LogClosed, Store
-from sawlog.log.maintain import rewrite
+from sawlog.log import rewrite
 
 from ..looping import for_each
 from .stores import FilePlace, StorePlace

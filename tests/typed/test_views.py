@@ -251,10 +251,9 @@ def test_a_wrong_view_is_refused_when_it_is_made(store: Store, call: Any) -> Non
 
 
 def test_a_failing_scan_returns_what_it_had_before(store: Store) -> None:
-    from sawlog.typed.bad import BadRecords
-    from sawlog.typed.codec import Codec
-    from sawlog.typed.headers import Unchanged
-    from sawlog.typed.reading import typed_scan
+    from sawlog.typed.codec import BadRecords, Codec
+    from sawlog.typed.serializers import Unchanged
+    from sawlog.typed.views import typed_scan
 
     def records() -> Iterator[sawlog.Record]:
         yield sawlog.Record(b"one")

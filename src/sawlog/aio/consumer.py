@@ -1,6 +1,6 @@
 """`AsyncConsumer`: reads topics as a member of a group, for asyncio.
 
-It is the `Consumer` of `sawlog.topics.groups`, with its promises: at least once; what was returned counts as processed
+It is the `Consumer` of `sawlog.store.groups`, with its promises: at least once; what was returned counts as processed
 when the next record is requested. Records are read in the event loop. Joining, committing, and what the group needs
 between two records run in a thread; where there is nothing new, the task sleeps until a log has grown.
 
@@ -17,9 +17,9 @@ from types import TracebackType
 from ..batch.kernel import Record, RecordCursor, handed_out
 from ..clock import Deadline
 from ..errors import LogClosed
-from ..topics.groups.assignment import Share
-from ..topics.groups.consumer import Consumer
-from ..topics.groups.offsets import Start
+from ..store.assignment import Share
+from ..store.committed_offsets import Start
+from ..store.consumer import Consumer
 from .waiting import END, End, Pace, Waker, in_thread, may_wait, opened_in_thread
 
 #: How long to wait before looking at the group again.

@@ -12,16 +12,16 @@ from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
-from ..batch.given import GivenHeaders, GivenRecord
+from ..batch.inputs import GivenHeaders, GivenRecord
 from ..batch.kernel import Record, RecordCursor
 from ..clock import Deadline
 from ..errors import DirectoryLocked, InvalidRecord, LogClosed
 from ..isolation import Isolation
 from ..log.log import Log
-from ..topics.appends import Appends
-from ..topics.base import Offsets, Partition, Position
-from ..topics.settings import Value
-from ..topics.topic import Topic
+from ..store.base import Offsets, Partition, Position
+from ..store.directory.appends import Appends
+from ..store.directory.topic import Topic
+from ..store.settings import Value
 from .log import AsyncLog
 from .topic import AsyncTopic
 from .waiting import END, End, in_portions, in_thread, may_wait, past_recall, settled

@@ -5,10 +5,10 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Mapping
 
-from ..topics.base import ConsumerGroups
-from ..topics.groups.assignment import Share
-from ..topics.groups.groups import GroupDescription
-from ..topics.groups.offsets import Start
+from ..store.assignment import Share
+from ..store.base import ConsumerGroups
+from ..store.committed_offsets import Start
+from ..store.groups import GroupDescription
 from .waiting import in_thread
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from os import PathLike
 from typing import Literal
 
-from ..batch.given import GivenHeaders, GivenRecord
+from ..batch.inputs import GivenHeaders, GivenRecord
 from ..batch.kernel import Record, RecordCursor
 from ..clock import Deadline
 from ..config import LogConfig
@@ -27,7 +27,7 @@ class AsyncLog(AsyncPartition):
 
     def __init__(self, log: Log, using: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
         self._log: Log = log
-        #: A block within which its lock is not given back: see `sawlog.topics.turns`.
+        #: A block within which its lock is not given back: see `sawlog.store.directory.lock_leases`.
         self._using = using
 
     @property

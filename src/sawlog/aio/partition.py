@@ -13,11 +13,11 @@ from functools import partial
 from itertools import islice
 from typing import TypeVar
 
-from ..batch.given import GivenHeaders, GivenRecord
+from ..batch.inputs import GivenHeaders, GivenRecord
 from ..batch.kernel import Record
 from ..clock import Deadline, Pauses
 from ..isolation import Isolation
-from ..topics.base import Partition, collected
+from ..store.base import Partition, collected
 from .waiting import END, End, in_thread, past_recall
 
 T = TypeVar("T")

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
 
-from ..batch.given import GivenHeaders
+from ..batch.inputs import GivenHeaders
 from ..clock import Deadline, Pauses
-from ..topics.base import Position
-from ..topics.queues.message import Message
-from ..topics.queues.queue import Queue
+from ..store.base import Position
+from ..store.queues.message import Message
+from ..store.queues.queue import Queue
 from .waiting import in_thread, past_recall
 
 

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from weakref import WeakSet
 
 from ..isolation import Isolation
-from ..opening import open_store
 from ..storage import Directory
-from ..topics.base import Store, Topic
-from ..topics.groups.consumer import OnShares
-from ..topics.groups.kafka_names import KafkaNames
-from ..topics.groups.offsets import Start
-from ..topics.groups.position import OnLost
-from ..topics.keywords import TopicChanges, TopicSettings
-from ..topics.queues.queue import Queue
-from ..topics.store import Store as DirectoryStore
-from ..topics.topic import Topic as DirectoryTopic
+from ..store.base import Store, Topic
+from ..store.committed_offsets import Start
+from ..store.consumer import OnShares
+from ..store.consumer_options import KafkaNames
+from ..store.directory.store import Store as DirectoryStore
+from ..store.directory.topic import Topic as DirectoryTopic
+from ..store.opening import open_store
+from ..store.position import OnLost
+from ..store.queues.queue import Queue
+from ..store.settings import TopicChanges, TopicSettings
 from .consumer import AsyncConsumer
 from .directory import AsyncDirectoryTopic
 from .groups import AsyncGroups

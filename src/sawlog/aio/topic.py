@@ -7,12 +7,12 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Ma
 from datetime import datetime
 from functools import partial
 
-from ..batch.given import GivenHeaders, GivenRecord, GivenTable
+from ..batch.inputs import GivenHeaders, GivenRecord, GivenTable
 from ..batch.kernel import Record, RecordCursor
 from ..clock import Deadline
 from ..isolation import Isolation
-from ..topics.base import Offsets, Partition, Position, Topic, collected
-from ..topics.settings import Value
+from ..store.base import Offsets, Partition, Position, Topic, collected
+from ..store.settings import Value
 from .partition import AsyncPartition, portions
 from .waiting import END, End, Pace, Waker, in_thread, may_wait, past_recall
 

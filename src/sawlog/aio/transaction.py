@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
 
-from ..batch.given import GivenRecord
+from ..batch.inputs import GivenRecord
 from ..errors import LogClosed
-from ..topics.base import StoreTransaction
-from ..topics.transactions.staging import PlacedOffsets
+from ..store.base import StoreTransaction
+from ..store.directory.transactions.staging import PlacedOffsets
 from .waiting import in_thread, past_recall
 
 

@@ -1,6 +1,6 @@
 """Waiting in an event loop: for calls in threads, for the disk, and for new records.
 
-`in_thread` and `past_recall` are those of the log (`sawlog.log.write.aio`): both wait for the call when the task is
+`in_thread` and `past_recall` are those of the log (`sawlog.log.async_appends`): both wait for the call when the task is
 cancelled; the second one returns its result first.
 """
 
@@ -14,9 +14,9 @@ from typing import TypeVar
 
 from ..batch.kernel import Record
 from ..clock import Stopwatch
+from ..log.async_appends import in_thread, outcome, past_recall
 from ..log.log import Log
-from ..log.write.aio import in_thread, outcome, past_recall
-from ..topics.base import Partition
+from ..store.base import Partition
 
 __all__ = [
     "END",

@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 from ..errors import CorruptBatch, DecompressionLimit, InvalidRecord, InvalidRecordType
 from . import kernel
 from .header import ATTRIBUTES, BODY, BODY_END, COLUMNS, COUNT, DEFAULT_COLUMNS, TIMESTAMP_TYPE_BIT, Rows
+from .inputs import refuse
 from .read import MALFORMED, unpack
-from .refusals import refuse
 
 HEADER_TYPE = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
 TIME_TYPE = pa.timestamp("ms", tz="UTC")

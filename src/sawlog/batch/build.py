@@ -18,9 +18,8 @@ from ..errors import InvalidRecord, InvalidRecordType
 from . import kernel
 from .checksum import crc32c
 from .compression import DEFAULT_MAX, codec_id, compress
-from .given import GivenRecord
 from .header import HEADER_BYTES, TIMESTAMP_TYPE_BIT
-from .refusals import refuse
+from .inputs import GivenRecord, refuse
 
 if TYPE_CHECKING:
     import pyarrow as pa

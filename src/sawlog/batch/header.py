@@ -27,12 +27,22 @@ any log by patching 12 bytes.
 
 `rows` holds many headers at once: a two-dimensional int64 array with one row per batch and the columns named below. The
 kernel fills it.
+
+Batches one after the other by their lengths alone, whatever their offsets and epochs are: somebody may have died
+while filling those in.
+
+Which batches of a page have records for a reader.
+
+Markers of transactions are not records. The records of a transaction that was aborted are left out: whoever fetched the
+page was told its producer and its first offset; from there up to the producer's next marker, its transactional batches
+are skipped.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -156,3 +166,53 @@ def scan(buffer: Any, start: int = 0, end: int | None = None) -> list[BatchHeade
 def crc_matches(buffer: memoryview, position: int, size_bytes: int, crc: int) -> bool:
     """Whether the content of the batch at `position` matches its CRC."""
     return crc32c(buffer[position + 21 : position + size_bytes]) == crc
+
+
+#: Bytes before what a batch's length counts.
+_BEFORE_LENGTH = 12
+
+
+class Length(NamedTuple):
+    """Where a batch is, and how long it is."""
+
+    position: int
+    size_bytes: int
+    #: How many offsets it covers.
+    offsets: int
+
+
+def lengths(view: memoryview) -> tuple[list[Length], int]:
+    """The complete batches at the beginning of these bytes, and the size of the one after them, of which only a part is
+    here; 0 if there is none, or what is there is none."""
+    found: list[Length] = []
+    at, end = 0, len(view)
+    while end - at >= HEADER_BYTES:
+        size = _BEFORE_LENGTH + int.from_bytes(view[at + 8 : at + 12], "big", signed=True)
+        count = 1 + int.from_bytes(view[at + 23 : at + 27], "big", signed=True)
+        if size < HEADER_BYTES or count < 1:
+            return found, 0
+        if size > end - at:
+            return found, size
+        found.append(Length(at, size, count))
+        at += size
+    return found, 0
+
+
+def visible(rows: Rows, aborted: Sequence[tuple[int, int]]) -> Rows:
+    """The batches with records for a reader: no markers, nothing of the `aborted` transactions (producer id, first
+    offset), which are sorted by offset."""
+    special = (rows[:, ATTRIBUTES] & (CONTROL_BIT | TRANSACTIONAL_BIT)) != 0
+    if not special.any():
+        return rows
+    waiting, inside = list(reversed(aborted)), set[int]()
+    kept = np.ones(len(rows), bool)
+    for number in np.flatnonzero(special).tolist():
+        last, attributes, producer_id = (int(rows[number, at]) for at in (LAST, ATTRIBUTES, PRODUCER_ID))
+        while waiting and waiting[-1][1] <= last:
+            inside.add(waiting.pop()[0])
+        if attributes & CONTROL_BIT:
+            inside.discard(producer_id)
+            kept[number] = False
+        elif producer_id in inside:
+            kept[number] = False
+    return rows[kept]

@@ -31,9 +31,9 @@ from .header import (
     SIZE,
     Rows,
     new_rows,
+    visible,
 )
 from .kernel import Record
-from .visible import visible
 
 #: Up to this size the kernel computes a CRC faster than a call to the package. Above, that is as fast, or faster if
 #: the bytes are in no cache.

@@ -21,7 +21,7 @@ from typing import Any, ParamSpec, TypeVar
 from ..display import counted
 from ..errors import AmbiguousAppend, LogClosed, StorageFull
 from ..storage.system import most_descriptors
-from ..topics.served import ServedTopic, StoreService
+from ..store.served import ServedTopic, StoreService
 from .config import Address, BrokerConfig
 from .coordinator import Coordinator
 from .groups.settings import GroupConfig
@@ -45,10 +45,9 @@ from .metrics import Metrics
 from .nodes import Nodes
 from .partitions import Partitions
 from .room import Room
-from .security.authority import Authority
-from .security.gate import guarded
+from .security.api_requirements import guarded
+from .security.authorizer import Authority, StoredAcls
 from .security.guard import Guard
-from .security.stored_acls import StoredAcls
 from .server import Server
 from .transactions import TransactionCoordinator
 from .wire.apis import BY_KEY, Key

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ..errors import InvalidConfig
-from ..topics import settings as topic_settings
-from ..topics.entry import MAX_PARTITIONS
+from ..store import settings as topic_settings
+from ..store.directory.topic_entry import MAX_PARTITIONS
 from .kinds import Choice, File, Listed, Maybe, Number, Several, Text, Truth, Whole, kinds_of, shown
-from .security import rules
+from .security import mechanisms
 from .security.acls import check_principal
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -138,11 +138,11 @@ class BrokerConfig:
     #: Who signs the certificates of clients.
     tls_client_ca: _MaybeFile = None
     #: Whether clients need a certificate; None: if there is a `tls_client_ca` they do.
-    tls_client_auth: Annotated[str | None, Maybe(Choice(rules.CLIENT_AUTH))] = None
+    tls_client_auth: Annotated[str | None, Maybe(Choice(mechanisms.CLIENT_AUTH))] = None
     #: How long a TLS handshake may take.
     handshake_timeout_s: Annotated[float, Number(0.001, _DAY_S)] = 5.0
     #: How clients may authenticate; if there is one, they have to.
-    sasl_mechanisms: Annotated[tuple[str, ...], Several(rules.OFFERED)] = ()
+    sasl_mechanisms: Annotated[tuple[str, ...], Several(mechanisms.OFFERED)] = ()
     #: How long a connection may take to authenticate.
     authentication_timeout_s: Annotated[float, Number(0.001, _DAY_S)] = 30.0
     #: Where /metrics, /healthz and /readyz are served; None: nowhere.
@@ -220,7 +220,7 @@ class BrokerConfig:
     def __post_init__(self) -> None:
         for name in _KINDS:
             object.__setattr__(self, name, checked(name, getattr(self, name)))
-        rules.check(self)
+        mechanisms.check(self)
         for lower, upper in (
             ("group_min_session_timeout_ms", "group_max_session_timeout_ms"),
             ("group_consumer_heartbeat_interval_ms", "group_consumer_session_timeout_ms"),

@@ -28,8 +28,7 @@ from ..storage.mapped import copied_bytes
 from .handlers import Body, Context
 from .limits.intake import LEAST_BYTES, Intake, Oversized
 from .limits.outbox import FULL_BYTES, Outbox
-from .limits.pace import Pace, Seen
-from .limits.peers import is_closed, prepare
+from .limits.pace import Pace, Seen, is_closed, prepare
 from .security.session import LINGER_S, Session
 from .trouble import code_of, message_of, refusal
 from .wire import Malformed, Unencodable

@@ -15,17 +15,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from uuid import UUID
 
 from ..errors import GroupActive, GroupNotFound, InvalidConfig, SawlogError
-from ..topics.groups.assignment import Share
-from ..topics.groups.members import check_group_name
-from ..topics.groups.offsets import Committed
-from ..topics.served import StoreService
+from ..store.assignment import Share
+from ..store.committed_offsets import Committed
+from ..store.members import check_group_name
+from ..store.served import StoreService
 from .groups.commits import Commit, CommitQueue, NewOffset, Run, StagedOffsets
 from .groups.consumer_group import JOINING, Beat, ConsumerGroup, Told, TopicInfo
-from .groups.entries import Entries, Entry
-from .groups.member import Joined, JoinRequest, Synced, SyncRequest
+from .groups.members import Joined, JoinRequest, Synced, SyncRequest, subscribed_topics
+from .groups.registry import Entries, Entry
 from .groups.settings import GroupConfig
 from .groups.stored import GroupSummary, Topics, missing_partitions, stored_group, stored_groups, topic_infos
-from .groups.subscription import subscribed_topics
 from .wire.errors import ErrorCode
 
 _logger = logging.getLogger("sawlog.broker.groups")

@@ -1,4 +1,4 @@
-"""`Entry`: what brokers know of a transactional id. The store keeps it (`sawlog.topics.served.Ledger`):
+"""`Entry`: what brokers know of a transactional id. The store keeps it (`sawlog.store.served.Ledger`):
 
 ```
 {"producer_id": 7, "epoch": 3, "timeout_ms": 60000, "state": "Ongoing", "number": 12, "started_ms": …,
@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from ..topics.served import StagedOffset
+from ..store.served import StagedOffset
 
 
 class State(StrEnum):

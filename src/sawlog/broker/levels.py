@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 from .. import __version__
 from ..clock import now_ms
 from ..errors import SawlogError
-from ..topics.groups.groups import GroupRow
-from ..topics.served import ServedLog
+from ..store.groups import GroupRow
+from ..store.served import ServedLog
 from .metrics import Family, Sample
 
 if TYPE_CHECKING:

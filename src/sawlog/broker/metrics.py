@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
-from ..storage.counting import DONE, SYNCS, Histogram
+from ..storage.counters import DONE, SYNCS, Histogram
 
 #: A name, or none for that of its family; labels; a number.
 Sample = tuple[str, Mapping[str, str], float]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ..clock import Stopwatch
 from ..errors import SawlogError
-from ..topics.served import Node
+from ..store.served import Node
 from .config import Address
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DirectoryLocked, SawlogError, TopicNotFound
-from ..topics import settings
-from ..topics.served import ServedLog, ServedTopic
+from ..store import settings
+from ..store.served import ServedLog, ServedTopic
 
 if TYPE_CHECKING:
     from .broker import Broker

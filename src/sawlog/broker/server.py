@@ -10,7 +10,7 @@ from .config import Address
 from .connection import Connection
 from .handlers import Answer, Body, Context, Handler
 from .limits.watch import Watch
-from .security.listener import TlsListener
+from .security.tls import TlsListener
 from .wire.frames import RequestHeader
 
 if TYPE_CHECKING:

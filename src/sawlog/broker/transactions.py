@@ -41,8 +41,8 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from ..clock import now_ms
 from ..errors import Conflict, DirectoryLocked, SawlogError, StorageFull, TopicNotFound
-from ..topics.groups.assignment import Share
-from ..topics.served import Ledger, Marking
+from ..store.assignment import Share
+from ..store.served import Ledger, Marking
 from .groups.commits import NewOffset, StagedOffsets
 from .handlers import KafkaError
 from .ledger import Entry, Place, State

@@ -10,14 +10,13 @@ import typer
 
 from ..display import counted
 from ..errors import InvalidConfig
-from .asking import confirm
 from .completion import complete_group, complete_topic
-from .fitting import Column
 from .helping import Command, CommandGroup
 from .options import BrokerAt, MaybeData, Output, Yes, read_as
+from .output import Column, OutputFormat, note
 from .output import Output as Printer
-from .output import OutputFormat, note
 from .places import open_acls
+from .terminal import confirm
 
 if TYPE_CHECKING:
     from ..broker.security.acls import Binding, Filter, Operation, Pattern, Permission, Resource
@@ -345,7 +344,7 @@ def _allow_or_deny(given: Permission) -> Permission:
 
 def _joined(found: Sequence[Sequence[Binding]]) -> list[Binding]:
     """What several filters found, each rule once, in order."""
-    from ..broker.security.stored_acls import sorted_bindings
+    from ..broker.security.authorizer import sorted_bindings
 
     return sorted_bindings({each for some in found for each in some})
 

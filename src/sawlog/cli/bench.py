@@ -20,10 +20,9 @@ from .. import kernel_info
 from ..config import Interval, LogConfig
 from ..log.log import Log
 from .doctor import file_system_of
-from .fitting import Column
 from .options import MaybeDirectoryData, Output, read_as
+from .output import Column, OutputFormat, note
 from .output import Output as Printer
-from .output import OutputFormat, note
 from .produce import Compression
 from .units import shown_count, shown_duration, shown_size, size_bytes
 

@@ -25,7 +25,7 @@ def complete_group(ctx: Any, incomplete: str) -> list[str]:
 
 def complete_setting(incomplete: str) -> list[str]:
     """Return `name=` of the settings of a topic; after `=`, values that it can have."""
-    from ..topics.settings import SETTINGS, values_of
+    from ..store.settings import SETTINGS, values_of
 
     name, given, _ = incomplete.partition("=")
     if not given:
@@ -36,14 +36,13 @@ def complete_setting(incomplete: str) -> list[str]:
 
 def complete_setting_name(incomplete: str) -> list[str]:
     """Return the names of the settings."""
-    from ..topics.settings import SETTINGS
+    from ..store.settings import SETTINGS
 
     return [each for each in SETTINGS if each.startswith(incomplete)]
 
 
 def _offered(ctx: Any, incomplete: str, names: Callable[[SomeStore], Iterable[str]]) -> list[str]:
-    from .address import as_place
-    from .places import open_place
+    from .places import as_place, open_place
 
     data, broker = ctx.params.get("data"), ctx.params.get("broker")
     if data is None and broker is None:

@@ -26,15 +26,13 @@ from ..clock import now_ms
 from ..display import counted
 from ..errors import CorruptBatch, OffsetOutOfRange, SawlogError
 from ..log.log import Log
-from ..log.read.verify import missing_ends
+from ..log.verify import missing_ends
 from ..storage.system import sync_data
-from .address import Address
 from .codes import FAILED
-from .fitting import Column
 from .options import MaybeData, Output
+from .output import Column, OutputFormat, note
 from .output import Output as Printer
-from .output import OutputFormat, note
-from .places import open_store, reading_groups
+from .places import Address, open_store, reading_groups
 from .units import shown_duration, shown_size
 
 OK, WARNING, BAD = "ok", "warning", "bad"
@@ -133,8 +131,9 @@ def examine(place: Path, data: Path | None) -> Iterator[CheckResult]:
 
 def examine_bucket(url: str) -> Iterator[CheckResult]:
     """Run the checks for a store on object storage."""
-    from ..objects import repair, selftest  # these take time to import
-    from ..objects.bucket import Bucket
+    from ..store.objects.bucket import selftest  # these take time to import
+    from ..store.objects.bucket.bucket import Bucket
+    from ..store.objects.maintenance import repair
 
     yield _versions()
     yield _kernel()

@@ -26,9 +26,9 @@ from .records import POLL_MOST_S, POLL_S, Found, Place, records
 from .stores import Share
 
 if TYPE_CHECKING:
-    from ..objects.topic import ObjectTopic
-    from ..topics.groups.consumer import Consumer
-    from ..topics.topic import Topic
+    from ..store.consumer import Consumer
+    from ..store.directory.topic import Topic
+    from ..store.objects.topic import ObjectTopic
 
 _COMMIT_S = 1.0
 

@@ -8,17 +8,16 @@ from typing import Annotated, Any
 import typer
 
 from ..display import counted
-from .asking import confirm
 from .codes import CORRUPT
 from .completion import complete_topic
-from .fitting import Column
 from .helping import Command, CommandGroup
 from .offsets import Bound, offset_of, outside, outside_text, parse_bound
 from .options import BrokerAt, Group, MaybeData, Output, Partitions, Yes, parsed
+from .output import Column, OutputFormat, note
 from .output import Output as Printer
-from .output import OutputFormat, note
 from .places import chosen, open_place, reading_groups
 from .stores import GroupRow, SomeStore
+from .terminal import confirm
 from .units import shown_count
 
 groups = typer.Typer(

@@ -20,18 +20,17 @@ import typer
 from ..batch.header import HEADER_BYTES, BatchHeader
 from ..display import counted
 from ..errors import CorruptFile
-from ..log.files.checkpoint import Checkpoint
-from ..log.files.epochs import Epochs
-from ..log.files.names import CHECKPOINT, INDEX, LEADER_EPOCHS, LOCK, LOG, PRODUCERS, REMOTE, TIME_INDEX, VISIBLE
-from ..log.files.producers import ProducerBatch, ProducersFile
-from ..log.files.remote import RemotePart
-from ..storage import FileDirectory, documents
+from ..log.checkpoint import Checkpoint
+from ..log.epochs import Epochs
+from ..log.files import CHECKPOINT, INDEX, LEADER_EPOCHS, LOCK, LOG, PRODUCERS, REMOTE, TIME_INDEX, VISIBLE
+from ..log.remote import RemotePart
+from ..log.transaction_index import ProducerBatch, ProducersFile
+from ..storage import FileDirectory, checksummed
 from .codes import CORRUPT
 from .dissect import Batch, Damage, dissect, records_of
-from .fitting import Column
 from .options import Output
+from .output import Column, OutputFormat, Row, note
 from .output import Output as Printer
-from .output import OutputFormat, Row, note
 from .units import shown_size, shown_time
 
 _ROW_BYTES, _ROWS_AROUND = 16, 3
@@ -384,7 +383,7 @@ def _inspect_visible(file: Path, printer: Printer) -> bool:
 def _inspect_document(file: Path, printer: Printer) -> bool:
     """Show a small file of a store that has its own checksum."""
     try:
-        found = documents.decode(file.read_bytes(), str(file))
+        found = checksummed.decode(file.read_bytes(), str(file))
     except CorruptFile as error:
         note(str(error))
         return False

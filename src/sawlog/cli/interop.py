@@ -16,12 +16,11 @@ import typer
 from ..display import counted
 from ..errors import UnknownFormat
 from .codes import CORRUPT
-from .fitting import Column
 from .options import DirectoryData, Output, Topic, parsed, read_as
+from .output import Column, OutputFormat, note
 from .output import Output as Printer
-from .output import OutputFormat, note
 from .places import open_store
-from .progress import ProgressBar
+from .terminal import ProgressBar
 from .topic import Settings, given_settings
 from .units import shown_count, shown_duration, shown_rate, shown_size, size_bytes, time_ms
 

@@ -14,7 +14,7 @@ import typer
 
 from .options import parsed
 from .output import note
-from .progress import ProgressBar
+from .terminal import ProgressBar
 from .units import duration_ms
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from .address import as_directory, as_place
 from .completion import complete_group, complete_topic
 from .output import OutputFormat
+from .places import as_directory, as_place
 
 T = TypeVar("T")
 Given = TypeVar("Given")

@@ -16,17 +16,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..display import counted
-from ..topics.settings import is_compacted
-from .asking import confirm
+from ..store.settings import is_compacted
 from .codes import CORRUPT, INTERRUPTED
-from .fitting import Column
 from .helping import Command, CommandGroup
 from .jobs import Every, running_job, seconds
 from .options import DirectoryData, MaybeTopic, Output, Topic, Yes, read_as
+from .output import Column, OutputFormat, note
 from .output import Output as Printer
-from .output import OutputFormat, note
 from .pipeline_stats import stats
 from .places import open_store
+from .terminal import confirm
 from .units import shown_count, shown_size, size_bytes
 
 if TYPE_CHECKING:

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .drawing import NoPlot, Plot, check_plot, show_charts
-from .fitting import Column
+from .charts import BarChart, Chart, NoPlot, Plot, TimeChart, check_plot, show_charts
 from .jobs import running_job, seconds
 from .options import DirectoryData, MaybeTopic, Output
+from .output import Column, OutputFormat
 from .output import Output as Printer
-from .output import OutputFormat
-from .plot import BarChart, Chart, TimeChart
 from .units import shown_count, shown_size, shown_time
 
 if TYPE_CHECKING:

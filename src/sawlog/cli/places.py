@@ -1,4 +1,6 @@
-"""Opens what a command works on: a store, in a directory, on object storage or behind a broker, or the partitions that
+"""`-d`: a directory, or the address of a store on object storage.
+
+Opens what a command works on: a store, in a directory, on object storage or behind a broker, or the partitions that
 are named.
 
 `reading` opens partitions for reading, which takes no lock and writes nothing, so commands that only read can run while
@@ -13,28 +15,63 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PosixPath
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import typer
 
+from ..addresses import is_address
 from ..errors import CorruptFile, InvalidConfig, LogNotFound, StorageError
 from ..log.log import Log
-from ..topics.names import GROUPS
-from ..topics.turns import LOCK_TIMEOUT_S
-from .address import Address
+from ..store.directory.lock_leases import LOCK_TIMEOUT_S
+from ..store.names import GROUPS
 from .output import note
-from .passwords import ask_password
 from .stores import SomeAcls, SomeGroups, SomeLog, SomeStore, SomeTopic, SomeUsers
+from .terminal import ask_password
 from .units import shown_size
 
 if TYPE_CHECKING:
     from ..broker.client.store import RemoteStore
-    from ..objects.partition import ObjectPartition
-    from ..objects.store import ObjectStore
-    from ..objects.topic import ObjectTopic
-    from ..topics.store import Store
-    from ..topics.topic import Topic
+    from ..store.directory.store import Store
+    from ..store.directory.topic import Topic
+    from ..store.objects.partition.partition import ObjectPartition
+    from ..store.objects.store import ObjectStore
+    from ..store.objects.topic import ObjectTopic
+
+
+class Address(PosixPath):
+    """An address such as s3://bucket/store where a command expects a directory. A `Path` would lose a slash; this one
+    keeps its text, so that whoever opens it as a directory after all refuses it with a message."""
+
+    #: The address; empty for a path that was derived from one.
+    text: str = ""
+
+    @classmethod
+    def of(cls, text: str) -> Address:
+        """From what was typed."""
+        made = cls(text)
+        made.text = text
+        return made
+
+    def __str__(self) -> str:
+        return self.text or super().__str__()
+
+    def __fspath__(self) -> str:
+        return str(self)
+
+
+def as_place(text: str | Path) -> Path:
+    """What was given for -d."""
+    return Address.of(text) if isinstance(text, str) and is_address(text) else Path(text)
+
+
+def as_directory(text: str | Path) -> Path:
+    """The same for a command that needs files."""
+    found = as_place(text)
+    if isinstance(found, Address):
+        raise typer.BadParameter(f"{found} is on object storage: this command needs a store in a directory")
+    return found
+
 
 Log_co = TypeVar("Log_co", bound=SomeLog, covariant=True)
 
@@ -99,7 +136,7 @@ def open_store(
 ) -> Iterator[Store]:
     """Open the store in that directory, by default for reading, for commands that need its files. A short command runs
     no upkeep."""
-    from ..topics.store import Store
+    from ..store.directory.store import Store
 
     if isinstance(data, Address):
         raise InvalidConfig(f"{data} is on object storage: this command needs a store in a directory")
@@ -120,7 +157,7 @@ def open_any(
         with open_store(data, mode, create=create, lock_timeout=lock_timeout) as store:
             yield store
         return
-    from ..objects.store import ObjectStore
+    from ..store.objects.store import ObjectStore
 
     if mode == "w" and not create:
         ObjectStore.open(str(data), "r").close()  # a mistyped address must not become a store
@@ -165,7 +202,7 @@ def open_users(
         return
     if data is None:
         raise typer.BadParameter("give the store with -d DIR, or its broker with -b HOST:PORT")
-    from ..broker.security.users import Users
+    from ..broker.security.credentials import Users
 
     with open_any(data, mode, create=create) as store:
         yield Users(store.registry)
@@ -200,7 +237,7 @@ def open_acls(data: Path | None, broker: str | None, mode: Literal["w", "r"] = "
         return
     if data is None:
         raise typer.BadParameter("give the store with -d DIR, or its broker with -b HOST:PORT")
-    from ..broker.security.stored_acls import StoredAcls
+    from ..broker.security.authorizer import StoredAcls
 
     with open_any(data, mode) as store:
         yield StoredAcls(store.registry)
@@ -280,7 +317,7 @@ def reading_parts(
 
 
 def _part(topic: Topic | ObjectTopic, number: int) -> NamedLog[Log] | NamedLog[ObjectPartition]:
-    from ..objects.topic import ObjectTopic
+    from ..store.objects.topic import ObjectTopic
 
     if isinstance(topic, ObjectTopic):  # a command that follows asks again and again
         return NamedLog(topic.name, number, topic.partition(number).patient())

@@ -1,10 +1,13 @@
-"""`sawlog produce`: writes records from stdin or files to a topic."""
+"""Where `produce` writes records: the topic's own writer or, with `--compression`, batches that are built for it.
+
+`sawlog produce`: writes records from stdin or files to a topic.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -16,18 +19,30 @@ import typer
 from .. import schemas
 from ..errors import DirectoryLocked, InvalidRecord
 from ..schemas.checking import why_not
-from ..topics.partitioner import partition_for
-from ..topics.settings import SCHEMA, is_compacted
-from ..topics.turns import LOCK_TIMEOUT_S
+from ..store.directory.lock_leases import LOCK_TIMEOUT_S
+from ..store.partitioner import partition_for
+from ..store.settings import SCHEMA, is_compacted
 from .inputs import BadInput, Fields, InputFormat, InputRecord, kind_of, parquet_batches, plain_rows, read_input
 from .options import BrokerAt, MaybeData, Output, Topic
 from .output import Output as Printer
 from .output import OutputFormat, note
 from .places import chosen, open_place
-from .progress import ProgressBar
-from .sink import open_sink
 from .stores import Sink, SomeStore, SomeTopic
+from .terminal import ProgressBar
 from .units import shown_size
+
+#: How long a record waits for a batch to fill before it is stored.
+LINGER_MS = 50
+
+
+def open_sink(topic: SomeTopic, partition: int | None, compression: str | None) -> AbstractContextManager[Sink]:
+    """Open a sink; leaving the block stores all appended records, also after an error."""
+    if compression is not None:
+        return topic.packer(compression, partition=partition, linger_ms=LINGER_MS)
+    if partition is not None:
+        return topic.partition_writer(partition, linger_ms=LINGER_MS)
+    return topic.writer(linger_ms=LINGER_MS)
+
 
 _CHUNK_BYTES = 1 << 20
 _NO_KEY = "the topic {} keeps the last record of each key, so every record needs a key: give --key or --key-delimiter"

@@ -20,14 +20,13 @@ from ..errors import CorruptBatch
 from ..isolation import Isolation
 from .codes import CORRUPT
 from .completion import complete_group, complete_topic
-from .fitting import Column
 from .formats import Printer as RecordPrinter
 from .formats import compile_format
 from .grouped import Start, committing, group_reading
 from .offsets import Span, parse, resolve
 from .options import BrokerAt, LogDir, MaybeData, Partitions, parsed, read_as
+from .output import Column, OutputFormat, Row, note
 from .output import Output as Printer
-from .output import OutputFormat, Row, note
 from .places import Reading, reading
 from .records import Found, Place, records
 from .units import shown_time

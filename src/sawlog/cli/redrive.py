@@ -6,14 +6,13 @@ from typing import Annotated
 
 import typer
 
-from ..topics.queues.redrive import redrive as put_back
+from ..store.queues.redrive import redrive as put_back
 from .completion import complete_group, complete_topic
-from .fitting import Column
 from .options import DirectoryData, Output, Topic
+from .output import Column, OutputFormat, note
 from .output import Output as Printer
-from .output import OutputFormat, note
 from .places import open_store
-from .progress import ProgressBar
+from .terminal import ProgressBar
 
 
 def redrive(

@@ -4,8 +4,8 @@ For the plan, the log is opened for writing on top of an overlay (overlay.py): r
 and nothing is written. `--apply` takes the lock, copies the whole directory, opens the log for writing and checks
 everything again. Data around damage is kept, damaged bytes stay in place, and unreadable offsets are reported.
 
-A store on object storage returns to its last consistent state (`sawlog.objects.repair`); what cannot be used is moved
-to a folder beside it.
+A store on object storage returns to its last consistent state (`sawlog.store.objects.maintenance.repair`); what cannot
+be used is moved to a folder beside it.
 """
 
 from __future__ import annotations
@@ -21,21 +21,19 @@ import typer
 
 from ..config import LogConfig
 from ..display import counted
-from ..log.files.names import LOCK, LOG
+from ..log.files import LOCK, LOG
 from ..log.log import Log
-from ..log.maintain.findings import Action, RecoveryFinding, RecoveryReport
-from ..log.read.verify import Problem, VerifyReport
+from ..log.recovery_report import Action, RecoveryFinding, RecoveryReport
+from ..log.verify import Problem, VerifyReport
 from ..storage import FileDirectory
-from ..topics.names import TOPICS, partition_name
-from ..topics.settings import log_config
-from .address import Address
+from ..store.names import TOPICS, partition_name
+from ..store.settings import log_config
 from .codes import CORRUPT
-from .fitting import Column
 from .options import LogDir, MaybeData, MaybeTopic, Output, Partitions
+from .output import Column, OutputFormat, note
 from .output import Output as Printer
-from .output import OutputFormat, note
 from .overlay import Overlay
-from .places import GROUPS_LOG, check_place, chosen, groups_path, open_store
+from .places import GROUPS_LOG, Address, check_place, chosen, groups_path, open_store
 
 _COLUMNS = [
     Column("topic"),
@@ -106,8 +104,8 @@ def repair(
 
 
 def _repair_bucket(data: Address, printer: Printer, *, apply: bool) -> None:
-    from ..objects import repair as objects  # these take time to import
-    from ..objects.bucket import Bucket
+    from ..store.objects.bucket.bucket import Bucket
+    from ..store.objects.maintenance import repair as objects  # these take time to import
 
     bucket = Bucket(str(data))
     found = objects.diagnose(bucket)

@@ -16,15 +16,14 @@ import typer
 from ..clock import Stopwatch, now_ms
 from ..display import counted, size_text
 from .codes import FAILED
-from .fitting import Column
 from .options import Output, parsed
+from .output import Column, OutputFormat, note
 from .output import Output as Printer
-from .output import OutputFormat, note
 from .store import given_options
 from .units import shown_count, shown_duration, time_ms
 
 if TYPE_CHECKING:
-    from ..replicas.progress import Lag, Progress
+    from ..store.replica.replicator import Lag, Progress
 
 #: A line is printed this often where nobody looks at a terminal.
 _EVERY_S = 10.0
@@ -75,7 +74,7 @@ def replicate(
       sawlog replicate data s3://bucket/store --once --output json
       sawlog replicate data s3://bucket/store --mirror-retention --delete
     """
-    from ..replicas import replicate as run
+    from ..store.replica import replicate as run
 
     if url.startswith("memory://"):
         raise typer.BadParameter("a replica in memory ends with this command: give another address", param_hint="URL")
@@ -126,7 +125,7 @@ def restore(
       sawlog restore s3://bucket/store data --until 2026-11-17T12:00:00Z
       sawlog restore s3://bucket/store standby --follow
     """
-    from ..replicas import restore as run
+    from ..store.replica import restore as run
 
     shown = _Shown(Printer(output), "restored", is_brief=not follow)
     with _until_signal() as stopped:
@@ -155,7 +154,7 @@ def promote(url: Url, options: Options = None, output: Output = OutputFormat.TAB
     Examples:
       sawlog promote s3://bucket/store
     """
-    from ..replicas import promote as run
+    from ..store.replica import promote as run
 
     run(url, options=given_options(options))
     printer = Printer(output)

@@ -31,14 +31,23 @@ from ..batch.header import (
 from ..config import LogConfig
 from ..errors import CorruptBatch, RemoteUnavailable
 from ..log.summaries import oldest_times
-from .drawing import NoPlot, Plot, check_plot, show_charts, terminal_columns
-from .fitting import Column
+from .charts import (
+    LATEST_MS,
+    BarChart,
+    Chart,
+    NoPlot,
+    Plot,
+    TimeChart,
+    check_plot,
+    columns_wanted,
+    show_charts,
+    terminal_columns,
+)
 from .offsets import Span, parse, resolve
 from .options import BrokerAt, LogDir, MaybeData, MaybeTopic, Output, Partitions, read_as
+from .output import Column, OutputFormat, note
 from .output import Output as Printer
-from .output import OutputFormat, note
 from .places import NamedLog, note_remote, reading
-from .plot import LATEST_MS, BarChart, Chart, TimeChart, columns_wanted
 from .stores import SomeLog
 from .units import brief_time, shown_count, shown_size, shown_time
 

@@ -7,14 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from ..objects.bucket import Bucket
-from ..objects.selftest import BRIEF, BRIEF_SCALE, TRIALS, Finding, Scale, refuse, run
-from .fitting import Column
+from ..store.objects.bucket.bucket import Bucket
+from ..store.objects.bucket.selftest import BRIEF, BRIEF_SCALE, TRIALS, Finding, Scale, refuse, run
 from .helping import Command, CommandGroup
 from .options import Output
+from .output import Column, OutputFormat, note
 from .output import Output as Printer
-from .output import OutputFormat, note
-from .progress import ProgressBar
+from .terminal import ProgressBar
 from .units import shown_duration
 
 stores = typer.Typer(help="Test whether object storage is safe for a store.", cls=CommandGroup, rich_markup_mode=None)

@@ -11,14 +11,14 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from ..batch.kernel import Record
-from ..log.read.pages import Fetched
-from ..topics.keywords import TopicChanges, TopicSettings
+from ..log.replica_source import Fetched
+from ..store.settings import TopicChanges, TopicSettings
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from ..broker.security.acls import Binding, Filter
-    from ..broker.security.scram import Salted
+    from ..broker.security.mechanisms import Salted
     from ..isolation import Isolation
 
 #: A partition: its topic and its number.

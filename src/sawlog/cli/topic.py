@@ -10,17 +10,16 @@ import typer
 
 from ..display import counted
 from ..errors import InvalidConfig
-from ..topics.settings import SETTINGS
-from .asking import confirm
+from ..store.settings import SETTINGS
 from .completion import complete_setting, complete_setting_name
-from .fitting import Column
 from .helping import Command, CommandGroup
 from .offsets import offset_of, outside, parse_bound
 from .options import BrokerAt, MaybeData, Output, Partitions, Topic, Yes, read_as
+from .output import Column, OutputFormat, note
 from .output import Output as Printer
-from .output import OutputFormat, note
 from .places import chosen, open_place
 from .stores import SomeStore
+from .terminal import confirm
 from .units import duration_ms, shown_count, shown_size, shown_time, size_bytes
 
 topics = typer.Typer(help="Create, list, change and delete topics.", cls=CommandGroup, rich_markup_mode=None)

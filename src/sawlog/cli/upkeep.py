@@ -6,14 +6,12 @@ from typing import Any
 
 import typer
 
-from ..log.maintain.upkeep import UpkeepReport
-from .address import Address
+from ..log.maintenance import UpkeepReport
 from .codes import CORRUPT
-from .fitting import Column
 from .options import Data, MaybeTopic, Output
+from .output import Column, OutputFormat, note
 from .output import Output as Printer
-from .output import OutputFormat, note
-from .places import open_any
+from .places import Address, open_any
 
 _ACTIONS = ("retention", "compaction", "merge", "recompression", "scrub", "tiering")
 

@@ -7,15 +7,13 @@ from typing import Annotated
 
 import typer
 
-from ..broker.security.scram import MAX_ITERATIONS, MECHANISMS, MIN_ITERATIONS, Salted
-from .asking import confirm
-from .fitting import Column
+from ..broker.security.mechanisms import MAX_ITERATIONS, MECHANISMS, MIN_ITERATIONS, Salted
 from .helping import Command, CommandGroup
 from .options import BrokerAt, MaybeData, Output, Yes
+from .output import Column, OutputFormat, note
 from .output import Output as Printer
-from .output import OutputFormat, note
-from .passwords import new_password
 from .places import open_users
+from .terminal import confirm, new_password
 
 users = typer.Typer(help="Add, list and delete users of the broker.", cls=CommandGroup, rich_markup_mode=None)
 

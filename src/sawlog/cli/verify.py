@@ -8,19 +8,17 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ..log.log import Log
-from ..log.read.verify import Problem
-from .address import Address
+from ..log.verify import Problem
 from .codes import CORRUPT
-from .fitting import Column
 from .options import LogDir, MaybeData, MaybeTopic, Output, Partitions
+from .output import Column, OutputFormat, note
 from .output import Output as Printer
-from .output import OutputFormat, note
-from .places import MissingPartition, NamedLog, note_remote, reading_groups, reading_parts
-from .progress import ProgressBar
+from .places import Address, MissingPartition, NamedLog, note_remote, reading_groups, reading_parts
+from .terminal import ProgressBar
 from .units import shown_count, shown_size
 
 if TYPE_CHECKING:
-    from ..objects.partition import ObjectPartition
+    from ..store.objects.partition.partition import ObjectPartition
 
 _COLUMNS = [
     Column("topic"),
@@ -89,8 +87,8 @@ def _lost(missing: MissingPartition) -> dict[str, Any]:
 def _check_whole(data: Address, printer: Printer) -> None:
     """Exit if a store on object storage has lost commits or its `sawlog.json`: then it cannot be opened, or lacks its
     end."""
-    from ..objects.bucket import Bucket  # these take time to import
-    from ..objects.repair import diagnose
+    from ..store.objects.bucket.bucket import Bucket  # these take time to import
+    from ..store.objects.maintenance.repair import diagnose
 
     found = diagnose(Bucket(str(data)))
     if not found.is_repairable:

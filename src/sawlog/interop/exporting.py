@@ -27,7 +27,7 @@ from ..batch import kernel
 from ..errors import ExportRefused, InvalidConfig, OffsetOutOfRange
 from ..log.log import Log
 from ..storage import Directory, FileDirectory, Storage
-from ..topics.topic import Topic
+from ..store.directory.topic import Topic
 from .detection import format_named
 from .foreign import ExportJob, ExportOptions, ExportReport, Format, Progress, shifted
 from .records import Numbers

@@ -48,13 +48,13 @@ from ..errors import (
     UnreadableRecord,
 )
 from ..log.log import Log
-from ..log.read.reader import ARROW_ROWS
+from ..log.reader import ARROW_ROWS
 from ..storage import Directory
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..topics.topic import Topic
+    from ..store.directory.topic import Topic
 
 #: Called with the bytes done and the total bytes, every few megabytes and at the end.
 Progress = Callable[[int, int], None]

@@ -38,8 +38,8 @@ from ..errors import (
 )
 from ..log.log import Log
 from ..storage import FileDirectory
-from ..topics.store import Store
-from ..topics.topic import Topic
+from ..store.directory.store import Store
+from ..store.directory.topic import Topic
 from .detection import detect_or_assume, open_place
 from .foreign import Damage, Decoder, Detection, Finding, ForeignLog, ForeignReport, Kind, Place, Progress, shifted
 from .records import MAX_JUMP

@@ -3,7 +3,7 @@
 The batches need no conversion: RecordBatch v2 is what sawlog stores, so an import copies batches and decodes no record.
 Every batch is checked on the way (header, offsets, CRC-32C; about 5 % of the time, and not optional) and arrives byte
 for byte as in Kafka: offset, leader epoch, producer, transaction, compression. Where Kafka's compaction has dropped
-whole batches, a batch without records represents their offsets (see log/write/keeping.py). Transaction markers are kept
+whole batches, a batch without records represents their offsets (see log/ingest.py). Transaction markers are kept
 unchanged, so the copy knows as Kafka does which records are committed; records of aborted transactions are invisible in
 both. Kafka's indexes help to start reading in the middle, and are used only where the batches confirm them. Producer
 snapshots and the index of aborted transactions can be derived from the batches and are not read.
@@ -38,12 +38,12 @@ from ..batch.header import BASE, COUNT, HEADER_BYTES, LAST, LEADER_EPOCH, MAX_TI
 from ..batch.kernel import Record
 from ..config import LogConfig
 from ..errors import CorruptBatch, ImportMismatch, OffsetOutOfRange, UnknownFormat
-from ..log.files.names import INDEX, file_name
-from ..log.files.producers import OpenTransaction
+from ..log.batches import Chunk, names_batch
+from ..log.files import INDEX, file_name
 from ..log.log import Log
-from ..log.segment.batches import Chunk, names_batch
-from ..log.segment.segment import Segment
-from ..log.segment.transactions import Transactions, aborted_rows, between
+from ..log.segment import Segment
+from ..log.transaction_index import OpenTransaction
+from ..log.transactions import Transactions, aborted_rows, between
 from ..storage import Directory, FileDirectory, SharedHold, Storage
 from . import kafka_files as files
 from .foreign import (
@@ -65,7 +65,7 @@ from .records import MAX_JUMP, MAX_OFFSET
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..topics.topic import Topic
+    from ..store.directory.topic import Topic
 
 #: A batch that decompresses to more is refused, as in a `Log`.
 _MAX_DECOMPRESSED_BYTES = LogConfig().max_decompressed_bytes

@@ -46,19 +46,19 @@ from ..batch.header import (
 )
 from ..config import GIB, MAX_SEGMENT_BYTES
 from ..errors import CorruptFile, ExportRefused, InvalidConfig
-from ..log.files.aborted import kafkas_index
-from ..log.files.names import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
+from ..log.files import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
+from ..log.index import SegmentIndex
+from ..log.ingest import rows_of
 from ..log.log import Log
-from ..log.segment.index import SegmentIndex
-from ..log.segment.transactions import Transactions
-from ..log.write.incoming import rows_of
+from ..log.transaction_index import kafkas_index
+from ..log.transactions import Transactions
 from ..storage import Directory, FileDirectory, Storage
 from . import kafka_files as files
 from .exporting import check_options, segment_bytes_of
 from .foreign import ExportJob, ExportReport, Progress, shifted
 
 if TYPE_CHECKING:
-    from ..topics.topic import Topic
+    from ..store.directory.topic import Topic
 
 #: Number of bytes to fetch and write at once.
 _PAGE_BYTES = 8 << 20

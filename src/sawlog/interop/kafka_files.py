@@ -46,7 +46,7 @@ from ..batch.checksum import crc32c
 from ..batch.header import HEADER_BYTES
 from ..errors import CorruptFile, DirectoryLocked, SourceInUse
 from ..storage import Directory, SharedHold
-from ..topics.names import is_topic_name
+from ..store.names import is_topic_name
 from .detection import child_of
 from .foreign import Detection, Place
 

@@ -42,7 +42,7 @@ from .records import MAX_JUMP, MAX_OFFSET, Count, Values
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..topics.topic import Topic
+    from ..store.directory.topic import Topic
 
 #: Number of bytes per read.
 CHUNK_BYTES = 4 << 20

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Literal
 
 from ..batch import kernel
 from ..batch.build import NOBODY, Producer
-from ..batch.given import GivenHeaders, GivenRecord, GivenTable
 from ..batch.header import DEFAULT_COLUMNS, Rows
+from ..batch.inputs import GivenHeaders, GivenRecord, GivenTable
 from ..batch.kernel import Record
 from ..clock import milliseconds
 from ..closing import Closing
@@ -36,32 +36,29 @@ from ..display import counted, size_text
 from ..errors import CorruptFile, InvalidConfig, InvalidRecordType, LogClosed, SawlogError
 from ..isolation import Isolation, is_committed
 from ..storage import Directory, MemoryDirectory
-from ..topics.base import Partition
-from . import access
-from .access import Access
-from .files import checkpoint
-from .files.locking import is_wanted, note_in, want
-from .files.producers import OpenTransaction
-from .maintain import compaction, retention, tiering, upkeep
-from .maintain import trimming as truncation
-from .maintain.compaction import CompactionReport
-from .maintain.recovery import RecoveryReport
-from .maintain.retention import RetentionReport
-from .maintain.tiering import Shipped
-from .maintain.upkeep import MergeReport, RecompressionReport, ScrubReport, UpkeepReport
-from .read.last import last_record
-from .read.pages import Fetched
-from .read.reader import ARROW_ROWS, Reader
-from .read.remote import RemoteLog, RemoteSource
-from .read.verify import VerifyReport, verify
-from .segment.segments import SegmentSet
-from .write import adopting, incoming, keeping, markers
-from .write import streams as streaming
-from .write.adopting import Numbered
-from .write.appender import Appender
-from .write.producers import ProducerInfo
-from .write.tables import append_table
-from .write.writer import BATCH_BYTES, Writer
+from ..store.base import Partition
+from . import checkpoint, compaction, ingest, maintenance, markers, retention, tiering
+from . import open as access
+from . import streams as streaming
+from . import trimming as truncation
+from .appender import Appender
+from .compaction import CompactionReport
+from .ingest import Numbered
+from .last import last_record
+from .lock import is_wanted, note_in, want
+from .maintenance import MergeReport, RecompressionReport, ScrubReport, UpkeepReport
+from .open import Access
+from .producers import ProducerInfo
+from .reader import ARROW_ROWS, Reader
+from .recovery import RecoveryReport
+from .replica_source import Fetched, RemoteLog, RemoteSource
+from .retention import RetentionReport
+from .segments import SegmentSet
+from .tables import append_table
+from .tiering import Shipped
+from .transaction_index import OpenTransaction
+from .verify import VerifyReport, verify
+from .writer import BATCH_BYTES, Writer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -459,7 +456,7 @@ class Log(Partition, Closing):
         """
         appender = self._access.appender or self._writable()
         data = memoryview(raw)
-        placed = keeping.place_kept(appender, data, incoming.checked_rows(data) if rows is None else rows)
+        placed = ingest.place_kept(appender, data, ingest.checked_rows(data) if rows is None else rows)
         if wait:
             appender.settle(placed.stop)
         return placed
@@ -470,7 +467,7 @@ class Log(Partition, Closing):
         if whole_number(offset) > MAX_OFFSET:
             raise InvalidConfig(f"the next offset of a log can be at most {MAX_OFFSET}, not {offset}")
         appender = self._writable()
-        passed = keeping.advance(appender, offset, leader_epoch)
+        passed = ingest.advance(appender, offset, leader_epoch)
         if wait:
             appender.settle(offset)
         return passed
@@ -513,7 +510,7 @@ class Log(Partition, Closing):
     ) -> int:
         """Append one record from an async iterable of chunks. A slow stream blocks no other append, and a cancelled one
         leaves nothing behind."""
-        from .write.aio import in_thread, past_recall
+        from .async_appends import in_thread, past_recall
 
         return await streaming.append_stream_async(
             self._writable(),
@@ -661,20 +658,20 @@ class Log(Partition, Closing):
 
     def merge_segments(self, below_bytes: int | None = None) -> MergeReport:
         """Merge neighbouring sealed segments smaller than `below_bytes` (by default `segment_bytes`)."""
-        return upkeep.merge_segments(self._writable(), below_bytes)
+        return maintenance.merge_segments(self._writable(), below_bytes)
 
     def recompress(self, compression: str = "zstd", level: int | None = None) -> RecompressionReport:
         """Recompress the sealed segments that use another compression."""
-        return upkeep.recompress(self._writable(), compression, level=level)
+        return maintenance.recompress(self._writable(), compression, level=level)
 
     def scrub(self) -> ScrubReport:
         """Read and check every sealed segment. The report lists the damage; nothing is raised for it."""
-        return upkeep.scrub(self._writable())
+        return maintenance.scrub(self._writable())
 
     def upkeep(self, config: UpkeepConfig | None = None, shipped: Shipped | None = None) -> UpkeepReport:
         """Run the maintenance that these settings ask for: retention, compaction, merging, recompression, scrubbing.
         Also removes local segments that are proven to be in the replica (`shipped`)."""
-        return upkeep.upkeep(self._writable(), UpkeepConfig() if config is None else config, shipped)
+        return maintenance.upkeep(self._writable(), UpkeepConfig() if config is None else config, shipped)
 
     def shipped(self) -> Shipped | None:
         """Return the segments that `local_retention_ms` and `local_retention_bytes` would remove and that are proven to
@@ -686,7 +683,7 @@ class Log(Partition, Closing):
     def upkeep_due(self, config: UpkeepConfig | None = None) -> bool:
         """Return whether `upkeep` would find something to do. Takes no lock and writes nothing."""
         self._readable().segments.refresh()
-        return upkeep.is_due(self._access.segments, UpkeepConfig() if config is None else config)
+        return maintenance.is_due(self._access.segments, UpkeepConfig() if config is None else config)
 
     def sync(self) -> None:
         """Block until everything appended so far is durable."""
@@ -802,39 +799,39 @@ class Log(Partition, Closing):
         """Append encoded batches from a buffer that the caller gives away. `max_decompressed_bytes` may lower the
         log's limit."""
         appender = self._access.appender or self._writable()
-        placed = incoming.place(appender, memoryview(raw), trusted, expect_offset, max_decompressed_bytes)
+        placed = ingest.place(appender, memoryview(raw), trusted, expect_offset, max_decompressed_bytes)
         if wait:
             appender.settle(placed.stop)
         return placed
 
     def _check_batches(self, raw: bytes | bytearray | memoryview) -> None:
         """Raise what appending these batches would raise: for their structure, checksums or size."""
-        self._writable().check_sizes(incoming.checked_rows(memoryview(raw)))
+        self._writable().check_sizes(ingest.checked_rows(memoryview(raw)))
 
     def _number_file(self, directory: Directory, name: str, offset: int) -> Numbered | None:
         """Assign offsets from `offset` on to the batches in a file elsewhere. Then `sync` the result, in any thread,
         and pass it to `_adopt_file`. None if the file cannot become a segment. The caller holds the log."""
-        return adopting.number(self._writable(), directory, name, offset)
+        return ingest.number(self._writable(), directory, name, offset)
 
     def _check_file(self, directory: Directory, name: str) -> int:
         """Return the number of offsets in a file of batches. Raises what their headers show would prevent appending
         them."""
-        return adopting.check(self._writable(), directory, name)
+        return ingest.check(self._writable(), directory, name)
 
     def _adopt_file(self, file: Numbered) -> range | None:
         """Make a numbered file the next segment without copying it, and return its offsets. The file keeps its other
         name and must not change. None if the file system has no hard links. Inside `appending`, or alone."""
-        return adopting.adopt(self._writable(), file)
+        return ingest.adopt(self._writable(), file)
 
     def _copy_batches(self, data: memoryview, rows: Rows) -> range:
         """Append batches of another log whose checksums were verified, as `append_kept` does, without waiting for the
         disk. They may be larger than a segment."""
-        return keeping.place_kept(self._writable(), data, rows, any_size=True)
+        return ingest.place_kept(self._writable(), data, rows, any_size=True)
 
     def _retract_epochs(self, epoch: int) -> None:
         """Drop the leader epochs after this one that have no batch. For a log that copies another: an interrupted copy
         begins such epochs, and the next batches have to keep theirs."""
-        keeping.retract_epochs(self._writable(), epoch)
+        ingest.retract_epochs(self._writable(), epoch)
 
     def _claim(self, size_bytes: int) -> None:
         """Reserve disk space for this many bytes of batches until they are appended or `_unclaim` is called, as far as

@@ -53,15 +53,15 @@ from ..errors import CorruptBatch, CorruptFile
 from ..storage import Directory, Lock
 from ..storage.forking import forkable
 from ..storage.locks import lock_within
-from .access import Access
-from .files import checkpoint
-from .files.names import LOCK, file_name
-from .files.turn_note import Note
+from . import checkpoint
+from .appender import Appender
+from .files import LOCK, file_name
 from .log import Log
-from .maintain.recovery import recover
-from .segment.segment import Segment
-from .segment.segments import SegmentSet
-from .write.appender import Appender
+from .open import Access
+from .recovery import recover
+from .segment import Segment
+from .segments import SegmentSet
+from .turn_note import Note
 
 #: How long to wait for a turn.
 _PATIENCE_S = 10.0

@@ -38,16 +38,16 @@ from ..config import LogConfig
 from ..errors import CorruptBatch, DataLoss, OffsetOutOfRange, RemoteUnavailable, StorageError
 from ..isolation import Isolation, is_committed
 from ..storage import Directory
-from ..topics.base import Partition, PlannedSlice
-from .files.aborted import Aborted
-from .files.names import TXN_INDEX, file_name
+from ..store.base import Partition, PlannedSlice
+from .batches import Chunk
+from .files import TXN_INDEX, file_name
+from .followed_segments import FollowedSet
 from .log import Log
-from .read.remote import RemoteSource
-from .segment.batches import Chunk
-from .segment.followed import FollowedSet
-from .segment.segment import Segment
-from .segment.segments import SegmentSet
-from .segment.transactions import aborted_rows
+from .replica_source import RemoteSource
+from .segment import Segment
+from .segments import SegmentSet
+from .transaction_index import Aborted
+from .transactions import aborted_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa

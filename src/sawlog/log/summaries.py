@@ -25,9 +25,9 @@ from ..batch import kernel
 from ..batch.header import ATTRIBUTES, BASE, COMPRESSION_MASK, COUNT, LAST, MAX_TIME, POSITION, Rows
 from ..batch.read import MALFORMED, unpack
 from ..errors import CorruptBatch
-from .files.remote import RemotePart, Run
 from .log import Log
-from .segment.segment import Segment
+from .remote import RemotePart, Run
+from .segment import Segment
 
 Numbers = npt.NDArray[np.int64]
 #: Leader epochs with their first offsets.

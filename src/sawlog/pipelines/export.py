@@ -24,13 +24,12 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from ..addresses import check_local
 from ..errors import InvalidConfig
 from ..spark import parsing
-from ..storage import FileDirectory, documents
+from ..storage import FileDirectory, checksummed
+from ..store.directory.store import Store
 from ..tables.formats import check_package
-from ..topics.store import Store
-from . import parquetfiles, running
-from .arguments import option, run_main
+from . import parquet, running
 from .ingest import parsed_schema
-from .running import CHECKPOINT, Advance
+from .running import CHECKPOINT, Advance, option, run_main
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -168,7 +167,7 @@ def _state(
         "headers": params.headers,
     }
     if directory.exists(_STATE):
-        state = documents.load(directory, _STATE)
+        state = checksummed.load(directory, _STATE)
         _check_same(state, asked, str(Path(directory.path).parent))
         if params.schema is None:
             return state
@@ -182,7 +181,7 @@ def _state(
             else _inferred(spark, params, root)
         )
         state = {"id": uuid.uuid4().hex, **asked, "schema": shape}
-    documents.store(directory, _STATE, state)
+    checksummed.store(directory, _STATE, state)
     return state
 
 
@@ -226,7 +225,7 @@ def _rows(spark: SparkSession, params: ExportParams, root: str, schema: str | No
     )
     if schema is not None:
         rows = parsing.as_struct(rows, StructType.fromJson(json.loads(schema)))
-    return parquetfiles.with_times(rows, params.by)
+    return parquet.with_times(rows, params.by)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

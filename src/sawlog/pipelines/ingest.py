@@ -27,13 +27,12 @@ from typing import TYPE_CHECKING, Literal
 
 from ..batch.compression import CODECS
 from ..errors import InvalidConfig
-from ..storage import FileDirectory, documents
-from ..topics.names import check_topic_name, quoted
-from ..topics.store import Store
+from ..storage import FileDirectory, checksummed
+from ..store.directory.store import Store
+from ..store.names import check_topic_name, quoted
 from . import running
-from .arguments import option, run_main
 from .files import LINES, Shape, WantedColumns, inferred, listed, records
-from .running import CHECKPOINT, Advance
+from .running import CHECKPOINT, Advance, option, run_main
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -213,11 +212,11 @@ class _Taker:
         The number of files per transaction is stored first: a repeated micro-batch must be split in the same way.
         """
         size = self._params.files
-        noted = documents.load(self._directory, _BATCH) if self._directory.exists(_BATCH) else {}
+        noted = checksummed.load(self._directory, _BATCH) if self._directory.exists(_BATCH) else {}
         if noted.get("batch") == batch:
             size = noted["files"]
         else:
-            documents.store(self._directory, _BATCH, {"batch": batch, "files": size})
+            checksummed.store(self._directory, _BATCH, {"batch": batch, "files": size})
         if size == _WHOLE:
             yield batch, paths
             return
@@ -261,7 +260,7 @@ def _note_unfinished(directory: FileDirectory) -> None:
         return
     planned, done = (_numbers(checkpoint / name) for name in ("offsets", "commits"))
     if planned > done:
-        documents.store(directory, _BATCH, {"batch": planned, "files": _WHOLE})
+        checksummed.store(directory, _BATCH, {"batch": planned, "files": _WHOLE})
 
 
 def _numbers(directory: Path) -> int:
@@ -280,11 +279,11 @@ def _shape(spark: SparkSession, params: IngestParams, wanted: WantedColumns, dir
     if params.schema is not None:
         shape = Shape(parsed_schema(params.schema))
     elif directory.exists(_SCHEMA):
-        kept = documents.load(directory, _SCHEMA)
+        kept = checksummed.load(directory, _SCHEMA)
         return Shape(StructType.fromJson(json.loads(kept["schema"])), kept.get("inferred", False))
     else:
         shape = Shape(_inferred(spark, wanted), wanted.form == "csv")
-    documents.store(directory, _SCHEMA, {"schema": shape.schema.json(), "inferred": shape.inferred})
+    checksummed.store(directory, _SCHEMA, {"schema": shape.schema.json(), "inferred": shape.inferred})
     return shape
 
 

@@ -1,4 +1,6 @@
-"""Micro-batches as plain Parquet files that every reader understands, each batch exactly once.
+"""Parquet files as Spark's tasks write them, for `export` and `table`: the same compression and the same types.
+
+Micro-batches as plain Parquet files that every reader understands, each batch exactly once.
 
 Spark has a sink for this. It makes a replayed batch harmless with a list of valid files (`_spark_metadata`), which
 other readers do not know and which prevents merging small files. So here the file names contain the batch:
@@ -27,13 +29,42 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..storage import FileDirectory, documents
-from ..tables.files import data_files, sync
-from ..tables.merging import SMALL_SHARE, write_together
-from . import parquetfiles
+from ..storage import FileDirectory, checksummed
+from ..tables.files import SMALL_SHARE, data_files, sync, write_together
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+_HOUR_US = 3_600_000_000
+_DAY_US = 24 * _HOUR_US
+
+
+def write(rows: DataFrame, path: Path, by: Sequence[str] = ()) -> None:
+    """Write rows as Parquet files into a directory; what is there is replaced."""
+    # Otherwise Spark writes the obsolete INT96.
+    rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    writer = rows.write.partitionBy(*by).option("compression", "zstd").mode("overwrite")
+    # No empty file `_SUCCESS`: that the files are complete is recorded elsewhere.
+    writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false").parquet(str(path))
+
+
+def with_times(rows: DataFrame, by: Sequence[str]) -> DataFrame:
+    """With the columns `date` and `hour` of the timestamp, if files are divided by them: in UTC, whatever the session's
+    time zone is, as Iceberg's `day` and `hour` are."""
+    from pyspark.sql import functions as F
+
+    if "date" in by or "hour" in by:
+        rows = rows.withColumn("date", F.expr(f"date_from_unix_date(int({_whole(_DAY_US)}))"))
+    if "hour" in by:
+        rows = rows.withColumn("hour", F.expr(f"int(pmod({_whole(_HOUR_US)}, 24))"))
+    return rows
+
+
+def _whole(unit_us: int) -> str:
+    """How many whole units there are from 1970 to the timestamp, also before 1970."""
+    return f"(unix_micros(timestamp) - pmod(unix_micros(timestamp), {unit_us})) div {unit_us}"
+
 
 _DONE, _STAGING, _MERGE = "done", "staging", "merge"
 #: While a query runs, files are merged once per this many micro-batches.
@@ -58,11 +89,11 @@ class ParquetTarget:
         if batch <= done:
             return
         self._remove(batch)
-        parquetfiles.write(rows, self._staging, self._by)
+        write(rows, self._staging, self._by)
         touched = {self._move_in(path, batch, number) for number, path in enumerate(data_files(self._staging))}
         for directory in touched:
             sync(directory)
-        documents.store(self._notes, _DONE, {"batch": batch})
+        checksummed.store(self._notes, _DONE, {"batch": batch})
         shutil.rmtree(self._staging)
         if self._file_bytes is not None and batch % _COMPACT_EVERY == _COMPACT_EVERY - 1:
             self.compact()
@@ -70,7 +101,7 @@ class ParquetTarget:
     def _done(self) -> int:
         if not self._notes.exists(_DONE):
             return -1
-        return documents.field(documents.load(self._notes, _DONE), "batch", int, _DONE)
+        return checksummed.field(checksummed.load(self._notes, _DONE), "batch", int, _DONE)
 
     def _remove(self, batch: int) -> None:
         """Files that were moved by an attempt that died."""
@@ -124,7 +155,7 @@ class ParquetTarget:
         last = group[-1].name.split("-")[1]
         name = f"{self._label}-{last}-merged-{uuid.uuid4().hex[:8]}.parquet"
         where = str(directory.relative_to(self._root))
-        documents.store(
+        checksummed.store(
             self._notes, _MERGE, {"directory": where, "made": name, "replaced": [path.name for path in group]}
         )
         made.rename(directory / name)
@@ -137,7 +168,7 @@ class ParquetTarget:
         """Remove the files that the merged file replaces, if that exists."""
         if not self._notes.exists(_MERGE):
             return
-        merge = documents.load(self._notes, _MERGE)
+        merge = checksummed.load(self._notes, _MERGE)
         directory = self._root / merge["directory"]
         if (directory / merge["made"]).exists():
             for name in merge["replaced"]:

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import InvalidConfig
-from .arguments import option, run_main
 from .rewrite import RewriteReport, check_topic, rewrite
-from .running import Advance
+from .running import Advance, option, run_main
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

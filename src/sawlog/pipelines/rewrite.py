@@ -29,10 +29,10 @@ import pyarrow as pa  # at module level: Spark inspects the types of `place`
 
 from ..clock import now_ms
 from ..errors import InvalidConfig, SawlogError
-from ..topics.names import quoted
-from ..topics.partitioner import partitions_for
-from ..topics.store import Store
-from ..topics.topic import Topic
+from ..store.directory.store import Store
+from ..store.directory.topic import Topic
+from ..store.names import quoted
+from ..store.partitioner import partitions_for
 from . import running
 from .running import Advance
 

@@ -23,8 +23,8 @@ from pathlib import Path
 
 from ..addresses import check_local
 from ..errors import InvalidConfig
-from ..topics.store import Store
-from .arguments import option, run_main
+from ..store.directory.store import Store
+from .running import option, run_main
 
 _YAML = """\
 name: {name}
@@ -84,7 +84,7 @@ _RUN = """\
 cd "$(dirname "$0")" || exit 1
 python="${{PYSPARK_PYTHON:-{python}}}"
 export PYSPARK_PYTHON="$python"
-java="$("$python" -c 'from sawlog.spark.java import find_java; print(find_java() or "")')" || exit 1
+java="$("$python" -c 'from sawlog.spark.session import find_java; print(find_java() or "")')" || exit 1
 if [ -n "$java" ]; then export JAVA_HOME="$java"; fi
 PATH="$(dirname "$python"):$PATH"
 exec spark-pipelines run --conf spark.sql.catalogImplementation=hive "$@"

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..addresses import check_local
 from ..errors import InvalidConfig
-from ..topics.store import Store
+from ..store.directory.store import Store
 from . import running
-from .arguments import option, run_main
-from .running import Advance
+from .running import Advance, option, run_main
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

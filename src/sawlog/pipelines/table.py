@@ -34,21 +34,19 @@ from ..errors import InvalidConfig
 from ..spark import parsing
 from ..spark.tables import log_rows, parquet_rows
 from ..sql.materialised import check_same_topic
-from ..storage import FileDirectory, documents
-from ..tables import ddl, merging
-from ..tables.columns import RECORD, check_names, table_schema, value_fields
+from ..storage import FileDirectory, checksummed
+from ..store.directory.store import Store
+from ..store.directory.topic import Topic
+from ..store.table_info import TableInfo
+from ..tables import columns as ddl
+from ..tables import files
+from ..tables.columns import RECORD, check_names, table_schema, value_fields, value_schema
 from ..tables.evolving import evolved
 from ..tables.formats import FORMATS, Identity, check_package
-from ..tables.given import value_schema
 from ..tables.state import DataFile, Mark, Snapshot
-from ..topics.store import Store
-from ..topics.tableinfo import TableInfo
-from ..topics.topic import Topic
-from . import parquetfiles, running
-from .arguments import option, run_main
-from .frontier import Frontier
-from .rounds import NOTES, Result, Rounds, Work
-from .running import Advance
+from . import parquet, running
+from .rounds import NOTES, Frontier, Result, Rounds, Work
+from .running import Advance, option, run_main
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -191,7 +189,7 @@ class _Job:
             self._check_quarantine(found)
             self._frontier = self._from({} if found is None else found.marks)
             if found is None:
-                documents.store(self._notes, _NEW, {})
+                checksummed.store(self._notes, _NEW, {})
             self._catch_up()
             self._register(self._table.snapshot(), complete=True)
             if self._params.freshness_s is not None:
@@ -351,12 +349,12 @@ class _Job:
         parsed = parsing.parsed(rows, fields)
         self._put(parsing.good(parsing.counted(parsed, counts), fields), schema, work.files)
         if counts.get[parsing.BAD]:
-            parquetfiles.write(parsing.bad(parsed, fields), work.bad_files)
+            parquet.write(parsing.bad(parsed, fields), work.bad_files)
 
     def _put(self, rows: DataFrame, schema: pa.Schema, path: Path) -> None:
         by = self._params.by
         chosen = rows.select(*(f"`{name}`" for name in schema.names))
-        parquetfiles.write(parquetfiles.with_times(chosen, by), path, by)
+        parquet.write(parquet.with_times(chosen, by), path, by)
 
     def _widen(self, found: Snapshot, schema: pa.Schema) -> None:
         """Delta: rewrite the files of a column that becomes wider; the other formats read both."""
@@ -374,9 +372,9 @@ class _Job:
         least = self._params.merge_from
         if not least:
             return
-        for group in merging.groups(found.data, self._params.file_bytes, least=max(least, 2)):
+        for group in files.groups(found.data, self._params.file_bytes, least=max(least, 2)):
             work = self._rounds.begin()
-            merging.write_together([each.path for each in group], _merged_path(work, group, found.by), found.schema)
+            files.write_together([each.path for each in group], _merged_path(work, group, found.by), found.schema)
             self._new += self._rounds.swap(work, group, found.schema, found.marks)
             self._merged += len(group)
 

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 
 from ..errors import CorruptData, SawlogError, StorageError, TopicNotFound
 from ..log.log import Log
-from ..log.read.verify import VerifyReport as LogReport
-from ..log.read.verify import verify_segment
-from ..topics.store import Store
+from ..log.verify import VerifyReport as LogReport
+from ..log.verify import verify_segment
+from ..store.directory.store import Store
 from . import running
-from .arguments import option, run_main
-from .running import Advance
+from .running import Advance, option, run_main
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

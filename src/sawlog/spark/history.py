@@ -21,8 +21,8 @@ from pyspark.sql.datasource import InputPartition
 from .. import tables
 from ..errors import DataLoss, InvalidConfig
 from ..sql.materialised import check_same_log, check_same_topic
+from ..store.base import Topic
 from ..tables.state import DataFile, Snapshot
-from ..topics.base import Topic
 from .places import Places
 from .positions import EpochPosition, Positions, Share
 

@@ -1,4 +1,11 @@
-"""The options of `format("sawlog")`: those of Spark's Kafka source and sink, and a few of ours.
+"""Options as Spark passes them: text, parsed. `InvalidConfig` names the one that is wrong.
+
+`Where`: a store, as a job knows it: its path or address, and how to connect to it.
+
+It is sent to the tasks, so it can be pickled. Options about the connection may contain credentials, so they are not in
+its text. What is not given comes from the environment of each process: that of the driver, and that of the workers.
+
+The options of `format("sawlog")`: those of Spark's Kafka source and sink, and a few of ours.
 
 Spark passes options as text, with names in lower case. Each is parsed here, once, into a value; a wrong one raises
 `InvalidConfig` with its name, the value and what would be right. An unknown option is an error, because a misspelt
@@ -7,21 +14,184 @@ Spark passes options as text, with names in lower case. Each is parsed here, onc
 giving a path. Options that contradict each other are errors if they are for Kafka's source.
 
 For a store at an address, such as s3://bucket/store, options about the connection (`endpoint`, `region`,
-`access_key_id`, ...; see `sawlog.objects.connecting`) are passed on.
+`access_key_id`, ...; see `sawlog.store.objects.bucket.connecting`) are passed on.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from datetime import UTC, datetime
+from typing import Any, Literal, get_args
 
+from ..addresses import is_address
 from ..batch.compression import CODECS, check_level
+from ..batch.text import parse_json
+from ..clock import milliseconds
 from ..errors import InvalidConfig
 from ..isolation import Isolation
-from .given import Given, loaded_json
-from .where import Where, divided
+from ..store.objects.bucket.connecting import is_option
+from .positions import RESERVED
+
+_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?(?:illiseconds?|econds?|inutes?|ours?|ays?)?")
+#: Options of Kafka's source and sink that are for clients of a broker.
+_FOR_BROKERS = ("kafka.", "kafkaconsumer.", "fetchoffset.")
+
+
+class Given:
+    """The options that were given, each parsed by its type."""
+
+    def __init__(self, options: Mapping[str, str], known: Mapping[str, str]) -> None:
+        self._options = {name.lower(): str(value) for name, value in options.items()}
+        for name in self._options:
+            if name not in known and not name.startswith(_FOR_BROKERS):
+                near = difflib.get_close_matches(name, known, 1)
+                hint = f"; did you mean {near[0]} ({known[near[0]]})?" if near else f"; use one of {', '.join(known)}"
+                raise InvalidConfig(f"sawlog has no option {name}{hint}")
+        self._known = known
+
+    def wrong(self, name: str) -> InvalidConfig:
+        """The error for an invalid value."""
+        return InvalidConfig(f"option {name}={self._options.get(name)!r} is not {self._known[name]}")
+
+    def text(self, name: str) -> str | None:
+        """A text that is not empty."""
+        value = self._options.get(name)
+        if value is not None and not value.strip():
+            raise self.wrong(name)
+        return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        """true or false."""
+        value = self._options.get(name)
+        if value is None:
+            return default
+        if value.lower() not in ("true", "false"):
+            raise self.wrong(name)
+        return value.lower() == "true"
+
+    def number(self, name: str, least: int = 1) -> int | None:
+        """An integer, at least `least`."""
+        found = self.integer(name)
+        if found is not None and found < least:
+            raise self.wrong(name)
+        return found
+
+    def integer(self, name: str) -> int | None:
+        """An integer."""
+        value = self._options.get(name)
+        if value is None:
+            return None
+        digits = value.strip()
+        found = _whole(digits.removeprefix("-"))
+        if found is None:
+            raise self.wrong(name)
+        return -found if digits.startswith("-") else found
+
+    def size(self, name: str) -> int | None:
+        """A number of bytes, also as 64m or 64MB."""
+        value = self._options.get(name)
+        if value is None:
+            return None
+        found = re.fullmatch(r"(\d+)\s*([kmg]?)i?b?", value.strip().lower())
+        number = None if found is None else _whole(found[1])
+        if found is None or number is None or number < 1:
+            raise self.wrong(name)
+        return number << {"": 0, "k": 10, "m": 20, "g": 30}[found[2]]
+
+    def duration_ms(self, name: str, default: int) -> int:
+        """A duration: 90s, 15m, 2 hours; a bare number is milliseconds."""
+        value = self._options.get(name)
+        if value is None:
+            return default
+        found = _DURATION.fullmatch(value.strip().lower())
+        number = None if found is None else _whole(found[1])
+        if found is None or number is None:
+            raise self.wrong(name)
+        return number * _UNITS[found[2] or "ms"]
+
+    def time(self, name: str) -> int | None:
+        """A time in ms since 1970."""
+        value = self._options.get(name)
+        if value is None:
+            return None
+        sign, digits = (-1, value.strip()[1:]) if value.strip().startswith("-") else (1, value.strip())
+        if digits.isdecimal():
+            number = _whole(digits)
+            if number is None:
+                raise self.wrong(name)
+            return sign * number
+        try:
+            moment = datetime.fromisoformat(value.strip())
+        except ValueError:
+            raise self.wrong(name) from None
+        moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+        return int(milliseconds(moment))
+
+    def each(self, name: str) -> tuple[tuple[str, int, int], ...] | None:
+        """{"topic": {"0": number}} as JSON."""
+        value = self._options.get(name)
+        if value is None:
+            return None
+        found = loaded_json(value)
+        made: list[tuple[str, int, int]] = []
+        if not isinstance(found, dict):
+            raise self.wrong(name)
+        found.pop(RESERVED, None)  # copied from a checkpoint
+        for topic, numbers in found.items():
+            if not isinstance(numbers, dict):
+                raise self.wrong(name)
+            for partition, number in numbers.items():
+                which = _whole(partition)
+                if which is None or isinstance(number, bool) or not isinstance(number, int):
+                    raise self.wrong(name)
+                made.append((topic, which, number))
+        return tuple(sorted(made))
+
+
+def _whole(text: str) -> int | None:
+    """An integer, at least 0, that fits into Java's long."""
+    if not text.isdecimal() or len(text) > 19:
+        return None
+    return number if (number := int(text)) < 2**63 else None
+
+
+def loaded_json(text: str) -> Any:
+    try:
+        return parse_json(text)
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Where a store is."""
+
+    path: str
+    #: Options for object storage, by name.
+    storage: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    def __str__(self) -> str:
+        return self.path
+
+    @property
+    def options(self) -> dict[str, str] | None:
+        """For `open_store`; None if there are none, as for every directory."""
+        return dict(self.storage) or None
+
+
+def divided(options: Mapping[str, str]) -> tuple[dict[str, str], tuple[tuple[str, str], ...]]:
+    """The options of a job, and those about the connection, which only an address has."""
+    path = next((str(value) for name, value in options.items() if name.lower() == "path"), "")
+    ours, storage = dict(options), {}
+    if is_address(path):
+        storage = {name: str(value) for name, value in options.items() if is_option(name.lower())}
+        ours = {name: value for name, value in options.items() if name not in storage}
+    return ours, tuple(sorted((name.lower(), value) for name, value in storage.items()))
+
 
 #: The columns in their order; `headers` only with includeHeaders.
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")

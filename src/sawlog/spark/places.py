@@ -12,13 +12,12 @@ from dataclasses import replace
 from typing import Literal
 
 from ..errors import InvalidConfig, TopicNotFound
-from ..opening import open_for_slices
-from ..opening import open_store as _open
-from ..topics.base import Store, Topic
+from ..store.base import Store, Topic
+from ..store.opening import open_for_slices
+from ..store.opening import open_store as _open
 from .losses import Losses
-from .options import EARLIEST, LATEST, Point, ReadOptions
+from .options import EARLIEST, LATEST, Point, ReadOptions, Where
 from .positions import EpochPosition, Positions, Share
-from .where import Where
 
 _logger = logging.getLogger("sawlog.spark")
 

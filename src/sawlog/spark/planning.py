@@ -1,8 +1,8 @@
 """Planning: the driver splits ranges of offsets into tasks.
 
 A task has one or more slices of one partition, as its topic plans them (`sawlog.log.slices` in a directory,
-`sawlog.objects.slices` on object storage). A large range becomes many tasks, so that the parallelism does not depend on
-the number of partitions:
+`sawlog.store.objects.partition.slices` on object storage). A large range becomes many tasks, so that the parallelism
+does not depend on the number of partitions:
 
     at least   one task for each partition that has something to read, as with Kafka's source; where there are very many
                of them (`SHARED_FROM`), small ones share tasks
@@ -25,7 +25,7 @@ from pyspark.sql.datasource import InputPartition
 
 from ..errors import DataLoss
 from ..isolation import Isolation
-from ..topics.base import PlannedSlice
+from ..store.base import PlannedSlice
 from .options import ReadOptions
 from .places import Places
 from .positions import UNKNOWN, Positions

@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..topics.groups.assignment import Share
+from ..store.assignment import Share
 
 __all__ = ["RESERVED", "UNKNOWN", "EpochPosition", "Json", "Positions", "Share"]
 

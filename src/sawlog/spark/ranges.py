@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 
 from ..errors import TopicNotFound
 from ..log import slices
-from ..topics.base import Partition, Topic
+from ..store.base import Partition, Topic
 from .places import Places
 from .positions import UNKNOWN, EpochPosition, Positions, Share
 

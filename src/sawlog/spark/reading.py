@@ -1,4 +1,10 @@
-"""Reading: each task yields Arrow batches of a few megabytes, with all records that were planned for it.
+"""What a Python worker of Spark needs in addition to reading and writing: less work for the garbage collector.
+
+PySpark collects garbage after every task, in all objects of the process: those of pyarrow, numpy and pandas, hundreds
+of thousands, which are permanent. For short tasks that took a third of a worker's time. So everything that exists when
+the first task is done is set aside (`gc.freeze`): reference counts still free it, only cycles in it are not searched.
+
+Reading: each task yields Arrow batches of a few megabytes, with all records that were planned for it.
 
 A task opens the store and checks that it is the one that the driver planned with, and each topic, too. Then it reads
 its slices: completely, or `DataLoss` (see `sawlog.log.slices`). With failOnDataLoss=false records that are gone are
@@ -8,22 +14,34 @@ say nothing about the records; so is another store at the same path, because the
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from ..errors import DataLoss, InvalidConfig, StorageError, TopicNotFound
-from ..topics.base import SliceReader
-from . import places, worker
+from ..store.base import SliceReader
+from . import places
 from .losses import Losses
-from .options import EARLIEST, Point, ReadOptions, check_range
+from .options import EARLIEST, Point, ReadOptions, Where, check_range
 from .planning import PartitionSlice, Task, plan
 from .positions import Positions
-from .where import Where
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+_settled = False
+
+
+def settle() -> None:
+    """Call when a task's work is done; only the first call has an effect."""
+    global _settled  # noqa: PLW0603 - one process, one heap
+    if not _settled:
+        _settled = True
+        gc.freeze()
+
 
 __all__ = ["BatchReader", "DataLoss", "Task", "arrow_schema", "read"]
 
@@ -44,7 +62,7 @@ def read(
         with _Reading(task, columns, Losses(fail=fail_on_data_loss), storage) as reading:
             for piece in task.pieces:
                 yield from reading.read(piece)
-    worker.settle()
+    settle()
 
 
 class _Reading:

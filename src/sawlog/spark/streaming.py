@@ -33,7 +33,7 @@ from pyspark.sql.streaming.datasource import (
 
 from ..clock import Stopwatch
 from ..errors import DataLoss, SawlogError, TopicNotFound
-from ..topics.base import Store, Topic
+from ..store.base import Store, Topic
 from . import places as _places
 from .history import History, HistoryTask
 from .history import read as read_history

@@ -30,13 +30,13 @@ from .. import tables
 from ..addresses import is_address
 from ..errors import DataLoss, InvalidConfig
 from ..sql.materialised import check_same_log, check_same_topic
+from ..store.base import Topic
+from ..store.table_info import TableInfo
 from ..tables.columns import RECORD, table_schema, value_fields
 from ..tables.state import DataFile, Snapshot
-from ..topics.base import Topic
-from ..topics.tableinfo import TableInfo
 from . import parsing
+from .options import Where
 from .places import open_store
-from .where import Where
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

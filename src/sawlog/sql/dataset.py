@@ -30,8 +30,7 @@ from ..errors import InvalidRecord
 from ..schemas.columns import arrow_type, decode
 from ..schemas.types import Schema
 from . import scanning
-from .bounds import Bounds
-from .expressions import fields_of
+from .filters import Bounds, fields_of
 from .past import Past
 from .snapshot import Snapshot
 

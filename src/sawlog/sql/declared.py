@@ -1,22 +1,31 @@
-"""A topic's table: with the schema that the topic declares, or with the one that is asked for."""
+"""A topic's table: with the schema that the topic declares, or with the one that is asked for.
+
+Topics for Polars and pandas.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..clock import in_utc
-from ..errors import DataLoss
+from ..errors import DataLoss, MissingPackage
 from ..isolation import Isolation
 from ..schemas import Schema, parse
-from ..topics.base import Topic
+from ..store.base import Topic
 from .dataset import TopicDataset
 from .history import History
 from .past import Past
 from .snapshot import Snapshot
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+
 
 #: The setting that declares a topic's schema.
 SETTING = "sawlog.schema"
@@ -92,3 +101,22 @@ def _between(since: datetime | None, until: datetime | None) -> pc.Expression | 
         before = pc.field("timestamp") < pa.scalar(in_utc(until), pa.timestamp("us", tz="UTC"))
         made = before if made is None else made & before
     return made
+
+
+def lazy_frame(dataset: TopicDataset) -> polars.LazyFrame:
+    """A lazy frame over a topic. Polars hands over the columns and the filter of a query as it does to any Arrow
+    dataset, and reads batch by batch."""
+    try:
+        import polars
+    except ImportError as error:
+        raise MissingPackage("Topic.polars needs polars: run pip install '.[polars]' in a clone of sawlog") from error
+    return polars.scan_pyarrow_dataset(dataset)
+
+
+def data_frame(table: pa.Table) -> pandas.DataFrame:
+    """A table in pandas."""
+    try:
+        import pandas  # noqa: F401 - Arrow's own message does not say how to install it
+    except ImportError as error:
+        raise MissingPackage("Topic.to_pandas needs pandas: run pip install pandas") from error
+    return table.to_pandas()

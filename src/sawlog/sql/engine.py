@@ -1,4 +1,9 @@
-"""Runs SQL over topics with DuckDB, in memory and in this process.
+"""DuckDB, in memory: one database per process, and a connection of its own for each query.
+
+A database takes some ten milliseconds to start, a connection to it nearly nothing. What a query registers are temporary
+views of its connection, so queries do not see each other.
+
+Runs SQL over topics with DuckDB, in memory and in this process.
 
 Each query has a connection of its own, in which the topics that it names are views of a `TopicDataset`: their ends are
 fixed here, before the query runs. Beside topics, it may read files (`from 'prices.parquet'`, `read_csv(…)`). It only
@@ -9,7 +14,10 @@ reads: a statement that is no query is refused, and so is everything that would 
 
 from __future__ import annotations
 
+import atexit
 import re
+import tempfile
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -17,19 +25,68 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from ..errors import QueryFailed, SawlogError, TableNotFound
+from ..errors import MissingPackage, QueryFailed, SawlogError, TableNotFound
 from ..isolation import Isolation
 from ..schemas.types import Schema
-from ..topics.base import Store
+from ..storage.forking import forkable, this_process
+from ..store.base import Store
 from . import declared, grouping, shortcuts, statistics
-from .database import connect, load_duckdb
 from .dataset import COLUMNS, TopicDataset, table_schema
+from .grouping import KeyDataset
 from .history import HistoryFile
-from .keys import KeyDataset
 from .past import Past, quoted
 
 if TYPE_CHECKING:
     import duckdb
+
+
+#: By process: a forked child cannot use its parent's, whose threads it does not have.
+_databases: dict[int, duckdb.DuckDBPyConnection] = {}
+_lock = forkable(threading.Lock())
+
+
+def load_duckdb() -> Any:
+    """The package; `MissingPackage` says how to install it."""
+    try:
+        import duckdb
+    except ImportError as error:
+        raise MissingPackage("SQL needs duckdb: run pip install '.[sql]' in a clone of sawlog") from error
+    return duckdb
+
+
+def connect() -> duckdb.DuckDBPyConnection:
+    """A new connection to the database of this process."""
+    with _lock:
+        database = _databases.get(this_process())
+        if database is None:
+            if not _databases:
+                atexit.register(_close)  # DuckDB complains about what is still there when Python ends
+            database = _databases[this_process()] = _started(load_duckdb())
+        return database.cursor()
+
+
+def _started(module: Any) -> duckdb.DuckDBPyConnection:
+    """An empty database. It installs nothing and does not look for tables among Python's variables. What does not fit
+    into memory goes to the directory for temporary files instead of the current one. No query can change that."""
+    made: duckdb.DuckDBPyConnection = module.connect(
+        ":memory:",
+        config={
+            "autoinstall_known_extensions": "false",
+            "autoload_known_extensions": "false",
+            "python_enable_replacements": "false",
+            "temp_directory": f"{tempfile.gettempdir()}/sawlog-sql",
+        },
+    )
+    made.execute("set global TimeZone = 'UTC'")
+    made.execute("set global lock_configuration = true")
+    return made
+
+
+def _close() -> None:
+    database = _databases.pop(this_process(), None)
+    if database is not None:
+        database.close()
+
 
 #: Rows in a batch of a result.
 RESULT_ROWS = 65_536

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from .bounds import EVERYTHING, Bounds
+from .filters import EVERYTHING, Bounds
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 from .. import tables
 from ..errors import DataLoss, InvalidConfig
 from ..log import slices
+from ..store.base import Topic
 from ..tables.state import DataFile, Mark, Snapshot, Span
-from ..topics.base import Topic
-from .bounds import ALL, Bounds, Range
+from .filters import ALL, Bounds, Range
 from .history import History, HistoryFile
 
 

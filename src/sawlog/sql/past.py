@@ -16,7 +16,7 @@ from ..errors import DataLoss, InvalidConfig
 from ..schemas.columns import arrow_type
 from ..schemas.types import Schema
 from . import scanning
-from .bounds import Bounds, Range
+from .filters import Bounds, Range
 from .history import History, HistoryFile
 
 #: What the log has, too; the files may have these types in another width or unit.

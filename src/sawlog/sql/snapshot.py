@@ -2,19 +2,29 @@
 
 The ends of all partitions are taken once, together with their leader epochs. What is appended later is not seen; what
 is dropped meanwhile (retention, truncation) makes the query fail with `DataLoss` instead of returning less.
+
+`LogSource`: a log as a table is made from it: in slices of its files, planned by the sparse index.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
+from ..config import LogConfig
 from ..errors import CorruptBatch, OffsetOutOfRange, StorageError
 from ..isolation import Isolation
-from ..topics.base import Partition, Topic
-from .bounds import Bounds, Range
+from ..log import slices
+from ..log.log import Log
+from ..log.replica_source import RemoteSource
+from ..log.slices import Folding
+from ..log.summaries import Blocks, LogSummary
+from ..storage import Directory
+from ..store.base import Partition, PlannedSlice, Topic
+from .filters import Bounds, Range
 from .sources import Planned, TableSource
 
 #: How much of the log one task decodes. Large enough that planning costs nothing beside it, small enough that the tasks
@@ -120,3 +130,55 @@ def _in_time(source: TableSource, start: int, end: int, time_ms: Range) -> list[
     except (CorruptBatch, StorageError):
         return [(start, end)]  # damaged, or just being replaced: reading will tell
     return found
+
+
+class LogSource:
+    """One partition in a directory, which is opened again for each scan."""
+
+    def __init__(self, log: Log, directory: Callable[[], Directory]) -> None:
+        self._log = log
+        self._directory = directory
+
+    def plan(
+        self, start: int, end: int, *, epoch: int, target_bytes: int | None = None, isolation: Isolation = "committed"
+    ) -> list[PlannedSlice]:
+        """Slices, in order."""
+        return slices.plan(self._log, start, end, epoch=epoch, target_bytes=target_bytes, isolation=isolation)
+
+    def blocks(
+        self, start: int, end: int, *, since: int = -1, with_oldest: bool = False, exact: bool = False
+    ) -> Iterator[Blocks]:
+        """What the headers of batches say; it is always exact."""
+        summary = LogSummary.of(self._log)
+        return summary.blocks(self._log, start, end, since=since, with_oldest=with_oldest, exact=exact)
+
+    def proven_end(self, epoch: int, end: int) -> int:
+        """How far the offsets below `end` are still those of a leader epoch."""
+        return slices.proven_end(self._log, epoch, end)
+
+    def open(self) -> LogReading:
+        """Begin to read."""
+        return LogReading(self._directory(), self._log.config, self._log._remote)
+
+
+class LogReading:
+    """Reads slices of one log. Safe for threads."""
+
+    def __init__(self, directory: Directory, config: LogConfig, remote: RemoteSource | None = None) -> None:
+        self._directory = directory
+        self._config = config
+        self._remote = remote
+
+    def read(self, part: PlannedSlice, *, columns: Sequence[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
+        """The records of a slice."""
+        remote = self._remote
+        return slices.read(self._directory, part, self._config, columns=columns, batch_rows=batch_rows, remote=remote)
+
+    def fold(self, part: PlannedSlice, into: Folding, *, columns: Sequence[str], batch_rows: int) -> None:
+        """Add each record of a slice to something."""
+        remote = self._remote
+        slices.fold(self._directory, part, self._config, into, columns=columns, batch_rows=batch_rows, remote=remote)
+
+    def close(self) -> None:
+        """Close the directory."""
+        self._directory.close()

@@ -1,8 +1,8 @@
 """`TableSource`: a partition as the source of a table.
 
 How the records of a partition are read in parts, concurrently, depends on the backend: a `TableSource` plans the parts
-and reads them. `sawlog.sql.logs` has the one for logs in files, `sawlog.objects.tabular` the one for object storage.
-"""
+and reads them. `sawlog.sql.snapshot` has the one for logs in files, `sawlog.store.objects.partition.arrow_source` the
+one for object storage."""
 
 from __future__ import annotations
 

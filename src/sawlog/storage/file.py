@@ -3,7 +3,7 @@
 Writing is `pwrite` at a position that we track ourselves: no file position is shared with a forked child, and a failed
 append cannot leave later ones after a torn one. The part of a file that is still growing is read through a mapping of
 what had been written when it was created, and through `pread` after that. The bytes of such a mapping never disappear:
-nothing below the size that a log has committed is ever truncated in place (see `sawlog.log.maintain.trimming`).
+nothing below the size that a log has committed is ever truncated in place (see `sawlog.log.trimming`).
 
 Names are opened relative to one descriptor of the directory and never through a symbolic link.
 """

@@ -13,7 +13,7 @@ from functools import cache
 
 from ..clock import Stopwatch
 from ..errors import SawlogError, StorageError, StorageFull, SyncFailed
-from .counting import count_sync
+from .counters import count_sync
 
 try:
     import fcntl

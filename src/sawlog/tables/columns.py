@@ -8,16 +8,36 @@ id bigint, name string, …                                                     
 
 A field with the name of a record's column becomes `value_<name>`, whatever its case: SQL does not distinguish it.
 The record's columns come first, in this order; a table may be without `value`.
+
+Types as text, in SQL's way: `id int, tags array<string>, place struct<lat:double,lon:double>`.
+
+`sawlog.schemas` reads such texts. Here they become Arrow's types, and these become texts again: that is how documents
+store the columns of a table.
+
+The schema of a topic's values, as somebody gives it: SQL's DDL, JSON Schema, or Avro; as text or as a file.
+
+    id bigint, name string                     DDL
+    {"type": "object", "properties": {…}}      JSON Schema
+    {"type": "record", "fields": […]}          Avro (.avsc)
+    @orders.avsc                               a file with one of these; also a name that ends with .avsc, .json or .ddl
+
+`sawlog.schemas` reads them. Of a schema only what a column can have is used here: whether a field may be missing, its
+defaults and aliases are not.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
 import pyarrow as pa
 
+from .. import schemas
 from ..errors import InvalidConfig
+from ..schemas import Schema
+from ..schemas.columns import arrow_type
+from ..schemas.ddl import parse
 
 HEADERS = pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
 RECORD = pa.schema(
@@ -110,3 +130,74 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", None if kind.tz is None else "UTC")
     return kind
+
+
+_WORDS = {
+    pa.bool_(): "boolean",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.binary(): "binary",
+    pa.date32(): "date",
+    pa.timestamp("us", "UTC"): "timestamp",
+}
+
+
+def columns_of(schema: Schema) -> pa.Schema:
+    """The fields of a schema as columns of a table."""
+    return plain(pa.schema([pa.field(field.name, arrow_type(field.type)) for field in schema]))
+
+
+def parsed(text: str) -> pa.Schema:
+    """The columns of a text such as `id int, name string`."""
+    return columns_of(parse(text))
+
+
+def parsed_type(text: str) -> pa.DataType:
+    """One type, such as `array<int>`."""
+    return parsed(f"it {text}").field(0).type
+
+
+def shown(kind: pa.DataType) -> str:
+    """A type as text; `InvalidConfig` if it has none."""
+    if kind in _WORDS:
+        return _WORDS[kind]
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    if pa.types.is_list(kind):
+        return f"array<{shown(kind.value_type)}>"
+    if pa.types.is_map(kind):
+        return f"map<{shown(kind.key_type)},{shown(kind.item_type)}>"
+    if pa.types.is_struct(kind):
+        return f"struct<{','.join(f'{_quoted(field.name)}:{shown(field.type)}' for field in kind)}>"
+    raise InvalidConfig(f"a table has no columns of the type {kind}")
+
+
+def shown_schema(schema: pa.Schema) -> str:
+    """Columns as text."""
+    return ", ".join(f"{_quoted(field.name)} {shown(field.type)}" for field in schema)
+
+
+def _quoted(name: str) -> str:
+    return name if re.fullmatch(r"\w+", name) else "`" + name.replace("`", "``") + "`"
+
+
+_FILES = (".avsc", ".json", ".ddl", ".sql")
+
+
+def value_schema(given: str) -> pa.Schema:
+    """The fields of values; `InvalidConfig` if that is not a schema."""
+    return columns_of(schemas.parse(_text(given.strip())))
+
+
+def _text(given: str) -> str:
+    named = given.startswith("@")
+    path = Path(given.removeprefix("@"))
+    if not named and path.suffix.lower() not in _FILES:
+        return given
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidConfig(f"the schema cannot be read from {path}: {error}") from error

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from ..errors import InvalidConfig
-from . import ddl
+from . import columns
 
 _WIDER = {pa.int32(): (pa.int64(),), pa.float32(): (pa.float64(),)}
 
@@ -76,8 +76,8 @@ class _Merge:
         if not self.strict:
             return before
         raise InvalidConfig(
-            f"the column {place} is {ddl.shown(before)} and cannot become {ddl.shown(asked)}: a column can be widened "
-            "(int to bigint, float to double, decimal to more digits). Keep its type, or make a new table"
+            f"the column {place} is {columns.shown(before)} and cannot become {columns.shown(asked)}: a column can be "
+            "widened (int to bigint, float to double, decimal to more digits). Keep its type, or make a new table"
         )
 
 

@@ -18,9 +18,9 @@ from typing import Any
 
 from ..clock import now_ms
 from ..errors import StorageError
-from ..storage import FileDirectory, documents
-from ..storage.documents import MISSING
-from . import ddl
+from ..storage import FileDirectory, checksummed
+from ..storage.checksummed import MISSING
+from . import columns
 from .formats import Change, Identity
 from .state import Snapshot, file_from_json, file_to_json, marks_from_json, marks_to_json
 
@@ -42,7 +42,7 @@ class ManifestTable:
         return Snapshot(
             tuple(file_from_json(each, str(self.location)) for each in found["files"]),
             marks_from_json(found["marks"]),
-            ddl.parsed(found["columns"]),
+            columns.parsed(found["columns"]),
             found["topic_id"],
             found["topic"],
             tuple(found["by"]),
@@ -59,7 +59,7 @@ class ManifestTable:
             "topic": identity.topic,
             "topic_id": identity.topic_id,
             "by": list(identity.by),
-            "columns": ddl.shown_schema(change.schema),
+            "columns": columns.shown_schema(change.schema),
             "marks": marks_to_json(change.marks),
             "files": [
                 *(each for each in before["files"] if each["path"] not in gone),
@@ -90,13 +90,13 @@ class ManifestTable:
                 return None
             raise
         try:
-            return documents.load(directory, _MANIFEST) if directory.exists(_MANIFEST) else None
+            return checksummed.load(directory, _MANIFEST) if directory.exists(_MANIFEST) else None
         finally:
             directory.close()
 
     def _store(self, fields: dict[str, Any]) -> None:
         directory = FileDirectory(self.location / NOTES)
         try:
-            documents.store(directory, _MANIFEST, fields)
+            checksummed.store(directory, _MANIFEST, fields)
         finally:
             directory.close()

@@ -38,17 +38,17 @@ from ..broker.broker import Broker as _Broker
 from ..broker.config import Address, BrokerConfig, changed
 from ..broker.connection import Connection
 from ..broker.handlers import Answer, Body, Context, Handler, KafkaError
-from ..broker.security.scram import MECHANISMS, MIN_ITERATIONS, Salted
-from ..broker.security.users import Users
+from ..broker.security.credentials import Users
+from ..broker.security.mechanisms import MECHANISMS, MIN_ITERATIONS, Salted
+from ..broker.serve import new_loop, running
 from ..broker.server import Fault
-from ..broker.serving import new_loop, running
 from ..broker.trouble import refusal
 from ..broker.wire.apis import BY_KEY
 from ..broker.wire.errors import ErrorCode
 from ..broker.wire.frames import RequestHeader
 from ..errors import InvalidConfig
-from ..topics.store import Store
-from ..topics.topic import Topic
+from ..store.directory.store import Store
+from ..store.directory.topic import Topic
 
 _T = TypeVar("_T")
 

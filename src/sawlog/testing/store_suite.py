@@ -24,7 +24,7 @@ from ..errors import (
     TopicNotFound,
 )
 from ..log.slices import fail
-from ..topics.base import (
+from ..store.base import (
     ConsumerGroups,
     DocumentRegistry,
     JobStaging,
@@ -34,7 +34,7 @@ from ..topics.base import (
     StoreTransaction,
     Topic,
 )
-from ..topics.transactions.staging import Part
+from ..store.directory.transactions.staging import Part
 from .promises import refused
 
 
@@ -82,7 +82,7 @@ def _until(condition: Callable[[], bool]) -> None:
 
 
 class StoreSuite:
-    """The promises of `sawlog.topics.base.Store`."""
+    """The promises of `sawlog.store.base.Store`."""
 
     # --- topics
 

@@ -3,7 +3,7 @@
 Subclass a suite, give it one fixture called `directory` that returns a new, empty `Directory`, and each promise of
 `sawlog.storage.interface` is checked on it. A method's name is the promise. They use only the interface.
 
-A store of your own, a subclass of `sawlog.topics.base.Store`, has `StoreSuite`, with a fixture `store` that returns a
+A store of your own, a subclass of `sawlog.store.base.Store`, has `StoreSuite`, with a fixture `store` that returns a
 new one.
 
 A directory need not have `published`: the log then uses `replace` and `read` instead, and its tests are skipped.

@@ -10,7 +10,7 @@ from collections import namedtuple
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..batch.kernel import Record
-from .serializer import RawHeaders
+from .serializers import RawHeaders
 
 V = TypeVar("V")
 K = TypeVar("K")

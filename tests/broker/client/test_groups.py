@@ -12,7 +12,7 @@ from sawlog.broker.client import RemoteStore
 from sawlog.broker.client.connection import Connection
 from sawlog.broker.config import Address
 from sawlog.broker.wire.apis import Key
-from sawlog.broker.wire.messages.embedded import ASSIGNMENT, SUBSCRIPTION
+from sawlog.broker.wire.messages.groups import ASSIGNMENT, SUBSCRIPTION
 from sawlog.broker.wire.schema import Body, Field
 from sawlog.broker.wire.writing import Sink, encoder
 from sawlog.testing import Broker

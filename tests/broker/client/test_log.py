@@ -8,8 +8,7 @@ import pytest
 
 import sawlog
 from sawlog.batch.build import Producer, encode
-from sawlog.batch.header import scan
-from sawlog.batch.visible import visible
+from sawlog.batch.header import scan, visible
 from sawlog.broker.client import RemoteStore, RemoteTopic
 from sawlog.broker.client.batches import complete
 from sawlog.isolation import Isolation

@@ -15,11 +15,10 @@ from sawlog.broker import wire
 from sawlog.broker.coordinator import Coordinator
 from sawlog.broker.groups.settings import GroupConfig
 from sawlog.broker.handlers import commits, consumer_groups, groups
-from sawlog.broker.security.authority import Authority
-from sawlog.broker.security.stored_acls import StoredAcls
+from sawlog.broker.security.authorizer import Authority, StoredAcls
 from sawlog.broker.wire.apis import Key
-from sawlog.topics.served import Node
-from sawlog.topics.store import Store
+from sawlog.store.directory.store import Store
+from sawlog.store.served import Node
 
 HANDLERS: dict[Key, Any] = {**groups.HANDLERS, **commits.HANDLERS, **consumer_groups.HANDLERS}
 Body = dict[str, Any]

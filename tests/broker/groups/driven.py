@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any
 
-from sawlog.broker.groups.group import Group
-from sawlog.broker.groups.member import Joined, JoinRequest, Synced, SyncRequest
+from sawlog.broker.groups.classic_group import Group
+from sawlog.broker.groups.members import Joined, JoinRequest, Synced, SyncRequest, encode_subscription
 from sawlog.broker.groups.settings import GroupConfig
-from sawlog.broker.groups.subscription import encode_subscription
 from sawlog.broker.wire.errors import ErrorCode
 
 SESSION_MS, REBALANCE_MS = 10_000, 60_000

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from sawlog.broker.groups.assignors import assign_ranges
+from sawlog.broker.groups.assignment import assign_ranges, is_pattern, matching
 from sawlog.broker.groups.consumer_group import JOINING, LEAVING, PAUSING, Beat, ConsumerGroup, Told, TopicInfo
-from sawlog.broker.groups.patterns import is_pattern, matching
 from sawlog.broker.groups.settings import GroupConfig
 from sawlog.broker.wire.errors import ErrorCode as E
 

@@ -14,8 +14,8 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from sawlog.broker.wire.apis import Key
 from sawlog.broker.wire.errors import ErrorCode as E
 from sawlog.errors import GroupActive
+from sawlog.store.directory.store import Store
 from sawlog.testing import Broker
-from sawlog.topics.store import Store
 
 from ..serving import PATIENCE_S
 from .asking import Asked, in_loop, until

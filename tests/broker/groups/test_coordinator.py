@@ -14,8 +14,8 @@ from sawlog.broker.groups.commits import NewOffset
 from sawlog.broker.wire.apis import Key
 from sawlog.broker.wire.errors import ErrorCode as E
 from sawlog.errors import AmbiguousAppend, DirectoryLocked, GroupActive, StorageError
-from sawlog.topics.groups.offsets import OffsetStore
-from sawlog.topics.store import Store
+from sawlog.store.committed_offsets import OffsetStore
+from sawlog.store.directory.store import Store
 
 from ... import warm
 from ...processes.launch import PATIENCE_S

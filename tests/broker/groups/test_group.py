@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from sawlog.broker.groups.group import Group, State
+from sawlog.broker.groups.classic_group import Group, State
+from sawlog.broker.groups.members import encode_subscription
 from sawlog.broker.groups.settings import GroupConfig
-from sawlog.broker.groups.subscription import encode_subscription
 from sawlog.broker.wire.errors import ErrorCode
 
 from .driven import REBALANCE_MS, SESSION_MS, Client, Clock, make_group, protocols, settle

@@ -9,9 +9,9 @@ import random
 
 import pytest
 
-from sawlog.broker.groups.group import Group, State
+from sawlog.broker.groups.classic_group import Group, State
+from sawlog.broker.groups.members import encode_subscription
 from sawlog.broker.groups.settings import GroupConfig
-from sawlog.broker.groups.subscription import encode_subscription
 from sawlog.broker.wire.errors import ErrorCode
 
 from .driven import Client, Clock, protocols

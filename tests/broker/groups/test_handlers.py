@@ -11,7 +11,7 @@ import pytest
 from sawlog.broker import wire
 from sawlog.broker.wire.apis import Key
 from sawlog.broker.wire.errors import ErrorCode as E
-from sawlog.topics.store import Store
+from sawlog.store.directory.store import Store
 
 from .asking import Asked, in_loop, until
 

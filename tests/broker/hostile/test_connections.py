@@ -14,7 +14,7 @@ from contextlib import ExitStack
 import pytest
 
 from sawlog.broker.limits import watch
-from sawlog.broker.limits.peers import UNSENT_BYTES
+from sawlog.broker.limits.pace import UNSENT_BYTES
 from sawlog.broker.wire import ErrorCode, Key
 from sawlog.testing import Broker
 

@@ -14,7 +14,7 @@ from typing import Any
 from sawlog.broker.connection import Connection
 from sawlog.broker.handlers import Answer, Context, Handler
 from sawlog.broker.security.acls import CLUSTER_NAME, Binding, Filter, Operation, Pattern, Permission, Resource
-from sawlog.broker.security.stored_acls import StoredAcls
+from sawlog.broker.security.authorizer import StoredAcls
 from sawlog.broker.wire import ErrorCode, Key
 from sawlog.testing import Broker
 

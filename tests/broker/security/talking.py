@@ -5,8 +5,7 @@ from __future__ import annotations
 import ssl
 from typing import Any
 
-from sawlog.broker.security.plain import Login
-from sawlog.broker.security.scram import MECHANISMS, Client
+from sawlog.broker.security.mechanisms import MECHANISMS, Client, Login
 from sawlog.broker.wire import ErrorCode, Key
 
 from ..peers import Peer

@@ -17,10 +17,11 @@ from sawlog.broker.security.acls import (
     Pattern,
     Permission,
     Resource,
+    Rules,
+    Who,
     parse,
     word,
 )
-from sawlog.broker.security.decisions import Rules, Who
 from sawlog.errors import InvalidConfig
 
 READ, WRITE, DESCRIBE, ALL = Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.ALL

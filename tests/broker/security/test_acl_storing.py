@@ -10,7 +10,7 @@ import pytest
 
 from sawlog import Store
 from sawlog.broker.security.acls import Binding, Filter, Operation, Pattern, Permission, Resource
-from sawlog.broker.security.stored_acls import BINDINGS_MAX, StoredAcls
+from sawlog.broker.security.authorizer import BINDINGS_MAX, StoredAcls
 from sawlog.broker.wire import ErrorCode, Key
 from sawlog.errors import CorruptFile, InvalidConfig
 from sawlog.testing import Broker
@@ -69,7 +69,7 @@ _ADDING = """
 import sys
 from sawlog import Store
 from sawlog.broker.security.acls import Binding, Operation, Resource
-from sawlog.broker.security.stored_acls import StoredAcls
+from sawlog.broker.security.authorizer import StoredAcls
 
 with Store.open(sys.argv[1]) as store:
     for number in range(12):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from sawlog.broker.security.acls import Operation
-from sawlog.broker.security.gate import TABLE
+from sawlog.broker.security.api_requirements import TABLE
 from sawlog.broker.wire import ErrorCode, Key
 from sawlog.broker.wire.apis import BY_KEY
 from sawlog.testing import Broker

@@ -14,7 +14,7 @@ from cryptography.x509.oid import NameOID, ObjectIdentifier
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sawlog.broker.security.distinguished import name_of
+from sawlog.broker.security.tls import name_of
 from sawlog.errors import AuthenticationFailed
 
 from ...looping import for_each

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sawlog.broker.security.scram import SHA_256, SHA_512, Client, Credential, Mechanism, Salted, Server
+from sawlog.broker.security.mechanisms import SHA_256, SHA_512, Client, Credential, Mechanism, Salted, Server
 from sawlog.errors import AuthenticationFailed
 
 from ...looping import for_each

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from sawlog.broker.security import session
-from sawlog.broker.security.scram import SHA_256, Client
+from sawlog.broker.security.mechanisms import SHA_256, Client
 from sawlog.broker.wire import ErrorCode, Key
 from sawlog.broker.wire.apis import BY_KEY
 from sawlog.testing import Broker

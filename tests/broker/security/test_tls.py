@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from sawlog.broker.config import BrokerConfig, changed
-from sawlog.broker.security import listener
+from sawlog.broker.security import tls
 from sawlog.broker.security.tls import TlsFiles
-from sawlog.broker.serving import serve
+from sawlog.broker.serve import serve
 from sawlog.broker.wire import ErrorCode, Key
 from sawlog.errors import InvalidConfig
 from sawlog.testing import Broker
@@ -67,7 +67,7 @@ def test_records_of_any_size_go_through_tls(loop: str, authority: Authority, ser
 def test_a_broker_stops_although_a_client_does_not_say_goodbye(
     authority: Authority, server: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener, "_SHUTDOWN_S", 0.1)
+    monkeypatch.setattr(tls, "_SHUTDOWN_S", 0.1)
     with Broker(**settings(server, stop_timeout_s=80_000)) as broker:
         talker = Talker(broker.address, authority.trusting())
         assert talker.works()
@@ -182,9 +182,9 @@ def test_a_password_counts_more_than_a_certificate(authority: Authority, server:
 # --- what is not TLS
 
 
-def handshakes(broker: Broker) -> listener.TlsListener:
+def handshakes(broker: Broker) -> tls.TlsListener:
     found = broker._live().server._listener
-    assert isinstance(found, listener.TlsListener)
+    assert isinstance(found, tls.TlsListener)
     return found
 
 
@@ -206,7 +206,7 @@ def test_what_is_not_tls_ends_the_connection_and_nothing_else(
 def test_who_opens_many_connections_and_says_nothing_does_not_get_them_all(
     authority: Authority, server: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener, "_MOST_PER_HOST", 3)
+    monkeypatch.setattr(tls, "_MOST_PER_HOST", 3)
     with Broker(**settings(server, handshake_timeout_s=80_000)) as broker:
         silent = [socket.create_connection(("127.0.0.1", broker.listening.port), 20) for _ in range(5)]
         until(lambda: broker._live().metrics.rejected["handshakes"] == 2)

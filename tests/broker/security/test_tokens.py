@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from sawlog.broker.security.plain import Login
-from sawlog.broker.security.scram import MECHANISMS, Client
+from sawlog.broker.security.mechanisms import MECHANISMS, Client, Login
 from sawlog.broker.wire import ErrorCode, Key
 from sawlog.testing import Broker
 

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from sawlog.broker.security.known import KnownUsers
-from sawlog.broker.security.scram import SHA_256, SHA_512, Salted
-from sawlog.broker.security.users import DOCUMENT, Users
+from sawlog.broker.security.credentials import DOCUMENT, KnownUsers, Users
+from sawlog.broker.security.mechanisms import SHA_256, SHA_512, Salted
 from sawlog.broker.wire import ErrorCode, Key
 from sawlog.errors import CorruptFile, InvalidConfig, UserNotFound
+from sawlog.store.directory.store import Store
 from sawlog.testing import Broker
-from sawlog.topics.store import Store
 
 from .talking import Talker
 

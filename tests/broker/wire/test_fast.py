@@ -8,8 +8,7 @@ from random import Random
 import pytest
 
 from sawlog.broker.wire import Malformed, Unencodable, fast
-from sawlog.broker.wire.messages.fetch import FETCH
-from sawlog.broker.wire.messages.produce import PRODUCE
+from sawlog.broker.wire.messages.records import FETCH, PRODUCE
 from sawlog.broker.wire.reading import Decoder, decoder
 from sawlog.broker.wire.schema import Api, Body
 from sawlog.broker.wire.writing import Encoder, Sink, encoder

@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode as KiosErrorCode
 
 from sawlog.broker import wire
 from sawlog.broker.wire.errors import RETRIABLE
-from sawlog.broker.wire.messages.embedded import ASSIGNMENT, SUBSCRIPTION, VERSIONS
+from sawlog.broker.wire.messages.groups import ASSIGNMENT, SUBSCRIPTION, VERSIONS
 from sawlog.broker.wire.reading import decoder
 from sawlog.broker.wire.schema import ARRAY, STRUCT, Api, Field, Fields, int32, string
 from sawlog.broker.wire.writing import Sink, encoder

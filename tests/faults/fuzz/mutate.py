@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from crc32c import crc32c
 
 from sawlog.batch.compression import compress
-from sawlog.storage.checked import FIELD, LINE
+from sawlog.storage.checksummed import FIELD, LINE
 
 from ...batch.wire import HEADER, varint
 
@@ -237,7 +237,7 @@ def text(seed: bytes, others: Sequence[bytes], chance: random.Random) -> bytearr
 
 
 def lined(seed: bytes, others: Sequence[bytes], chance: random.Random) -> bytes:
-    """A text file with its checksum in the last line (`sawlog.storage.checked.LINE`)."""
+    """A text file with its checksum in the last line (`sawlog.storage.checksummed.LINE`)."""
     made = bytes(text(seed, others, chance))
     if chance.random() < 0.15:
         return made
@@ -245,7 +245,7 @@ def lined(seed: bytes, others: Sequence[bytes], chance: random.Random) -> bytes:
 
 
 def document(seed: bytes, others: Sequence[bytes], chance: random.Random) -> bytes:
-    """A JSON file with its checksum in the last field (`sawlog.storage.documents`)."""
+    """A JSON file with its checksum in the last field (`sawlog.storage.checksummed`)."""
     made = bytes(text(seed, others, chance))
     if chance.random() < 0.15:
         return made

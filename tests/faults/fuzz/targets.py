@@ -31,22 +31,22 @@ from sawlog.batch.header import scan as scan_headers
 from sawlog.batch.read import decode, first_bad_crc, malformed
 from sawlog.cli import offsets
 from sawlog.errors import CorruptBatch, SawlogError
-from sawlog.log.files.checkpoint import Checkpoint
-from sawlog.log.files.names import CHECKPOINT, PRODUCERS, file_name, run_name
-from sawlog.log.files.state import UpkeepState
-from sawlog.log.files.turn_note import Note
-from sawlog.log.segment.index import SegmentIndex
-from sawlog.log.write.producers import ProducerState
+from sawlog.log.checkpoint import Checkpoint
+from sawlog.log.files import CHECKPOINT, PRODUCERS, file_name, run_name
+from sawlog.log.index import SegmentIndex
+from sawlog.log.maintenance_state import UpkeepState
+from sawlog.log.producers import ProducerState
+from sawlog.log.turn_note import Note
 from sawlog.schemas import checking
 from sawlog.schemas import parse as parse_schema
 from sawlog.schemas.columns import arrow_type
 from sawlog.schemas.columns import decode as decode_values
 from sawlog.spark.options import read_options, write_options
-from sawlog.storage import MemoryDirectory, documents
-from sawlog.topics.groups.members import Members
-from sawlog.topics.groups.offsets import OffsetStore
-from sawlog.topics.store import Store
-from sawlog.topics.transactions.intent import Intent
+from sawlog.storage import MemoryDirectory, checksummed
+from sawlog.store.committed_offsets import OffsetStore
+from sawlog.store.directory.store import Store
+from sawlog.store.directory.transactions.intent import Intent
+from sawlog.store.members import Members
 
 from . import mutate
 
@@ -578,11 +578,11 @@ def store_seeds() -> list[bytes]:
 
 def intent_seeds() -> list[bytes]:
     note = store_image().child("staging").read("=job.committed")
-    fields = documents.decode(note, "")
+    fields = checksummed.decode(note, "")
     fields["name"] = fields["sequence"] = None
     for part in fields["parts"]:
         part["offset"] += 1
-    return [note, documents.encode(fields)]
+    return [note, checksummed.encode(fields)]
 
 
 def intent_target(data: bytes) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sawlog import Log, LogConfig
-from sawlog.log.maintain.recovery import Action, Where
+from sawlog.log.recovery import Action, Where
 
 CONFIG = LogConfig(segment_bytes=400)
 

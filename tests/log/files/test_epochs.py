@@ -26,15 +26,15 @@ from sawlog import CorruptFile, Interval, Log, LogConfig, OffsetOutOfRange, Stor
 from sawlog.batch import kernel
 from sawlog.batch.build import encode
 from sawlog.batch.header import scan
-from sawlog.log.files import checkpoint
-from sawlog.log.files.checkpoint import Checkpoint
-from sawlog.log.files.epochs import MAX_EPOCH, Epochs, load_epochs
-from sawlog.log.maintain.recovery import Action, Where
+from sawlog.log import checkpoint
+from sawlog.log.checkpoint import Checkpoint
+from sawlog.log.epochs import MAX_EPOCH, Epochs, load_epochs
+from sawlog.log.recovery import Action, Where
 from sawlog.log.shared import SharedLog
 from sawlog.storage import MemoryDirectory
 from sawlog.storage import file as file_module
 from sawlog.storage import published as published_module
-from sawlog.storage.checked import LINE
+from sawlog.storage.checksummed import LINE
 from sawlog.testing import FaultyStorage
 from sawlog.testing.disk import MODES
 from sawlog.testing.faulty import Call, Fault, FaultyDirectory

@@ -19,10 +19,9 @@ import pytest
 from sawlog import CorruptBatch, Log, LogConfig, OutOfOrderSequence, Producer, RecordRemoved, UpkeepConfig
 from sawlog.batch.compression import CODECS
 from sawlog.batch.header import scan
-from sawlog.log.files import state
-from sawlog.log.files.state import load_state
-from sawlog.log.maintain import compaction, rebatch, rewrite
-from sawlog.log.maintain.compaction import CompactionReport
+from sawlog.log import compaction, maintenance_state, rebatch, rewrite
+from sawlog.log.compaction import CompactionReport
+from sawlog.log.maintenance_state import load_state
 
 from ...batch import wire
 from ...batch.twins import interpreted
@@ -661,7 +660,7 @@ def test_compaction_that_begins_during_a_truncation_knows_of_it(place: Place, mo
     compact(log)
     written(log, (b"d", b"1"), (b"e", b"1"))
     log.seal()
-    real = state.store_state
+    real = maintenance_state.store_state
     with ThreadPoolExecutor(1) as pool:
         begun = []
 
@@ -671,7 +670,7 @@ def test_compaction_that_begins_during_a_truncation_knows_of_it(place: Place, mo
                 begun[0].result(timeout=0.1)  # it may wait for us
             real(*arguments)
 
-        monkeypatch.setattr(state, "store_state", store)
+        monkeypatch.setattr(maintenance_state, "store_state", store)
         log.truncate(1)
         begun[0].result(timeout=60)
     assert load_state(appender(log).directory).clean_offset <= 1

@@ -10,9 +10,8 @@ import pytest
 
 from sawlog import CorruptBatch, InvalidConfig, Log, LogClosed, LogConfig, Producer, ReadOnlyLog, UpkeepConfig
 from sawlog.batch.compression import CODECS
-from sawlog.log.files import state
-from sawlog.log.files.state import UpkeepState, load_state
-from sawlog.log.maintain import rewrite, upkeep
+from sawlog.log import maintenance, maintenance_state, rewrite
+from sawlog.log.maintenance_state import UpkeepState, load_state
 
 from ..keyed import Filling, appender, check_everything
 from ..places import FilePlace, MemoryPlace, Place, fill, named, now_ms, values
@@ -322,7 +321,7 @@ def test_what_is_truncated_meanwhile_is_not_taken_for_compacted(
     place: Place, monkeypatch: pytest.MonkeyPatch, work: str
 ) -> None:
     log = compacted_and_sealed(place)
-    where = (rewrite, "replace_run") if work == "recompress" else (upkeep, "verify_segment")
+    where = (rewrite, "replace_run") if work == "recompress" else (maintenance, "verify_segment")
     interrupted(monkeypatch, *where, lambda: log.truncate(2))
     getattr(log, work)()
     monkeypatch.undo()
@@ -380,7 +379,7 @@ def test_the_notes_survive_a_round_trip() -> None:
 def test_a_flipped_bit_in_the_notes_is_noticed(position: int) -> None:
     data = bytearray(UpkeepState([(5, 100)]).encode())
     data[position] ^= 4
-    with pytest.raises(state.CorruptFile):
+    with pytest.raises(maintenance_state.CorruptFile):
         UpkeepState.decode(bytes(data))
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from sawlog import CorruptBatch, Log, LogConfig
 from sawlog.errors import StorageFull
-from sawlog.log.files.checkpoint import Checkpoint
-from sawlog.log.files.names import CHECKPOINT, LOCK
-from sawlog.log.maintain.findings import Where
-from sawlog.log.read.verify import missing_ends
+from sawlog.log.checkpoint import Checkpoint
+from sawlog.log.files import CHECKPOINT, LOCK
+from sawlog.log.recovery_report import Where
 from sawlog.log.shared import SharedLog
+from sawlog.log.verify import missing_ends
 from sawlog.storage import FileDirectory, MemoryDirectory
 from sawlog.storage.published import PublishedByReplacing
 from sawlog.testing import Call, Fault, FaultyDirectory

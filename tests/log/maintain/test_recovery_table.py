@@ -19,10 +19,10 @@ import pytest
 
 from sawlog import CorruptBatch, Log
 from sawlog.batch import kernel
-from sawlog.log.files.checkpoint import Checkpoint
-from sawlog.log.files.epochs import Epochs
-from sawlog.log.files.remote import UNKNOWN
-from sawlog.log.maintain.recovery import DECISIONS, Action, Where
+from sawlog.log.checkpoint import Checkpoint
+from sawlog.log.epochs import Epochs
+from sawlog.log.recovery import DECISIONS, Action, Where
+from sawlog.log.remote import UNKNOWN
 
 from ..places import INDEX, TIME_INDEX, Place, fill, named, values
 

@@ -13,11 +13,11 @@ import pytest
 from sawlog import InvalidConfig, Log, LogConfig, OffsetOutOfRange
 from sawlog.config import UpkeepConfig
 from sawlog.errors import RemoteUnavailable
-from sawlog.log.files.epochs import Epochs
-from sawlog.log.files.remote import UNKNOWN, RemotePart, Run, load_remote
-from sawlog.log.maintain.findings import Where
-from sawlog.log.maintain.tiering import TieringReport
-from sawlog.log.read.verify import missing_ends
+from sawlog.log.epochs import Epochs
+from sawlog.log.recovery_report import Where
+from sawlog.log.remote import UNKNOWN, RemotePart, Run, load_remote
+from sawlog.log.tiering import TieringReport
+from sawlog.log.verify import missing_ends
 from sawlog.storage import MemoryDirectory
 from sawlog.testing import FaultyStorage
 from sawlog.testing.crashes import Workload
@@ -349,7 +349,7 @@ def test_retention_by_age_moves_the_start_through_the_remote_part(monkeypatch: p
     log, mirror = tiered(directory)
     here = log.local_offset
     log.close()
-    monkeypatch.setattr("sawlog.log.maintain.retention.now_ms", lambda: 1020 + 100)
+    monkeypatch.setattr("sawlog.log.retention.now_ms", lambda: 1020 + 100)
     log = opened(directory, mirror, retention_ms=100)
     log.apply_retention()
     assert 10 < log.lowest_offset <= 21

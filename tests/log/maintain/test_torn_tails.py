@@ -14,7 +14,7 @@ import pytest
 
 from sawlog import CorruptBatch, Log, Producer
 from sawlog.batch.build import encode
-from sawlog.log.maintain import recovery
+from sawlog.log import recovery
 
 from ..places import Place, fill, named, now_ms, values
 from .test_recovery_table import mark

@@ -18,10 +18,10 @@ import pytest
 from sawlog import Log, LogConfig, Producer, RecordRemoved
 from sawlog.batch.header import scan
 from sawlog.batch.read import decode
-from sawlog.log.maintain import rewrite
-from sawlog.log.read import reader as reading
-from sawlog.log.segment.followed import FollowedSet
-from sawlog.log.segment.segments import SegmentSet
+from sawlog.log import reader as reading
+from sawlog.log import rewrite
+from sawlog.log.followed_segments import FollowedSet
+from sawlog.log.segments import SegmentSet
 
 from ...batch.clients import seen
 from ...processes.launch import finish, ready, start

@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from sawlog import Log, LogConfig, LogNotFound, OffsetOutOfRange
-from sawlog.log.maintain import recovery
-from sawlog.log.segment.followed import FollowedSet
+from sawlog.log import recovery
+from sawlog.log.followed_segments import FollowedSet
 
 from ...processes import content
 from ...processes.launch import PATIENCE_S, finish, ready, start

@@ -17,9 +17,9 @@ import pytest
 from sawlog import CorruptBatch, Log, LogClosed, OffsetOutOfRange, Record, RecordRemoved
 from sawlog.batch.header import BatchHeader, scan
 from sawlog.isolation import Isolation
-from sawlog.log.read.pages import Fetched
+from sawlog.log.replica_source import Fetched
 from sawlog.storage.file import FileStorage
-from sawlog.topics.store import Store
+from sawlog.store.directory.store import Store
 
 from ..places import FilePlace, Place
 from ..transactional import send

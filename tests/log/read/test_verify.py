@@ -10,8 +10,8 @@ import pytest
 
 from sawlog import CorruptBatch, DecompressionLimit, Log
 from sawlog.batch.checksum import crc32c
-from sawlog.log.read import verify as verifying
-from sawlog.log.read.verify import VerifyReport
+from sawlog.log import verify as verifying
+from sawlog.log.verify import VerifyReport
 
 from ...cli.damage import flip_bit
 from ..places import INDEX, Place, fill, named, values

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sawlog.batch.header import BASE
-from sawlog.log.segment import batches
+from sawlog.log import batches
 
 from ..places import MemoryPlace
 

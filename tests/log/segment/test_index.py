@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sawlog.batch.header import LAST, MAX_TIME, POSITION, SIZE, new_rows
-from sawlog.log.segment.index import SegmentIndex
+from sawlog.log.index import SegmentIndex
 
 BASE = 1000
 

@@ -13,7 +13,7 @@ import pytest
 from sawlog import Log, LogConfig
 from sawlog.batch.build import encode
 from sawlog.batch.header import BASE
-from sawlog.log.segment import batches
+from sawlog.log import batches
 from sawlog.storage import MemoryDirectory
 
 INTERVAL_BYTES = 4096

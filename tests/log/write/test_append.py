@@ -28,7 +28,7 @@ from sawlog import (
 from sawlog.batch.build import encode
 from sawlog.batch.header import scan
 from sawlog.batch.read import decode
-from sawlog.log.write import tables
+from sawlog.log import tables
 
 from ...looping import for_each
 from ..places import Place, fill, named, now_ms, values

@@ -10,7 +10,7 @@ import pytest
 
 from sawlog import Interval, Log, LogConfig, LogFailed, StorageError, SyncFailed
 from sawlog.batch.build import encode
-from sawlog.log.files import checkpoint
+from sawlog.log import checkpoint
 from sawlog.storage import MemoryDirectory
 from sawlog.testing import FaultyStorage
 from sawlog.testing.faulty import Call, Fault, FaultyDirectory

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from sawlog import Log, LogConfig, SawlogError
-from sawlog.log.maintain import recovery
+from sawlog.log import recovery
 from sawlog.storage import file as file_module
 from sawlog.storage import handle as handle_module
 from sawlog.storage import locks as locks_module

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pytest
 
 from sawlog import Log, LogClosed, LogConfig, LogFailed, OffsetOutOfRange, Record, Writer
-from sawlog.log.write import commit as group_commit
-from sawlog.log.write.commit import GroupCommit
+from sawlog.log import commit as group_commit
+from sawlog.log.commit import GroupCommit
 from sawlog.storage import MemoryDirectory
 from sawlog.testing.faulty import Call, Fault, FaultyDirectory
 

@@ -12,7 +12,7 @@ from sawlog.batch import kernel
 from sawlog.batch.build import Producer, encode
 from sawlog.batch.checksum import crc32c
 from sawlog.batch.read import malformed
-from sawlog.log.write import appender, incoming
+from sawlog.log import appender, ingest
 from sawlog.storage import MemoryDirectory
 
 from ...batch.twins import BOTH
@@ -87,16 +87,16 @@ def outcome(arrivals: list[bytes], config: LogConfig, *, trusted: bool) -> tuple
 def test_one_batch_is_stored_or_refused_like_several(
     name: str, times: str, trusted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (incoming, appender):
+    for module in (ingest, appender):
         monkeypatch.setattr(module, "now_ms", lambda: T)
     config = LogConfig(segment_bytes=2000, timestamp_type=times, checkpoint_interval_ms=3_600_000)
     quick = outcome(ARRIVALS[name], config, trusted=trusted)
-    monkeypatch.setattr(incoming, "_place_sole", lambda *given: None)
+    monkeypatch.setattr(ingest, "_place_sole", lambda *given: None)
     assert quick == outcome(ARRIVALS[name], config, trusted=trusted)
 
 
 def test_one_batch_takes_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(incoming, "rows_of", lambda data: pytest.fail("the long way"))
+    monkeypatch.setattr(ingest, "rows_of", lambda data: pytest.fail("the long way"))
     for name in ("plain", "compressed", "of a producer", "sent twice"):
         assert all(isinstance(each, range) for each in outcome(ARRIVALS[name], LogConfig(), trusted=False)[0][:-1])
 
@@ -110,7 +110,7 @@ def test_a_byte_that_is_wrong_is_noticed_as_by_those_who_read(unit: Any) -> None
         for mask in (0x01, 0x02, 0x80, 0xFF):
             data = memoryview(good[:place] + bytes([good[place] ^ mask]) + good[place + 1 :])
             header = unit.sole_batch(data)
-            rows = _or_none(lambda data=data: incoming.rows_of(data))
+            rows = _or_none(lambda data=data: ingest.rows_of(data))
             if rows is None or len(rows) != 1:
                 assert header is None
             elif header is not None and not header[0] & (0x27):

@@ -24,7 +24,7 @@ from sawlog import (
     StreamTooLong,
 )
 from sawlog.batch.header import HEADER_BYTES
-from sawlog.log.write.streams import StreamedBatch
+from sawlog.log.streams import StreamedBatch
 
 from ...batch import wire
 from ..places import Place, fill, named, values

@@ -23,7 +23,7 @@ from sawlog import Interval, Log, LogClosed, LogConfig, LogFailed, OffsetMismatc
 from sawlog.batch import kernel
 from sawlog.batch.build import NOBODY
 from sawlog.errors import InvalidRecord, RecordTooLarge
-from sawlog.log.write.appender import Answer, Appender
+from sawlog.log.appender import Answer, Appender
 from sawlog.storage import file as file_module
 from sawlog.storage import published as published_module
 from sawlog.testing import FaultyStorage

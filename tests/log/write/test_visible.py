@@ -23,9 +23,9 @@ import pytest
 from sawlog import CorruptBatch, Interval, Log, LogConfig, OffsetOutOfRange, StorageFull, clock
 from sawlog.batch.build import encode
 from sawlog.batch.header import scan
-from sawlog.log.segment.segments import SegmentSet
-from sawlog.log.write import marks, tables
-from sawlog.log.write.commit import GroupCommit
+from sawlog.log import commit, tables
+from sawlog.log.commit import GroupCommit
+from sawlog.log.segments import SegmentSet
 from sawlog.storage import FileDirectory, MemoryDirectory
 from sawlog.storage import file as file_module
 from sawlog.storage import published as published_module
@@ -175,7 +175,7 @@ def test_the_four_ends_are_in_order_while_threads_append_sync_and_truncate(place
 
 def test_an_end_that_is_out_of_order_is_noticed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check is not a minimum that would hide what it should show."""
-    monkeypatch.setattr(marks, "_LOOKS", 3)
+    monkeypatch.setattr(commit, "_LOOKS", 3)
     log = place.open(QUIET)
     fill(log, 3)
     appender = log._access.appender

@@ -172,8 +172,8 @@ class FaultyWriter(DataSourceStreamArrowWriter):
             self.fault.at("staging", batch)
 
     def commit(self, messages: Any, batchId: int) -> None:
-        from sawlog.topics.transactions.ledger import Ledger
-        from sawlog.topics.transactions.placing import Placing
+        from sawlog.store.directory.transactions.pending import Ledger
+        from sawlog.store.directory.transactions.placement import Placing
 
         place, complete = Placing.place, Ledger.complete
 

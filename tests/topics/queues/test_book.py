@@ -10,8 +10,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sawlog.topics.queues.book import Book, runs_of
-from sawlog.topics.queues.page import DOUBTFUL, FREE, LEASED, NEW, PAGE, Entry, Page
+from sawlog.store.queues.delivery_state import DOUBTFUL, FREE, LEASED, NEW, PAGE, Book, Entry, Page, runs_of
 
 
 def store(book: Book, stored: dict[int, bytes]) -> None:

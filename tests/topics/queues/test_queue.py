@@ -25,8 +25,8 @@ from sawlog import (
     Store,
     TopicNotFound,
 )
-from sawlog.topics.queues import delivery as delivery_module
-from sawlog.topics.queues import queue as queue_module
+from sawlog.store.queues import delivery as delivery_module
+from sawlog.store.queues import queue as queue_module
 
 from ...looping import for_each
 

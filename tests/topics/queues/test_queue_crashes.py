@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from sawlog.store.directory.store import Store
 from sawlog.testing import Workload, enumerate_crashes
 from sawlog.testing.disk import FaultyStorage
-from sawlog.topics.store import Store
 
 COUNT = 8
 

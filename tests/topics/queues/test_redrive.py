@@ -9,7 +9,7 @@ import pytest
 
 import sawlog
 from sawlog import DirectoryLocked, InvalidConfig, Redriven, Store, TopicNotFound, redrive
-from sawlog.topics.queues import redrive as module
+from sawlog.store.queues import redrive as module
 
 
 @pytest.fixture

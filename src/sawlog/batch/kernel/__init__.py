@@ -37,7 +37,7 @@ caller's business. Nothing here does I/O but `files`, and nothing but a `RecordC
 it returns.
 
 Threads. The Arrow functions run without the GIL. A `BatchBuilder` is safe between threads only where the
-interpreter's lock makes a compiled call atomic; `sawlog.log.write.writer` adds a lock where that does not hold.
+interpreter's lock makes a compiled call atomic; `sawlog.log.writer` adds a lock where that does not hold.
 
 Interpreted, the same code is some 20 to 200 times slower: a correctness fallback (see `sawlog.kernel_info()`).
 """

@@ -24,9 +24,8 @@ from typing import Any, Final
 
 from ...errors import AuthenticationFailed, InvalidConfig
 from ..kinds import Choice, File, Kind, Text, Truth, shown
-from ..security import plain
-from ..security.rules import OFFERED
-from ..security.scram import MECHANISMS, Client
+from ..security import mechanisms
+from ..security.mechanisms import MECHANISMS, OFFERED, Client
 from ..security.tls import load_authorities, load_chain, read_password
 
 _KINDS: Final[dict[str, Kind]] = {
@@ -54,8 +53,8 @@ class Login:
 
     def authenticate(self, send: Send) -> None:
         """Go through the exchange; `AuthenticationFailed` also if the broker does not know the user's secret."""
-        if self.mechanism == plain.NAME:
-            send(plain.Login(self.user, self.password).message())
+        if self.mechanism == mechanisms.NAME:
+            send(mechanisms.Login(self.user, self.password).message())
             return
         client = Client(MECHANISMS[self.mechanism], self.user, self.password)
         client.verify(send(client.final(send(client.first()))))
@@ -70,7 +69,7 @@ class Access:
     login: Login | None = None
 
     def __post_init__(self) -> None:
-        if self.login is not None and self.login.mechanism == plain.NAME and self.tls is None:
+        if self.login is not None and self.login.mechanism == mechanisms.NAME and self.tls is None:
             raise AuthenticationFailed("PLAIN sends the password in clear text, so it needs TLS")
 
 
@@ -110,7 +109,7 @@ def _access(given: dict[str, Any], ask: Callable[[str], str]) -> Access:
         if "password_file" in given or "mechanism" in given:
             raise InvalidConfig("password_file and mechanism need a user")
         return Access(tls)
-    if given.get("mechanism") == plain.NAME and tls is None:
+    if given.get("mechanism") == mechanisms.NAME and tls is None:
         raise InvalidConfig("PLAIN sends the password in clear text, so it needs TLS")
     file = given.get("password_file")
     password = ask(user) if file is None else read_password(Path(file))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..security.acls import Binding, Filter, Operation, Pattern, Permission, Resource
-from ..security.stored_acls import sorted_bindings
+from ..security.authorizer import sorted_bindings
 from ..wire.apis import Key
 from ..wire.schema import Body
 from .cluster import Cluster

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...errors import GroupActive, GroupNotFound, Malformed, TopicNotFound
-from ...topics.groups.groups import GroupRow
+from ...store.groups import GroupRow
 from ..wire.apis import Key
 from ..wire.errors import ErrorCode
-from ..wire.messages.embedded import ASSIGNMENT, SUBSCRIPTION, VERSIONS
+from ..wire.messages.groups import ASSIGNMENT, SUBSCRIPTION, VERSIONS
 from ..wire.reading import decoder
 from ..wire.schema import Body, Field
 from . import asking

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 from ...batch import kernel
 from ...batch import read as batch_read
 from ...batch.build import Encoder, Recipe
-from ...batch.header import DEFAULT_COLUMNS, LAST, POSITION, SIZE, Rows
+from ...batch.header import DEFAULT_COLUMNS, LAST, POSITION, SIZE, Rows, visible
 from ...batch.kernel import Record
-from ...batch.visible import visible
 from ...config import MIB, LogConfig
 from ...errors import BrokerTimeout, CorruptBatch, OffsetOutOfRange, RecordTooLarge
 from ...isolation import Isolation, is_committed
-from ...log.read.pages import Fetched
-from ...topics.packing import Packer
+from ...log.replica_source import Fetched
+from ...store.writer import Packer
 from . import asking
 from .batches import complete
 from .cluster import Cluster, Place

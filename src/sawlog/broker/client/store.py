@@ -8,7 +8,7 @@ from types import TracebackType
 
 from ...clock import Deadline
 from ...errors import BrokerTimeout, InvalidConfig, TopicExists, TopicNotFound
-from ...topics import settings
+from ...store import settings
 from ..config import Address
 from ..wire.apis import Key
 from ..wire.errors import ErrorCode

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...batch.build import Encoder, Recipe
-from ...batch.given import GivenHeaders, GivenRecord
+from ...batch.inputs import GivenHeaders, GivenRecord
 from ...errors import InvalidRecord
-from ...log.write.encoders import recipe_of
-from ...log.write.writer import BATCH_BYTES
-from ...topics import settings
-from ...topics.base import Position
-from ...topics.packing import Packer
-from ...topics.partitioner import Sticky, partition_for, partitions_for
-from ...topics.routing import key_of
+from ...log.encoding import recipe_of
+from ...log.writer import BATCH_BYTES
+from ...store import settings
+from ...store.base import Position
+from ...store.partitioner import Sticky, key_of, partition_for, partitions_for
+from ...store.writer import Packer
 from ..wire.apis import Key
 from . import asking
 from .cluster import Cluster, Place

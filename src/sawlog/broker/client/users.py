@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...errors import UserNotFound
-from ..security.scram import BY_NUMBER, MECHANISMS, Salted
+from ..security.mechanisms import BY_NUMBER, MECHANISMS, Salted
 from ..wire.apis import Key
 from ..wire.errors import ErrorCode
 from .cluster import Cluster

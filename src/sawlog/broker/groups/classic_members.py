@@ -20,12 +20,22 @@ import logging
 import uuid
 from collections.abc import Iterable, Mapping
 
-from ...topics.groups.assignment import Share
+from ...store.assignment import Share
 from ..wire.errors import ErrorCode
 from .consumer_group import JOINING, PAUSING, Beat, ConsumerGroup, ConsumerMember, TopicInfo
-from .member import Joined, JoinRequest, Member, Synced, SyncRequest
+from .members import (
+    CONSUMER,
+    Joined,
+    JoinRequest,
+    Member,
+    Synced,
+    SyncRequest,
+    assigned_partitions,
+    encode_assignment,
+    owned_partitions,
+    subscribed_topics,
+)
 from .settings import GroupConfig
-from .subscription import CONSUMER, assigned_partitions, encode_assignment, owned_partitions, subscribed_topics
 
 _logger = logging.getLogger("sawlog.broker.groups")
 

@@ -17,10 +17,10 @@ from typing import Protocol, TypeVar
 
 from ...clock import now_ms
 from ...errors import AmbiguousAppend, DirectoryLocked, GroupError, LogClosed, NotCoordinator, SawlogError, StorageFull
-from ...topics.groups.assignment import Share
-from ...topics.groups.groups import Change
-from ...topics.groups.offsets import Committed
-from ...topics.served import ServedTopic, StoreService
+from ...store.assignment import Share
+from ...store.committed_offsets import Committed
+from ...store.groups import Change
+from ...store.served import ServedTopic, StoreService
 from ..wire.errors import ErrorCode
 from .stored import Topics
 

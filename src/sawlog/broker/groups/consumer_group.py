@@ -30,12 +30,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...display import counted
-from ...topics.groups.assignment import Share
+from ...store.assignment import Share
 from ..wire.errors import ErrorCode
-from .assignors import ASSIGNORS, DEFAULT
-from .patterns import is_pattern, matching
-from .settings import GroupConfig
-from .timers import Alarm, Timers
+from .assignment import ASSIGNORS, DEFAULT, is_pattern, matching
+from .settings import Alarm, GroupConfig, Timers
 
 _logger = logging.getLogger("sawlog.broker.groups")
 

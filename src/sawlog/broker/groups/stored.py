@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from ...errors import GroupNotFound, InvalidConfig, TopicNotFound
-from ...topics.groups.assignment import Share
-from ...topics.groups.offsets import Committed
-from ...topics.served import ServedTopic, StoreService
+from ...store.assignment import Share
+from ...store.committed_offsets import Committed
+from ...store.served import ServedTopic, StoreService
+from .classic_group import MemberSummary, State
 from .consumer_group import TopicInfo
-from .group import MemberSummary, State
-from .subscription import CONSUMER, encode_assignment, encode_subscription
+from .members import CONSUMER, encode_assignment, encode_subscription
 
 
 @dataclass(frozen=True, slots=True)

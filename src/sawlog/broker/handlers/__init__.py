@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...errors import SawlogError
-from ..security.users import ANONYMOUS
+from ..security.credentials import ANONYMOUS
 from ..wire.errors import ErrorCode
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import Any
 
 from ...display import counted
 from ...errors import InvalidConfig, SawlogError, TopicExists
-from ...topics import settings
-from ...topics.entry import TopicEntry
-from ...topics.served import ServedTopic
+from ...store import settings
+from ...store.directory.topic_entry import TopicEntry
+from ...store.served import ServedTopic
 from ..config import BrokerConfig
 from ..partitions import id_of
 from ..trouble import code_of, message_of

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections import Counter
 
 from ...errors import InvalidConfig
-from ..security.scram import BY_NUMBER, MECHANISMS, Mechanism, Salted
+from ..security.credentials import Users, check_name, check_salted
+from ..security.mechanisms import BY_NUMBER, MECHANISMS, Mechanism, Salted
 from ..security.session import Session
-from ..security.users import Users, check_name, check_salted
 from ..trouble import message_of
 from ..wire.apis import Key
 from ..wire.errors import ErrorCode

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...errors import SawlogError, TopicNotFound
-from ...topics.served import ServedTopic
+from ...store.served import ServedTopic
 from ..trouble import code_of
 from ..wire.apis import Key
 from ..wire.errors import ErrorCode

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ...topics.groups.assignment import Share
-from ...topics.groups.offsets import Committed
+from ...store.assignment import Share
+from ...store.committed_offsets import Committed
 from ..groups.commits import NewOffset
 from ..wire.apis import Key
 from ..wire.errors import ErrorCode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
-from ...topics.groups.assignment import Share
+from ...store.assignment import Share
 from ..groups.consumer_group import Beat, ConsumerGroup, ConsumerMember
 from ..wire.apis import Key
 from ..wire.errors import ErrorCode

@@ -14,8 +14,8 @@ from typing import Any
 
 from ...errors import CorruptBatch, OffsetOutOfRange, SawlogError
 from ...isolation import Isolation
-from ...log.read.pages import Fetched
-from ...storage.counting import count_damage
+from ...log.replica_source import Fetched
+from ...storage.counters import count_damage
 from ...storage.mapped import copied_bytes
 from ..partitions import Partition
 from ..trouble import code_of

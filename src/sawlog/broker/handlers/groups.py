@@ -3,7 +3,7 @@ DeleteGroups."""
 
 from __future__ import annotations
 
-from ..groups.member import JoinRequest, SyncRequest
+from ..groups.members import JoinRequest, SyncRequest
 from ..groups.stored import GroupSummary
 from ..nodes import Kind
 from ..security.acls import Resource

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import InvalidTopicName, SawlogError, TopicExists, TopicNotFound
-from ...topics.names import check_topic_name
-from ...topics.served import ServedTopic
+from ...store.names import check_topic_name
+from ...store.served import ServedTopic
 from ..partitions import id_of
 from ..security.acls import CLUSTER_NAME, Operation, Resource
-from ..security.authority import who
+from ..security.authorizer import who
 from ..trouble import code_of
 from ..wire.apis import Key
 from ..wire.errors import ErrorCode

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from ...errors import OffsetOutOfRange, SawlogError
-from ...topics.served import ServedLog
+from ...store.served import ServedLog
 from ..partitions import Partition
 from ..trouble import code_of
 from ..wire.apis import Key

@@ -21,7 +21,7 @@ from ...batch.header import HEADER_BYTES
 from ...batch.kernel import Record
 from ...clock import now_ms
 from ...errors import CorruptBatch, InvalidRecord, RecordTooLarge, SawlogError, StorageFull
-from ...log.write.incoming import checked_rows
+from ...log.ingest import checked_rows
 from ..partitions import Partition, TopicLimits
 from ..trouble import known_code_of, message_of
 from ..wire.apis import Key

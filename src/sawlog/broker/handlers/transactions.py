@@ -8,7 +8,7 @@ from collections import defaultdict
 
 from ...clock import now_ms
 from ...errors import SawlogError
-from ...topics.served import ServedLog
+from ...store.served import ServedLog
 from ..groups.commits import NewOffset
 from ..ledger import State
 from ..trouble import code_of, known_code_of, message_of

@@ -19,8 +19,7 @@ from __future__ import annotations
 
 from .budget import Budget
 from .intake import Intake, Oversized
-from .limits import Limits
-from .notices import Notices
+from .limits import Limits, Notices
 from .pace import Pace
 from .watch import Watch
 

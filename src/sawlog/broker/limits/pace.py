@@ -1,4 +1,6 @@
-"""How long one connection may take: for its first request, for the rest of a request, for its responses, for nothing.
+"""What the system knows of the other end of a connection.
+
+How long one connection may take: for its first request, for the rest of a request, for its responses, for nothing.
 
 Time is counted in looks, not by the clock, and only where the client is the one who is waited for: a connection that is
 not read from for lack of room, or while the broker itself stands still, is not late.
@@ -6,8 +8,49 @@ not read from for lack of room, or while the broker itself stands still, is not 
 
 from __future__ import annotations
 
+import socket
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple, Protocol
+
+#: The state of a connection that both ends have open; the first byte of TCP_INFO.
+_ESTABLISHED: Final = 1
+_TCP_INFO: Final = getattr(socket, "TCP_INFO", None)  # Linux has it
+#: What the system keeps for a client that does not take it, beyond what is on its way, and how that is said.
+UNSENT_BYTES: Final = 1 << 20
+_UNSENT: Final = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+
+
+class Socket(Protocol):
+    """What is needed of a socket; those of an event loop are not quite sockets."""
+
+    def getsockopt(self, level: int, name: int, size: int, /) -> bytes:
+        """An option, as bytes."""
+
+    def setsockopt(self, level: int, name: int, value: int, /) -> None:
+        """Set an option."""
+
+
+def prepare(found: Socket | None) -> None:
+    """Let the system notice that a client's machine is gone; and let it keep little of what a client does not take: by
+    itself it would take 4 MB for each of them, and be busy with that while others wait."""
+    if found is not None:
+        with suppress(OSError):
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if _UNSENT is not None:
+            with suppress(OSError):
+                found.setsockopt(socket.IPPROTO_TCP, _UNSENT, UNSENT_BYTES)
+
+
+def is_closed(found: Socket) -> bool:
+    """Whether the other end has closed or reset the connection, also if there is something to read before that."""
+    if _TCP_INFO is None:
+        return False
+    try:
+        return found.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 1)[0] != _ESTABLISHED
+    except OSError:
+        return False
+
 
 #: Who moves less than this is slow: if there is no room for others, it may be dropped.
 SLOW_BYTES_PER_S = 64 << 10

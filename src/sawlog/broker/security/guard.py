@@ -8,13 +8,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from ...errors import SawlogError
-from .distinguished import name_of
-from .known import KnownUsers
-from .plain import Login
-from .scram import MECHANISMS
+from .credentials import KnownUsers, Snapshot, Users
+from .mechanisms import MECHANISMS, Login
 from .session import Session
-from .tls import Tls, TlsFiles
-from .users import Snapshot, Users
+from .tls import Tls, TlsFiles, name_of
 
 if TYPE_CHECKING:
     from ..broker import Broker

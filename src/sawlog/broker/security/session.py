@@ -26,14 +26,12 @@ from typing import Final, Protocol
 
 from ...errors import AuthenticationFailed
 from ..kinds import shown
-from ..wire.errors import ErrorCode
-from ..wire.keys import Key
+from ..wire.errors import ErrorCode, Key
 from ..wire.schema import Body
-from . import plain
-from .known import KnownUsers
-from .scram import MECHANISMS
-from .scram import Server as ScramServer
-from .users import ANONYMOUS
+from . import mechanisms as plain
+from .credentials import ANONYMOUS, KnownUsers
+from .mechanisms import MECHANISMS
+from .mechanisms import Server as ScramServer
 
 #: What is answered before a client has authenticated.
 _OPEN: Final = frozenset({Key.API_VERSIONS, Key.SASL_HANDSHAKE, Key.SASL_AUTHENTICATE})

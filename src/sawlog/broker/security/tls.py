@@ -1,23 +1,137 @@
-"""The certificate of a listener, and loading it again while the broker runs.
+"""The owner of a certificate as text, as Kafka names it: `CN=ann,OU=billing,O=example` (RFC 2253).
+
+```
+Certificate     SEQUENCE { tbs SEQUENCE { [0] version?, serial, algorithm, issuer, validity, subject, ... }, ... }
+subject         SEQUENCE of SET of SEQUENCE { type OID, value string }
+```
+
+The last part comes first. Types that RFC 2253 has no word for are written as numbers, with their values in hexadecimal,
+as Java does it. Only certificates that TLS has verified come here; what cannot be parsed is an error nevertheless.
+
+The certificate of a listener, and loading it again while the broker runs.
 
 `Tls.context` is what new connections use. When one of the files changes, or on SIGHUP, all are read again into a new
 context; existing connections go on with the old one. If the new files are wrong (a key of another certificate, half a
 file), that is logged and the old context stays in use until they change again.
+
+Accepting TLS connections: the handshake is over before a `Connection` hears of a client.
+
+asyncio's own server would keep one context for ever, and give no hold on clients that are within their handshake. Here
+each connection takes the context that is in use when it comes, and handshakes have a limit of time, of number, and of
+number per address: who connects and says nothing costs a socket for seconds, and cannot keep others out.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import socket
 import ssl
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ...errors import InvalidConfig
-from .rules import client_auth
+from ...errors import AuthenticationFailed, InvalidConfig
+from .mechanisms import client_auth
 
 if TYPE_CHECKING:
     from ..config import BrokerConfig
+
+
+_SEQUENCE, _SET, _OID, _VERSION = 0x30, 0x31, 0x06, 0xA0
+_WORDS: Final = {
+    "2.5.4.3": "CN",
+    "2.5.4.6": "C",
+    "2.5.4.7": "L",
+    "2.5.4.8": "ST",
+    "2.5.4.9": "STREET",
+    "2.5.4.10": "O",
+    "2.5.4.11": "OU",
+    "0.9.2342.19200300.100.1.1": "UID",
+    "0.9.2342.19200300.100.1.25": "DC",
+}
+#: The types of strings, and how their bytes are read.
+_ENCODINGS: Final = {0x0C: "utf-8", 0x13: "ascii", 0x14: "latin-1", 0x16: "ascii", 0x1C: "utf-32-be", 0x1E: "utf-16-be"}
+_ESCAPED: Final = frozenset(',=+<>#;"\\')
+#: Tag, content, and all of its bytes.
+_Element = tuple[int, memoryview, memoryview]
+
+
+def name_of(certificate: bytes) -> str:
+    """The subject of a certificate in DER."""
+    try:
+        [(_, whole, _)] = _elements(memoryview(certificate))
+        (_, signed, _) = next(_elements(whole))
+        fields = [each for each in _elements(signed) if each[0] != _VERSION]
+        subject = fields[4]
+        if subject[0] != _SEQUENCE:
+            raise ValueError("the subject is not a sequence")
+        parts = [
+            "+".join(_part(pair) for _, pair, _ in _elements(group))
+            for tag, group, _ in _elements(subject[1])
+            if _is(tag, _SET)
+        ]
+    except (ValueError, IndexError, StopIteration) as error:
+        raise AuthenticationFailed(f"the certificate of the client cannot be parsed: {error}") from error
+    return ",".join(reversed(parts))
+
+
+def _part(pair: memoryview) -> str:
+    """`CN=ann`."""
+    (kind, number, _), (tag, value, whole) = _elements(pair)
+    _is(kind, _OID)
+    name = _oid(number)
+    word, encoding = _WORDS.get(name), _ENCODINGS.get(tag)
+    if word is None or encoding is None:
+        return f"{word or name}=#{whole.hex()}"
+    return f"{word}={_escaped(str(value, encoding))}"
+
+
+def _escaped(text: str) -> str:
+    made = "".join(f"\\{each}" if each in _ESCAPED else "\\00" if each == "\0" else each for each in text)
+    inner = made.strip(" ")
+    if not inner:
+        return "\\ " * len(made)
+    before, after = len(made) - len(made.lstrip(" ")), len(made) - len(made.rstrip(" "))
+    return "\\ " * before + inner + "\\ " * after
+
+
+def _elements(data: memoryview) -> Iterator[_Element]:
+    """The elements that lie one after the other."""
+    position = 0
+    while position < len(data):
+        tag, length, start = data[position], data[position + 1], position + 2
+        if length & 0x80:
+            count = length & 0x7F
+            if not 1 <= count <= 4:
+                raise ValueError("a length of an unknown form")
+            length = int.from_bytes(data[start : start + count])
+            start += count
+        end = start + length
+        if end > len(data):
+            raise ValueError("an element ends after the certificate")
+        yield tag, data[start:end], data[position:end]
+        position = end
+
+
+def _is(tag: int, wanted: int) -> bool:
+    if tag != wanted:
+        raise ValueError(f"an element of type {tag:#x} instead of {wanted:#x}")
+    return True
+
+
+def _oid(data: memoryview) -> str:
+    numbers, number = list[int](), 0
+    for each in data:
+        number = number << 7 | each & 0x7F
+        if not each & 0x80:
+            numbers.append(number)
+            number = 0
+    first = min(numbers[0] // 40, 2)
+    return ".".join(map(str, [first, numbers[0] - 40 * first, *numbers[1:]]))
+
 
 _logger = logging.getLogger("sawlog.broker")
 
@@ -170,3 +284,113 @@ def _stamp(path: str) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+_BACKLOG: Final = 1024
+#: Clients within their handshake, in total and per address; further ones are dropped.
+_MOST, _MOST_PER_HOST = 1024, 256
+#: How long a client is waited for that should say goodbye.
+_SHUTDOWN_S: Final = 1.0
+#: How long to wait after accepting failed, for want of descriptors for example.
+_PAUSE_S: Final = 0.5
+
+
+class TlsListener:
+    """Listening sockets, and the handshakes that have begun."""
+
+    def __init__(
+        self,
+        tls: Tls,
+        make: Callable[[], asyncio.BaseProtocol],
+        refused: Callable[[str], None],
+        *,
+        timeout_s: float,
+    ) -> None:
+        """`make` makes the protocol of a connection, `refused` is told why one did not come about."""
+        self._tls = tls
+        self._make = make
+        self._refused = refused
+        self._timeout_s = timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._sockets: list[socket.socket] = []
+        self._accepting: list[asyncio.Task[None]] = []
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._by_host: Counter[str] = Counter()
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen on all addresses of a host; return the port."""
+        found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        try:
+            for family, *_, address in dict.fromkeys(found):
+                self._sockets.append(made := _listening(family, (address[0], port, *address[2:])))
+                port = port or int(made.getsockname()[1])
+        except BaseException:
+            self.close()
+            raise
+        self._accepting = [asyncio.create_task(self._accept(each)) for each in self._sockets]
+        return port
+
+    def close(self) -> None:
+        """Stop listening, and drop those who are within their handshake. Connections go on."""
+        for task in (*self._accepting, *self._handshakes):
+            task.cancel()
+        for each in self._sockets:
+            each.close()
+        self._sockets.clear()
+
+    async def _accept(self, listening: socket.socket) -> None:
+        while True:
+            try:
+                accepted, peer = await self._loop.sock_accept(listening)
+            except OSError as error:
+                _logger.error("a connection could not be accepted: %s", error.strerror or error)
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            host = str(peer[0])
+            if len(self._handshakes) >= _MOST or self._by_host[host] >= _MOST_PER_HOST:
+                accepted.close()
+                self._refused("handshakes")
+                continue
+            task = self._loop.create_task(self._shake_hands(accepted, host))
+            self._handshakes.add(task)
+            self._by_host[host] += 1
+            task.add_done_callback(lambda task, host=host: self._over(task, host))  # type: ignore[misc] # of this turn
+
+    def _over(self, task: asyncio.Task[None], host: str) -> None:
+        self._handshakes.discard(task)
+        self._by_host[host] -= 1
+        if not self._by_host[host]:
+            del self._by_host[host]
+
+    async def _shake_hands(self, accepted: socket.socket, host: str) -> None:
+        try:
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await self._loop.connect_accepted_socket(
+                self._make,
+                accepted,
+                ssl=self._tls.context,
+                ssl_handshake_timeout=self._timeout_s,
+                ssl_shutdown_timeout=_SHUTDOWN_S,
+            )
+        except OSError as error:  # also of TLS, and of time
+            reason = getattr(error, "reason", None) or error.strerror or str(error) or type(error).__name__
+            _logger.info("the TLS handshake with %s failed: %s", host, reason)
+            self._refused("tls")
+        except BaseException:
+            accepted.close()
+            raise
+
+
+def _listening(family: int, address: tuple[object, ...]) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.bind(address)
+        made.listen(_BACKLOG)
+        made.setblocking(False)
+    except BaseException:
+        made.close()
+        raise
+    return made

@@ -4,48 +4,30 @@ from __future__ import annotations
 
 from typing import Final
 
-from .keys import Key
-from .messages import (
-    acls,
-    clients,
-    configs,
-    consumer_groups,
-    fetch,
-    group_admin,
-    group_offsets,
-    groups,
-    handshake,
-    metadata,
-    offsets,
-    produce,
-    quorum,
-    replicas,
-    topics,
-    transaction_admin,
-    transactions,
-)
+from .errors import Key
+from .messages import cluster, groups, records, security, topics, transactions
 from .schema import Api
 
 __all__ = ["BY_KEY", "Api", "Key"]
 
 _FAMILIES = (
-    handshake,
-    metadata,
-    produce,
-    fetch,
-    offsets,
+    security,
+    cluster,
+    records,
+    records,
+    records,
     groups,
-    group_offsets,
-    group_admin,
-    consumer_groups,
+    groups,
+    groups,
+    groups,
     topics,
-    configs,
-    replicas,
-    quorum,
+    topics,
+    cluster,
+    cluster,
     transactions,
-    transaction_admin,
-    acls,
-    clients,
+    transactions,
+    security,
+    security,
 )
 
 BY_KEY: Final[dict[int, Api]] = {

@@ -14,8 +14,7 @@ from struct import Struct
 from typing import Any, Final
 
 from ...errors import Malformed, Unencodable
-from .messages.fetch import FETCH
-from .messages.produce import PRODUCE
+from .messages.records import FETCH, PRODUCE
 from .reading import ELEMENTS_MAX, UNREADABLE, Decoder, decoder, skip_tags, uvarint
 from .schema import INT64_MAX, Body, Field
 from .writing import (

@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from .keys import Key
+from .errors import Key
 
 #: A message or a part of it. Handlers know which field has which type; a union of all would make them ask each time.
 Body: TypeAlias = dict[str, Any]

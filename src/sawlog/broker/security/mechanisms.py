@@ -1,0 +1,355 @@
+"""PLAIN (RFC 4616): a name and a password, in clear text, so over TLS only.
+
+```
+[as whom] NUL user NUL password
+```
+
+SCRAM (RFC 5802, RFC 7677), both sides, without input and output: bytes in, bytes out.
+
+```
+client first    n,,n=ann,r=<client nonce>
+server first    r=<client nonce><server nonce>,s=<salt>,i=<iterations>
+client final    c=biws,r=<both nonces>,p=<proof>
+server final    v=<signature>
+```
+
+The password never crosses the network, and the server does not store it: it has `StoredKey`, which checks a proof and
+cannot make one, and `ServerKey`, with which the server proves that it knows the user.
+
+Passwords and names are used as their UTF-8 bytes, without SASLprep, as Kafka's brokers and clients do: a password that
+was normalised here would be another one than the client's.
+
+What is wrong raises `AuthenticationFailed`. The message never contains a secret, and for a wrong password it is the
+same as for a user that does not exist.
+
+Which settings of a broker's security go together, and when other machines may connect.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from ...errors import AuthenticationFailed, InvalidConfig
+
+if TYPE_CHECKING:
+    from ..config import BrokerConfig
+
+
+NAME = "PLAIN"
+_LONGEST_MESSAGE = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """What a client says of itself."""
+
+    user: str
+    password: str = field(repr=False)
+
+    @classmethod
+    def parse(cls, message: bytes) -> Login:
+        """From the message of a client."""
+        if len(message) > _LONGEST_MESSAGE:
+            raise AuthenticationFailed(f"a message of {len(message)} bytes; the most is {_LONGEST_MESSAGE}")
+        try:
+            parts = bytes(message).decode().split("\0")
+        except UnicodeDecodeError:
+            raise AuthenticationFailed("the message is not UTF-8") from None
+        if len(parts) != 3 or not parts[1] or not parts[2]:
+            raise AuthenticationFailed("the message does not consist of a user and a password")
+        if parts[0] not in ("", parts[1]):
+            raise AuthenticationFailed("a user cannot act as another one")
+        return cls(parts[1], parts[2])
+
+    def message(self) -> bytes:
+        """The same as bytes."""
+        return f"\0{self.user}\0{self.password}".encode()
+
+
+#: Kafka's limits. Fewer are too easy to guess, more are a way to keep a client busy.
+MIN_ITERATIONS: Final = 4096
+MAX_ITERATIONS: Final = 16_384
+SALT_BYTES: Final = 32
+#: A client accepts what a server demands up to here; RFC 7677 advises more than Kafka allows.
+_CLIENT_MAX_ITERATIONS: Final = 1_000_000
+_NONCE_BYTES: Final = 24
+#: No message of a client is longer.
+_LONGEST: Final = 4096
+_WRONG: Final = "the user or the password is wrong"
+
+_CLIENT_FIRST: Final = re.compile(r"(?P<gs2>(?P<binding>[^,]*),(?:a=(?P<authzid>[^,]*))?,)(?P<bare>.*)", re.DOTALL)
+_BARE: Final = re.compile(r"n=(?P<name>[^,]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?P<more>(?:,[A-Za-z]+=[^,]*)*)")
+_SERVER_FIRST: Final = re.compile(
+    r"r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+),s=(?P<salt>[^,]+),i=(?P<count>\d{1,9})(?:,[A-Za-z]+=[^,]*)*"
+)
+_CLIENT_FINAL: Final = re.compile(
+    r"(?P<unproved>c=(?P<binding>[^,]*),r=(?P<nonce>[^,]*)(?:,[A-Za-z]+=[^,]*)*),p=(?P<proof>[^,]*)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Mechanism:
+    """A member of the family: SCRAM with one hash."""
+
+    name: str
+    #: As `hashlib` calls it.
+    hash: str
+    #: Kafka's number of it.
+    number: int
+
+    def digest(self, data: bytes) -> bytes:
+        return hashlib.new(self.hash, data).digest()
+
+    def sign(self, key: bytes, data: bytes) -> bytes:
+        return hmac.digest(key, data, self.hash)
+
+    def salted(self, password: str, salt: bytes, iterations: int) -> bytes:
+        """The password, salted: takes milliseconds. It is as good as the password itself."""
+        return hashlib.pbkdf2_hmac(self.hash, password.encode(), salt, iterations)
+
+    @property
+    def size_bytes(self) -> int:
+        return hashlib.new(self.hash).digest_size
+
+
+SHA_256: Final = Mechanism("SCRAM-SHA-256", "sha256", 1)
+SHA_512: Final = Mechanism("SCRAM-SHA-512", "sha512", 2)
+#: The stronger one first.
+MECHANISMS: Final = {each.name: each for each in (SHA_512, SHA_256)}
+BY_NUMBER: Final = {each.number: each for each in MECHANISMS.values()}
+
+
+@dataclass(frozen=True, slots=True)
+class Salted:
+    """A salted password, with which credentials are made: what Kafka's administrators send."""
+
+    mechanism: Mechanism
+    iterations: int
+    salt: bytes = field(repr=False)
+    password: bytes = field(repr=False)
+
+    @classmethod
+    def new(cls, mechanism: Mechanism, password: str, iterations: int = MAX_ITERATIONS) -> Salted:
+        """With a salt of its own."""
+        salt = secrets.token_bytes(SALT_BYTES)
+        return cls(mechanism, iterations, salt, mechanism.salted(password, salt, iterations))
+
+    def credential(self) -> Credential:
+        """What a server stores of it."""
+        sign = self.mechanism.sign
+        stored_key = self.mechanism.digest(sign(self.password, b"Client Key"))
+        return Credential(self.iterations, self.salt, stored_key, sign(self.password, b"Server Key"))
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """What a server knows of a user's password."""
+
+    iterations: int
+    salt: bytes = field(repr=False)
+    stored_key: bytes = field(repr=False)
+    server_key: bytes = field(repr=False)
+
+    def matches(self, mechanism: Mechanism, password: str) -> bool:
+        """Whether this is the password. Takes as long as salting it, whatever the answer."""
+        salted = mechanism.salted(password, self.salt, self.iterations)
+        made = Salted(mechanism, self.iterations, self.salt, salted).credential()
+        return hmac.compare_digest(made.stored_key, self.stored_key)
+
+
+class Server:
+    """The server's side of one exchange. `find` returns the credential of a user, or one that nothing matches."""
+
+    def __init__(
+        self, mechanism: Mechanism, find: Callable[[str], Credential], *, nonce: Callable[[], str] | None = None
+    ) -> None:
+        self._mechanism = mechanism
+        self._find = find
+        self._new_nonce = nonce or new_nonce
+        self._step = self._first
+        self._gs2 = self._bare = self._said = self._nonce = ""
+        self._credential: Credential | None = None
+        #: Who claims to be talking; proved when `is_done`.
+        self.user = ""
+        self.is_done = False
+
+    def respond(self, message: bytes) -> bytes:
+        """Answer the next message of the client."""
+        step, self._step = self._step, self._too_much  # one attempt: an error ends the exchange
+        return step(_text(message)).encode()
+
+    def _first(self, text: str) -> str:
+        found = _CLIENT_FIRST.fullmatch(text)
+        if found is None:
+            raise AuthenticationFailed("the first message of the client is malformed")
+        if found["binding"] not in ("n", "y"):  # y: the client could bind to the channel, and knows that we cannot
+            raise AuthenticationFailed("channel binding is not supported")
+        bare = _BARE.fullmatch(found["bare"])
+        if bare is None:
+            raise AuthenticationFailed("the first message of the client is malformed, or has an unknown extension")
+        if ",tokenauth=true" in bare["more"]:
+            raise AuthenticationFailed("delegation tokens are not supported")
+        user = _unquoted(bare["name"])
+        if found["authzid"] is not None and _unquoted(found["authzid"]) not in ("", user):
+            raise AuthenticationFailed("a user cannot act as another one")
+        self._gs2, self._bare, self.user = found["gs2"], found["bare"], user
+        self._credential = self._find(user)
+        self._nonce = bare["nonce"] + self._new_nonce()
+        self._said = f"r={self._nonce},s={_base64(self._credential.salt)},i={self._credential.iterations}"
+        self._step = self._final
+        return self._said
+
+    def _final(self, text: str) -> str:
+        found = _CLIENT_FINAL.fullmatch(text)
+        if found is None:
+            raise AuthenticationFailed("the last message of the client is malformed")
+        if not hmac.compare_digest(found["nonce"].encode(), self._nonce.encode()):
+            raise AuthenticationFailed("the nonce is not the one of this exchange")
+        if _bytes(found["binding"]) != self._gs2.encode():
+            raise AuthenticationFailed("the channel binding has changed during the exchange")
+        proof, sign, known = _bytes(found["proof"]), self._mechanism.sign, self._credential
+        assert known is not None
+        said = f"{self._bare},{self._said},{found['unproved']}".encode()
+        client_key = _xor(proof, sign(known.stored_key, said))
+        is_proved = hmac.compare_digest(self._mechanism.digest(client_key), known.stored_key)
+        is_current = hmac.compare_digest(self._find(self.user).stored_key, known.stored_key)
+        if not (is_proved and is_current):  # the user may have been deleted since the first message
+            raise AuthenticationFailed(_WRONG)
+        self.is_done = True
+        return f"v={_base64(sign(known.server_key, said))}"
+
+    def _too_much(self, text: str) -> str:
+        raise AuthenticationFailed("the exchange has ended")
+
+
+class Client:
+    """The client's side of one exchange."""
+
+    def __init__(
+        self, mechanism: Mechanism, user: str, password: str, *, nonce: str | None = None, min_iterations: int = 4096
+    ) -> None:
+        self._mechanism = mechanism
+        self._password = password
+        self._min_iterations = min_iterations
+        self._nonce = nonce or new_nonce()
+        self._bare = f"n={_quoted(user)},r={self._nonce}"
+        self._signature = b""
+
+    def first(self) -> bytes:
+        """What the client says first."""
+        return f"n,,{self._bare}".encode()
+
+    def final(self, message: bytes) -> bytes:
+        """The proof, as an answer to the server's first message."""
+        found = _SERVER_FIRST.fullmatch(_text(message))
+        if found is None:
+            raise AuthenticationFailed("the first message of the broker is malformed")
+        if not found["nonce"].startswith(self._nonce) or found["nonce"] == self._nonce:
+            raise AuthenticationFailed("the broker has not answered with the client's nonce and its own")
+        count = int(found["count"])
+        if not self._min_iterations <= count <= _CLIENT_MAX_ITERATIONS:
+            raise AuthenticationFailed(f"the broker demands {count} iterations")
+        salted = self._mechanism.salted(self._password, _bytes(found["salt"]), count)
+        sign = self._mechanism.sign
+        client_key = sign(salted, b"Client Key")
+        unproved = f"c=biws,r={found['nonce']}"  # biws: n,,
+        said = b",".join((self._bare.encode(), message, unproved.encode()))
+        self._signature = sign(sign(salted, b"Server Key"), said)
+        proof = _xor(client_key, sign(self._mechanism.digest(client_key), said))
+        return f"{unproved},p={_base64(proof)}".encode()
+
+    def verify(self, message: bytes) -> None:
+        """Check the server's last message: only who knows the user can have made it."""
+        text = _text(message)
+        if not text.startswith("v=") or not hmac.compare_digest(_bytes(text[2:].partition(",")[0]), self._signature):
+            raise AuthenticationFailed("the broker could not prove that it knows the user")
+
+
+def new_nonce() -> str:
+    """Random, printable, without commas."""
+    return secrets.token_urlsafe(_NONCE_BYTES)
+
+
+def _text(message: bytes) -> str:
+    if len(message) > _LONGEST:
+        raise AuthenticationFailed(f"a message of {len(message)} bytes; the most is {_LONGEST}")
+    try:
+        return bytes(message).decode()
+    except UnicodeDecodeError:
+        raise AuthenticationFailed("a message is not UTF-8") from None
+
+
+def _quoted(name: str) -> str:
+    return name.replace("=", "=3D").replace(",", "=2C")
+
+
+def _unquoted(text: str) -> str:
+    if re.search(r"=(?!2C|3D)", text):
+        raise AuthenticationFailed("the name of the user is malformed")
+    return text.replace("=2C", ",").replace("=3D", "=")
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return base64.b64decode(text.encode(), validate=True)
+    except (binascii.Error, ValueError):
+        raise AuthenticationFailed("a message has bytes that are not base64") from None
+
+
+def _xor(left: bytes, right: bytes) -> bytes:
+    if len(left) != len(right):
+        raise AuthenticationFailed(_WRONG)
+    return bytes(a ^ b for a, b in zip(left, right, strict=True))
+
+
+#: What clients can authenticate with, as Kafka calls it.
+OFFERED: Final = (*MECHANISMS, NAME)
+#: Whether clients are asked for a certificate.
+CLIENT_AUTH: Final = ("none", "requested", "required")
+_WITH_CERTIFICATE: Final = ("tls_key", "tls_key_password_file", "tls_client_ca", "tls_client_auth")
+
+
+def client_auth(config: BrokerConfig) -> str:
+    """Whether clients are asked for a certificate: if nothing else is said, whoever has an authority requires one."""
+    return config.tls_client_auth or ("none" if config.tls_client_ca is None else "required")
+
+
+def check(config: BrokerConfig) -> None:
+    """`InvalidConfig` if the settings contradict each other, or let strangers in without a word."""
+    if config.tls_certificate is None:
+        for name in _WITH_CERTIFICATE:
+            if getattr(config, name) is not None:
+                raise InvalidConfig(f"{name} needs tls_certificate: the listener does not use TLS")
+        if NAME in config.sasl_mechanisms:
+            raise InvalidConfig(
+                "sasl_mechanisms: PLAIN sends passwords in clear text, so it needs TLS (tls_certificate); "
+                f"use {' or '.join(sorted(MECHANISMS))} without it"
+            )
+    if client_auth(config) != "none" and config.tls_client_ca is None:
+        raise InvalidConfig(f'tls_client_auth = "{config.tls_client_auth}" needs tls_client_ca, who signs certificates')
+    if client_auth(config) == "none" and config.tls_client_ca is not None:
+        raise InvalidConfig('tls_client_ca is not used with tls_client_auth = "none"')
+    _check_reach(config)
+
+
+def _check_reach(config: BrokerConfig) -> None:
+    is_known = bool(config.sasl_mechanisms) or client_auth(config) == "required"
+    for reached, authenticated in ((config.listen, is_known), (config.metrics, False)):
+        if reached is not None and not (reached.is_loopback or authenticated or config.allow_anonymous):
+            raise InvalidConfig(
+                f"{reached} can be reached from other machines, and nothing is authenticated there: use 127.0.0.1, "
+                + ("" if reached is config.metrics else "set sasl_mechanisms or tls_client_ca, ")
+                + "or say --allow-anonymous (allow_anonymous = true)"
+            )

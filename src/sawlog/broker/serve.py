@@ -1,0 +1,103 @@
+"""Running a broker: opening the store, listening, until a signal ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from os import PathLike
+from typing import Any, Protocol
+
+from ..addresses import is_address
+from ..storage.system import allow_more_descriptors
+from ..store.opening import open_store
+from ..store.served import StoreService
+from .broker import Broker
+from .config import Address, BrokerConfig
+from .http import HttpServer
+from .security.tls import TlsFiles
+
+#: Told when the broker answers: with it, and where its metrics are.
+Ready = Callable[[Broker, Address | None], None]
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """The event loop that a broker should run in: uvloop's, if it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def serve(data: str | PathLike[str], config: BrokerConfig, ready: Ready) -> None:
+    """Serve a store until SIGTERM or SIGINT; then answer what has begun, and close the store."""
+    allow_more_descriptors()
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(_serve(data, config, ready))
+
+
+async def _serve(data: str | PathLike[str], config: BrokerConfig, ready: Ready) -> None:
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for each in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(each, ended.set)
+    async with running(data, config, ready) as broker:
+        if broker.guard.tls is not None:
+            loop.add_signal_handler(signal.SIGHUP, broker.reload)
+        await ended.wait()
+
+
+class _Served(Protocol):
+    """A store that can be served."""
+
+    def serve(self) -> StoreService: ...
+
+    def close(self) -> None: ...
+
+
+def _opened(data: str | PathLike[str], config: BrokerConfig) -> _Served:
+    """The store in a directory or at an address."""
+    if is_address(data):
+        return open_store(data, upkeep_interval_s=config.upkeep_interval_s)
+    # Clients try again themselves: a request does not wait for a process that takes none.
+    return open_store(data, upkeep_interval_s=config.upkeep_interval_s, lock_timeout=0)
+
+
+class running:
+    """A broker that runs as long as a block: `async with running("data", config) as broker`."""
+
+    def __init__(self, data: str | PathLike[str], config: BrokerConfig, ready: Ready | None = None) -> None:
+        self._data = data
+        self._config = config
+        self._ready = ready
+        self._stack = AsyncExitStack()
+        #: The store that is served.
+        self.store: Any = None
+
+    async def __aenter__(self) -> Broker:
+        config = self._config
+        if (files := TlsFiles.of(config)) is not None:
+            await asyncio.to_thread(files.load)  # what is wrong with them is an error before there is a store
+        async with AsyncExitStack() as stack:
+            store = await asyncio.to_thread(_opened, self._data, config)
+            stack.push_async_callback(asyncio.to_thread, store.close)
+            self.store = store
+            service = store.serve()
+            stack.push_async_callback(asyncio.to_thread, service.close)
+            broker = Broker(service, config)
+            stack.push_async_callback(broker.stop)
+            await broker.start()
+            http = None
+            if config.metrics is not None:
+                http = HttpServer(broker, config.metrics)
+                stack.push_async_callback(http.stop)
+                await http.start()
+            if self._ready is not None:
+                self._ready(broker, None if http is None else http.listening)
+            self._stack = stack.pop_all()
+        return broker
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._stack.aclose()

@@ -1,0 +1,245 @@
+"""The batches of a segment, one after the other: found, checked, and in order."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..batch import kernel
+from ..batch.header import BASE, HEADER_BYTES, LAST, POSITION, SIZE, Rows, new_rows
+from ..batch.read import first_bad_crc
+from ..errors import CorruptBatch
+from ..storage import Storage
+from . import damage
+from .damage import BAD_CRC, NO_BATCH, batch_size, corrupt
+from .extent import Extent
+from .index import SegmentIndex
+
+#: How many bytes one step of a scan covers: large enough to amortise a call, small enough for the caches.
+CHUNK_BYTES = 1 << 21
+#: Maximum number of headers in one step.
+CHUNK_ROWS = 1024
+
+_PLACE = struct.Struct(">qii")
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Complete batches in a buffer. Positions in `rows` are relative to the buffer, which begins at `origin` in the
+    file."""
+
+    view: memoryview
+    rows: Rows
+    origin: int
+    #: Records below this offset have already been returned: the segment may have been replaced during a scan by one
+    #: in which they share a batch with the next records.
+    start: int = 0
+    #: Whether a batch may be part of a transaction, or be a control batch.
+    special: bool = False
+
+    def keep(self, rows: Rows) -> None:
+        """Only these of its batches are wanted."""
+        self.rows = rows
+
+    def skip_below(self, offset: int) -> None:
+        """Records below this offset have already been returned."""
+        self.start = offset
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """How far a segment is complete: the offset and position after its last good batch; then the damage, if any, and
+    the position where good batches begin again (the limit, if none do)."""
+
+    next_offset: int
+    position: int
+    damage: CorruptBatch | None
+    resume_position: int
+
+
+class Batches(Extent):
+    """A segment as a row of batches, in whatever storage."""
+
+    __slots__ = ()
+
+    def batches(
+        self,
+        storage: Storage,
+        position: int,
+        limit: int,
+        least: int,
+        *,
+        check: bool = True,
+        skip_below: int = 0,
+        chunk_bytes: int = CHUNK_BYTES,
+        first_bytes: int = CHUNK_BYTES,
+    ) -> Iterator[Chunk]:
+        """All complete batches from `position` to `limit`; `CorruptBatch` where there is anything else.
+
+        Batches completely below `skip_below` are skipped without checking their content. The first chunk has about
+        `first_bytes`, if that is less than the others.
+        """
+        want = min(chunk_bytes, max(first_bytes, HEADER_BYTES))
+        room = new_rows(CHUNK_ROWS)
+        view = memoryview(b"")
+        while position < limit:
+            if not view:
+                view = storage.view(position, min(want, limit - position))
+            end = len(view)
+            n, stopped, why, special = kernel.scan_batches(view, 0, end, end, least, memoryview(room), self.dense)
+            rows = room[:n].copy()
+            if n == 0:
+                if why == kernel.SCAN_SHORT and position + len(view) < limit:
+                    # What is left of a view may be too little for a header.
+                    want = batch_size(view) if len(view) >= HEADER_BYTES else min(chunk_bytes, limit - position)
+                    if want <= limit - position:
+                        view = view[:0]
+                        continue
+                raise corrupt(self, storage, position, limit, max(least, self.base_offset), NO_BATCH)
+            if check:
+                bad = _first_bad(view, rows, skip_below)
+                if bad >= 0:
+                    if bad:
+                        yield Chunk(view, rows[:bad], position, 0, special)
+                        least = int(rows[bad - 1, LAST]) + 1
+                    at = position + int(rows[bad, POSITION])
+                    raise corrupt(self, storage, at, limit, int(rows[bad, BASE]), BAD_CRC)
+            yield Chunk(view, rows, position, 0, special)
+            least = int(rows[-1, LAST]) + 1
+            position += stopped
+            view = view[stopped:] if n == CHUNK_ROWS else view[:0]  # there may be more batches in it than rows
+            want = chunk_bytes
+
+    def chunks_in(
+        self,
+        storage: Storage,
+        index: SegmentIndex,
+        offset: int,
+        end: int,
+        *,
+        check: bool = True,
+        chunk_bytes: int = CHUNK_BYTES,
+        behind: int = -1,
+    ) -> Iterator[Chunk]:
+        """The batches that contain offsets from `offset` to `end`, in order, checked; raises at the first bad one.
+
+        The first may start below `offset` and the last may end after `end`. `behind` is the position of a batch that is
+        known to be bad: it is skipped.
+        """
+        end = min(end, self.next_offset)  # what follows is not committed, or belongs to the next segment
+        limit = self.size
+        start, _, wanted = index.bounds(offset, limit)
+        if behind >= 0:
+            start, wanted = self.resume(storage, behind, limit, self.base_offset)[0], -1
+        if wanted >= 0 and not names_batch(storage, start, wanted):
+            start = 0
+        # A short scan asks for no more than it needs, as far as the index knows.
+        first_bytes = index.bounds(end - 1, limit)[1] - start if end < self.next_offset else chunk_bytes
+        least = -1 if start else self.base_offset
+        hops = True
+        while True:
+            try:
+                skip_below = offset if hops else 0
+                for chunk in self._from(
+                    storage, start, limit, least, offset, end, check or not hops, skip_below, chunk_bytes, first_bytes
+                ):
+                    if hops and not check and _first_bad(chunk.view, chunk.rows[-1:], 0) >= 0:
+                        break  # each is confirmed by the next one, except for the last
+                    reached = int(chunk.rows[-1, LAST]) + 1  # whoever gets it may leave some of the rows out
+                    yield chunk
+                    offset = reached
+                if offset >= end or not hops:
+                    return
+                hops = False
+            except CorruptBatch as damage:
+                if hops:
+                    # One that was skipped may be the damaged one, and its length wrong: now check each.
+                    hops = False
+                    continue
+                # Damage completely below what comes next is not our concern, or cost no record: continue after it.
+                if damage.position is None or damage.next_offset is None or damage.next_offset > offset:
+                    raise
+                at, base = self.resume(storage, damage.position, limit, max(least, self.base_offset))
+                if base is None or base > offset or (at, base) == (start, least):
+                    raise
+                start, least = at, base
+
+    def _from(
+        self,
+        storage: Storage,
+        start: int,
+        limit: int,
+        least: int,
+        offset: int,
+        end: int,
+        check: bool,
+        skip_below: int,
+        chunk_bytes: int,
+        first_bytes: int,
+    ) -> Iterator[Chunk]:
+        for chunk in self.batches(
+            storage,
+            start,
+            limit,
+            least,
+            check=check,
+            skip_below=skip_below,
+            chunk_bytes=chunk_bytes,
+            first_bytes=first_bytes,
+        ):
+            rows = chunk.rows
+            if rows[0, LAST] < offset:
+                first = int((rows[:, LAST] < offset).sum())
+                if first == len(rows):
+                    continue
+                rows = rows[first:]
+            if rows[-1, BASE] >= end:
+                rows = rows[: int((rows[:, BASE] < end).sum())]
+                if len(rows):
+                    chunk.keep(rows)
+                    yield chunk
+                return
+            chunk.keep(rows)
+            yield chunk
+            if rows[-1, LAST] + 1 >= end:
+                return  # what follows may be damaged, and was not requested
+
+    def walk(self, storage: Storage, position: int, limit: int, index: SegmentIndex, *, resumed: bool = False) -> Walk:
+        """Check every batch from `position` on and add it to `index`, until the end or the first bad one.
+
+        `resumed`: `resume` has found the batch at `position`, so its offset need not follow another.
+        """
+        following = -1 if resumed else self.base_offset
+        end = position
+        try:
+            for chunk in self.batches(storage, position, limit, following):
+                index.add_rows(chunk.rows, chunk.origin)
+                last = chunk.rows[-1]
+                following, end = int(last[LAST]) + 1, chunk.origin + int(last[POSITION] + last[SIZE])
+        except CorruptBatch as damage:
+            at, _ = self.resume(storage, end, limit, max(following, self.base_offset))
+            return Walk(following, end, damage, at)
+        return Walk(following, end, None, limit)
+
+    def resume(self, storage: Storage, position: int, limit: int, least: int) -> tuple[int, int | None]:
+        """At or after damage at `position`: where the next good batch starts, and its first offset."""
+        return damage.resume(self, storage, position, limit, least)
+
+
+def _first_bad(view: memoryview, rows: Rows, skip_below: int) -> int:
+    if skip_below <= rows[0, LAST]:
+        return first_bad_crc(view, rows)
+    skipped = int((rows[:, LAST] < skip_below).sum())
+    bad = first_bad_crc(view, rows[skipped:])
+    return bad if bad < 0 else bad + skipped
+
+
+def names_batch(storage: Storage, position: int, last_offset: int) -> bool:
+    """Whether the batch at an indexed position is the one in the index."""
+    try:
+        header = storage.view(position, HEADER_BYTES)
+    except OSError:
+        return False
+    base, _, _ = _PLACE.unpack_from(header)
+    return bool(header[16] == 2 and base + struct.unpack_from(">i", header, 23)[0] == last_offset)

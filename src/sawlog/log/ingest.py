@@ -1,0 +1,541 @@
+"""Encoded batches from a caller: found, checked, those that are already stored left out, and placed.
+
+Headers and checksums are always checked, the records inside unless this library has written them (decoding compressed
+ones costs more than all the rest).
+
+One batch alone is what a broker gets most often, so it has a way of its own (`_place_sole`) with the same checks: for a
+small one, numpy's arrays of one row cost more than everything else together.
+
+Places batches at the offsets that they already have: batches of another log, copied unchanged.
+
+An append gives a batch the next offsets by patching it. Here a batch keeps its base offset, leader epoch and everything
+else, so that no byte of it changes; unless its epoch is below the log's current one, to which it is then raised,
+because epochs never decrease. Each batch must still begin where the previous one ended: where offsets are missing
+(compaction in another system drops whole batches), a batch without records represents them, as after our own
+compaction. One represents up to two thousand million offsets, so a gap of 10**12 costs 28 KB; these are all in one
+segment, which has no index entries for them. A gap of more than 2**44 is refused. Nothing is decoded, and nothing is
+copied unless there is a gap before it.
+
+An empty log can be told where to begin (`advance`): its only file, which is empty, is renamed. The new start is
+recorded before that, so that a crash in between leaves an empty log that continues at the same offset. The first batch
+of an empty log may begin before the log's start (its first records have been dropped): then the file begins where the
+batch does, and what is below the log's start stays invisible.
+
+A file of finished batches becomes a segment: nothing is copied, only the offsets are filled in.
+
+The file is somewhere else on the same disk, complete and synced. Its batches get their offsets and the leader epoch in
+place (twelve bytes each; no checksum covers them), it is synced, and gets a second name here, over that of the empty
+active segment. Then it is sealed. So the work grows with the number of batches and not with their bytes.
+
+It is a second name (a hard link) and not a move: the file keeps its first one until whoever has made it removes it. If
+what was placed is rolled back, or a power cut takes the new name back, it is still there, and can be placed again. A
+log never changes the bytes of a file that it was given: it is sealed when it is taken, and a truncation writes what
+remains to a new file (cutting.py).
+
+Threads: numbering and syncing need no lock, but nobody may append meanwhile; `adopt` takes the log's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..batch import kernel
+from ..batch.build import NOBODY, Producer
+from ..batch.checksum import crc32c
+from ..batch.compression import decompress
+from ..batch.header import (
+    ATTRIBUTES,
+    BASE,
+    BASE_SEQUENCE,
+    COMPRESSION_MASK,
+    CONTROL_BIT,
+    COUNT,
+    HEADER_BYTES,
+    LAST,
+    LEADER_EPOCH,
+    MAX_TIME,
+    POSITION,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    SIZE,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    Length,
+    Rows,
+    lengths,
+    new_rows,
+)
+from ..batch.read import MALFORMED, first_bad_crc, malformed
+from ..clock import now_ms
+from ..config import LogConfig
+from ..errors import CorruptBatch, InvalidRecord, OffsetMismatch, OutOfOrderSequence, StorageError
+from ..storage import Directory, Storage
+from .appender import Appender, check_expected
+from .epochs import Epochs
+from .files import TMP, file_name
+from .index import MAX_SPAN, TIME_ENTRY_BYTES, SegmentIndex
+from .producers import ProducerState
+from .segment import Segment
+
+#: Batches that change what is known of transactions.
+_SPECIAL = CONTROL_BIT | TRANSACTIONAL_BIT
+
+
+def checked_rows(data: memoryview, *, max_unpacked_bytes: int | None = None) -> Rows:
+    """The headers of these batches, at least one, whose checksums are right; with a limit for decompression, the
+    records are parsed as well."""
+    rows = rows_of(data)
+    if not len(rows):
+        raise InvalidRecord("no batch to append")
+    bad = first_bad_crc(data, rows)
+    if bad >= 0:
+        raise CorruptBatch(f"the checksum of the batch at byte {rows[bad, POSITION]} does not match; not stored")
+    for number, error in () if max_unpacked_bytes is None else malformed(data, rows, max_unpacked_bytes):
+        where = int(rows[number, POSITION])
+        raise type(error)(f"{error.reason} (the batch at byte {where}; nothing was stored)")
+    return rows
+
+
+def place(
+    appender: Appender, data: memoryview, trusted: bool, expect_offset: int | None, max_decompressed_bytes: int | None
+) -> range:
+    """Place batches in a buffer of ours, giving them the next offsets; all of them or none. Does not wait for a disk.
+    What is expected is compared after duplicates are recognised: whoever sends again has the old expectation."""
+    allowed = appender.config.max_decompressed_bytes
+    max_unpacked_bytes = None if trusted else min(allowed, max_decompressed_bytes or allowed)
+    if expect_offset is None:
+        sole = _place_sole(appender, data, max_unpacked_bytes)
+        if sole is not None:
+            return sole
+    rows = checked_rows(data, max_unpacked_bytes=max_unpacked_bytes)
+    with appender.lock:
+        rows, placed = _without_duplicates(appender.producers, rows)
+        if len(rows):
+            if appender.config.timestamp_type == "append":
+                stamp_batches(data, rows)
+            if not _is_contiguous(rows):
+                data, rows = _compacted(data, rows)
+            placed = appender.place_rows(data, rows, expect_offset)
+    return placed
+
+
+def _place_sole(appender: Appender, data: memoryview, max_unpacked_bytes: int | None) -> range | None:
+    """The same for one batch that is not part of a transaction; None if that is not what there is, or if it cannot be
+    stored for a reason that the ordinary way will state."""
+    header = kernel.sole_batch(data)
+    if header is None or appender.segments.unsettled or len(data) > appender.config.segment_bytes:
+        return None
+    attributes, count, delta, newest, producer_id, epoch, sequence, crc = header
+    if attributes & _SPECIAL or (producer_id < 0, epoch < 0) != (sequence < 0,) * 2 or crc32c(data[21:]) != crc:
+        return None
+    if max_unpacked_bytes is not None:
+        _check_records(data, attributes & COMPRESSION_MASK, count, delta, max_unpacked_bytes)
+    producer = NOBODY if producer_id < 0 else Producer(producer_id, epoch, sequence)
+    if appender.config.timestamp_type == "create":
+        return appender.place(kernel.Encoded(data, delta + 1, -1, newest), producer=producer)
+    with appender.lock:  # so that times increase with offsets
+        newest = _stamp(data, attributes)
+        return appender.place(kernel.Encoded(data, delta + 1, -1, newest), producer=producer)
+
+
+def _check_records(data: memoryview, codec: int, count: int, delta: int, max_bytes: int) -> None:
+    """Raise unless the records of one batch can be decoded."""
+    try:
+        body, start = (
+            (decompress(codec, data[HEADER_BYTES:], max_bytes=max_bytes), 0) if codec else (data, HEADER_BYTES)
+        )
+        if not kernel.records_parse(body, start, count, delta):
+            raise CorruptBatch(MALFORMED)
+    except CorruptBatch as error:
+        raise type(error)(f"{error.reason} (the batch at byte 0; nothing was stored)") from None
+
+
+def rows_of(data: memoryview) -> Rows:
+    """The headers of encoded batches, whatever their offsets; `CorruptBatch` if one is incomplete."""
+    parts: list[Rows] = []
+    position = 0
+    while position < len(data):
+        rows = new_rows(1024)
+        n, position, why, _ = kernel.scan_batches(data, position, len(data), len(data), -1, memoryview(rows))
+        parts.append(rows[:n])
+        if why not in (kernel.SCAN_MORE, kernel.SCAN_END):
+            raise CorruptBatch(f"no complete batch at byte {position}; not stored")
+    return np.concatenate(parts) if parts else new_rows(0)
+
+
+def _without_duplicates(state: ProducerState, rows: Rows) -> tuple[Rows, range]:
+    """The batches that are not stored yet, and the offsets of those that are."""
+    known = range(0)
+    fresh: list[int] = []
+    ahead: dict[int, tuple[int, int]] = {}  # producer -> (epoch, next sequence), as if the fresh ones were stored
+    columns = (PRODUCER_ID, PRODUCER_EPOCH, BASE_SEQUENCE, BASE, LAST, ATTRIBUTES)
+    for i, row in enumerate(rows[:, columns].tolist()):
+        producer_id, epoch, sequence, base, last, attributes = row
+        if producer_id < 0 or sequence < 0:
+            if producer_id >= 0:  # a marker, or not idempotent
+                state.check_epoch(producer_id, epoch)
+            fresh.append(i)
+            continue
+        if producer_id in ahead:
+            if ahead[producer_id] != (epoch, sequence):
+                raise OutOfOrderSequence(
+                    f"producer {producer_id} is at epoch and sequence {ahead[producer_id]}; a batch with "
+                    f"{(epoch, sequence)} is refused, with all batches of the same call"
+                )
+        else:
+            transactional = bool(attributes & TRANSACTIONAL_BIT)
+            found = state.duplicate(producer_id, epoch, sequence, last - base + 1, transactional=transactional)
+            if found is not None:
+                known = range(min(known.start, found.start), max(known.stop, found.stop)) if known else found
+                continue
+        ahead[producer_id] = epoch, (sequence + last - base + 1) % 2**31
+        fresh.append(i)
+    return rows[fresh], known
+
+
+def _is_contiguous(rows: Rows) -> bool:
+    return bool((rows[1:, POSITION] == rows[:-1, POSITION] + rows[:-1, SIZE]).all())
+
+
+def _compacted(data: memoryview, rows: Rows) -> tuple[memoryview, Rows]:
+    """Only these batches, contiguous: the ones between them were stored before."""
+    kept = bytearray().join(data[p : p + s] for p, s in rows[:, (POSITION, SIZE)].tolist())
+    return memoryview(kept), rows_of(memoryview(kept))
+
+
+def stamp_batches(data: memoryview, rows: Rows) -> None:
+    """LogAppendTime: the log's clock for all records of the batches."""
+    for row in rows:
+        position, size = int(row[POSITION]), int(row[SIZE])
+        row[MAX_TIME] = _stamp(data[position : position + size], int(row[ATTRIBUTES]))
+
+
+def _stamp(batch: memoryview, attributes: int) -> int:
+    """The same for one batch; returns the time."""
+    now = now_ms()
+    batch[21:23] = (attributes | TIMESTAMP_TYPE_BIT).to_bytes(2, "big", signed=True)
+    batch[35:43] = now.to_bytes(8, "big")
+    kernel.patch_crc(batch, 0, crc32c(batch[21:]))
+    return now
+
+
+#: The maximum number of offsets that one batch without records represents.
+_MOST_MISSING = 2**31 - 1
+#: A larger gap is refused: a number is damaged, or mistyped.
+_MOST_GAP = 2**44
+
+
+def place_kept(appender: Appender, data: memoryview, rows: Rows, *, any_size: bool = False) -> range:
+    """Place complete, checked batches at their offsets; all of them or none. Returns the offsets from the first to the
+    last, with those that are missing before and between them. With `any_size` one that is larger than a segment should
+    be becomes one alone: in a copy of a log whose segments were allowed to be larger before."""
+    with appender.lock:
+        appender.check_open()
+        first = appender.segments.next_offset
+        if not (int(rows[0, BASE]) < first <= int(rows[0, LAST]) and _is_empty(appender)):
+            return _place(appender, data, rows, first, any_size=any_size)
+        if not any_size:
+            appender.check_sizes(rows)
+        _rename(appender, int(rows[0, BASE]))
+        try:
+            return _place(appender, data, rows, first, any_size=any_size)
+        except BaseException:
+            if appender.commit.failure is None and _is_empty(appender):
+                _rename(appender, first)  # offsets must not go back
+            raise
+
+
+def _place(appender: Appender, data: memoryview, rows: Rows, first: int, *, any_size: bool) -> range:
+    with appender.appending() as placed_from:
+        data, rows = _without_gaps(data, rows, placed_from)
+        if not any_size:
+            appender.check_sizes(rows)
+        data, rows = _in_later_epochs(appender, data, rows)
+        start = 0
+        while start < len(rows):
+            start = _place_run(appender, data, rows, start)
+        return range(first, appender.segments.next_offset)
+
+
+def _in_later_epochs(appender: Appender, data: memoryview, rows: Rows) -> tuple[memoryview, Rows]:
+    """The same batches, in epochs that never decrease; epochs that are new to the log begin, durably."""
+    wanted = np.maximum.accumulate(np.maximum(rows[:, LEADER_EPOCH], appender.marks.epoch))
+    low = np.flatnonzero(rows[:, LEADER_EPOCH] != wanted)
+    if len(low):
+        data, rows = memoryview(bytearray(data)), rows.copy()
+        rows[:, LEADER_EPOCH] = wanted
+        for position, base, epoch in rows[low][:, (POSITION, BASE, LEADER_EPOCH)].tolist():
+            kernel.patch_place(data, position, base, epoch)
+    if wanted[-1] > appender.marks.epoch:
+        appender.history.begin_epoch(appender.segments.epochs.begun_by(rows))
+    return data, rows
+
+
+def advance(appender: Appender, offset: int, leader_epoch: int = 0) -> int:
+    """Let the next record have this offset and return how many offsets are skipped. They never hold a record."""
+    with appender.lock:
+        appender.check_open()
+        following = appender.segments.next_offset
+        if offset < following:
+            raise OffsetMismatch(offset, following)
+        if offset > following:
+            if _is_empty(appender):
+                with appender.exclusive():
+                    appender.history.move_start(offset)
+                    _rename(appender, offset)
+            else:
+                data = fillers(following, offset, -1, leader_epoch)
+                place_kept(appender, memoryview(data), rows_of(memoryview(data)))
+    return offset - following
+
+
+def retract_epochs(appender: Appender, epoch: int) -> None:
+    """Forget the leader epochs after `epoch` that have no batch. One begins whenever a log was not closed cleanly,
+    since what was lost may have been read; but a copy gets the same records again, in the epochs that they have."""
+    with appender.lock:
+        appender.check_open()
+        epochs, end = appender.segments.epochs, appender.segments.next_offset
+        later = [first for number, first in epochs.entries if number > epoch]
+        if later and min(later) >= end:
+            kept = tuple(each for each in epochs.entries if each[0] <= epoch)
+            appender.history.begin_epoch(Epochs(kept or ((epoch, appender.segments.lowest_offset),)))
+
+
+def _is_empty(appender: Appender) -> bool:
+    if appender.segments.remote is not None:
+        return False  # its first records are elsewhere, and the next ones follow them
+    return len(appender.segments.all) == 1 and not appender.segments.active.size
+
+
+def _rename(appender: Appender, base: int) -> None:
+    """Let the only segment, which is empty, begin here."""
+    directory, old = appender.directory, appender.segments.active
+    with appender.exclusive():
+        # If a watermark referred to a later file, its absence would be a loss.
+        appender.history.retreat(base, (base, base, 0), appender.segments.epochs)
+        appender.begin_change()
+        try:
+            old.remove_index()
+            directory.rename(old.name, file_name(base))
+            directory.sync()
+            index = SegmentIndex(base, appender.config.index_interval_bytes)
+            storage = directory.open(file_name(base))
+            appender.producers.transactions.begin_segment(base)
+            appender.adopt([Segment.active(directory, base, storage, index, base, 0)])
+        except BaseException as error:
+            appender.commit.fail(error)  # only reopening can tell which name the file has now
+            raise
+        appender.end_change()
+        old.unload()
+
+
+def _without_gaps(data: memoryview, rows: Rows, following: int) -> tuple[memoryview, Rows]:
+    """The same batches, with batches without records wherever offsets are missing."""
+    ends = np.concatenate(([following], rows[:-1, LAST] + 1))
+    if (rows[:, BASE] < ends).any():
+        at = int((rows[:, BASE] < ends).argmax())
+        raise InvalidRecord(
+            f"a batch begins at offset {rows[at, BASE]}, expected at least {ends[at]}; nothing was stored"
+        )
+    begin, end = int(rows[0, POSITION]), int(rows[-1, POSITION] + rows[-1, SIZE])
+    gaps = np.flatnonzero(rows[:, BASE] != ends).tolist()
+    if not gaps:
+        return data, rows
+    parts: list[bytearray | memoryview] = []
+    for at in gaps:
+        position = int(rows[at, POSITION])
+        like = rows[at - 1 if at else at]  # the neighbour's timestamp and epoch, so that neither decreases
+        parts += (
+            data[begin:position],
+            fillers(int(ends[at]), int(rows[at, BASE]), int(like[MAX_TIME]), int(like[LEADER_EPOCH])),
+        )
+        begin = position
+    made = memoryview(b"".join([*parts, data[begin:end]]))  # in one go: growing it costs ten times as much
+    return made, rows_of(made)
+
+
+def fillers(start: int, end: int, timestamp: int, epoch: int) -> bytearray:
+    """Batches without records for these offsets. If there are several, they have no timestamp: an index could not say
+    where it is."""
+    if end - start > _MOST_GAP:
+        raise InvalidRecord(
+            f"offsets {start} to {end - 1} are missing: the gap is too large for a log; nothing was stored"
+        )
+    made = bytearray()
+    timestamp = timestamp if end - start <= _MOST_MISSING else -1
+    for first in range(start, end, _MOST_MISSING):
+        span = min(end - first, _MOST_MISSING)
+        one = memoryview(bytearray(HEADER_BYTES))
+        kernel.write_header(one, 0, first, HEADER_BYTES, epoch, 0, span - 1, timestamp, timestamp, -1, -1, -1, 0)
+        kernel.patch_crc(one, 0, crc32c(one[21:]))
+        made += one
+    return made
+
+
+def _place_run(appender: Appender, data: memoryview, rows: Rows, start: int) -> int:
+    """Write as many of the batches from `start` on as fit into one segment; returns the first that did not."""
+    config, segment = appender.config, appender.segments.active
+    offset, size = segment.tail
+    sizes = size + np.cumsum(rows[start:, SIZE])
+    fits = (sizes <= config.segment_bytes) & (
+        (rows[start:, LAST] - segment.base_offset < MAX_SPAN) | (rows[start:, COUNT] == 0)
+    )
+    # Not by age, as in an append: the source decided that, and how long its segments are.
+    if size and (not fits[0] or segment.index.size_bytes + 12 > config.max_index_bytes):
+        appender.active.rotate()
+        return start
+    run = rows[start : start + max(int(fits.sum()), 1)]
+    begin, end = int(run[0, POSITION]), int(run[-1, POSITION] + run[-1, SIZE])
+    assert int(run[0, BASE]) == offset, f"a batch at {run[0, BASE]} in a log that ends at {offset}"
+    segment.storage.reserve(end - begin)  # whatever the policy: nobody waits for the disk here
+    appender.active.put(segment, data[begin:end], int(run[-1, LAST]) + 1)
+    segment.index.add_rows(run, size - begin)
+    appender.note_rows(run)
+    return start + len(run)
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """A file whose batches have their offsets."""
+
+    directory: Directory
+    name: str
+    storage: Storage
+    rows: Rows
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the file."""
+        return int(self.rows[-1, POSITION] + self.rows[-1, SIZE])
+
+    def sync(self) -> None:
+        """Make the offsets durable, before it is adopted. Any thread."""
+        try:
+            self.storage.sync()
+        finally:
+            self.storage.close()
+
+    @property
+    def offsets(self) -> range:
+        """The offsets of its records."""
+        return range(int(self.rows[0, BASE]), int(self.rows[-1, LAST]) + 1)
+
+
+def number(appender: Appender, directory: Directory, name: str, offset: int) -> Numbered | None:
+    """Give the batches of a file the offsets from `offset` on; None if it cannot become a segment here. Not durably:
+    see `Numbered.sync`."""
+    if not hasattr(directory, "link") or appender.config.timestamp_type == "append":
+        return None
+    batches = _batches_in(directory, name)
+    if not _fits(appender.config, batches):
+        return None
+    storage = directory.open(name)
+    try:
+        _give_offsets(storage, batches, offset, appender.marks.epoch)
+        mapped = directory.open_sealed(name)
+        try:
+            rows = rows_of(mapped.view(0, mapped.size))
+        finally:
+            mapped.close()
+    except BaseException:
+        storage.close()
+        raise
+    if _is_plain(rows):
+        return Numbered(directory, name, storage, rows)
+    storage.close()
+    return None
+
+
+def _give_offsets(storage: Storage, batches: Sequence[Length], offset: int, epoch: int) -> None:
+    """Fill in offsets and epoch. Not the length between them: a power cut during a write may leave anything in the
+    place of what it writes, and the next process has to find the batches again."""
+    belonging = epoch.to_bytes(4, "big", signed=True)
+    write = storage.write_at
+    for position, _, count in batches:
+        write(position, offset.to_bytes(8, "big"))
+        write(position + 12, belonging)
+        offset += count
+
+
+def check(appender: Appender, directory: Directory, name: str) -> int:
+    """The number of offsets of the batches in a file; an error if one is not complete, or does not fit."""
+    batches = _batches_in(directory, name)
+    for _, size, _ in batches:
+        appender.check_size(size)
+    return sum(count for _, _, count in batches)
+
+
+def _batches_in(directory: Directory, name: str) -> list[Length]:
+    """All batches of a file."""
+    mapped = directory.open_sealed(name)
+    try:
+        found, _ = lengths(mapped.view(0, mapped.size))
+        end = found[-1].position + found[-1].size_bytes if found else 0
+        if end < mapped.size:
+            raise CorruptBatch(f"no complete batch at byte {end} of {directory.path}/{name}; not stored")
+    finally:
+        mapped.close()
+    return found
+
+
+def _fits(config: LogConfig, batches: Sequence[Length]) -> bool:
+    """Whether the log may have a segment of that size, with such indexes."""
+    size = sum(size for _, size, _ in batches)
+    entries = min(len(batches), size // config.index_interval_bytes + 1)
+    return (
+        0 < size <= config.segment_bytes
+        and entries * TIME_ENTRY_BYTES <= config.max_index_bytes
+        and sum(count for _, _, count in batches) <= MAX_SPAN
+    )
+
+
+def _is_plain(rows: Rows) -> bool:
+    """Whether no batch is of a producer, whose state would have to be updated."""
+    special = (rows[:, ATTRIBUTES] & (CONTROL_BIT | TRANSACTIONAL_BIT)) != 0
+    return not (special | (rows[:, PRODUCER_ID] >= 0)).any()
+
+
+def adopt(appender: Appender, file: Numbered) -> range | None:
+    """Make a numbered file the next segment and return the offsets; None if the disk gives no file a second name."""
+    with appender.appending() as first:
+        check_expected(file.offsets.start, first)
+        if appender.active.segment.tail[1]:
+            appender.active.rotate()
+        temporary = _linked(appender.directory, file, first)
+        if temporary is None:
+            return None
+        with appender.active.lock:
+            try:
+                _take(appender, file, temporary)
+            except BaseException as error:
+                # The empty segment may have lost its name: nothing that is appended to it would be kept.
+                appender.commit.fail(error)
+                raise
+        appender.active.rotate()
+        return file.offsets
+
+
+def _linked(directory: Directory, file: Numbered, base: int) -> str | None:
+    """A second name for the file, here; None if it cannot have one."""
+    temporary = file_name(base) + TMP
+    directory.remove(temporary)
+    try:
+        file.directory.link(file.name, directory, temporary)
+    except StorageError:
+        return None
+    return temporary
+
+
+def _take(appender: Appender, file: Numbered, temporary: str) -> None:
+    """The file takes the place of the active segment, which is empty."""
+    directory, segments = appender.directory, appender.segments
+    base, end = file.offsets.start, file.offsets.stop
+    directory.rename(temporary, file_name(base))
+    directory.sync()
+    index = SegmentIndex(base, appender.config.index_interval_bytes)
+    index.add_rows(file.rows, 0)
+    made = Segment.active(directory, base, directory.open(file_name(base)), index, end, file.size_bytes)
+    appender.active.replace(made, segments.all[:-1])

@@ -1,1 +1,0 @@
-"""What a log needs besides appends: recovery, trimming, retention, compaction, rewriting, upkeep."""

@@ -1,0 +1,317 @@
+"""Maintains a log while it is in use: retention, compaction, merging, recompression, scrubbing, tiering.
+
+`upkeep` does what a policy (`UpkeepConfig`) asks for and reports it. Each task can also be called alone. They work on
+sealed segments, concurrently with appends and reads, one task at a time per log; each can be interrupted safely at any
+point (see rewrite.py for how files are replaced).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..batch.compression import codec_id
+from ..clock import Stopwatch, now_ms
+from ..config import UpkeepConfig
+from ..display import counted
+from ..errors import CorruptBatch, InvalidConfig, StorageError
+from ..storage.counters import count, count_damage
+from . import compaction, retention, rewrite, tiering
+from .appender import Appender
+from .compaction import CompactionReport, times_of
+from .maintenance_state import load_state, store_state
+from .rebatch import Wanted
+from .replacement import TooLarge
+from .retention import RetentionReport
+from .rewrite import Gone, locked, unless_gone
+from .segment import Segment
+from .segments import SegmentSet
+from .tiering import Shipped, TieringReport
+from .verify import Checked, Problem, VerifyReport, verify_segment
+
+#: In the background, segments are merged when this many neighbours are small: fewer would be rewritten repeatedly.
+_LEAST_RUN = 4
+#: Recompression that saves less than 5 % is not worth new files.
+_WORTH = 0.95
+
+
+@dataclass(slots=True)
+class MergeReport:
+    """Which small segments were merged."""
+
+    segments_before: int = 0
+    segments_after: int = 0
+    bytes_copied: int = 0
+
+    def __bool__(self) -> bool:
+        return self.segments_after < self.segments_before
+
+    def __str__(self) -> str:
+        return f"merged {counted(self.segments_before, 'segment')} into {self.segments_after}"
+
+
+@dataclass(slots=True)
+class RecompressionReport:
+    """How much smaller sealed segments became."""
+
+    segments: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+
+    def __bool__(self) -> bool:
+        return self.segments > 0
+
+    def __str__(self) -> str:
+        return (
+            f"recompressed {counted(self.segments, 'segment')}: {self.bytes_before:,} bytes became {self.bytes_after:,}"
+        )
+
+
+@dataclass(slots=True)
+class ScrubReport(Checked):
+    """Which sealed segments were read completely, and what is wrong with them."""
+
+    segments: int = 0
+    size_bytes: int = 0
+    problems: list[Problem] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return self.segments > 0
+
+    def __str__(self) -> str:
+        verdict = "all good" if self.ok else counted(len(self.problems), "problem")
+        return "\n  ".join([f"scrubbed {counted(self.segments, 'segment')}: {verdict}", *map(str, self.problems)])
+
+
+@dataclass(slots=True)
+class UpkeepReport:
+    """What was done to one log; None where there was nothing to do."""
+
+    path: str
+    retention: RetentionReport | None = None
+    compaction: CompactionReport | None = None
+    merge: MergeReport | None = None
+    recompression: RecompressionReport | None = None
+    scrub: ScrubReport | None = None
+    tiering: TieringReport | None = None
+    duration_ms: float = 0.0
+
+    @property
+    def actions(self) -> tuple[object, ...]:
+        """The reports of the tasks that did something."""
+        every = (self.retention, self.compaction, self.merge, self.recompression, self.scrub, self.tiering)
+        return tuple(each for each in every if each is not None)
+
+    def __bool__(self) -> bool:
+        return bool(self.actions)
+
+    def __str__(self) -> str:
+        done = "; ".join(map(str, self.actions)) or "nothing to do"
+        return f"{self.path}: {done}"
+
+
+def upkeep(appender: Appender, config: UpkeepConfig, shipped: Shipped | None = None) -> UpkeepReport:
+    """Do what is due; with what is proven to be in the replica."""
+    try:
+        return _upkeep(appender, config, shipped)
+    except StorageError:
+        appender.upkeep.check()  # the log was closed or removed meanwhile
+        raise
+
+
+def _upkeep(appender: Appender, config: UpkeepConfig, shipped: Shipped | None) -> UpkeepReport:
+    watch = Stopwatch()
+    report = UpkeepReport(appender.directory.path)
+    removed = retention.apply_retention(appender) if config.delete else None
+    report.retention = removed if removed is not None and removed.removed_records else None
+    if shipped is not None:  # before segments are rewritten for nothing
+        report.tiering = tiering.remove(appender, shipped) or None
+    if _compaction_is_due(appender.segments, config):
+        report.compaction = compaction.compact(
+            appender, delete_retention_ms=config.delete_retention_ms, min_lag_ms=config.min_compaction_lag_ms
+        )
+    if config.merge_bytes:
+        report.merge = merge_segments(appender, config.merge_bytes, least=_LEAST_RUN) or None
+    if config.recompress_after_ms is not None:
+        report.recompression = recompress(appender, "zstd", older_than_ms=config.recompress_after_ms) or None
+    if config.scrub_interval_ms is not None:
+        report.scrub = scrub(appender, not_since_ms=config.scrub_interval_ms) or None
+    report.duration_ms = watch.elapsed_ms
+    return report
+
+
+def is_due(segments: SegmentSet, config: UpkeepConfig) -> bool:
+    """Whether there is something to do; takes no lock."""
+    now = now_ms()
+    state = load_state(segments.directory)
+    sealed = segments.all[:-1]
+    if config.delete and retention.is_due(segments):
+        return True
+    if _compaction_is_due(segments, config) or (config.merge_bytes and _small_runs(segments, config.merge_bytes)):
+        return True
+    if config.recompress_after_ms is not None:
+        pending = next((each for each in sealed if each.next_offset > state.recompressed_offset and each.size), None)
+        if pending is not None and times_of(segments, pending)[1] <= now - config.recompress_after_ms:
+            return True
+    interval = config.scrub_interval_ms
+    return interval is not None and any(now - state.scrubbed.get(each.base_offset, 0) >= interval for each in sealed)
+
+
+def _compaction_is_due(segments: SegmentSet, config: UpkeepConfig) -> bool:
+    return (
+        config.compact
+        and segments.remote is None
+        and compaction.is_due(
+            segments,
+            min_dirty_ratio=config.min_dirty_ratio,
+            delete_retention_ms=config.delete_retention_ms,
+            min_lag_ms=config.min_compaction_lag_ms,
+        )
+    )
+
+
+# --- merging
+
+
+def merge_segments(appender: Appender, below_bytes: int | None = None, *, least: int = 2) -> MergeReport:
+    """Merge neighbouring sealed segments that are smaller than `below_bytes` (None: than a segment may be)."""
+    report = MergeReport()
+    below = appender.config.segment_bytes if below_bytes is None else below_bytes
+    with appender.upkeep.turn():
+        before = len(appender.segments.all)
+        while _merge_runs(appender, below, least, report):
+            pass  # the results of runs of maximum length can be merged again
+        if report:
+            report.segments_after = max(report.segments_before - (before - len(appender.segments.all)), 1)
+    return report
+
+
+def _merge_runs(appender: Appender, below: int, least: int, report: MergeReport) -> bool:
+    """One pass over the segments; returns whether runs were cut short, so that another pass finds more."""
+    runs, again = _small_runs(appender.segments, below, least), False
+    while runs:
+        run = runs.pop(0)
+        try:
+            made = rewrite.merge_run(appender, run)
+        except CorruptBatch as error:  # what is damaged is not changed
+            runs[:0] = [part for part in _around(run, error.path) if len(part) >= least]
+            continue
+        except (Gone, TooLarge):
+            continue
+        if rewrite.swap(appender, made):
+            report.segments_before += len(run)
+            report.segments_after += 1
+            report.bytes_copied += made.size
+            again = again or len(run) == rewrite.most_segments()
+    return again
+
+
+def _around(run: Sequence[Segment], path: str | None) -> list[list[Segment]]:
+    """The segments before and after one."""
+    at = next((number for number, each in enumerate(run) if each.path == path), len(run))
+    return [list(run[:at]), list(run[at + 1 :])] if at < len(run) else []
+
+
+def _small_runs(segments: SegmentSet, below: int, least: int = _LEAST_RUN) -> list[list[Segment]]:
+    """Neighbours that are small, together fit into a segment, and are not further apart than a segment may be old."""
+    runs: list[list[Segment]] = [[]]
+    most = rewrite.most_segments()
+    for segment in segments.all[:-1]:
+        if segment.size >= below:
+            runs.append([])
+        elif runs[-1] and (len(runs[-1]) == most or not _fits(segments, runs[-1], segment)):
+            runs.append([segment])
+        else:
+            runs[-1].append(segment)
+    return [run for run in runs if len(run) >= least]
+
+
+def _fits(segments: SegmentSet, run: Sequence[Segment], segment: Segment) -> bool:
+    age = segments.config.segment_age_ms
+    total = sum(each.size for each in run) + segment.size
+    span_ms = times_of(segments, segment)[1] - times_of(segments, run[0])[0]
+    return total <= segments.config.segment_bytes and (age is None or span_ms <= age)
+
+
+# --- recompression
+
+
+def recompress(
+    appender: Appender, compression: str = "zstd", *, level: int | None = None, older_than_ms: int = 0
+) -> RecompressionReport:
+    """Compress sealed segments whose newest record is that old, each once. Small batches are joined, which saves
+    more."""
+    codec = codec_id(compression)
+    if not codec:
+        raise InvalidConfig("recompress needs a codec: gzip, snappy, lz4 or zstd")
+    report = RecompressionReport()
+    newest = now_ms() - older_than_ms
+    with appender.upkeep.turn():
+        cuts, state = rewrite.begin(appender)
+        for segment in appender.segments.all[:-1]:
+            if segment.next_offset <= state.recompressed_offset or not segment.size:
+                continue
+            if older_than_ms and times_of(appender.segments, segment)[1] > newest:
+                break
+            _recompress_one(
+                appender, segment, Wanted(codec=codec, level=level, remembered=appender.producers.remembers), report
+            )
+            with locked(appender):  # a truncation either has happened, or will see what is noted here
+                if appender.cuts != cuts:
+                    break
+                state.note_recompressed(segment.next_offset)
+                store_state(appender.directory, state)
+    return report
+
+
+def _recompress_one(appender: Appender, segment: Segment, wanted: Wanted, report: RecompressionReport) -> None:
+    try:
+        made = rewrite.replace_run(appender, [segment], wanted)
+    except (CorruptBatch, Gone, TooLarge):
+        return  # damaged: it is not changed
+    before = segment.size
+    if made.size > before * _WORTH:
+        rewrite.discard(appender, made)
+    elif rewrite.swap(appender, made):
+        report.segments += 1
+        report.bytes_before += before
+        report.bytes_after += made.size
+
+
+# --- scrubbing
+
+
+def scrub(appender: Appender, *, not_since_ms: int = 0) -> ScrubReport:
+    """Read every sealed segment that was not read completely and found good in that time; list what is wrong."""
+    report = ScrubReport()
+    now = now_ms()
+    with appender.upkeep.turn():
+        cuts, state = rewrite.begin(appender)
+        listed = appender.segments.all[:-1]
+        known = {segment.base_offset: state.scrubbed.get(segment.base_offset, -1) for segment in listed}
+        for segment in listed:
+            if known[segment.base_offset] >= 0 and now - known[segment.base_offset] < not_since_ms:
+                continue
+            appender.upkeep.check()
+            found = VerifyReport()
+            try:
+                with unless_gone(appender, [segment]):
+                    verify_segment(segment, found, appender.config.max_decompressed_bytes, threads=1)
+            except Gone:
+                continue
+            if segment not in appender.segments.all:
+                continue  # trimmed meanwhile
+            report.segments += 1
+            report.size_bytes += segment.size
+            report.problems.extend(found.problems)
+            count("scrubbed_bytes", segment.size)
+            count("scrub_problems", len(found.problems))
+            for problem in found.problems:
+                count_damage(problem.path, problem.position)
+            if found.ok:
+                known[segment.base_offset] = now
+        with locked(appender):  # as in `recompress`
+            if report.segments and appender.cuts == cuts:
+                state.note_scrubbed({base: when for base, when in known.items() if when >= 0})
+                store_state(appender.directory, state)
+    return report

@@ -1,0 +1,410 @@
+"""How a process has a log open: as its writer, as a reader, or as a reader that becomes the writer at its first write.
+
+Opening for writing takes the lock, recovers, and returns an `Appender`; reading needs no lock, and follows what another
+process writes. A log that was opened with mode "a" changes between the two: `writable` takes the lock, `release`
+releases it. In a forked child a writer becomes a reader.
+"""
+
+from __future__ import annotations
+
+import errno
+import pathlib
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from os import PathLike
+
+from .. import background
+from ..addresses import refuse_address
+from ..config import LogConfig
+from ..errors import CorruptFile, InvalidConfig, LogClosed, LogNotFound, ReadOnlyLog, StorageError
+from ..storage import Directory, FileDirectory
+from ..storage.forking import forkable, in_children
+from . import checkpoint
+from .appender import Appender
+from .async_appends import Loops
+from .checkpoint import Checkpoint
+from .epochs import Epochs, store_epochs
+from .files import CHECKPOINT, LOCK, PARTITION, STORE, TOPICS, VISIBLE, file_name, is_ours, segment_base
+from .followed_segments import FollowedSet
+from .lock import UPKEEP_NOTE, take_lock
+from .producers import ProducerState, load_producers, replayed
+from .reader import Reader
+from .recovery import recover
+from .recovery_report import RecoveryReport
+from .replica_source import RemoteSource
+from .segments import SegmentSet
+from .turn_note import Note
+
+#: How often a log that another process writes is looked at for those who watch it.
+_LOOK_S = 0.01
+
+Path = str | PathLike[str] | Directory
+#: The topic and partition that are set in records.
+TopicPartition = tuple[str | None, int]
+
+
+def open_to_write(path: Path, config: LogConfig, place: TopicPartition, remote: RemoteSource | None = None) -> Access:
+    """Open a log as its writer; create it if it does not exist."""
+    with ExitStack() as undo:
+        directory = _directory(path, undo, create=True)
+        _refuse_store(directory)
+        appender, report = become_writer(directory, config)
+        undo.pop_all()
+    return Access(directory, config, appender.segments, appender, report, place, remote=remote)
+
+
+def open_to_read(
+    path: Path,
+    config: LogConfig,
+    place: TopicPartition,
+    *,
+    locks_late: bool,
+    note: bytes = b"",
+    remote: RemoteSource | None = None,
+) -> Access:
+    """Open a log as a reader; with `locks_late` it becomes the writer when it first writes, and leaves the note in the
+    lock's file."""
+    with ExitStack() as undo:
+        try:
+            directory = _directory(path, undo, create=False)
+        except OSError as error:
+            reason = "no such directory" if error.errno == errno.ENOENT else error.strerror or str(error)
+            raise LogNotFound(errno.ENOENT, f"no log in {path}: {reason}") from error
+        _refuse_store(directory)
+        segments = FollowedSet(directory, config)
+        if not segments.all:
+            raise LogNotFound(errno.ENOENT, f"no log in {directory.path}: the directory holds no segment")
+        undo.pop_all()
+    report = RecoveryReport()
+    return Access(directory, config, segments, None, report, place, locks_late=locks_late, note=note, remote=remote)
+
+
+def create(path: Path, config: LogConfig, leader_epoch: int = 0) -> None:
+    """Create an empty log where there is none, durably, without opening it. Its first leader epoch is the given one."""
+    with ExitStack() as undo:
+        directory = _directory(path, undo, create=True)
+        _refuse_store(directory)
+        if not any(segment_base(name) is not None for name in directory.names()):
+            start = config.initial_offset
+            directory.create(file_name(start)).close()
+            epochs = Epochs()
+            if leader_epoch:
+                epochs = Epochs(((leader_epoch, start),))
+                store_epochs(directory, epochs)
+            checkpoint.store(directory, Checkpoint(True, start, start, 0, start, epochs.current, epochs.crc))
+
+
+def become_writer(directory: Directory, config: LogConfig, note: bytes = b"") -> tuple[Appender, RecoveryReport]:
+    """Take the lock, recover, mark the checkpoint as in use."""
+    with ExitStack() as undo:
+        held = take_lock(directory, note)
+        undo.callback(held.release)
+        turn = Note.decode(held.found)
+        found = recover(directory, config, known_end=0 if turn is None else turn.next_offset)
+        segments = SegmentSet.of(directory, config, found.segments, found.lowest_offset, found.epochs, found.remote)
+        appender = Appender(directory, config, segments, found.producers, held, lent=note == UPKEEP_NOTE)
+        undo.callback(appender.marks.visible.close)
+        appender.history.take_over(clean=found.report.clean, in_order=found.epochs_in_order, stored=found.epochs_stored)
+        undo.pop_all()
+    return appender, found.report
+
+
+class Access:
+    """See the module's docstring. `Log` reads its fields; they are changed only here."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        config: LogConfig,
+        segments: SegmentSet,
+        appender: Appender | None,
+        report: RecoveryReport,
+        place: TopicPartition = (None, -1),
+        *,
+        locks_late: bool = False,
+        note: bytes = b"",
+        remote: RemoteSource | None = None,
+    ) -> None:
+        self.directory = directory
+        self.config = config
+        self.segments = segments
+        #: Only of the writer.
+        self.appender = appender
+        self.closed = False
+        self._place = place
+        #: Where its replica is found.
+        self.remote = remote
+        self.reader = self._reader_of(segments)
+        self.loops = Loops()
+        self._watchers: tuple[Callable[[], None], ...] = ()
+        #: Whether somebody has watched, and what looks at the log for them while others may write it. It goes on when
+        #: the last of them has stopped.
+        self._is_watched = False
+        self._looking: background.Task | None = None
+        #: The end and its epoch when they were last looked at for those who watch.
+        self._seen: tuple[int, int] | None = None
+        #: What opening found and did.
+        self.recovery = report
+        self._locks_late = locks_late
+        #: The note in the lock's file while it is held.
+        self._note = note
+        self._locking = forkable(threading.RLock())
+        #: Whether this was inherited from a parent process that writes: then it only reads.
+        self._inherited = False
+        if appender is not None:
+            in_children(self)
+
+    def _reader_of(self, segments: SegmentSet) -> Reader:
+        return Reader(segments, self.config, lambda: not self.closed, self._place, self.remote)
+
+    def after_fork(self) -> None:
+        """In a forked child: the parent continues to write, and this reads like another process. What the parent knew
+        of its files becomes outdated."""
+        if self.appender is None or self.closed:
+            return
+        self._inherited, self.appender = True, None
+        self.loops = Loops()
+        self._watchers, self._is_watched, self._looking = (), False, None
+        self._use(FollowedSet(self.directory, self.config, late=True))
+
+    # --- who may do what
+
+    def readable(self) -> Reader:
+        """The reader, unless the log is closed."""
+        if self.closed:
+            raise LogClosed(f"the log {self.directory.path} is closed")
+        return self.reader
+
+    def writable(self, on_lock: Callable[[], None]) -> Appender:
+        """The appender, after taking the lock if necessary: then `on_lock` is called before anything else is
+        appended."""
+        if self.closed:
+            raise LogClosed(f"the log {self.directory.path} is closed")
+        if self.appender is not None and not (self.appender.closed and self._locks_late):
+            return self.appender
+        if self.appender is not None:  # an interrupt came when it was released
+            with self._locking:
+                self._become_reader()
+        if self._inherited:
+            raise LogClosed(
+                f"the log {self.directory.path} was opened by the parent process, before the fork; open it again here"
+            )
+        if not self._locks_late:
+            raise ReadOnlyLog(f'the log {self.directory.path} was opened with mode="r"')
+        return self._become_writer(on_lock)
+
+    def producers(self) -> ProducerState:
+        """What producers have written: as the writer knows it, or from the files."""
+        if self.appender is not None:
+            return self.appender.producers
+        segments = self.readable().segments
+        segments.refresh()
+        try:
+            found = load_producers(self.directory, segments.epochs, segments.next_offset)
+        except CorruptFile:
+            found = None
+        return replayed(segments.all, self.config.producer_expiry_ms, found, lowest=segments.lowest_offset)
+
+    def _become_writer(self, on_lock: Callable[[], None]) -> Appender:
+        with self._locking:
+            if self.appender is not None:  # another thread was first, or this is `on_lock` itself
+                return self.appender
+            appender, self.recovery = become_writer(self.directory, self.config, self._note)
+            with appender.lock:  # nobody appends before `on_lock` has
+                try:
+                    self._use(appender.segments)
+                    self.appender = appender
+                    self._look_if_needed()
+                    in_children(self)
+                    on_lock()
+                    appender.begin()
+                except BaseException:
+                    try:
+                        appender.close()
+                    finally:
+                        self._become_reader()
+                    raise
+            return appender
+
+    def _become_reader(self) -> None:
+        self.loops = Loops()
+        before = self.segments
+        self._use(FollowedSet(self.directory, self.config))
+        self.appender = None
+        self._look_if_needed()
+        before.continue_in(self.segments)
+
+    def lend_to_upkeep(self) -> None:
+        """Before the first write: other writers wait until the lock is released, instead of being refused."""
+        self._note = UPKEEP_NOTE
+
+    # --- watching
+
+    def watch(self, call: Callable[[], None]) -> Callable[[], None]:
+        """See `Log.watch`."""
+        with self._locking:
+            self._watchers = (*self._watchers, call)
+            self.segments.tell(self._moved)
+            self._is_watched = True
+            self._look_if_needed()
+
+        def stop() -> None:
+            with self._locking:
+                self._watchers = tuple(each for each in self._watchers if each is not call)
+
+        return stop
+
+    def _look_if_needed(self) -> None:
+        """Look at the log from time to time for those who watch it, except as its writer, who is told. (With four
+        partitions, looking that could find nothing woke up two threads of a broker 400 times a second.)"""
+        needed = self._is_watched and self.appender is None and not self.closed
+        if needed and self._looking is None:
+            self._looking = background.every(_LOOK_S, self._look)
+        elif not needed and self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
+
+    def _moved(self) -> None:
+        for call in self._watchers:
+            call()
+
+    def _use(self, segments: SegmentSet) -> None:
+        """These are the segments from now on."""
+        self.segments = segments
+        self.reader = self._reader_of(segments)
+        if self._watchers:
+            segments.tell(self._moved)
+
+    def _look(self) -> None:
+        """Called by the background: another process may have moved the end."""
+        if self.appender is not None or self.closed or not self._watchers:
+            return
+        segments, seen = self.segments, self._seen
+        try:
+            segments.refresh()
+        except StorageError:
+            return  # whoever reads next gets the error
+        self._seen = segments.position()
+        if self._seen != seen:
+            self._moved()
+
+    # --- releasing and closing
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether this process holds the writer's lock."""
+        appender = self.appender
+        return appender is not None and not self.closed and appender.held.held
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is open or in progress that `release` would end."""
+        appender = self.appender
+        return appender is not None and (appender.is_busy or any(appends.is_busy for appends in self.loops.all()))
+
+    def release(self) -> None:
+        """Release the writer's lock cleanly and keep reading."""
+        with self._locking:
+            if self.closed or self.appender is None:
+                return
+            if not self._locks_late:
+                raise InvalidConfig('only a log that was opened with mode="a" can release its lock and stay open')
+            appender = self.appender
+            with appender.lock:
+                appender.refuse_in_stream()
+            with ExitStack() as last:
+                last.callback(self._become_reader)
+                last.callback(appender.abandon)  # if an interrupt prevents it from closing cleanly
+                self._close_cleanly(appender, last)
+
+    def close(self) -> None:
+        """Flush open writers, sync, and mark the log as closed cleanly. Safe to call twice."""
+        if self.closed:
+            if self.appender is not None:
+                self.appender.abandon()  # an interrupt may have prevented it in the first call
+            return
+        if self.appender is not None:
+            with self.appender.lock:
+                self.appender.refuse_in_stream()
+        with ExitStack() as last:
+            last.callback(self._let_go)
+            if self.appender is not None:
+                self._close_cleanly(self.appender, last)
+
+    def _close_cleanly(self, appender: Appender, last: ExitStack) -> None:
+        """When `last` ends: first the writers, then the appender; each step is executed, whatever the others raise."""
+        last.callback(appender.close)
+        for appends in self.loops.all():
+            last.callback(appends.close)
+        for writer in list(appender.writers):
+            last.callback(writer.close)
+
+    def _let_go(self) -> None:
+        """Release everything, also if an interrupt has prevented the appender from closing cleanly."""
+        self.closed = True
+        self._look_if_needed()
+        if self.appender is not None:
+            self.appender.abandon()
+        else:
+            self.segments.close()
+        self.segments.wake()
+        self.directory.close()
+
+    def remove(self, appender: Appender) -> None:
+        """Close the log and delete it: all its files, and the directory if it contains nothing else."""
+        directory = self.directory
+        appender.upkeep.end()
+        with appender.lock:
+            appender.check_open()
+            for writer in list(appender.writers):
+                writer.close()
+            for name in (CHECKPOINT, VISIBLE):  # first: without segments, these would describe a loss
+                directory.remove(name)
+            directory.sync()
+            for name in directory.names():
+                if is_ours(name) and name != LOCK:
+                    directory.remove(name)
+            directory.remove(LOCK)
+            directory.sync()
+            appender.abandon()
+        self.closed = True
+        directory.dispose()
+        directory.close()
+
+
+def _directory(path: Path, undo: ExitStack, *, create: bool) -> Directory:
+    """The directory to work in; one that is opened here is closed by `undo`."""
+    if isinstance(path, (str, PathLike)):
+        refuse_address(path, 'use sawlog.open("{address}"), which has topics; a single log is always in a directory')
+        if create:
+            _refuse_inside_store(path)
+        made: Directory = FileDirectory(path, create=create)
+        undo.callback(made.close)
+    else:
+        made = path
+    return made
+
+
+def _refuse_inside_store(path: str | PathLike[str]) -> None:
+    """Raise for a directory among the topics of a store, unless it is an existing partition: a log there would look
+    like a damaged topic."""
+    place = pathlib.Path(path).resolve()
+    for topics in (each for each in (place, *place.parents) if each.name == TOPICS):
+        inside = place.relative_to(topics).parts
+        is_partition = len(inside) == 2 and inside[1].startswith(PARTITION) and place.is_dir()
+        if not is_partition and (topics.parent / STORE).is_file():
+            store = str(topics.parent)
+            raise InvalidConfig(
+                f"{path} is inside the store {store}, which has topics, not logs: use sawlog.open({store!r}) and "
+                "create_topic; of a store, only an existing partition (topics/TOPIC/partition-0) can be opened as a log"
+            )
+
+
+def _refuse_store(made: Directory) -> None:
+    """Raise for the directory of a store: a log there would not be found."""
+    if made.exists(STORE):
+        raise InvalidConfig(
+            f"{made.path} is a store of topics, not a log: use sawlog.open({made.path!r}), or open one partition of it "
+            f"({made.path}/topics/TOPIC/partition-0)"
+        )

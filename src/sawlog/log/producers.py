@@ -1,0 +1,339 @@
+"""Idempotent and transactional producers: who has written what, so that a batch sent twice is stored once.
+
+A producer stamps its batches with an id, an epoch and the sequence number of the first record. The log remembers the
+last five batches of each producer, as Kafka does. A batch that repeats one of them is recognised and answered with the
+offsets it got the first time; one that leaves a gap, or comes from an older epoch, is refused. The marker at the end of
+a transaction has an epoch as well, and fences older ones like a batch does. Which transactions are open, and which were
+aborted, is part of the state (see segment/transactions.py).
+
+All of it is in the batch headers, so the state is a cache. It is written to `producers` (files/producers.py) when a
+segment is sealed and when the log is closed, and brought up to date from the headers after that point.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..batch.header import (
+    ATTRIBUTES,
+    BASE,
+    BASE_SEQUENCE,
+    CONTROL_BIT,
+    LAST,
+    MARKER,
+    MARKER_SHIFT,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    TRANSACTIONAL_BIT,
+    Rows,
+)
+from ..batch.read import first_bad_crc
+from ..clock import now_ms
+from ..errors import CorruptBatch, CorruptFile, OutOfOrderSequence, ProducerFenced, ProducerInTransaction
+from ..storage import Directory
+from .batches import Chunk
+from .epochs import Epochs
+from .files import PRODUCERS
+from .segment import Segment
+from .transaction_index import Marked, ProducerBatch, ProducersFile
+from .transactions import ALL_VISIBLE, Transactions
+
+#: Kafka's producers have at most five batches in flight.
+REMEMBERED = 5
+#: Sequence numbers are 31-bit and start again at 0.
+_WRAP = 2**31
+_SPECIAL = TRANSACTIONAL_BIT | CONTROL_BIT
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerInfo:
+    """What the log knows of one producer; -1 where it knows nothing."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    #: The first offset of its open transaction.
+    transaction_offset: int
+
+
+class ProducerState:
+    """What each producer wrote last. Changed only under the log's lock."""
+
+    def __init__(self, expiry_ms: int, transactions: Transactions | None = None) -> None:
+        self._expiry_ms = expiry_ms
+        self._producers: dict[int, deque[ProducerBatch]] = {}
+        self._markers: dict[int, Marked] = {}
+        self.transactions = Transactions() if transactions is None else transactions
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def __iter__(self) -> Iterator[ProducerBatch]:
+        """What is remembered, by producer, oldest first."""
+        for _, batches in sorted(self._producers.items()):
+            yield from batches
+
+    def describe(self) -> list[ProducerInfo]:
+        """Everybody who is known, by id."""
+        return [self._describe(each) for each in sorted({*self._producers, *self._markers, *self.transactions.open})]
+
+    def _describe(self, producer_id: int) -> ProducerInfo:
+        batches, marker = self._producers.get(producer_id), self._markers.get(producer_id)
+        last = batches[-1] if batches else None
+        opened = self.transactions.open.get(producer_id)
+        bumped = last is not None and marker is not None and marker.epoch > last.epoch
+        return ProducerInfo(
+            producer_id,
+            max(self.epoch_of(producer_id), -1 if opened is None else opened.epoch),
+            -1 if last is None or bumped else last.last_sequence,
+            max(-1 if last is None else last.timestamp, -1 if marker is None else marker.timestamp),
+            -1 if marker is None else marker.coordinator_epoch,
+            -1 if opened is None else opened.first_offset,
+        )
+
+    def epoch_of(self, producer_id: int) -> int:
+        """The newest epoch of a producer that has written, or has been fenced by a marker; -1 if it is not known."""
+        batches, marker = self._producers.get(producer_id), self._markers.get(producer_id)
+        return max(batches[-1].epoch if batches else -1, -1 if marker is None else marker.epoch)
+
+    def duplicate(
+        self, producer_id: int, epoch: int, sequence: int, count: int, *, transactional: bool = False
+    ) -> range | None:
+        """The offsets of this batch if it is already stored; None if it is the expected next one; or an error."""
+        if self._markers:
+            self.check_epoch(producer_id, epoch)
+        batches = self._producers.get(producer_id)
+        if not batches:
+            return None  # never seen, or forgotten: any sequence is accepted
+        last = batches[-1]
+        if epoch < last.epoch:
+            self.check_epoch(producer_id, epoch)
+        end = (sequence + count - 1) % _WRAP
+        if epoch > last.epoch:
+            if sequence != 0:
+                raise OutOfOrderSequence(
+                    f"producer {producer_id} must start epoch {epoch} at sequence 0, not {sequence}"
+                )
+            return None
+        for batch in batches:
+            if batch.epoch == epoch and (batch.first_sequence, batch.last_sequence) == (sequence, end):
+                return range(batch.first_offset, batch.last_offset + 1)
+        expected = (last.last_sequence + 1) % _WRAP
+        if sequence != expected:
+            raise OutOfOrderSequence(
+                f"producer {producer_id} is at sequence {expected}; a batch that starts at {sequence} is refused"
+            )
+        if not transactional and producer_id in self.transactions.open:
+            raise ProducerInTransaction(
+                f"producer {producer_id} has an open transaction; a batch that is not part of it is refused"
+            )
+        return None
+
+    def check_epoch(self, producer_id: int, epoch: int) -> None:
+        """Raise `ProducerFenced` if a newer epoch of the producer is known."""
+        known = self.epoch_of(producer_id)
+        if epoch < known:
+            raise ProducerFenced(
+                f"producer {producer_id} has written with epoch {known}; a batch of epoch {epoch} is refused"
+            )
+
+    def note(
+        self, producer_id: int, epoch: int, sequence: int, first_offset: int, last_offset: int, timestamp: int
+    ) -> None:
+        """Remember a batch that was placed."""
+        batches = self._producers.setdefault(producer_id, deque(maxlen=REMEMBERED))
+        if batches and batches[-1].epoch != epoch:
+            batches.clear()
+        end = (sequence + last_offset - first_offset) % _WRAP
+        batches.append(ProducerBatch(producer_id, epoch, sequence, end, first_offset, last_offset, timestamp))
+
+    def note_rows(self, rows: Rows, now_ms: int) -> None:
+        """Remember many placed batches, from their headers. A producer's inactivity is counted from now."""
+        for row in rows[rows[:, PRODUCER_ID] >= 0].tolist():
+            if row[ATTRIBUTES] & _SPECIAL:
+                self.transactions.note(row)
+                if row[MARKER]:
+                    self._note_marker(row, now_ms)
+            if row[BASE_SEQUENCE] >= 0:
+                self.note(row[PRODUCER_ID], row[PRODUCER_EPOCH], row[BASE_SEQUENCE], row[BASE], row[LAST], now_ms)
+
+    def _note_marker(self, row: list[int], now_ms: int) -> None:
+        producer, epoch, coordinator = row[PRODUCER_ID], row[PRODUCER_EPOCH], row[MARKER] >> MARKER_SHIFT
+        before = self._markers.get(producer)
+        epoch = epoch if before is None else max(epoch, before.epoch)
+        self._markers[producer] = Marked(producer, epoch, coordinator, row[LAST], now_ms)
+
+    def remembers(self, producer_id: int, last_offset: int) -> bool:
+        """Whether the producer's batch or marker that ends there is among those that are remembered."""
+        marker = self._markers.get(producer_id)
+        if marker is not None and marker.offset == last_offset:
+            return True
+        return any(batch.last_offset == last_offset for batch in list(self._producers.get(producer_id, ())))
+
+    def reaches(self, offset: int) -> bool:
+        """Whether it remembers a batch that extends to `offset` or beyond."""
+        if self.transactions.reached >= offset or any(each.offset >= offset for each in self._markers.values()):
+            return True
+        return any(batches[-1].last_offset >= offset for batches in self._producers.values())
+
+    def expire(self, now_ms: int) -> None:
+        """Forget producers that have been inactive for long, unless they have an open transaction."""
+        oldest, opened = now_ms - self._expiry_ms, self.transactions.open
+        for producer_id in [p for p, batches in self._producers.items() if batches[-1].timestamp < oldest]:
+            if producer_id not in opened:
+                del self._producers[producer_id]
+        for producer_id in [p for p, marker in self._markers.items() if marker.timestamp < oldest]:
+            if producer_id not in opened and producer_id not in self._producers:
+                del self._markers[producer_id]
+
+    # --- the file
+
+    def encode(self, offset: int, leader_epoch: int) -> bytes:
+        """The file's bytes: the state as of `offset`, which is in that leader epoch."""
+        known = self.transactions
+        return ProducersFile(
+            offset,
+            leader_epoch,
+            known.since,
+            list(self),
+            [marker for _, marker in sorted(self._markers.items())],
+            list(known.open.values()),
+            list(known.aborted),
+        ).encode()
+
+    @classmethod
+    def decode(cls, data: bytes, expiry_ms: int) -> tuple[ProducerState, int, int]:
+        """The state, the offset up to which it is valid, and the leader epoch of that, or -1; `CorruptFile` unless
+        every byte is right."""
+        found = ProducersFile.decode(data)
+        return cls.of(found, expiry_ms), found.offset, found.leader_epoch
+
+    @classmethod
+    def of(cls, found: ProducersFile, expiry_ms: int, visible: int = ALL_VISIBLE, *, lowest: int = 0) -> ProducerState:
+        """The state that a file describes; without transactions, if it does not know them."""
+        known = Transactions(max(found.segment, 0), visible, lowest)
+        known.load(found.open, found.aborted, found.offset - 1)
+        made = cls(expiry_ms, known)
+        for batch in found.batches:
+            made._producers.setdefault(batch.producer, deque(maxlen=REMEMBERED)).append(batch)
+        made._markers = {marker.producer_id: marker for marker in found.markers}
+        return made
+
+
+# --- from the batches
+
+
+def replayed(
+    segments: Sequence[Segment],
+    expiry_ms: int,
+    found: ProducersFile | None = None,
+    *,
+    lowest: int,
+    visible: int = ALL_VISIBLE,
+) -> ProducerState:
+    """The producers' state from the batch headers of these segments of a log that starts at `lowest`, added to what a
+    file says. Sealed segments that are read completely know afterwards what they say about transactions."""
+    if found is not None and not found.knows_transactions:  # an earlier version wrote it
+        known = ProducerState.of(found, expiry_ms, lowest=lowest)
+        return _with_transactions(known, found.offset, replayed(segments, expiry_ms, lowest=lowest, visible=visible))
+    if found is None:
+        state, start = ProducerState(expiry_ms, Transactions(segments[0].base_offset, visible, lowest)), 0
+    else:
+        state, start = ProducerState.of(found, expiry_ms, visible, lowest=lowest), found.offset
+    now = now_ms()
+    for segment in segments:
+        if segment.next_offset > start and segment.size:
+            _replay(segment, max(start, segment.base_offset), state, now)
+        if segment.sealed:
+            if segment.next_offset > start:
+                _seal(segment, state.transactions)
+            segment.unload()
+    if state.transactions.since < segments[-1].base_offset:
+        state.transactions.begin_segment(segments[-1].base_offset)
+    return state
+
+
+def _with_transactions(known: ProducerState, start: int, state: ProducerState) -> ProducerState:
+    """What a file knows of producers up to an offset, and everything that the batches say of transactions."""
+    made = ProducerState(known._expiry_ms, state.transactions)
+    made._producers = known._producers
+    made._markers = state._markers
+    for batch in state:
+        if batch.first_offset >= start:
+            made.note(
+                batch.producer,
+                batch.epoch,
+                batch.first_sequence,
+                batch.first_offset,
+                batch.last_offset,
+                batch.timestamp,
+            )
+    return made
+
+
+def _seal(segment: Segment, known: Transactions) -> None:
+    """A sealed segment ends here."""
+    if known.since <= segment.base_offset:
+        known.begin_segment(segment.base_offset)
+        segment.learn(known.outcomes(segment.next_offset))
+        if segment.outcomes is not None and segment.repairs:
+            segment.store_outcomes()
+    known.begin_segment(segment.next_offset)
+
+
+def _replay(segment: Segment, offset: int, state: ProducerState, now_ms: int) -> None:
+    """Record what producers have written from `offset` on; damage is skipped, and reported when it is read."""
+    try:
+        found = [_good_of_producers(chunk) for chunk in segment.chunks(offset, segment.next_offset, check=False)]
+    except CorruptBatch:
+        found = list(segment.rows_around_damage(offset))
+    for rows in found:
+        state.note_rows(rows, now_ms)
+
+
+def _good_of_producers(chunk: Chunk) -> Rows:
+    """The checksum is verified only for producers' batches: a damaged header would cause valid batches to be
+    refused."""
+    rows = chunk.rows[chunk.rows[:, PRODUCER_ID] >= 0]
+    while (bad := first_bad_crc(chunk.view, rows)) >= 0:
+        rows = np.delete(rows, bad, axis=0)
+    return rows
+
+
+def load_producers(directory: Directory, epochs: Epochs, end: int) -> ProducersFile | None:
+    """The file, if it describes a log that ends at `end` and has these epochs; None if there is none, or it describes
+    a longer log than this is, or once was. `CorruptFile` if it is damaged."""
+    if not directory.exists(PRODUCERS):
+        return None
+    found = ProducersFile.decode(directory.read(PRODUCERS))
+    known = end if found.leader_epoch < 0 else epochs.end_of(found.leader_epoch, end)
+    return found if found.offset <= known else None
+
+
+def has_transactions(segment: Segment, end: int) -> bool:
+    """Whether a sealed segment says anything about transactions in its batches below `end`."""
+    if segment.outcomes is not None or segment.stored_outcomes() is not None:
+        return True
+    try:
+        return any(chunk.special for chunk in segment.chunks(segment.base_offset, end, check=False))
+    except CorruptBatch:
+        return True  # perhaps
+
+
+def after_cut(
+    directory: Directory, epochs: Epochs, segments: Sequence[Segment], expiry_ms: int, *, lowest: int, visible: int
+) -> ProducerState:
+    """The state of a log that was cut, or from which a failed append was rolled back."""
+    try:
+        found = load_producers(directory, epochs, segments[-1].next_offset)
+    except CorruptFile:
+        found = None
+    if found is None:
+        directory.remove(PRODUCERS)  # the log may grow again, up to where it seems to be right
+    return replayed(segments, expiry_ms, found, lowest=lowest, visible=visible)

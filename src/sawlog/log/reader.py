@@ -1,0 +1,726 @@
+"""Reads a log: by offset, in order, as Arrow, as raw batches, by time, and as it grows.
+
+Nobody reads beyond the visible end (see visible.py). Who reads only what is *committed* stops at the last stable
+offset, and does not see the records of aborted transactions (see segment/transactions.py); markers are records for
+nobody. Nothing here takes a lock. Each call works on the segments as they were when it started, checks every batch, and
+never skips one silently: what cannot be read raises `CorruptBatch` with the next readable offset, from where the caller
+may continue. If a file is missing because the log was trimmed meanwhile, that is `OffsetOutOfRange`, not a gap.
+
+What is only in the replica (remote.py) is asked for where an offset is below the first segment: where a log that is not
+tiered raises `OffsetOutOfRange`. A scan that begins there goes on with the segments, also if some of them are removed
+at that moment: it always knows the next offset, and looks again where that is.
+
+Memory: a scan reads about a megabyte at a time and releases mapped pages after it.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from ..batch import kernel
+from ..batch import read as batch_read
+from ..batch.header import (
+    ATTRIBUTES,
+    BASE,
+    CONTROL_BIT,
+    COUNT,
+    LAST,
+    LEADER_EPOCH,
+    POSITION,
+    SIZE,
+    TRANSACTIONAL_BIT,
+    Rows,
+)
+from ..batch.kernel import Record
+from ..clock import Deadline, Pauses
+from ..config import LogConfig, whole_number
+from ..errors import CorruptBatch, OffsetOutOfRange, RecordRemoved, RemoteUnavailable, StorageError
+from . import times
+from .batches import CHUNK_BYTES, Chunk
+from .remote import RemotePart
+from .replica_source import Fetched, Located, RemoteLog, RemoteSource
+from .segment import Segment
+from .segments import RETRIES, SegmentSet
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
+#: The fields of a `Fetched`, in order.
+_Fields = tuple[tuple[memoryview, ...], int, int, tuple[()], int, tuple[str | None, int]]
+#: Mapped pages that a scan has passed are released when they add up to this.
+_FORGET_BYTES = 32 << 20
+ARROW_ROWS = 65_536
+#: Python objects are made from fewer bytes at a time: otherwise more of them would be alive than fit into the
+#: caches.
+RECORD_CHUNK_BYTES = 256 << 10
+
+
+class Reader:
+    """The reading half of a log."""
+
+    def __init__(
+        self,
+        segments: SegmentSet,
+        config: LogConfig,
+        is_open: Callable[[], bool],
+        place: tuple[str | None, int] = (None, -1),
+        remote: RemoteSource | None = None,
+    ) -> None:
+        self.segments = segments
+        #: Where the replica is found.
+        self._remote = remote
+        #: What the replica has, if the list of that is damaged.
+        self._found: RemotePart | None = None
+        self.config = config
+        self._is_open = is_open
+        #: The topic and partition that are set in records.
+        self._place = self._topic, self._partition = place
+        #: Reads in one call of the kernel, where all is as usual.
+        self._usual = self._usual_reads()
+
+    def _usual_reads(self) -> kernel.UsualReads:
+        keeps = self.config.max_mapped_segments != 0
+        return kernel.UsualReads(self.segments, self._topic, self._partition, keeps)
+
+    # --- what is only in the replica
+
+    @property
+    def lowest_offset(self) -> int:
+        """The first offset of the log. Asks the replica only if the list of what is there is damaged."""
+        segments = self.segments
+        remote = segments.remote
+        if remote is None or remote.is_known or self._remote is None:
+            return segments.log_start
+        if self._found is None:
+            self._found = self.replica().part(segments.lowest_offset)
+        return min(self._found.log_start, segments.lowest_offset)
+
+    def replica(self) -> RemoteLog:
+        """The same log in the replica."""
+        if self._remote is None:
+            where = self.segments.directory.path
+            raise RemoteUnavailable(
+                errno.ENOENT,
+                f"the offsets of {where} below {self.segments.lowest_offset} are only in its replica: open the log "
+                "through its store (sawlog.open) to read them",
+            )
+        return self._remote.open()
+
+    def is_remote(self, offset: int) -> bool:
+        """Whether an offset is only in the replica."""
+        segments = self.segments
+        return segments.remote is not None and self.lowest_offset <= offset < segments.lowest_offset
+
+    def _read_remote(self, offset: int, committed: bool) -> Record:
+        records: Iterator[Record] = chain.from_iterable(self._cursors(offset, offset + 1, committed=committed))
+        found = next(records, None)
+        if found is None:
+            end = self.segments.end(committed=committed)
+            raise RecordRemoved(offset, self.lowest_offset, end, self._first_from(offset + 1, committed))
+        return found
+
+    # --- one record
+
+    def read(self, offset: int, committed: bool = True) -> Record:
+        """The record at `offset`."""
+        found: Record | None = self._usual.read(offset)
+        if found is not None:
+            return found
+        if type(offset) is not int:
+            offset = whole_number(offset)
+        for _ in range(RETRIES):
+            version = self.segments.version
+            try:
+                return self._placed(self._read(offset, committed))
+            except (CorruptBatch, StorageError):
+                if not self.segments.changed_since(version):
+                    raise
+        return self._placed(self._read(offset, committed))
+
+    def _placed(self, record: Record) -> Record:
+        return record if self._topic is None else kernel.placed(record, self._topic, self._partition)
+
+    def _read(self, offset: int, committed: bool) -> Record:
+        segments = self.segments
+        end = segments.visible_offset
+        if segments.unsettled and committed:
+            end = segments.outlook.stable(end)
+        if not segments.lowest_offset <= offset < end:
+            segments.refresh()
+            if self.is_remote(offset):
+                return self._read_remote(offset, committed)
+            segments.check(offset, committed=committed)
+        segment = segments.find(offset)
+        segments.use(segment)
+        try:
+            found = segment.read(offset, self.config.max_decompressed_bytes, segments.outlook if committed else None)
+        finally:
+            segments.done(segment)
+        if found is None or found.offset != offset:
+            following = segments.base_after(offset) if found is None else found.offset
+            raise self._missing(segment, offset, following, committed=committed)
+        return found
+
+    def _missing(self, segment: Segment, offset: int, following: int, *, committed: bool) -> Exception:
+        """No record has that offset although the log covers it: a hole that compaction or an aborted transaction left,
+        or damage."""
+        if not segment.dense or segment.has_hole_at(offset) or (committed and self._is_aborted(segment, offset)):
+            lowest, end = self.segments.log_start, self.segments.end(committed=committed)
+            return RecordRemoved(offset, lowest, end, self._first_from(following, committed))
+        return CorruptBatch(
+            f"offset {offset} is missing", path=segment.path, position=segment.size, next_offset=following
+        )
+
+    def _is_aborted(self, segment: Segment, offset: int) -> bool:
+        for chunk in segment.chunks(offset, offset + 1):
+            return chunk.special and not len(self.segments.outlook.committed(chunk.rows[:1]))
+        return False
+
+    def _first_from(self, offset: int, committed: bool) -> int:
+        """The offset of the first record from `offset` on; the end if there is none."""
+        end = self.segments.end(committed=committed)
+        try:
+            found = next(chain.from_iterable(self._cursors(offset, end, committed=committed)), None)
+        except CorruptBatch:
+            return offset
+        return end if found is None else found.offset
+
+    # --- many records
+
+    def chunks(
+        self,
+        start: int,
+        end: int,
+        chunk_bytes: int = CHUNK_BYTES,
+        *,
+        committed: bool = False,
+        ahead: tuple[Segment, Chunk] | None = None,
+    ) -> Iterator[tuple[Located, Chunk]]:
+        """All checked batches that contain offsets from `start` to `end`, with where they are; without those of aborted
+        transactions, if only what is `committed` is wanted. `ahead` is the first chunk, if it has already been read
+        and checked."""
+        offset, retries = start, 0
+        if ahead is not None:
+            segment, chunk = ahead
+            offset = int(chunk.rows[-1, LAST]) + 1
+            if chunk.special and committed:
+                end = self._without_aborted(chunk, end)
+            if len(chunk.rows):
+                yield segment, chunk
+        while offset < end:
+            version = self.segments.version
+            before = offset
+            try:
+                try:
+                    segment = self._segment_for(offset)
+                except OffsetOutOfRange:
+                    if not self.is_remote(offset):
+                        raise
+                    replica, stop = self.replica(), min(end, self.segments.lowest_offset)
+                    for view, rows in replica.chunks(offset, stop, committed=committed):
+                        yield replica, Chunk(view, rows, 0, offset)
+                        offset = int(rows[-1, LAST]) + 1
+                    offset = max(offset, stop)
+                    continue
+                following = segment.next_offset  # as of now: it may be truncated and grow again meanwhile
+                for chunk in self._chunks_of(segment, offset, end, chunk_bytes):
+                    chunk.skip_below(offset)
+                    beyond = self._beyond(segment, chunk, following)
+                    reached = int(chunk.rows[-1, LAST]) + 1 if len(chunk.rows) else offset
+                    if chunk.special and committed:
+                        end = self._without_aborted(chunk, end)
+                    if len(chunk.rows):
+                        yield segment, chunk
+                    offset = reached
+                    if beyond is not None:
+                        raise beyond
+                if offset < min(end, following):
+                    if segment.dense:
+                        raise self._missing(segment, offset, following, committed=False)
+                    offset = following
+            except (CorruptBatch, StorageError):
+                retries = 0 if offset > before else retries + 1
+                if retries > RETRIES or not self.segments.changed_since(version):
+                    raise
+
+    def _without_aborted(self, chunk: Chunk, end: int) -> int:
+        """Leave out the batches of aborted transactions, and return where to stop: that may be earlier if a transaction
+        is open that was not known of before."""
+        segments = self.segments
+        chunk.keep(segments.outlook.committed(chunk.rows))
+        end = min(end, segments.end(committed=True))
+        if len(chunk.rows) and chunk.rows[-1, BASE] >= end:
+            chunk.keep(chunk.rows[chunk.rows[:, BASE] < end])
+        return end
+
+    def _beyond(self, segment: Segment, chunk: Chunk, following: int) -> CorruptBatch | None:
+        """An error if a batch claims offsets of the next segment: trusting it would skip records. The chunk keeps the
+        batches before it. In the last segment, a batch that is just being cut may extend further."""
+        if chunk.rows[-1, LAST] < following or segment is self.segments.active:
+            return None
+        bad = int((chunk.rows[:, LAST] < following).sum())
+        where = chunk.origin + int(chunk.rows[bad, POSITION])
+        chunk.keep(chunk.rows[:bad])
+        reason = f"a batch extends beyond the end of its segment at offset {following}"
+        return CorruptBatch(reason, path=segment.path, position=where, next_offset=following)
+
+    def _segment_for(self, offset: int) -> Segment:
+        """The segment that contains `offset`; an error if there is none."""
+        segments = self.segments
+        segment = segments.find(offset)
+        if segments.lowest_offset <= offset < min(segment.next_offset, segments.visible_offset):
+            return segment
+        segments.refresh()
+        segments.check(offset)
+        segment = segments.find(offset)
+        if offset >= segment.next_offset:
+            raise self._missing(segment, offset, segments.base_after(offset), committed=False)
+        return segment
+
+    def _chunks_of(self, segment: Segment, offset: int, end: int, chunk_bytes: int) -> Iterator[Chunk]:
+        """The batches of one segment; mapped pages that have been passed are released."""
+        self.segments.use(segment)
+        passed = -1
+        try:
+            for chunk in segment.chunks(offset, end, chunk_bytes=chunk_bytes):
+                yield chunk
+                passed = chunk.origin if passed < 0 else passed
+                if chunk.origin - passed >= _FORGET_BYTES:
+                    segment.storage.forget(passed, chunk.origin - passed)
+                    passed = chunk.origin
+        finally:
+            self.segments.done(segment)
+
+    def span(self, start: int | None, end: int | None, *, committed: bool = True) -> tuple[int, int]:
+        """Where a scan starts and ends: checked, with defaults, the end no later than now."""
+        segments = self.segments
+        segments.refresh()
+        lowest, visible = segments.lowest_offset, segments.visible_offset
+        if segments.remote is not None and (start is None or whole_number(start) < lowest):
+            lowest = self.lowest_offset
+        start = lowest if start is None else whole_number(start)
+        end = None if end is None else whole_number(end)
+        if not lowest <= start <= visible:
+            raise OffsetOutOfRange(start, lowest, visible, segments.directory.path)
+        last = segments.outlook.stable(visible) if segments.unsettled and committed else visible
+        return start, last if end is None else min(end, last)
+
+    def scan(
+        self, start: int | None, end: int | None, max_bytes: int | None = None, *, committed: bool = True
+    ) -> Iterator[Record]:
+        """Records in order. `max_bytes` ends it before the batch that would exceed it, but never before the first."""
+        start, end = self.span(start, end, committed=committed)
+        return chain.from_iterable(self._cursors(start, end, max_bytes, committed=committed))
+
+    def cursors(self, start: int | None, end: int | None, *, committed: bool = True) -> Iterator[kernel.RecordCursor]:
+        """The same as cursors, one after the other, each to be drained or stopped before the next."""
+        start, end = self.span(start, end, committed=committed)
+        return self._cursors(start, end, committed=committed)
+
+    def _cursors(
+        self, start: int, end: int, max_bytes: int | None = None, *, committed: bool
+    ) -> Iterator[kernel.RecordCursor]:
+        """One cursor after the other, each to be drained before the next, and over batches of one leader epoch. What
+        comes first is decoded without building rows, segment by segment: a short scan ends there."""
+        used, most = 0, RECORD_CHUNK_BYTES if max_bytes is None else max(min(max_bytes, RECORD_CHUNK_BYTES), 1)
+        is_plain, ahead = True, None
+        while start < end and used < most and is_plain:
+            part = self._part(start, end, most - used)
+            if part is None:
+                is_plain = False
+                break
+            view, ended, place = part
+            if used and len(view) > most - used:
+                break
+            number, position, start = yield from batch_read.plain_cursors(
+                (view,), start, end, self._topic, self._partition
+            )
+            is_plain = number > 0
+            used += len(view) if is_plain else position
+            if not is_plain and place is not None:
+                ahead = _chunk(view[position:], place[0], place[1] + position, start)
+            if not ended:
+                break
+        if start >= end or (is_plain and max_bytes is not None and max_bytes <= most):
+            return
+        for segment, whole in self._limited(
+            start, end, max_bytes, used, needs_record=True, committed=committed, ahead=ahead
+        ):
+            for chunk in _by_epoch(whole):
+                done = 0
+                for body, run, error in batch_read.unpack(chunk.view, chunk.rows, self.config.max_decompressed_bytes):
+                    if error is not None:
+                        raise self._located(error, segment, chunk, done)
+                    cursor = kernel.RecordCursor(
+                        body, memoryview(run), max(start, chunk.start), end, self._topic, self._partition
+                    )
+                    yield cursor
+                    if cursor.stopped:
+                        return
+                    if cursor.bad >= 0:
+                        raise self._located(CorruptBatch(batch_read.MALFORMED), segment, chunk, done + cursor.bad)
+                    done += len(run)
+
+    @staticmethod
+    def _located(error: CorruptBatch, segment: Located, chunk: Chunk, number: int) -> CorruptBatch:
+        """The same error with the position of its batch, and the next readable offset."""
+        row = chunk.rows[number]
+        return error.at(segment.path, chunk.origin + int(row[POSITION]), int(row[LAST]) + 1)
+
+    def _limited(
+        self,
+        start: int,
+        end: int,
+        max_bytes: int | None,
+        used: int = 0,
+        *,
+        needs_record: bool = False,
+        committed: bool = False,
+        ahead: tuple[Segment, Chunk] | None = None,
+    ) -> Iterator[tuple[Located, Chunk]]:
+        """Chunks up to `max_bytes`, of which `used` have been returned, but at least one batch; if it `needs_record`,
+        one with a record from `start` on: then batches that compaction has emptied do not count. For `ahead` see
+        `chunks`."""
+        if max_bytes is None:
+            yield from self.chunks(start, end, RECORD_CHUNK_BYTES, committed=committed, ahead=ahead)
+            return
+        # What is read beyond the page is wasted: limit that to a quarter of it.
+        step = min(max(max_bytes // 4, CHUNK_BYTES // 32), CHUNK_BYTES)
+        try:
+            for segment, chunk in self.chunks(start, end, step, committed=committed, ahead=ahead):
+                counted = np.where(_may_be_empty(chunk.rows, start), 0, chunk.rows[:, SIZE])
+                sizes = np.cumsum(counted if needs_record else chunk.rows[:, SIZE]) + used
+                fits = int((sizes <= max_bytes).sum())
+                if fits < len(chunk.rows):
+                    chunk.keep(chunk.rows[: max(fits, 0 if used else int((sizes == 0).sum()) + 1)])
+                    if len(chunk.rows):
+                        yield segment, chunk
+                    return
+                used = int(sizes[-1])
+                yield segment, chunk
+        except CorruptBatch:  # a page ends before damage; the page that would start with it raises
+            if not used:
+                raise
+
+    # --- Arrow
+
+    def scan_arrow(
+        self,
+        start: int | None,
+        end: int | None,
+        batch_rows: int,
+        columns: Sequence[str],
+        views: bool,
+        *,
+        committed: bool = True,
+    ) -> Iterator[pa.RecordBatch]:
+        """Record batches of at most `batch_rows` rows, made of about two megabytes of log each."""
+        from ..batch.arrow import schema
+
+        schema(columns, views=views)  # refuses unknown columns before anything is read
+        start, end = self.span(start, end, committed=committed)
+        return self._arrow(start, end, batch_rows, columns, views, committed)
+
+    def _arrow(
+        self, start: int, end: int, batch_rows: int, columns: Sequence[str], views: bool, committed: bool
+    ) -> Iterator[pa.RecordBatch]:
+        from ..batch.arrow import to_arrow
+
+        for segment, chunk in self.chunks(start, end, committed=committed):
+            try:
+                batch = to_arrow(
+                    chunk.view,
+                    chunk.rows,
+                    max(start, chunk.start),
+                    end,
+                    columns=columns,
+                    views=views,
+                    max_bytes=self.config.max_decompressed_bytes,
+                )
+            except CorruptBatch:
+                yield from self._arrow_one_by_one(segment, chunk, max(start, chunk.start), end, columns, views)
+                continue
+            for first in range(0, batch.num_rows, batch_rows):
+                yield batch.slice(first, batch_rows)
+
+    def _arrow_one_by_one(
+        self, segment: Located, chunk: Chunk, start: int, end: int, columns: Sequence[str], views: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """Something in this chunk does not parse: yield what precedes it, then raise with its position."""
+        from ..batch.arrow import to_arrow
+
+        most = self.config.max_decompressed_bytes
+        for i in range(len(chunk.rows)):
+            row = chunk.rows[i : i + 1]
+            try:
+                batch = to_arrow(chunk.view, row, start, end, columns=columns, views=views, max_bytes=most)
+            except CorruptBatch as error:
+                raise self._located(error, segment, chunk, i) from None
+            if batch.num_rows:
+                yield batch
+
+    # --- raw batches
+
+    def fetch(self, start: int, max_bytes: int, *, committed: bool = True) -> Fetched:
+        """Complete batches from the one that contains `start` on, at least one if there is one."""
+        usual: _Fields | None = self._usual.page(start, max_bytes)
+        if usual is not None:
+            return tuple.__new__(Fetched, usual)
+        start, max_bytes = whole_number(start), whole_number(max_bytes, "max_bytes")
+        segments = self.segments
+        if not segments.lowest_offset <= start < segments.visible_offset:
+            segments.refresh()
+            if self.is_remote(start):
+                return self._remote_page(start, max_bytes, committed)
+            segments.check(start, end_allowed=True)
+        end = stable = segments.visible_offset
+        if segments.unsettled:
+            stable = segments.outlook.stable(end)
+            end = stable if committed else end
+        page = self._page(start, end, max(max_bytes, 1)) if start < end else None
+        if page is not None:
+            views, following, special = page
+            aborted = self._aborted(start, following) if special and committed else ()
+            return Fetched(views, following, stable, aborted, start, self._place)
+        buffers: list[memoryview] = []
+        following, special = start, False
+        for _, chunk in self._limited(start, end, max(max_bytes, 1)):
+            if buffers and chunk.rows[0, BASE] < following:
+                break  # batches were merged meanwhile; the next page begins with one that contains some of this one
+            buffers.append(_bytes_of(chunk.view, chunk.rows))
+            following, special = int(chunk.rows[-1, LAST]) + 1, special or chunk.special
+        aborted = self._aborted(start, following) if special and committed else ()
+        return Fetched(tuple(buffers), following, stable, aborted, start, self._place)
+
+    def _remote_page(self, start: int, max_bytes: int, committed: bool) -> Fetched:
+        """A page of what is only in the replica. It ends where the segments here begin: from there on the replica may
+        have what was truncated here since."""
+        stop = self.segments.lowest_offset
+        page = self.replica().page(start, stop, max(max_bytes, 1), committed=committed)
+        return page._replace(
+            last_stable_offset=self.segments.end(committed=True), start_offset=start, place=self._place
+        )
+
+    def _aborted(self, start: int, end: int) -> tuple[tuple[int, int], ...]:
+        """The aborted transactions in a page."""
+        return tuple((each.producer_id, each.first_offset) for each in self.segments.outlook.aborted(start, end - 1))
+
+    def fetch_patiently(
+        self, start: int, max_bytes: int, min_bytes: int, timeout: float | None, *, committed: bool = True
+    ) -> Fetched:
+        """As `fetch`, after waiting for at least `min_bytes`, or for as much as a page can have."""
+        deadline, epoch = Deadline(timeout), self.segments.current_epoch
+        wanted = min(whole_number(min_bytes, "min_bytes"), max(max_bytes, 1))
+        while True:
+            page = self.fetch(start, max_bytes, committed=committed)
+            if page.size_bytes >= wanted or deadline.passed:
+                return page
+            end = self.segments.end(committed=committed)
+            if page.next_offset < end:  # the next batch does not fit into the page
+                return page
+            if not self._wait(max(end, start), epoch, deadline.rest_s, committed):
+                return page
+
+    def _page(self, start: int, end: int, max_bytes: int) -> tuple[tuple[memoryview, ...], int, bool] | None:
+        """A page in one call per segment: its batches, the offset after them, and whether one of them is part of a
+        transaction. None if something is not as usual: then `chunks` finds out."""
+        segments = self.segments
+        buffers, special, offset, left = list[memoryview](), False, start, max_bytes
+        version, segment = segments.version, segments.find(start)
+        while True:
+            found = self._page_of(segment, offset, end, left, remembers=True)
+            if found is None:
+                return None
+            view, following, continues, is_special, _ = found
+            if buffers and len(view) > left:
+                break
+            buffers.append(view)
+            offset, left, special = following, left - len(view), special or is_special
+            if continues or offset >= end or left <= 0:
+                break
+            segment = segments.find(offset)
+            if segment.base_offset != offset or segments.version != version:
+                return None
+        return tuple(buffers), offset, special
+
+    def _part(self, start: int, end: int, max_bytes: int) -> tuple[memoryview, bool, tuple[Segment, int] | None] | None:
+        """The same for a scan: what one segment has of the page, whether the segment ends there, and the segment and
+        position unless they are mapped, where reading them again costs nothing. All checksums are compared. Batches of
+        transactions are included: `plain_cursors` stops at them."""
+        part: tuple[memoryview, int, bool] | None = self._usual.part(start, max_bytes, end)
+        if part is not None:
+            return part[0], part[2], None
+        segments = self.segments
+        if not segments.lowest_offset <= start < segments.visible_offset:
+            return None
+        segment = segments.find(start)
+        found = self._page_of(segment, start, end, max_bytes, remembers=False)
+        return None if found is None else (found[0], not found[2], (segment, found[4]))
+
+    def _page_of(
+        self, segment: Segment, start: int, end: int, max_bytes: int, *, remembers: bool
+    ) -> tuple[memoryview, int, bool, bool, int] | None:
+        """See `Segment.page`."""
+        self.segments.use(segment)
+        try:
+            found = segment.page(start, end, max_bytes, remembers=remembers)
+        except StorageError:
+            return None
+        finally:
+            self.segments.done(segment)
+        # A sealed segment with a batch that claims offsets of the next one is damaged: see `_beyond`.
+        return None if found is None or (segment.sealed and found[1] > segment.next_offset) else found
+
+    # --- time
+
+    def offset_at(self, timestamp: int) -> int:
+        """The first offset whose record is not older than `timestamp`; the end if all are."""
+        return self._settled(lambda: self._offset_at(timestamp))
+
+    def _offset_at(self, timestamp: int) -> int:
+        segments = self.segments
+        if self._may_have(timestamp):
+            found = self.replica().offset_at(timestamp, self.lowest_offset, segments.lowest_offset)
+            if found is not None:
+                return found
+        return times.offset_at(segments, timestamp, self.config.max_decompressed_bytes)
+
+    def newest(self) -> tuple[int, int] | None:
+        """Offset and timestamp of the first record with the largest timestamp; None if there is no record."""
+        return self._settled(self._newest)
+
+    def _newest(self) -> tuple[int, int] | None:
+        found = times.newest(self.segments, self.config.max_decompressed_bytes)
+        if not self._may_have(-1 if found is None else found[1]):
+            return found
+        elsewhere = self.replica().newest(self.lowest_offset, self.segments.lowest_offset)
+        better = elsewhere is not None and (found is None or elsewhere[1] >= found[1])
+        return elsewhere if better else found
+
+    def _may_have(self, timestamp: int) -> bool:
+        """Whether a record that is only in the replica may be as new as that."""
+        remote = self.segments.remote
+        return remote is not None and (
+            not remote.is_known or any(run.max_timestamp >= timestamp for run in remote.runs)
+        )
+
+    def _settled(self, look: Callable[[], T]) -> T:
+        """What is found in the replica and in the segments; again, if some of them were removed meanwhile."""
+        segments = self.segments
+        if segments.remote is not None:
+            segments.refresh()
+        while True:
+            lowest = segments.lowest_offset
+            found = look()
+            if segments.remote is None or segments.lowest_offset == lowest:
+                return found
+
+    # --- as it grows
+
+    def follow(self, start: int | None, timeout: float | None, *, committed: bool = True) -> Iterator[Record]:
+        """Records from `start` on, and new ones as they become visible; ends after `timeout` seconds without any."""
+        self.segments.refresh()
+        epoch = self.segments.current_epoch  # first: what is read in a later epoch does not belong to an earlier one
+        offset, _ = self.span(start, None)
+        return chain.from_iterable(self._follow(offset, epoch, timeout, committed))
+
+    def following(self, start: int | None, *, committed: bool = True) -> Iterator[kernel.RecordCursor | None]:
+        """As `follow`, for callers that wait elsewhere: cursors, each to be drained before the next; None where there
+        is nothing new at the moment."""
+        self.segments.refresh()
+        epoch = self.segments.current_epoch
+        offset, _ = self.span(start, None)
+        return self._following(offset, epoch, committed)
+
+    def _following(self, offset: int, epoch: int, committed: bool) -> Iterator[kernel.RecordCursor | None]:
+        while True:
+            for cursor in self._follow(offset, epoch, 0.0, committed):
+                yield cursor
+                offset, epoch = cursor.next_offset, max(epoch, cursor.leader_epoch)
+            if not self._is_open():
+                return
+            yield None
+
+    def _follow(self, offset: int, epoch: int, timeout: float | None, committed: bool) -> Iterator[kernel.RecordCursor]:
+        while True:
+            end, ended = self.segments.position(committed=committed)
+            for cursor in self._cursors(offset, end, committed=committed):
+                epoch = self._entered(cursor.leader_epoch, epoch, offset)
+                yield cursor
+                offset = cursor.next_offset
+            if offset < end:
+                offset, epoch = end, self._entered(ended, epoch, offset)
+            if not self._wait(offset, epoch, timeout, committed):
+                return
+
+    def _entered(self, epoch: int, before: int, offset: int) -> int:
+        """What comes next was appended in this leader epoch; what was returned below `offset` was read in the previous
+        one. `OffsetOutOfRange` unless they are of one history."""
+        if epoch > before:
+            segments = self.segments
+            segments.refresh()
+            if (end := segments.epoch_end(before)) < offset:
+                raise OffsetOutOfRange(offset, segments.log_start, end, segments.directory.path)
+        return max(epoch, before)
+
+    def _continue_in(self, segments: SegmentSet) -> SegmentSet:
+        self.segments = segments
+        self._usual = self._usual_reads()
+        return segments
+
+    def _wait(self, offset: int, epoch: int, timeout: float | None, committed: bool) -> bool:
+        """Wait until there is a record at `offset`; False if time ran out or the log was closed. What was returned was
+        read in a leader epoch: `OffsetOutOfRange` if that ended before `offset`, however far the log has grown
+        since."""
+        segments = self.segments
+        deadline, pauses = Deadline(timeout), Pauses()
+        segments.refresh()
+        while True:
+            if segments.successor is not None:  # the lock was released: others write now
+                segments = self._continue_in(segments.successor)
+                segments.refresh()
+                continue
+            if (end := segments.epoch_end(epoch)) < offset:  # truncated: what was returned is no longer there
+                raise OffsetOutOfRange(offset, segments.log_start, end, segments.directory.path)
+            if segments.end(committed=committed) > offset:
+                return True
+            if deadline.passed or not self._is_open():
+                return False
+            segments.wait_beyond(offset, deadline.at_most(pauses.next_s()), committed=committed)
+            segments.refresh()
+
+
+def _by_epoch(chunk: Chunk) -> Iterator[Chunk]:
+    """A chunk as chunks of one leader epoch each; nearly always it is one."""
+    rows = chunk.rows
+    if not len(rows) or rows[0, LEADER_EPOCH] == rows[-1, LEADER_EPOCH]:
+        yield chunk
+        return
+    for part in np.split(rows, np.flatnonzero(np.diff(rows[:, LEADER_EPOCH])) + 1):
+        yield Chunk(chunk.view, part, chunk.origin, chunk.start)
+
+
+def _may_be_empty(rows: Rows, start: int) -> Any:
+    """Which batches may contain no record from `start` on."""
+    holes = rows[:, COUNT] <= rows[:, LAST] - rows[:, BASE]
+    return (rows[:, COUNT] == 0) | (holes & (rows[:, BASE] < start))
+
+
+def _chunk(view: memoryview, segment: Segment, origin: int, start: int) -> tuple[Segment, Chunk] | None:
+    """Batches of a segment that have been read and checked, as a chunk of the records from `start` on."""
+    rows, complete = batch_read.rows_of(view)
+    if not complete or not len(rows):
+        return None
+    special = bool((rows[:, ATTRIBUTES] & (TRANSACTIONAL_BIT | CONTROL_BIT)).any())
+    return segment, Chunk(view, rows, origin, start, special)
+
+
+def _bytes_of(view: memoryview, rows: Rows) -> memoryview:
+    first, last = rows[0], rows[-1]
+    return view[int(first[POSITION]) : int(last[POSITION] + last[SIZE])]

@@ -1,0 +1,172 @@
+"""What of a log is only in its replica: segments that were removed here because the replica has them.
+
+A small text file with a checksum (`sawlog.storage.checksummed`), which exists only if there is such a part:
+
+```
+sawlog remote 1
+{"log_start": 0, "runs": [[0, 1000, 52000, 1763379000000], [1000, 2400, 70100, 1763379900000]], "epochs": [[0, 0]]}
+crc32c 1c291ca3
+```
+
+`log_start` is the first offset of the log; the checkpoint has where its segments begin here. A *run* is one or several
+segments: first offset, offset after the last, bytes, largest timestamp. So retention needs not ask the replica.
+`epochs` are the leader epochs that began in that part: should their own list be lost, the batches that are here could
+not say them. (The JSON is on one line.)
+
+The file is replaced before anything else: before the checkpoint when segments are removed, so what is gone here is
+always listed; before the checkpoint also when the log is trimmed, so nothing that is trimmed comes back. It is not part
+of the checkpoint, so that whoever loses that, or a version that knows nothing of replicas, loses no history. If it is
+damaged or missing itself, the log begins where the replica does (`UNKNOWN`). The checkpoint records that the file must
+exist: from the first checkpoint after it was created until the last one before it is removed, so that no crash leaves a
+checkpoint that misses a file which was never there, or was removed on purpose.
+
+`RemotePart` is a value: immutable, safe to share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple
+
+from ..errors import CorruptFile
+from ..storage import Directory
+from ..storage.checksummed import TitledFile, parsing
+from .epochs import Epochs
+from .files import REMOTE
+
+_FILE = TitledFile("the list of segments that are only in the replica", "sawlog remote 1")
+#: More runs than this are joined: it stays a small file, and retention is less precise where the log is oldest.
+_MOST_RUNS = 1000
+
+
+class Run(NamedTuple):
+    """Segments that follow each other."""
+
+    base_offset: int
+    next_offset: int
+    size_bytes: int
+    max_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemotePart:
+    """The content; see the module's docstring."""
+
+    log_start: int
+    runs: tuple[Run, ...]
+    #: (epoch, its first offset).
+    epochs: tuple[tuple[int, int], ...]
+    #: False: only the replica knows.
+    is_known: bool = True
+
+    @property
+    def end(self) -> int:
+        """The offset after the last that was removed."""
+        return self.runs[-1].next_offset if self.runs else self.log_start
+
+    def below(self, offset: int) -> tuple[Run, ...]:
+        """The runs that end there or before. One that ends later was to be removed, and is still here."""
+        return tuple(run for run in self.runs if run.next_offset <= offset)
+
+    def grown(self, runs: Iterable[Run], epochs: Epochs) -> RemotePart:
+        """The same with more runs after it, and the epochs that began up to their end."""
+        made, end = list(self.runs), self.end
+        for run in runs:
+            if run.next_offset > end:  # else it was listed before, and not removed since
+                made.append(run._replace(base_offset=end if made else run.base_offset))
+                end = run.next_offset
+        begun = tuple(each for each in epochs.entries if each[1] < end)
+        return replace(self, runs=_joined(made), epochs=begun)
+
+    def trimmed(self, offset: int) -> RemotePart:
+        """The same for a log that starts at an offset, which is below the end."""
+        left = tuple(run for run in self.runs if run.next_offset > offset)
+        epochs = Epochs(self.epochs).trimmed(offset).entries if self.epochs else ()
+        return RemotePart(offset, left, epochs)
+
+    def with_epochs(self, found: Epochs) -> Epochs:
+        """A list of epochs that was rebuilt from the batches that are here, with those of this part."""
+        if not self.epochs:
+            return found
+        later = tuple(each for each in found.entries if each[0] > self.epochs[-1][0] and each[1] > self.epochs[-1][1])
+        return Epochs((*self.epochs, *later))
+
+    def encode(self) -> bytes:
+        """The file's bytes."""
+        assert self.is_known, "what is not known is not written"
+        return _FILE.encode_fields({"log_start": self.log_start, "runs": self.runs, "epochs": self.epochs})
+
+    @classmethod
+    def decode(cls, data: bytes) -> RemotePart:
+        """From the file's bytes; `CorruptFile` unless every byte is right."""
+        found = _FILE.decode_fields(data)
+        with parsing(_FILE.what):
+            start, runs = found["log_start"], tuple(Run(*_numbers(each, 4)) for each in found["runs"])
+            epochs = tuple((each[0], each[1]) for each in (_numbers(one, 2) for one in found["epochs"]))
+            gaps = any(one.next_offset != other.base_offset for one, other in pairwise(runs))
+            if type(start) is not int or not runs or gaps or not runs[0].base_offset <= start < runs[-1].next_offset:
+                raise ValueError("the runs do not follow each other")
+            return cls(start, runs, epochs)
+
+
+#: A part of which only the replica knows where it begins; and the reason, for reports.
+UNKNOWN = RemotePart(0, (), (), is_known=False)
+LOST_LIST = (
+    "the list of segments that are only in the replica is missing or damaged; `sawlog upkeep` restores it from there"
+)
+
+
+def _numbers(values: Sequence[object], count: int) -> list[int]:
+    made = [each for each in values if type(each) is int and -1 <= each < 2**63]
+    if len(made) != count or len(values) != count:
+        raise ValueError(f"{values!r} are not {count} numbers")
+    return made
+
+
+def _joined(runs: list[Run]) -> tuple[Run, ...]:
+    """The same; if there are too many, the oldest are joined in pairs."""
+    if len(runs) <= _MOST_RUNS:
+        return tuple(runs)
+    older, newer = runs[: len(runs) // 2 // 2 * 2], runs[len(runs) // 2 // 2 * 2 :]
+    pairs = zip(older[::2], older[1::2], strict=True)
+    return (
+        *(
+            Run(
+                one.base_offset,
+                other.next_offset,
+                one.size_bytes + other.size_bytes,
+                max(one.max_timestamp, other.max_timestamp),
+            )
+            for one, other in pairs
+        ),
+        *newer,
+    )
+
+
+def load_remote(directory: Directory) -> RemotePart | None:
+    """What is only in the replica; None if there is nothing, `CorruptFile` if the file is damaged."""
+    data = _FILE.find(directory, REMOTE)
+    return None if data is None else RemotePart.decode(data)
+
+
+def found_remote(directory: Directory, lowest: int, *, must_exist: bool = False) -> RemotePart | None:
+    """The same for a log whose segments begin at `lowest` here. `UNKNOWN` if the file is damaged, or missing if it must
+    exist."""
+    try:
+        found = load_remote(directory)
+    except CorruptFile:
+        return UNKNOWN
+    if found is None and must_exist:
+        return UNKNOWN
+    return None if found is None or found.log_start >= lowest else found
+
+
+def store_remote(directory: Directory, part: RemotePart | None) -> None:
+    """Replace the file, durably; None removes it."""
+    if part is not None:
+        directory.replace(REMOTE, part.encode())
+    elif directory.exists(REMOTE):
+        directory.remove(REMOTE)
+        directory.sync()

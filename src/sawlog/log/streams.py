@@ -1,0 +1,466 @@
+"""Appends a record of unknown length without holding it in memory.
+
+Chunks are gathered in a buffer. A stream that ends within 16 KiB is stored as `append` stores the same value,
+and costs as much; but like all streams it is not compressed, and `max_record_bytes` does not apply to it. A longer one
+that ends before the buffer is full is written at once. An even longer one is written directly into the active segment:
+first a hole where the batch's header will be, then block after block, with a running CRC and length; at the end the
+hole is filled. The two lengths in front of the value are varints padded to five bytes, so their position is fixed. The
+CRC of what was patched and of what was streamed are combined.
+
+Until the header is there, the hole reads as zeros: for a reader in another process, and for recovery after a crash, the
+log ends before it. Whatever goes wrong (too long, the stream raises, the disk is full, an interrupt), the segment is
+truncated to where it was. The log's lock is held meanwhile: other appends wait, reads do not.
+
+An async stream may be slow and must not hold a lock over an await. It is collected in memory up to 16 KiB, beyond that
+in its own file (`Spool`), and copied at the end, when its length is known. Other appends continue all the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator
+from typing import Any
+
+from ..batch import kernel
+from ..batch.build import seal
+from ..batch.checksum import combine, crc32c
+from ..batch.header import HEADER_BYTES, TIMESTAMP_TYPE_BIT
+from ..batch.inputs import GivenHeaders, refuse
+from ..clock import now_ms
+from ..config import MAX_SEGMENT_BYTES
+from ..errors import InvalidConfig, InvalidRecordType, LogClosed, StorageError, StreamAborted, StreamTooLong
+from ..storage import Storage
+from ..storage.interface import Buffer
+from .appender import Appender, check_expected
+from .files import TMP, file_name
+from .segment import Segment
+
+_COPY_BYTES = 4 << 20
+#: What `kernel.gather_chunks` returns.
+_Taken = tuple[list[bytes], tuple[object] | None, bool]
+#: A record without key and headers: from its attributes to its key, and after its value.
+_PLAIN_BEFORE, _PLAIN_AFTER = b"\x00\x00\x00\x01", b"\x00"
+#: Chunks are gathered until there are this many bytes to write.
+_BLOCK_BYTES = 256 << 10
+
+
+class StreamedBatch:
+    """The bytes around a streamed value, and what is known of the value so far."""
+
+    def __init__(self, key: Any, headers: Any, timestamp: Any, *, append_time: bool) -> None:
+        self.around = self._before, self._after, self.timestamp = _around(key, headers, timestamp)
+        self._append_time = append_time
+        if append_time:
+            self.timestamp = now_ms()
+        self.prefix_bytes = HEADER_BYTES + 5 + len(self._before) + 5
+        self.value_bytes = 0
+        self._value_crc = 0
+
+    @property
+    def overhead_bytes(self) -> int:
+        """Everything but the value."""
+        return self.prefix_bytes + len(self._after)
+
+    def take(self, chunk: bytes | bytearray | memoryview) -> None:
+        """Count a chunk that is being written."""
+        self._value_crc = crc32c(chunk, self._value_crc)
+        self.value_bytes += len(chunk)
+
+    @property
+    def suffix(self) -> bytes:
+        """What follows the value."""
+        return self._after
+
+    def prefix(self, base_offset: int, epoch: int) -> bytes:
+        """What precedes the value, now that everything is known."""
+        length = len(self._before) + 5 + self.value_bytes + len(self._after)
+        made = bytearray(HEADER_BYTES)
+        stamp = now_ms() if self._append_time else self.timestamp
+        attributes = TIMESTAMP_TYPE_BIT if self._append_time else 0
+        self.max_timestamp = stamp
+        size = self.overhead_bytes + self.value_bytes
+        kernel.write_header(
+            memoryview(made), 0, base_offset, size, epoch, attributes, 0, self.timestamp, stamp, -1, -1, -1, 1
+        )
+        made += _padded(length) + self._before + _padded(self.value_bytes)
+        head = crc32c(memoryview(made)[21:])
+        head = combine(head, self._value_crc, self.value_bytes)
+        kernel.patch_crc(memoryview(made), 0, crc32c(self._after, head))
+        return bytes(made)
+
+
+def _around(key: Any, headers: Any, timestamp: Any) -> tuple[bytes, bytes, int]:
+    """What precedes a value in its record (without the two lengths), what follows it, and the record's timestamp."""
+    if key is None and not headers and timestamp is None:
+        return _PLAIN_BEFORE, _PLAIN_AFTER, now_ms()
+    # An ordinary batch with an empty value is the template.
+    builder = kernel.BatchBuilder(refuse)
+    builder.add(b"", key, headers, timestamp)
+    record = bytes(memoryview(builder.buffer)[HEADER_BYTES : builder.position])
+    key_bytes = b"" if key is None else bytes(key)
+    _, at = _varint(record, 0)
+    # attributes, timestamp delta 0 and offset delta 0 are one byte each
+    _, key_at = _varint(record, at + 3)
+    value_at = key_at + len(key_bytes)
+    return record[at:value_at], record[value_at + 1 :], int(builder.base_timestamp)
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return (value >> 1) ^ -(value & 1), position
+        shift += 7
+
+
+def _shortest(number: int) -> bytes:
+    """A zig-zag varint, as `append` writes it."""
+    shifted, made = number << 1, bytearray()
+    while shifted > 127:
+        made.append(shifted & 127 | 128)
+        shifted >>= 7
+    made.append(shifted)
+    return bytes(made)
+
+
+def _padded(number: int) -> bytes:
+    """A zig-zag varint in exactly five bytes. All Kafka clients that we tested read it like any other."""
+    shifted = number << 1
+    return bytes(((shifted >> 7 * i) & 127) | (128 if i < 4 else 0) for i in range(5))
+
+
+def _check_chunk(chunk: object) -> bytes | bytearray | memoryview:
+    if isinstance(chunk, (bytes, bytearray)):
+        return chunk
+    if isinstance(chunk, memoryview) and chunk.contiguous:
+        return chunk.cast("B")
+    raise InvalidRecordType(f"a stream must yield bytes, not {type(chunk).__name__}; nothing was stored")
+
+
+def _checked_max_bytes(max_bytes: int) -> int:
+    if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0:
+        raise InvalidConfig(f"max_bytes must be a number of bytes, not {max_bytes!r}")
+    return max_bytes
+
+
+def _check_length(value_bytes: int, bound: int, max_bytes: int | None) -> None:
+    """Raise if a value is longer than the caller allows, or than the segment has space for."""
+    if max_bytes is not None and value_bytes > max_bytes:
+        raise StreamTooLong(f"the stream exceeds max_bytes={max_bytes:,}; nothing was stored")
+    if value_bytes > bound:
+        raise StreamTooLong(
+            f"the stream exceeds the {bound:,} bytes left in the segment; nothing was stored; raise "
+            "segment_bytes or segment_overflow_bytes for longer records"
+        )
+
+
+def append_stream(
+    appender: Appender,
+    chunks: Iterable[bytes],
+    key: Any,
+    max_bytes: int | None,
+    headers: GivenHeaders,
+    timestamp: int | None,
+    expect_offset: int | None,
+) -> int:
+    """Append one record from an iterable of chunks and return its offset."""
+    try:
+        source = iter(chunks)
+    except TypeError as error:
+        raise InvalidRecordType(f"append_stream expects an iterable of bytes, not {type(chunks).__name__}") from error
+    taken: _Taken | None = None
+    if appender.usual is not None:
+        found = appender.usual.append_stream(source, max_bytes, key, headers, timestamp, expect_offset)
+        if type(found) is int:
+            return found
+        taken = found
+    most = appender.short_bytes if max_bytes is None else min(appender.short_bytes, _checked_max_bytes(max_bytes))
+    with appender.lock:
+        appender.check_open()
+        if expect_offset is not None:
+            check_expected(expect_offset, appender.segments.next_offset)
+        with appender.streaming:
+            if taken is None:
+                taken = kernel.gather_chunks(source, most + 1)
+            if taken[2]:
+                first: Buffer = b"".join(taken[0])
+            else:
+                blocks = Blocks(source, max_bytes, taken)
+                first = blocks.take()
+        if taken[2] or (blocks.ended and len(first) <= most):  # it has ended: a batch like any other
+            offset = _append_short(appender, first, key, headers, timestamp)
+        else:
+            offset = _append_long(appender, first, blocks, key, headers, timestamp)
+    appender.settle(offset + 1)
+    return offset
+
+
+def _append_short(appender: Appender, value: Buffer, key: Any, headers: Any, timestamp: int | None) -> int:
+    """Append a value as `Log.append` does, but uncompressed, and whatever `max_record_bytes` is."""
+    encoder = appender.stream_encoders.take()
+    try:
+        return appender.place(encoder.one(value, key, headers, timestamp)).start
+    finally:
+        appender.stream_encoders.give_back(encoder)
+
+
+def _append_framed(appender: Appender, value: Buffer, around: tuple[bytes, bytes, int]) -> int:
+    """The same with a record whose other parts are encoded."""
+    before, after, timestamp = around
+    record = b"".join((before, _shortest(len(value)), value, after))
+    buffer = bytearray(HEADER_BYTES) + _shortest(len(record)) + record
+    recipe = appender.stream_encoders.recipe
+    return appender.place(seal(buffer, len(buffer), 1, timestamp, timestamp, recipe)).start
+
+
+def _append_long(
+    appender: Appender, first: Buffer, blocks: Blocks, key: Any, headers: Any, timestamp: int | None
+) -> int:
+    with appender.streaming:
+        batch = StreamedBatch(key, headers, timestamp, append_time=appender.encoders.recipe.append_time)
+        segment, bound = appender.active.room_for_stream(batch.timestamp)
+        blocks.bound = bound - batch.overhead_bytes
+        blocks.check()
+        offset, size = segment.tail
+        batch.take(first)
+        if blocks.ended:
+            whole = b"".join((batch.prefix(offset, appender.marks.epoch), first, batch.suffix))
+            appender.active.put(segment, memoryview(whole), offset + 1)
+        else:
+            _stream(appender, segment, batch, first, blocks)
+    _enter(appender, segment, batch, offset, size)
+    return offset
+
+
+def _stream(appender: Appender, segment: Segment, batch: StreamedBatch, first: Buffer, blocks: Blocks) -> None:
+    """Write a value into the active segment block by block, and its header at the end."""
+    offset, size = segment.tail
+    storage = segment.storage
+    appender.active.cut_back(segment, size)  # if an interrupt came while an earlier append was being rolled back
+    try:
+        storage.append(bytes(batch.prefix_bytes))
+        storage.append(first)
+        while block := blocks.take():
+            batch.take(block)
+            storage.reserve(len(block))
+            storage.append(block)
+        storage.append(batch.suffix)
+        storage.write_at(size, batch.prefix(offset, appender.marks.epoch))
+        segment.reach(offset + 1, storage.size)
+    except BaseException:
+        if segment.tail[1] == size:
+            appender.active.undo(segment, size)
+        raise
+
+
+class Blocks:
+    """The chunks of a stream, gathered: a chunk may be a few bytes, and a write costs more than copying them."""
+
+    def __init__(self, source: Iterator[bytes], max_bytes: int | None, taken: _Taken) -> None:
+        """`taken` is what was already taken from the source."""
+        self._source = source
+        self._taken: _Taken | None = taken
+        self._max_bytes = max_bytes
+        #: The maximum number of bytes for the segment.
+        self.bound = MAX_SEGMENT_BYTES
+        self._total = 0
+        #: A chunk that is returned without copying, after what was gathered before it.
+        self._large: Buffer | None = None
+        self.ended = False
+
+    def check(self) -> None:
+        """Raise if there is more than allowed."""
+        _check_length(self._total, self.bound, self._max_bytes)
+
+    def take(self) -> Buffer:
+        """Some hundred kilobytes or more, until the stream ends; then the rest. It is valid until the next call."""
+        if self._large is not None:
+            large, self._large = self._large, None
+            return large
+        held: bytes | bytearray = bytearray()
+        total = self._total
+        most = self.bound if self._max_bytes is None else min(self.bound, self._max_bytes)
+        while not self.ended and self._large is None and len(held) < _BLOCK_BYTES:
+            # A little more than is allowed is enough to know that it is too much.
+            wanted = min(_BLOCK_BYTES - len(held), max(most - total - len(held), 0) + 1)
+            chunks, other, self.ended = self._taken or kernel.gather_chunks(self._source, wanted)
+            self._taken = None
+            if self.ended and not held:
+                held = b"".join(chunks)
+            else:
+                held += b"".join(chunks)
+            if other is not None:
+                data = _check_chunk(other[0])
+                if len(data) >= _BLOCK_BYTES:  # no need to copy it
+                    self._large = data
+                else:
+                    held += data
+            self._total = total + len(held) + (0 if self._large is None else len(self._large))
+            if self._total > most:
+                self.check()
+        return held if held or self._large is None else self.take()
+
+
+def _enter(appender: Appender, segment: Segment, batch: StreamedBatch, offset: int, size: int) -> None:
+    """The batch is part of the segment: index it and count it."""
+    added = segment.tail[1] - size
+    segment.index.add(offset, size, added, batch.max_timestamp)
+    appender.appended()
+
+
+# --- async
+
+
+class Spool:
+    """Collects an async stream until it is complete: in memory, and in a file next to the segments if it is long."""
+
+    _number = 0
+
+    def __init__(self, appender: Appender, batch: StreamedBatch, max_bytes: int | None) -> None:
+        if max_bytes is not None:
+            _checked_max_bytes(max_bytes)
+        self._appender = appender
+        self._batch = batch
+        self._max_bytes = max_bytes
+        self._bound = 0
+        self._name = ""
+        self._storage: Storage | None = None
+        #: What it has while there is no file.
+        self._held = bytearray()
+        self._most_held = appender.short_bytes
+
+    def open(self) -> None:
+        """Begin. Closing the log from now on discards it."""
+        appender = self._appender
+        with appender.lock:
+            appender.check_open()
+            _, bound = appender.active.room_for_stream(self._batch.timestamp)
+            self._bound = bound - self._batch.overhead_bytes
+            _check_length(0, self._bound, self._max_bytes)
+            appender.spools.add(self)
+
+    def _check_kept(self) -> None:
+        if self not in self._appender.spools:
+            raise LogClosed(f"the log {self._appender.directory.path} was closed before the stream ended")
+
+    def _file(self) -> Storage:
+        """The file. Its name marks it as disposable after a crash, and no segment can have it."""
+        with self._appender.lock:
+            self._check_kept()
+            if self._storage is None:
+                Spool._number += 1
+                self._name = file_name(10**19 + Spool._number) + TMP
+                self._appender.directory.remove(self._name)
+                self._storage = self._appender.directory.create(self._name)
+                self._storage.append(self._held)
+            return self._storage
+
+    def hold(self, chunk: object) -> bool:
+        """Add a chunk without blocking, if memory is the place for it; else it has to be written."""
+        data = _check_chunk(chunk)
+        if self._storage is not None or len(self._held) + len(data) > self._most_held:
+            return False
+        self._check_kept()
+        self._take(data)
+        self._held += data
+        return True
+
+    def write(self, chunk: object) -> None:
+        """Add a chunk to the file."""
+        data = _check_chunk(chunk)
+        file = self._file()
+        self._take(data)
+        file.append(data)
+
+    def _take(self, data: Buffer) -> None:
+        _check_length(self._batch.value_bytes + len(data), self._bound, self._max_bytes)
+        self._batch.take(data)
+
+    def place(self, expect_offset: int | None = None) -> int:
+        """Append the collected value as one record and return its offset; `OffsetMismatch` if that would be another one
+        than expected."""
+        appender, batch = self._appender, self._batch
+        with appender.lock:
+            appender.check_open()
+            if expect_offset is not None:
+                check_expected(expect_offset, appender.active.segment.tail[0])
+            if self._storage is None:
+                self._check_kept()
+                offset = _append_framed(appender, self._held, batch.around)
+            else:
+                offset = self._copy()
+        appender.settle(offset + 1)
+        return offset
+
+    def _copy(self) -> int:
+        """Copy the file into the log. The caller holds the lock."""
+        appender, batch = self._appender, self._batch
+        segment, bound = appender.active.room_for_stream(batch.timestamp)
+        if batch.overhead_bytes + batch.value_bytes > bound and segment.tail[1]:
+            segment = appender.active.rotate()  # other appends have filled it meanwhile
+            _, bound = appender.active.room_for_stream(batch.timestamp)
+        _check_length(batch.value_bytes, bound - batch.overhead_bytes, self._max_bytes)
+        offset, size = segment.tail
+        storage = segment.storage
+        appender.active.cut_back(segment, size)
+        try:
+            storage.append(batch.prefix(offset, appender.marks.epoch))
+            for position in range(0, batch.value_bytes, _COPY_BYTES):
+                storage.append(self._file().read(position, min(_COPY_BYTES, batch.value_bytes - position)))
+            storage.append(batch.suffix)
+            segment.reach(offset + 1, storage.size)
+        except BaseException:
+            if segment.tail[1] == size:
+                appender.active.undo(segment, size)
+            raise
+        _enter(appender, segment, batch, offset, size)
+        return offset
+
+    def discard(self) -> None:
+        """Delete the file, which is no longer needed."""
+        with self._appender.lock:
+            self._appender.spools.discard(self)
+            storage, self._storage = self._storage, None
+            if storage is not None:
+                try:
+                    storage.remove()
+                except StorageError:
+                    pass  # opening the log removes it; the append is done, or has failed for another reason
+
+
+async def append_stream_async(
+    appender: Appender,
+    chunks: AsyncIterable[bytes],
+    run: Callable[..., Any],
+    run_to_end: Callable[..., Any],
+    *,
+    key: Any = None,
+    headers: GivenHeaders = (),
+    timestamp: int | None = None,
+    max_bytes: int | None = None,
+    expect_offset: int | None = None,
+) -> int:
+    """Append one record from an async iterable of chunks and return its offset. `run` runs a blocking call in a thread;
+    `run_to_end` as well, and a cancellation cannot undo it."""
+    batch = StreamedBatch(key, headers, timestamp, append_time=appender.encoders.recipe.append_time)
+    if not hasattr(chunks, "__aiter__"):
+        raise InvalidRecordType(f"append_stream_async expects an async iterable, not {type(chunks).__name__}")
+    spool = Spool(appender, batch, max_bytes)
+    try:
+        await run(spool.open)
+        source = chunks.__aiter__()
+        while True:
+            try:
+                chunk = await source.__anext__()
+            except StopAsyncIteration:
+                break
+            except Exception as error:
+                raise StreamAborted(f"the stream raised {type(error).__name__}: {error}; nothing was stored") from error
+            if not spool.hold(chunk):
+                await run(spool.write, chunk)
+        offset: int = await run_to_end(spool.place, expect_offset)
+        return offset
+    finally:
+        spool.discard()

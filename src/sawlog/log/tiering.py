@@ -1,0 +1,259 @@
+"""Removes segments here that the replica on object storage has: `local.retention.ms` and `local.retention.bytes`.
+
+Two steps, because the replica may answer late, or never, and nobody may wait for it while holding a log's lock:
+
+1. `shipped` takes no lock. It asks the replica for the oldest sealed segments that are too old or too much here, one
+   after the other, and ends with the first one of which is not *proven* that the replica has it:
+
+       it is the copy of this very log, and nothing else         the replica says so now
+       it has all offsets of the segment, all decided            its start, and its last stable offset
+       they are of the same history                              the leader epochs of these offsets
+       all its records are the same                              the segment is read back from the replica as a whole,
+                                                                 never from a cache: the same batches, or, if it was
+                                                                 rewritten here, the same records at the same offsets
+
+   Reading all of it back transfers each byte once. A directory that was put back from a copy of its files may
+   have other records than the replica with an equal batch after them.
+2. `remove` checks under the log's lock that these segments are still the log's first ones, records durably that they
+   are only in the replica from now on, then moves the local start in the checkpoint, then deletes files, oldest first.
+   After a crash in between, recovery deletes the rest, or the segments are here and there, and the next time they go.
+
+The start of the log does not move: see `Reader` for how what is removed is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import zip_longest
+
+from ..batch.header import ATTRIBUTES, BASE, CONTROL_BIT, COUNT, CRC, LAST, Rows
+from ..batch.kernel import Record
+from ..batch.read import records
+from ..display import counted
+from ..errors import CorruptData, StorageError
+from . import retention
+from .appender import Appender
+from .batches import Chunk
+from .epochs import Epochs
+from .remote import RemotePart, Run
+from .replica_source import Evidence, RemoteLog, RemoteSource
+from .segment import Segment
+from .segments import SegmentSet
+from .trimming import drop
+
+
+@dataclass(frozen=True, slots=True)
+class Shipped:
+    """Segments of which is proven that the replica has them, and why the next one is not among them."""
+
+    #: (first offset, offset after the last, bytes), oldest first.
+    segments: tuple[tuple[int, int, int], ...] = ()
+    #: The epochs of these offsets.
+    epochs: tuple[tuple[int, int], ...] = ()
+    #: What the replica has, if the list of what was removed before is damaged.
+    found: RemotePart | None = None
+    problem: str = ""
+
+    @property
+    def changes_log(self) -> bool:
+        """Whether `remove` has something to do, and needs the log's lock."""
+        return bool(self.segments) or self.found is not None
+
+    @property
+    def end(self) -> int:
+        """The offset after the last of them."""
+        return self.segments[-1][1] if self.segments else 0
+
+
+@dataclass(frozen=True, slots=True)
+class TieringReport:
+    """What was removed here because the replica has it, where the log begins here now, and why no more was."""
+
+    segments: int = 0
+    size_bytes: int = 0
+    local_offset: int = 0
+    problem: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.segments or self.problem)
+
+    def __str__(self) -> str:
+        if not self.segments:
+            return f"nothing was removed that should be in the replica only: {self.problem}"
+        rest = f"; the rest stays here: {self.problem}" if self.problem else ""
+        return (
+            f"{counted(self.segments, 'segment')} and {self.size_bytes:,} bytes are only in the replica now; the log "
+            f"is here from {self.local_offset:,} on{rest}"
+        )
+
+
+# --- what may be removed
+
+
+def is_due(segments: SegmentSet) -> bool:
+    """Whether something should be removed here, or is to be asked for; takes no lock, and does not ask the replica."""
+    return bool(_surplus(segments)) or (segments.remote is not None and not segments.remote.is_known)
+
+
+def _surplus(segments: SegmentSet) -> list[Segment]:
+    """The oldest sealed segments that are too old or too much here; all of it is decided."""
+    config, end = segments.config, segments.lowest_offset
+    if config.local_retention_ms is not None:
+        end = max(end, retention.expired_here(segments, config.local_retention_ms))
+    if config.local_retention_bytes is not None:
+        end = max(end, retention.surplus_here(segments, config.local_retention_bytes))
+    end = min(end, segments.end(committed=True))
+    found: list[Segment] = []
+    for segment in segments.all[:-1]:
+        if segment.next_offset > end or not segment.sealed:
+            break
+        found.append(segment)
+    return found
+
+
+def shipped(segments: SegmentSet, source: RemoteSource) -> Shipped | None:
+    """Which of them the replica has, and why not all; None if there is nothing to remove. Takes no lock, and asks the
+    replica."""
+    segments.refresh()
+    if not source.is_recorded or not is_due(segments):
+        return None
+    try:
+        replica = source.open()
+        evidence = replica.evidence()
+        found = None
+        if segments.remote is not None and not segments.remote.is_known:
+            found = replica.part(segments.lowest_offset)
+        proven, problem = _proven(segments, replica, evidence)
+    except (StorageError, CorruptData) as error:
+        return Shipped(problem=str(error))
+    if not proven and found is None and not problem:
+        return None
+    shapes = tuple((each.base_offset, each.next_offset, each.size) for each in proven)
+    return Shipped(shapes, _of(segments.epochs, shapes[0][0], shapes[-1][1]) if shapes else (), found, problem)
+
+
+def _proven(segments: SegmentSet, replica: RemoteLog, evidence: Evidence) -> tuple[list[Segment], str]:
+    """The segments that the replica has, and why the next one is not proven."""
+    found: list[Segment] = []
+    for segment in _surplus(segments):
+        start, end = max(segment.base_offset, segments.log_start), segment.next_offset
+        offsets = f"offsets {start} to {end - 1}"
+        if evidence.lowest_offset > start or evidence.stable_offset < end:
+            has = f"{evidence.lowest_offset} to {evidence.stable_offset - 1}"
+            has = has if evidence.lowest_offset < evidence.stable_offset else "none"
+            return found, f"the replica does not have {offsets}, or not as a whole: it has {has}"
+        if _of(segments.epochs, start, end) != _of(Epochs(evidence.epochs), start, end):
+            return found, f"the replica has {offsets} in other leader epochs, of another history"
+        if segment.size and not _is_same(segments, segment, replica, start):
+            return found, f"the replica has other records at {offsets}"
+        found.append(segment)
+    return found, ""
+
+
+def _of(epochs: Epochs, start: int, end: int) -> tuple[tuple[int, int], ...]:
+    """The leader epochs of these offsets: the one at the first, and those that begin after it."""
+    first = [epoch for epoch, begun in epochs.entries if begun <= start]
+    at_start = ((max(first[-1], 0), start),) if first else ()
+    return (*at_start, *(each for each in epochs.entries if start < each[1] < end))
+
+
+def _is_same(segments: SegmentSet, segment: Segment, replica: RemoteLog, start: int) -> bool:
+    """Whether the replica has every record of a segment from `start` on: all of it is read back. The same batches, but
+    for the leader epoch, which a copy of a log of version 0.2 has raised; or, where it was rewritten here, the same
+    records. Of transactions also what a reader of committed records gets."""
+    end = segment.next_offset
+    has_transactions = any(chunk.special for chunk, _ in _here(segments, segment, start, committed=False))
+    for committed in (False, True) if has_transactions else (False,):
+        mine = _digest(rows for _, rows in _here(segments, segment, start, committed=committed))
+        if mine == _digest(rows for _, rows in _there(replica, start, end, committed=committed)):
+            continue
+        if has_transactions:
+            return False
+        here = ((chunk.view, rows) for chunk, rows in _here(segments, segment, start, committed=committed))
+        most, there = segments.config.max_decompressed_bytes, _there(replica, start, end, committed=committed)
+        pairs = zip_longest(_contents(here, start, end, most), _contents(there, start, end, most))
+        if not all(one == other for one, other in pairs):
+            return False
+    return True
+
+
+def _here(segments: SegmentSet, segment: Segment, start: int, *, committed: bool) -> Iterator[tuple[Chunk, Rows]]:
+    """The batches with records of a segment."""
+    segments.use(segment)
+    try:
+        for chunk in segment.chunks(start, segment.next_offset):
+            rows = segments.outlook.committed(chunk.rows) if committed else chunk.rows
+            yield chunk, _with_records(rows, start)
+    finally:
+        segments.done(segment)
+
+
+def _there(replica: RemoteLog, start: int, end: int, *, committed: bool) -> Iterator[tuple[memoryview, Rows]]:
+    for view, rows in replica.chunks(start, end, committed=committed, cached=False):
+        yield view, _with_records(rows, start)
+
+
+def _with_records(rows: Rows, start: int) -> Rows:
+    """Without markers, batches that compaction has emptied, and those below the start."""
+    found: Rows = rows[(rows[:, COUNT] > 0) & (rows[:, LAST] >= start) & (rows[:, ATTRIBUTES] & CONTROL_BIT == 0)]
+    return found
+
+
+def _digest(found: Iterable[Rows]) -> bytes:
+    """Offsets and checksums of batches, however they are divided into chunks."""
+    made = blake2b(digest_size=32)
+    for rows in found:
+        made.update(rows[:, [BASE, LAST, CRC]].tobytes())
+    return made.digest()
+
+
+def _contents(found: Iterable[tuple[memoryview, Rows]], start: int, end: int, most_bytes: int) -> Iterator[object]:
+    """The records, one by one; None for what does not parse."""
+    for view, rows in found:
+        made: list[Record] = []
+        bad = records(view, rows, start, end, made, most_bytes)
+        for each in made:
+            yield each.offset, each.timestamp, each.key, each.value, list(each.headers)
+        if bad >= 0:
+            yield None
+            return
+
+
+# --- removing
+
+
+def remove(appender: Appender, found: Shipped) -> TieringReport:
+    """Remove here what the replica has, as far as it is still what was proven."""
+    if not found.changes_log:
+        return TieringReport(local_offset=appender.segments.lowest_offset, problem=found.problem)
+    with appender.upkeep.turn(), appender.exclusive():
+        segments = appender.segments
+        listed = segments.all
+        gone = list(listed[: len(found.segments)])
+        part = segments.remote if found.found is None else found.found
+        shapes = tuple((each.base_offset, each.next_offset, each.size) for each in gone)
+        changed = shapes != found.segments or len(gone) == len(listed) or (part is not None and not part.is_known)
+        if gone and not changed:
+            changed = _of(segments.epochs, found.segments[0][0], found.end) != found.epochs
+        if found.found is not None and segments.remote is not None and not segments.remote.is_known:
+            appender.history.leave(found.found if found.found.runs else None)
+        if not gone or changed or found.end > segments.end(committed=True):
+            return TieringReport(local_offset=segments.lowest_offset, problem=found.problem)
+        if part is None or not part.runs:
+            part = RemotePart(max(segments.lowest_offset, gone[0].base_offset), (), ())
+        runs = [_run(segments, segment) for segment in gone]
+        appender.history.leave(part.grown(runs, segments.epochs))
+        appender.history.move_start(found.end)
+        drop(appender, list(listed[len(gone) :]), gone)
+    return TieringReport(len(gone), sum(run.size_bytes for run in runs), found.end, found.problem)
+
+
+def _run(segments: SegmentSet, segment: Segment) -> Run:
+    segments.use(segment)
+    try:
+        newest = segment.timestamps()[1] if segment.size else -1
+    finally:
+        segments.done(segment)
+    return Run(segment.base_offset, segment.next_offset, segment.size, newest)

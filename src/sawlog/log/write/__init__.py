@@ -1,1 +1,0 @@
-"""Makes a log grow and truncates it: everything that needs the writer's lock and moves the watermarks."""

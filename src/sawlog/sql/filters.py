@@ -1,0 +1,344 @@
+"""A filter as a tree that can be walked.
+
+Engines hand filters to a dataset as `pyarrow.compute.Expression`, which does not show what is in it. Its serialised
+form does: Arrow writes an expression as an IPC file whose metadata lists the tree in prefix order:
+
+```
+call: and_kleene            a function and, until its `end`, its arguments
+  call: greater_equal
+    field_ref: offset       a column
+    literal: 0              the value in that column of the file's only row
+  end: greater_equal
+  nested_field_ref: 2       a column and the names below it, in that many `field_ref`s
+  options: 1                the options of the call, a struct in that column
+end: and_kleene
+```
+
+What is not understood becomes `Unknown`, about which nothing can be said: then everything is read.
+
+`Bounds`: which partitions, offsets and times a filter leaves.
+
+They are wide: a record outside of them does not pass the filter, one inside may not pass it either. So the filter is
+still applied to every record that is read; bounds only save reading.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column; below it, the names of nested fields."""
+
+    path: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A constant."""
+
+    value: pa.Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function of Arrow's, its arguments, and its options as they are written."""
+
+    function: str
+    arguments: tuple[Node, ...]
+    options: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Something else."""
+
+
+Node = Field | Literal | Call | Unknown
+
+
+def tree_of(expression: pc.Expression | None) -> Node:
+    """The tree of a filter; `Unknown` without one, or if it cannot be read."""
+    if expression is None:
+        return Unknown()
+    try:
+        [buffer] = expression.__reduce__()[1]
+        table = pa.ipc.open_file(buffer).read_all()
+        return _node(iter(_metadata(table.schema)), table)
+    except (pa.ArrowException, ValueError, TypeError, StopIteration, LookupError):
+        return Unknown()
+
+
+class _ArrowSchema(ctypes.Structure):
+    """The beginning of the struct of Arrow's C data interface."""
+
+    _fields_ = (("format", ctypes.c_char_p), ("name", ctypes.c_char_p), ("metadata", ctypes.c_void_p))
+
+
+def _metadata(schema: pa.Schema) -> list[tuple[str, str]]:
+    """All pairs, in order. pyarrow makes a dict of them, in which equal names would be one; Arrow's C data interface
+    has them as they are: their number, then length and text of each name and value, in native 32-bit integers."""
+    capsule = schema.__arrow_c_schema__()
+    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    struct = _ArrowSchema.from_address(pointer_of(capsule, b"arrow_schema") or 0)
+    at = struct.metadata
+    if not at:
+        return []
+    texts: list[str] = []
+    count = ctypes.c_int32.from_address(at).value
+    at += 4
+    for _ in range(2 * count):
+        size = ctypes.c_int32.from_address(at).value
+        texts.append(ctypes.string_at(at + 4, size).decode())
+        at += 4 + size
+    return list(zip(texts[::2], texts[1::2], strict=True))
+
+
+def _node(pairs: Iterator[tuple[str, str]], table: pa.Table) -> Node:
+    kind, value = next(pairs)
+    if kind == "call":
+        return _call(value, pairs, table)
+    if kind == "field_ref":
+        return Field((value,))
+    if kind == "nested_field_ref":
+        names = [next(pairs) for _ in range(int(value))]
+        return Field(tuple(name for kind, name in names if kind == "field_ref"))
+    if kind == "literal":
+        return Literal(table.column(int(value))[0])
+    raise ValueError(kind)
+
+
+def _call(function: str, pairs: Iterator[tuple[str, str]], table: pa.Table) -> Call:
+    arguments: list[Node] = []
+    options = None
+    queue = _Pushback(pairs)
+    for kind, value in queue:
+        if kind == "end":
+            return Call(function, tuple(arguments), options)
+        if kind == "options":
+            options = table.column(int(value))[0].as_py()
+        else:
+            queue.give_back((kind, value))
+            arguments.append(_node(queue, table))
+    raise ValueError("a call without its end")
+
+
+class _Pushback:
+    """An iterator that takes one element back."""
+
+    def __init__(self, pairs: Iterator[tuple[str, str]]) -> None:
+        self._pairs = pairs
+        self._returned: list[tuple[str, str]] = []
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return self
+
+    def __next__(self) -> tuple[str, str]:
+        return self._returned.pop() if self._returned else next(self._pairs)
+
+    def give_back(self, pair: tuple[str, str]) -> None:
+        """Return it again next time."""
+        self._returned.append(pair)
+
+
+def fields_of(expression: pc.Expression | None) -> set[str] | None:
+    """The columns that a filter uses; None if that is not known."""
+    if expression is None:
+        return set()
+    found: set[str] = set()
+    return found if _collect(tree_of(expression), found) else None
+
+
+def _collect(node: Node, found: set[str]) -> bool:
+    if isinstance(node, Field):
+        found.add(node.path[0])
+    if isinstance(node, Call):
+        known = [_collect(argument, found) for argument in node.arguments]  # all of them, whatever the first says
+        return all(known)
+    return not isinstance(node, Unknown)
+
+
+_LOWEST, _HIGHEST = -(2**63), 2**63 - 1
+
+#: How a comparison reads from right to left.
+_MIRRORED = {"greater": "less", "greater_equal": "less_equal", "less": "greater", "less_equal": "greater_equal"}
+_PER_MS = {"s": 1000, "ms": 1, "us": 1000, "ns": 1_000_000}
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Integers from `low` to `high`, both included. Empty if `low` is above `high`."""
+
+    low: int = _LOWEST
+    high: int = _HIGHEST
+
+    def both(self, other: Range) -> Range:
+        """What is in both."""
+        return Range(max(self.low, other.low), min(self.high, other.high))
+
+    def either(self, other: Range) -> Range:
+        """What is in one of them, or between them."""
+        if self.is_empty or other.is_empty:
+            return other if self.is_empty else self
+        return Range(min(self.low, other.low), max(self.high, other.high))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is in it."""
+        return self.low > self.high
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether it excludes nothing."""
+        return self.low == _LOWEST and self.high == _HIGHEST
+
+
+ALL = Range()
+NONE = Range(1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What may pass a filter. `time_ms` is in milliseconds since 1970, as records have it."""
+
+    partition: Range = ALL
+    offset: Range = ALL
+    time_ms: Range = ALL
+
+    @classmethod
+    def of(cls, filter: pc.Expression | None) -> Bounds:
+        """Those of a filter."""
+        return _bounds(tree_of(filter))
+
+    def both(self, other: Bounds) -> Bounds:
+        """What may pass two filters."""
+        return Bounds(
+            self.partition.both(other.partition), self.offset.both(other.offset), self.time_ms.both(other.time_ms)
+        )
+
+    def either(self, other: Bounds) -> Bounds:
+        """What may pass one of two filters."""
+        if self.is_empty or other.is_empty:
+            return other if self.is_empty else self
+        return Bounds(
+            self.partition.either(other.partition),
+            self.offset.either(other.offset),
+            self.time_ms.either(other.time_ms),
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no record can pass."""
+        return self.partition.is_empty or self.offset.is_empty or self.time_ms.is_empty
+
+
+EVERYTHING = Bounds()
+NOTHING = Bounds(NONE, NONE, NONE)
+
+
+def _bounds(node: Node) -> Bounds:
+    if isinstance(node, Literal):
+        return EVERYTHING if node.value.as_py() is True else NOTHING  # null does not pass
+    if not isinstance(node, Call):
+        return EVERYTHING
+    if node.function in ("and_kleene", "and"):
+        first, second = map(_bounds, node.arguments)
+        return first.both(second)
+    if node.function in ("or_kleene", "or"):
+        first, second = map(_bounds, node.arguments)
+        return first.either(second)
+    if node.function == "is_in":
+        return _membership(node)
+    if node.function == "if_else" and len(node.arguments) == 3:  # DuckDB's IN: null if the column is null
+        return _bounds(node.arguments[1]).either(_bounds(node.arguments[2]))
+    return _comparison(node)
+
+
+def _comparison(node: Call) -> Bounds:
+    """A column compared to a constant."""
+    if len(node.arguments) != 2:
+        return EVERYTHING
+    function, (left, right) = node.function, node.arguments
+    if isinstance(left, Literal):
+        function, left, right = _MIRRORED.get(function, function), right, left
+    column = _column(left)
+    if column is None or not isinstance(right, Literal):
+        return EVERYTHING
+    return _limited(column, _compared(function, column, right.value))
+
+
+def _column(node: Node) -> str | None:
+    """The column, if it is one of ours; also inside a cast, which Arrow adds to compare timestamps of other units."""
+    if isinstance(node, Call) and node.function == "cast" and node.arguments:
+        node = node.arguments[0]
+    if isinstance(node, Field) and len(node.path) == 1 and node.path[0] in ("partition", "offset", "timestamp"):
+        return node.path[0]
+    return None
+
+
+def _limited(column: str, values: Range) -> Bounds:
+    if column == "partition":
+        return Bounds(partition=values)
+    return Bounds(offset=values) if column == "offset" else Bounds(time_ms=values)
+
+
+def _compared(function: str, column: str, value: pa.Scalar) -> Range:
+    number = _whole(column, value)
+    if number is None:
+        return ALL
+    low, high = number
+    ranges = {
+        "equal": Range(low, high),
+        "greater": Range(low=low),
+        "greater_equal": Range(low=low),
+        "less": Range(high=high),
+        "less_equal": Range(high=high),
+    }
+    if low == high and function in ("greater", "less"):  # an integer: the next one is the first that passes
+        return Range(low=low + 1) if function == "greater" else Range(high=high - 1)
+    return ranges.get(function, ALL)
+
+
+def _whole(column: str, value: pa.Scalar) -> tuple[int, int] | None:
+    """The integers around a constant: equal if it is one. None if nothing can be said."""
+    if not value.is_valid:
+        return None
+    kind = value.type
+    if column == "timestamp":
+        if not pa.types.is_timestamp(kind):
+            return None
+        ticks = int(value.cast(pa.timestamp(kind.unit)).value) if kind.tz is None else int(value.value)
+        if kind.unit == "s":
+            return ticks * _PER_MS["s"], ticks * _PER_MS["s"]
+        return ticks // _PER_MS[kind.unit], -(-ticks // _PER_MS[kind.unit])
+    number: Any = value.as_py()
+    if isinstance(number, bool) or not isinstance(number, int):
+        return None
+    return number, number
+
+
+def _membership(node: Call) -> Bounds:
+    """A column that has to be in a set."""
+    column = _column(node.arguments[0]) if node.arguments else None
+    values = node.options.get("value_set") if isinstance(node.options, dict) else None
+    if column is None or not isinstance(values, list):
+        return EVERYTHING
+    found = NONE
+    for value in values:
+        if isinstance(value, datetime):
+            number = round(value.timestamp() * 1000)
+            found = found.either(Range(number - 1, number + 1))
+        elif isinstance(value, int) and not isinstance(value, bool):
+            found = found.either(Range(value, value))
+        elif value is not None:
+            return EVERYTHING
+    return _limited(column, found)

@@ -1,0 +1,476 @@
+"""`Store`: topics, consumer groups and transactions, and the interfaces of what a store consists of."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Protocol,
+    Self,
+    Unpack,
+    runtime_checkable,
+)
+
+from ...batch.inputs import GivenRecord
+from ...closing import Closing
+from ...display import shown_soon
+from ...errors import CorruptFile, StorageError, TopicNotFound
+from ...isolation import Isolation
+from ..descriptions import store_html
+from ..settings import TopicChanges, TopicSettings
+from .partition import unsupported
+from .topic import SliceReader, Topic
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ...log.maintenance import UpkeepReport
+    from ...log.retention import RetentionReport
+    from ...sql.declared import Wanted
+    from ...storage.interface import Buffer
+    from ..assignment import Share
+    from ..committed_offsets import Start
+    from ..consumer import Consumer, OnShares
+    from ..consumer_options import KafkaNames, Terms
+    from ..directory.documents import Document
+    from ..directory.transactions.staging import Intent, OwnFile, Part, Piece, PlacedOffsets
+    from ..group_host import GroupMembership
+    from ..groups import GroupDescription
+    from ..position import OnLost
+    from ..queues.host import QueueBooks, QueueCrew
+    from ..queues.options import Terms as QueueTerms
+    from ..queues.queue import Queue
+    from ..served import StoreService
+
+#: Session timeout of a consumer in a directory.
+SESSION_TIMEOUT_MS = 10_000
+
+
+@runtime_checkable
+class GroupDocuments(Protocol):
+    """Small documents of a consumer group, by name. They are deleted with the group."""
+
+    def find(self, name: str) -> dict[str, Any] | None:
+        """Return a document, or None."""
+
+    def keep(self, name: str, fields: dict[str, Any]) -> None:
+        """Write or replace a document, durably."""
+
+    def remove(self, name: str) -> None:
+        """Remove a document if it exists; durable after `sync`."""
+
+    def sync(self) -> None:
+        """Make removals durable."""
+
+
+@runtime_checkable
+class ConsumerGroups(Protocol):
+    """Consumer groups and their committed offsets."""
+
+    def list(self) -> list[str]:
+        """Return the names of all groups."""
+
+    def describe(self, name: str) -> GroupDescription:
+        """Return the members of a group and its progress; `GroupNotFound`."""
+
+    def commit(
+        self,
+        name: str,
+        offsets: Mapping[Share, int],
+        *,
+        metadata: str = "",
+        epochs: Mapping[Share, int] | None = None,
+    ) -> None:
+        """Commit offsets durably; `GroupActive` if a live member owns one of the partitions."""
+
+    def seek(self, name: str, offsets: Mapping[Share, Start]) -> dict[Share, int]:
+        """Move a group without live members; `GroupActive`, `GroupNotFound`."""
+
+    def delete(self, name: str) -> None:
+        """Delete a group and its offsets; `GroupActive` if it has live members."""
+
+    def documents(self, name: str) -> AbstractContextManager[GroupDocuments]:
+        """Open the documents of a group. Concurrent changes to one document block or are refused."""
+
+    def membership(self, terms: Terms) -> GroupMembership:
+        """Return a membership that has not joined yet."""
+
+
+@runtime_checkable
+class DocumentRegistry(Protocol):
+    """Small named documents that several processes change."""
+
+    def read(self, name: str) -> Document:
+        """Return a document as it is now."""
+
+    def change(self, name: str, edit: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Document:
+        """Replace the fields of a document by what `edit` makes of them."""
+
+
+@runtime_checkable
+class StoreTransaction(Protocol):
+    """Records for several partitions, stored all or not at all. As a `with` block it commits at the end, and aborts if
+    the block raises."""
+
+    #: Whether this name and sequence, or a later one, are already stored.
+    replayed: bool
+
+    def append(self, topic: str, value: bytes | None, key: bytes | None = None) -> None:
+        """Add one record; its offset is known after the commit."""
+
+    def append_many(self, topic: str, records: Iterable[GivenRecord], partition: int | None = None) -> None:
+        """Add records, all or none of them."""
+
+    def commit(self) -> PlacedOffsets:
+        """Store everything and return the offsets by (topic, partition)."""
+
+    def abort(self) -> None:
+        """Discard everything."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+@runtime_checkable
+class TaskStaging(Protocol):
+    """Batches that one attempt of one task stages."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was written."""
+
+    def write(self, batches: Buffer) -> Piece:
+        """Append finished batches of one partition and return their location, for a `Part`."""
+
+    def own_file(self) -> OwnFile:
+        """Create a file for a large number of batches of one partition."""
+
+    def sync(self) -> None:
+        """Block until everything written is durable."""
+
+    def abandon(self) -> None:
+        """Remove what this failed attempt has written."""
+
+    def close(self) -> None:
+        """Close the files and keep what is staged."""
+
+
+@runtime_checkable
+class JobStaging(Protocol):
+    """Batches that many processes of one job stage and one of them publishes, all or nothing."""
+
+    def task(self, job: str) -> TaskStaging:
+        """Return a place for one attempt of one task."""
+
+    def publish(
+        self,
+        job: str,
+        parts: Iterable[Part],
+        *,
+        data: bytes = b"",
+        name: str | None = None,
+        sequence: int | None = None,
+        lock_timeout_s: float = 60.0,
+    ) -> PlacedOffsets:
+        """Append what was staged and return the offsets. A sequence that was published under this name before is not
+        appended again. `lock_timeout_s` limits how long it blocks for other writers."""
+
+    def discard(self, job: str) -> None:
+        """Remove what was staged."""
+
+    def put(self, job: str, data: bytes) -> str:
+        """Stage batches in a file of their own, durably, and return its name."""
+
+    def last(self, name: str) -> Intent | None:
+        """Return what was published last under a name; with its parts only where they are known."""
+
+    def replay_of(self, job: str, find: Callable[[], Intent | None], *, lock_timeout_s: float = 60.0) -> Intent | None:
+        """Return what `find` says was stored before in place of this job, and discard what is now staged for it."""
+
+    def forget_names(self) -> None:
+        """Forget the names that can no longer be replayed."""
+
+
+class Store(Closing):
+    """Topics, consumer groups and transactions. Every method may be called from any thread; a forked child opens its
+    own."""
+
+    #: Whether `snapshot`, `topic(at=...)` and `Topic.fork` work.
+    supports_snapshots: ClassVar[bool] = False
+    #: Whether a topic can have a table (`Topic.set_table`).
+    supports_tables: ClassVar[bool] = False
+    #: Session timeout of a consumer that does not give one.
+    _session_timeout_ms: ClassVar[int] = SESSION_TIMEOUT_MS
+
+    # --- the abstract core
+
+    @property
+    @abstractmethod
+    def path(self) -> str:
+        """Directory or address."""
+
+    @property
+    @abstractmethod
+    def id(self) -> str:
+        """Unique id of the store."""
+
+    @property
+    @abstractmethod
+    def mode(self) -> str:
+        """ "w", or "r" if nothing may be changed."""
+
+    @abstractmethod
+    def _check_open(self) -> None:
+        """Raise `LogClosed` if the store is closed."""
+
+    @abstractmethod
+    def topics(self, *, at: str | None = None) -> list[str]:
+        """Return the names of all topics, sorted; with `at`, of those in a snapshot."""
+
+    @abstractmethod
+    def topic(self, name: str, *, at: str | None = None) -> Topic:
+        """Return the topic of that name, or as it is in a snapshot; `TopicNotFound`."""
+
+    @abstractmethod
+    def create_topic(
+        self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: Unpack[TopicSettings]
+    ) -> Topic:
+        """Create a topic; `TopicExists`. With `exist_ok` an existing one is returned, whatever its settings."""
+
+    @abstractmethod
+    def alter_topic(self, name: str, partitions: int | None = None, **settings: Unpack[TopicChanges]) -> Topic:
+        """Add partitions or change settings; None resets a setting to its default."""
+
+    @abstractmethod
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic with all its records."""
+
+    @abstractmethod
+    def replace_topic(self, name: str, by: str, *, ends: Mapping[int, int] | None = None) -> Topic:
+        """Give the topic `by` the name of another, which is deleted, atomically. With `ends` (partition to next
+        offset), raise `OffsetMismatch` if the old one has grown beyond them."""
+
+    @abstractmethod
+    def slice_reader(self, topic: str, topic_id: str, partition: int) -> SliceReader:
+        """Return a reader for slices that `Topic.plan` has returned, perhaps in another process. `TopicNotFound`, now
+        or when it reads, if the topic was deleted or recreated since."""
+
+    @property
+    @abstractmethod
+    def groups(self) -> ConsumerGroups:
+        """Consumer groups: their progress, and moving them."""
+
+    @property
+    @abstractmethod
+    def registry(self) -> DocumentRegistry:
+        """Small documents next to the topics, such as a broker's users."""
+
+    @property
+    @abstractmethod
+    def staging(self) -> JobStaging:
+        """Staging area for jobs of many processes."""
+
+    @abstractmethod
+    def transaction(self, name: str | None = None, sequence: int | None = None) -> StoreTransaction:
+        """Begin a transaction: records for several partitions, stored all or not at all."""
+
+    @abstractmethod
+    def serve(self) -> StoreService:
+        """Return the broker's view of this store."""
+
+    @abstractmethod
+    def upkeep(self) -> list[UpkeepReport]:
+        """Run the maintenance that the settings of all topics ask for, now."""
+
+    @abstractmethod
+    def expire(self, topic: str, partition: int) -> RetentionReport | None:
+        """Drop what exceeds the age or size limit of one partition, now; None if that is nothing."""
+
+    @abstractmethod
+    def _close_later(self, made: Consumer | Queue) -> None:
+        """Close a consumer or queue together with the store."""
+
+    @abstractmethod
+    def _queueing(self, terms: QueueTerms) -> tuple[QueueBooks, QueueCrew]:
+        """Return the delivery state and the workers of a queue."""
+
+    def _patient(self) -> Store:
+        """Return this store for consumers and queues, which poll: it may learn of changes with some lag."""
+        return self
+
+    # --- topics
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.topics()
+
+    def __getitem__(self, name: str) -> Topic:
+        return self.topic(name)
+
+    def __iter__(self) -> Iterator[Topic]:
+        """Yield all topics. A damaged topic does not hide the others: `CorruptFile` is raised last."""
+        damaged: CorruptFile | None = None
+        for name in self.topics():
+            try:
+                topic = self.topic(name)
+            except TopicNotFound:
+                continue  # deleted meanwhile
+            except CorruptFile as error:
+                damaged = damaged or error
+                continue
+            yield topic
+        if damaged is not None:
+            raise damaged
+
+    def _repr_html_(self) -> str:
+        """Return the topics and groups as HTML for a notebook. Returns soon, even if a lock is held."""
+
+        def look() -> str:
+            names = self.topics()
+            return store_html(self.path, names, (self.topic(name).describe() for name in names), self.groups.list())
+
+        return shown_soon(self, look)
+
+    # --- snapshots
+
+    def snapshot(self, name: str, topics: Sequence[str] | None = None) -> object:
+        """Keep all topics, or some, as they are now, under a name. Only where `supports_snapshots`."""
+        raise self._no_snapshots()
+
+    def snapshots(self) -> Sequence[object]:
+        """Return all snapshots."""
+        return []
+
+    def delete_snapshot(self, name: str) -> None:
+        """Forget a snapshot."""
+        raise self._no_snapshots()
+
+    def _no_snapshots(self) -> StorageError:
+        return unsupported(self.path, "snapshots and forks: only a store on object storage has them")
+
+    # --- SQL
+
+    def sql(
+        self,
+        query: str,
+        parameters: Sequence[object] | Mapping[str, object] | None = None,
+        *,
+        schemas: Mapping[str, Wanted] | None = None,
+        isolation: Isolation = "committed",
+    ) -> pa.Table:
+        """Run a query over topics and files with DuckDB, and return its result as a `pyarrow.Table`.
+
+        A topic is a table with the columns partition, offset, timestamp, key, value and headers; names with dots or
+        dashes need double quotes. `schemas` overrides, by topic, the schema that the topic declares. `parameters` are
+        for `?` or `$name` in the query. Records that are appended while it runs are not seen.
+        """
+        from ...sql import engine
+
+        self._check_open()
+        return engine.query(self, query, parameters, schemas=schemas, isolation=isolation)
+
+    def sql_reader(
+        self,
+        query: str,
+        parameters: Sequence[object] | Mapping[str, object] | None = None,
+        *,
+        schemas: Mapping[str, Wanted] | None = None,
+        isolation: Isolation = "committed",
+    ) -> pa.RecordBatchReader:
+        """Run a query and return a stream of batches, for results that do not fit into memory. Close it, or read it to
+        the end."""
+        from ...sql import engine
+
+        self._check_open()
+        return engine.reader(self, query, parameters, schemas=schemas, isolation=isolation)
+
+    # --- consumers and queues
+
+    def consumer(
+        self,
+        group: str | None,
+        topics: str | Iterable[str],
+        *,
+        start: Start = "earliest",
+        on_lost: OnLost = "earliest",
+        auto_commit_ms: int | None = 5000,
+        session_timeout_ms: int | None = None,
+        max_poll_interval_ms: int = 300_000,
+        member: str | None = None,
+        isolation: Isolation = "committed",
+        on_assigned: OnShares | None = None,
+        on_revoked: OnShares | None = None,
+        **kafka: Unpack[KafkaNames],
+    ) -> Consumer:
+        """Read topics as a member of a group (None: alone, without committing); see `Consumer`.
+
+        `start` is where a group without committed offsets begins: "earliest", "latest", an offset or a datetime.
+        `on_lost` is where to continue if the records at a position are gone: "earliest", "latest", or "error" to raise
+        `PositionLost`. Offsets are committed every `auto_commit_ms`; with None only by `commit`. A member loses its
+        partitions if it sends no heartbeat for `session_timeout_ms` (10 s; on object storage 45 s, because a heartbeat
+        is a commit there) or asks for no record for `max_poll_interval_ms`. `member` is its name for display.
+        `on_assigned` and `on_revoked` are called with the partitions that it has got, and is about to give up. Some of
+        Kafka's names for these options are accepted with a warning.
+        """
+        from ..consumer import Consumer
+        from ..consumer_options import translated
+
+        self._check_open()
+        options: dict[str, Any] = {
+            "start": start,
+            "on_lost": on_lost,
+            "auto_commit_ms": auto_commit_ms,
+            "session_timeout_ms": self._session_timeout_ms if session_timeout_ms is None else session_timeout_ms,
+            "max_poll_interval_ms": max_poll_interval_ms,
+            "member": member,
+            "isolation": isolation,
+            "on_assigned": on_assigned,
+            "on_revoked": on_revoked,
+        }
+        if kafka:
+            options |= translated(kafka)
+        made = Consumer(self._patient(), group, [topics] if isinstance(topics, str) else list(topics), **options)
+        self._close_later(made)
+        return made
+
+    def queue(
+        self,
+        topic: str,
+        group: str,
+        *,
+        visibility_s: float = 30.0,
+        max_deliveries: int | None = 5,
+        dead_letters: str | None = None,
+        start: Start = "earliest",
+        prefetch: int = 2000,
+        worker: str | None = None,
+    ) -> Queue:
+        """Hand out the records of a topic one by one to any number of workers, each of which acknowledges its own; see
+        `Queue`.
+
+        A message that is not answered within `visibility_s` seconds is delivered again; after `max_deliveries` it goes
+        to the topic `dead_letters` (by default the topic's name with "-dead").
+        """
+        from ..queues.queue import Queue
+
+        self._check_open()
+        made = Queue(
+            self._patient(),
+            topic,
+            group,
+            visibility_s=visibility_s,
+            max_deliveries=max_deliveries,
+            dead_letters=dead_letters,
+            start=start,
+            prefetch=prefetch,
+            worker=worker,
+        )
+        self._close_later(made)
+        return made

@@ -1,0 +1,401 @@
+"""Committed offsets: the progress of each group, and where a reader may start.
+
+Committed offsets are in `groups/`, a compacted log of our own that every process of the machine writes in turns
+(`SharedLog`). One record is one offset of one group:
+
+```
+key     ["offset", "billing", "orders", 3]
+value   {"offset": 1200, "topic_id": "5f0c…", "metadata": "", "time_ms": 1763251200000, "member": "9b1e…",
+         "leader_epoch": 3}
+```
+
+The last record of a key is valid; one without a value deletes it. The offset is that of the next record to be read. It
+is valid for the topic with that id only: a topic that was deleted and recreated starts without offsets. The leader
+epoch is the one in which the group read: an offset beyond the end of its epoch falls back to that end
+(`Log.epoch_end`). Commits of version 0.2 have none. A client that commits over the network without an epoch has read
+in the current one; what it said itself is kept as `told_epoch`.
+
+What a transaction of the network commits is written together with its mark, so that it is never applied twice:
+
+```
+key     ["transaction", "payments-7", "", 0]
+value   "the mark of the last one that was applied"
+```
+
+What a queue knows about the messages after the committed offset is here too, in pages
+(`sawlog.store.queues.delivery_state`):
+
+```
+key     ["queue", "workers", "orders", "3/17"]        group, topic, partition / number of the page
+```
+
+Damage in this log does not stop the groups: it is logged in `sawlog.store.groups` and skipped. A group that had
+committed there falls back to an earlier offset: records are read again, and none is lost. If no commit of the group is
+left for a topic, it may have had one. Then a consumer that would begin anywhere but at the first record raises the
+error instead of skipping what the group has not read; so does `describe` of a group that is not found.
+
+Reading takes no lock: each process keeps the offsets in memory and reads what was appended since. `members` says who
+may commit what.
+
+Threads: any.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Literal
+
+from ..batch.text import parse_json
+from ..clock import Stopwatch, now_ms
+from ..config import MIB, LogConfig, UpkeepConfig, whole_number
+from ..errors import CorruptBatch, InvalidConfig, LogClosed, LogNotFound, ReadOnlyLog, StorageError
+from ..log.log import Log
+from ..log.shared import SharedLog
+from ..storage import Directory
+from ..storage.forking import forkable
+from .assignment import Share
+from .base import Partition, Topic
+from .names import GROUPS
+
+#: Where to start: the first record, the end, an offset, or the first record that is not older than a time.
+Start = Literal["earliest", "latest"] | int | datetime
+
+#: Pages of queues by partition and number, to be written, or with None to be removed.
+Pages = Mapping[Share, Mapping[int, bytes | None]]
+
+_messages = logging.getLogger("sawlog.store.groups")
+
+_CONFIG = LogConfig(segment_bytes=MIB)
+#: The log is compacted when it has more segments than this, and enough in them is new.
+_SEGMENTS = 4
+_UPKEEP = UpkeepConfig(compact=True, delete=False, merge_bytes=0)
+#: After this long everything is read again: a deletion may have been compacted away since.
+_STALE_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """One committed offset."""
+
+    offset: int
+    topic_id: str
+    metadata: str
+    time_ms: int
+    #: The id of the member that committed it; empty if it was not a member.
+    member: str
+    #: The leader epoch of the partition in which it was read; -1 if it is not known.
+    leader_epoch: int = -1
+    #: What a client said over the network about the leader epoch, if that differs: it gets the same answer back.
+    told_epoch: int | None = None
+    #: The same about the offset: a negative one says to begin at an end of the partition. `offset` is where that was.
+    told_offset: int | None = None
+
+    @classmethod
+    def by_member(cls, member: str, topic_id: str, offset: int, epoch: int) -> Committed:
+        """What a member commits now."""
+        return cls(offset, topic_id, "", now_ms(), member, epoch)
+
+    def encode(self) -> bytes:
+        """The value of its record."""
+        fields = asdict(self)
+        for name in ("told_epoch", "told_offset"):
+            if fields[name] is None:
+                del fields[name]
+        return json.dumps(fields).encode()
+
+    @classmethod
+    def decode(cls, value: bytes) -> Committed:
+        """From the value of a record; `ValueError`, `KeyError` or `TypeError` if it is none."""
+        found = parse_json(value)
+        return cls(
+            int(found["offset"]),
+            str(found["topic_id"]),
+            str(found["metadata"]),
+            int(found["time_ms"]),
+            str(found["member"]),
+            int(found.get("leader_epoch", -1)),
+            *(None if found.get(name) is None else int(found[name]) for name in ("told_epoch", "told_offset")),
+        )
+
+
+class OffsetStore:
+    """The committed offsets of all groups of a store."""
+
+    def __init__(self, root: Directory, *, writable: bool) -> None:
+        self._root = root
+        self._writable = writable
+        self._mutex = forkable(threading.RLock())
+        self._shared: SharedLog | None = None
+        self._directory: Directory | None = None
+        self._reader: Log | None = None
+        self._groups: dict[str, dict[Share, Committed]] = {}
+        #: The mark of the last transaction that was applied, by its name.
+        self._marks: dict[str, str] = {}
+        #: The pages of queues: by group, partition and number.
+        self._pages: dict[str, dict[Share, dict[int, bytes]]] = {}
+        self._position = 0
+        #: The first damage that was read.
+        self._damage: CorruptBatch | None = None
+        self._read = Stopwatch()
+        self._closed = False
+
+    @property
+    def path(self) -> str:
+        """The store's directory, for messages."""
+        return self._root.path
+
+    # --- reading
+
+    def of(self, group: str) -> dict[Share, Committed]:
+        """The offsets of one group, as of now."""
+        with self._mutex:
+            self._catch_up()
+            return dict(self._groups.get(group, {}))
+
+    def mark(self, transaction: str) -> str | None:
+        """The mark of the last transaction of that name whose offsets were committed; None if there was none."""
+        with self._mutex:
+            self._catch_up()
+            return self._marks.get(transaction)
+
+    def pages(self, group: str) -> dict[Share, dict[int, bytes]]:
+        """The pages of a group's queues, by partition and number, as of now."""
+        with self._mutex:
+            self._catch_up()
+            return {share: dict(pages) for share, pages in self._pages.get(group, {}).items() if pages}
+
+    def groups(self) -> list[str]:
+        """The groups that have any offset."""
+        with self._mutex:
+            self._catch_up()
+            return sorted(name for name, offsets in self._groups.items() if offsets)
+
+    def lost_commits(self) -> CorruptBatch | None:
+        """Return an error that says where commits are lost; None if all of them could be read."""
+        with self._mutex:
+            self._catch_up()
+            found = self._damage
+        if found is None:
+            return None
+        reason = (
+            f"{found.reason}, so commits may be lost; `sawlog groups seek GROUP --topic TOPIC --to OFFSET` commits "
+            'where a group continues, and a consumer with start="earliest" reads everything again'
+        )
+        return CorruptBatch(reason, path=found.path, position=found.position)
+
+    def _catch_up(self) -> None:
+        if self._closed:
+            raise LogClosed(f"the groups of {self._root.path} are closed")
+        if self._reader is None:
+            if GROUPS not in self._root.children():
+                return
+            directory = self._root.child(GROUPS)
+            try:
+                self._reader = Log.open(directory, _CONFIG, mode="r")
+            except LogNotFound:  # nobody has committed yet
+                directory.close()
+                return
+        end = self._reader.visible_offset
+        if end < self._position or self._read.restart() > _STALE_S:
+            self._groups, self._marks, self._pages, self._position = {}, {}, {}, 0
+            self._damage = None
+        self._position = max(self._position, self._reader.lowest_offset)
+        while self._position < end:
+            self._read_on(self._reader, end)
+
+    def _read_on(self, log: Log, end: int) -> None:
+        try:
+            for record in log.scan(self._position, end):
+                self._apply(record.key, record.value)
+            self._position = end
+        except CorruptBatch as error:
+            self._damage = self._damage or error
+            next_offset = end if error.next_offset is None else max(error.next_offset, self._position + 1)
+            _messages.error("%s; groups that committed there fall back to an earlier offset", error)
+            self._position = min(next_offset, end)
+
+    def _apply(self, key: bytes | None, value: bytes | None) -> None:
+        try:
+            kind, group, topic, partition = parse_json(key or b"")
+            if kind == "transaction":
+                self._apply_mark(str(group), value)
+            if kind == "queue":
+                self._apply_page(group, topic, partition, value)
+            if kind != "offset":
+                return  # written by a later version of sawlog
+            if not isinstance(group, str) or not isinstance(topic, str) or type(partition) is not int:
+                raise ValueError("expected the name of a group, the name of a topic and a number")
+            offsets = self._groups.setdefault(group, {})
+            if value is None:
+                offsets.pop((topic, partition), None)
+                return
+            offsets[topic, partition] = Committed.decode(value)
+        except (ValueError, KeyError, TypeError):
+            _messages.error("a record of %s/%s is not a committed offset: %r", self._root.path, GROUPS, key)
+
+    def _apply_mark(self, transaction: str, value: bytes | None) -> None:
+        if value is None:
+            self._marks.pop(transaction, None)
+        else:
+            self._marks[transaction] = str(parse_json(value))
+
+    def _apply_page(self, group: str, topic: str, place: str, value: bytes | None) -> None:
+        partition, number = map(int, place.split("/"))
+        pages = self._pages.setdefault(group, {}).setdefault((topic, partition), {})
+        if value is None:
+            pages.pop(number, None)
+        else:
+            pages[number] = value
+
+    # --- writing
+
+    @contextmanager
+    def turn(self) -> Iterator[Turn]:
+        """Exclusive among all processes: what is read and written in it is atomic."""
+        if not self._writable:
+            raise ReadOnlyLog(f'the store {self._root.path} was opened with mode="r": its groups cannot be changed')
+        with self._mutex:
+            if self._closed:
+                raise LogClosed(f"the groups of {self._root.path} are closed")
+            if self._shared is None:
+                self._directory = self._root.child(GROUPS, create=True)
+                self._shared = SharedLog(self._directory, _CONFIG)
+            shared = self._shared
+        with shared.turn() as log:
+            yield Turn(self, log)
+
+    def close(self) -> None:
+        """Close the files."""
+        with self._mutex:
+            self._closed = True
+            mine = (self._directory, self._shared, self._reader)
+            self._directory = self._shared = self._reader = None
+        with ExitStack() as last:  # not under the mutex: a thread in a turn needs it to end the turn
+            for each in mine:
+                if each is not None:
+                    last.callback(each.close)
+
+
+class Turn:
+    """What can be done in a turn."""
+
+    def __init__(self, offsets: OffsetStore, log: Log) -> None:
+        self._offsets = offsets
+        self._log = log
+
+    def offsets(self, group: str) -> dict[Share, Committed]:
+        """The offsets of one group: nobody else changes them now."""
+        return self._offsets.of(group)
+
+    def places(self, group: str, topics: Iterable[Topic], start: Start, member: str) -> dict[Share, tuple[int, int]]:
+        """Where a group continues in topics: offset and leader epoch of what is committed. Partitions that are not in
+        it begin with the first record.
+
+        The first access of a group to a topic commits where it starts, so that all later members continue from there
+        and not from another "latest". If commits are lost, it may not be the first one: `CorruptBatch`.
+        """
+        found, places = self.offsets(group), dict[Share, tuple[int, int]]()
+        known = {name for name, _ in found}
+        for topic in topics:
+            if topic.name not in known and start != "earliest":
+                lost = self._offsets.lost_commits()
+                if lost is not None:
+                    raise lost
+                begun = begin(topic, start)
+                made = {share: Committed.by_member(member, topic.id, *place) for share, place in begun.items()}
+                self.write(group, made)
+                places.update(begun)
+            else:
+                places.update(
+                    (share, (each.offset, each.leader_epoch))
+                    for share, each in found.items()
+                    if share[0] == topic.name and each.topic_id == topic.id
+                )
+        return places
+
+    def write(self, group: str, offsets: Mapping[Share, Committed | None]) -> None:
+        """Commit, or with None delete; all of them or none. Durable when this returns."""
+        self.write_all([(group, offsets)])
+
+    def mark(self, transaction: str) -> str | None:
+        """The mark of the last transaction of that name: nobody else changes it now."""
+        return self._offsets.mark(transaction)
+
+    def pages(self, group: str) -> dict[Share, dict[int, bytes]]:
+        """The pages of a group's queues: nobody else changes them now."""
+        return self._offsets.pages(group)
+
+    def without_pages(self, group: str, shares: Iterable[Share]) -> Pages:
+        """Pages to be written if the group moves in these partitions: what its queues knew there no longer counts."""
+        known = self.pages(group)
+        return {share: dict.fromkeys(known[share]) for share in shares if share in known}
+
+    def write_all(
+        self,
+        changes: Iterable[tuple[str, Mapping[Share, Committed | None]]],
+        marks: Mapping[str, str] | None = None,
+        pages: Mapping[str, Pages] | None = None,
+    ) -> None:
+        """`write` for several groups, with one append: all of them or none, together with the marks of the transactions
+        that they come from, and with pages of queues by group."""
+        records = [
+            (None if each is None else each.encode(), json.dumps(["offset", group, topic, partition]).encode())
+            for group, offsets in changes
+            for (topic, partition), each in sorted(offsets.items())
+        ]
+        records += [
+            (json.dumps(mark).encode(), json.dumps(["transaction", name, "", 0]).encode())
+            for name, mark in (marks or {}).items()
+        ]
+        records += [
+            (value, json.dumps(["queue", group, topic, f"{partition}/{number}"]).encode())
+            for group, of_group in (pages or {}).items()
+            for (topic, partition), of_one in of_group.items()
+            for number, value in of_one.items()
+        ]
+        if not records:
+            return
+        self._log.append_many(records)
+        if len(self._log.segments) > _SEGMENTS and self._log.upkeep_due(_UPKEEP):
+            try:
+                self._log.upkeep(_UPKEEP)
+            except StorageError as error:  # the commit itself is done, and durable
+                _messages.warning("the offsets in %s could not be compacted: %s", self._log.path, error)
+
+
+def begin(topic: Topic, start: Start) -> dict[Share, tuple[int, int]]:
+    """A start in every partition of a topic, with the current leader epoch."""
+    places: dict[Share, tuple[int, int]] = {}
+    for number in range(topic.partitions):
+        log = topic.partition(number)
+        epoch = log.leader_epoch  # before the end is read: it may belong to a later one
+        places[topic.name, number] = resolve(log, start), epoch
+    return places
+
+
+def resolve(log: Partition, place: Start) -> int:
+    """A start as an offset of a log. A number is used unchanged, whether the log contains it or not."""
+    end = log.last_stable_offset  # refreshes what other processes did
+    if place == "earliest":
+        return log.lowest_offset
+    if place == "latest":
+        return end
+    if isinstance(place, datetime):
+        return log.offset_at(place)
+    if isinstance(place, bool) or not isinstance(place, int):
+        raise InvalidConfig(f'a position must be "earliest", "latest", an offset or a datetime, not {place!r}')
+    return checked_position(place)
+
+
+def checked_position(offset: object) -> int:
+    """Return the offset if it is valid; else `InvalidConfig`."""
+    found = whole_number(offset)
+    if not 0 <= found < 2**62:
+        raise InvalidConfig(f"an offset must be an integer from 0 to 2**62 - 1, not {offset!r}")
+    return found

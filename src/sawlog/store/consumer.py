@@ -1,0 +1,580 @@
+"""`Consumer`: reads topics from its group's committed offsets, and shares them with the group's other members.
+
+```python
+with store.consumer("billing", ["orders"]) as consumer:
+    for record in consumer:            # waits for new ones
+        work(record)                   # committed every few seconds, and at the end of the block
+```
+
+*At least once.* An offset is committed when the record before it was processed: a record that was returned counts as
+processed when the next one is requested, or when `commit` is called. After a crash, the records after the last commit
+are read again. Leaving the block by an exception commits without the current record, because that was not processed; so
+does `close` during an exception, or from another thread. With `poll` all records of the last call are current.
+
+*Members.* Partitions are shared evenly between the members of a group, in this process and in others of the machine.
+When one joins, leaves or dies, the others notice shortly, release or take partitions, and continue where the previous
+owner had committed. `members` explains why that is safe. A member that does not request records for
+`max_poll_interval_ms`, or whose process was stopped for `session_timeout_ms`, loses its partitions to the others; its
+next call raises `GroupFenced`. The call after that joins again.
+
+*Positions.* A group without a committed offset begins at `start`. That is decided once, for all partitions of a topic,
+by the first member; a partition that is added to the topic later, or a topic that is deleted and recreated, is read
+from its beginning. If the records at a position are gone because the log now starts later (retention, `trim`),
+`on_lost` says where to continue. A position has the leader epoch in which it was read. If the log has lost its end
+since, or was truncated, and the position is beyond the end of its epoch, it goes back to that end, whatever `on_lost`
+is, so that no record at a reused offset is skipped; `on_lost="error"` raises `PositionLost` as well. Each time this is
+logged in `sawlog.store.consumer`, and counted in `positions_lost`. Damage in a log is raised (`CorruptBatch`) and not
+skipped; use `seek` to continue after it.
+
+*Rebalancing.* `on_assigned` is called with the partitions that it has got, before their first record is returned;
+`on_revoked` with those that it is about to give up, when everything returned is processed: it may still commit. Both
+run in the thread that reads, or closes. Partitions of an expired session are gone already, and are not reported.
+`pause` keeps partitions assigned but reads nothing of them until `resume`.
+
+*Transactions.* A consumer sees no record of a Kafka transaction that was aborted, and waits where one is open
+(`Log.last_stable_offset`): Kafka calls this read_committed, and its own default is the other one. With
+`isolation="uncommitted"` it sees everything at once. `start="latest"` is where everything is decided.
+
+Without a group (None) a consumer reads all partitions alone and commits nothing.
+
+Threads: one reads; `close` and all read-only calls may come from any. Records are made by the kernel's cursors while
+the caller iterates; a background thread sends the heartbeats, watches the group, and interrupts a cursor when there is
+something to do between two records.
+
+The rest is in three other modules: membership in `session`, positions in `position`, the topics in `watch`. Each guards
+its own state; the consumer calls them in turn.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import chain, islice
+from types import TracebackType
+
+from .. import background
+from ..batch.kernel import Record, RecordCursor
+from ..clock import Deadline, Pauses
+from ..closing import Ending
+from ..errors import (
+    DirectoryLocked,
+    GroupError,
+    GroupFenced,
+    InvalidConfig,
+    LogClosed,
+    ReadOnlyLog,
+    StorageError,
+    TopicNotFound,
+)
+from ..isolation import Isolation, is_committed
+from ..storage.forking import forkable
+from .assignment import Share
+from .base import Partition, Store, Topic
+from .committed_offsets import Committed, Start, checked_position, resolve
+from .consumer_options import Terms, checked_ms, checked_start, checked_topics
+from .members import check_group_name
+from .position import ConsumerPosition, OnLost, PartitionPosition, TopicWatch, checked_on_lost
+from .session import Session
+
+_logger = logging.getLogger("sawlog.store.consumer")
+
+#: The interval of background checks of a consumer; shorter if its session is short.
+_BEAT_S = 0.25
+#: A member loses its partitions if it sends no heartbeat for this long, unless its store says otherwise.
+SESSION_TIMEOUT_MS = 10_000
+
+
+#: Called with partitions.
+OnShares = Callable[[set[Share]], None]
+
+
+class Consumer:
+    """Reads topics as a member of a group. Created by `Store.consumer`."""
+
+    def __init__(
+        self,
+        store: Store,
+        group: str | None,
+        topics: Iterable[str],
+        *,
+        start: Start = "earliest",
+        on_lost: OnLost = "earliest",
+        auto_commit_ms: int | None = 5000,
+        session_timeout_ms: int | None = None,
+        max_poll_interval_ms: int = 300_000,
+        member: str | None = None,
+        isolation: Isolation = "committed",
+        on_assigned: OnShares | None = None,
+        on_revoked: OnShares | None = None,
+    ) -> None:
+        group = group if group is None else check_group_name(group)
+        names = checked_topics(topics)
+        self._start = checked_start(start)
+        checked_on_lost(on_lost)
+        is_committed(isolation)
+        self._isolation: Isolation = isolation
+        if auto_commit_ms is not None:
+            checked_ms("auto_commit_ms", auto_commit_ms)
+        self._auto_commit_s = None if auto_commit_ms is None or group is None else auto_commit_ms / 1000
+        session_timeout_ms = SESSION_TIMEOUT_MS if session_timeout_ms is None else session_timeout_ms
+        checked_ms("session_timeout_ms", session_timeout_ms)
+        max_poll_s = checked_ms("max_poll_interval_ms", max_poll_interval_ms) / 1000
+        if group is not None and store.mode == "r":
+            raise ReadOnlyLog(
+                f'the store {store.path} was opened with mode="r", and a group commits: consume without a group (None)'
+            )
+        self._path = store.path
+
+        #: Held while partitions are added, removed and committed; never while the store is asked for topics.
+        self._lock = forkable(threading.RLock())
+        #: Set when it is closed; also wakes up a thread that waits for records.
+        self._ended = forkable(Ending())
+        #: Whether everything is given back.
+        self._released = False
+        #: The thread that reads.
+        self._thread = threading.get_ident()
+        #: When to commit next; never without automatic commits.
+        self._commit_due = Deadline(self._auto_commit_s)
+        self._on_assigned, self._on_revoked = on_assigned, on_revoked
+        #: Partitions that it has got and `on_assigned` has not been told of.
+        self._news: set[Share] = set()
+        #: Without a group: the topics whose reading has begun.
+        self._begun: set[str] = set()
+
+        self._watch = TopicWatch(store.topic, names)
+        self._position = ConsumerPosition(on_lost)
+        #: None without a group.
+        self._session: Session | None = None
+        if group is not None:
+            terms = Terms(group, member or "", names, session_timeout_ms, max_poll_s)
+            self._session = Session(store.groups.membership(terms), terms)
+
+        try:
+            self._look_for_topics(missing_ok=False)
+            with self._lock:
+                self._share_out()
+        except BaseException:
+            self._release()
+            raise
+        if self._session is not None:
+            background.every(min(_BEAT_S, session_timeout_ms / 5000), self._tick)
+
+    # --- reading
+
+    def __iter__(self) -> Iterator[Record]:
+        """Records as they arrive, endless; until `close`."""
+        return chain.from_iterable(self._waiting_feed())
+
+    def drain(self) -> Iterator[Record]:
+        """Records up to where each owned partition ended when it was first read."""
+        return chain.from_iterable(cursor for cursor in self.feed(drain=True) if cursor is not None)
+
+    def poll(self, timeout_s: float = 1.0, max_records: int = 500) -> list[Record]:
+        """The next records, as soon as there are any; at most that many, and an empty list after `timeout_s`."""
+        if max_records < 1:
+            raise InvalidConfig(f"max_records must be at least 1, not {max_records}")
+        deadline, pauses = Deadline(timeout_s), Pauses()
+        self._check_open()
+        while True:
+            pauses.look()
+            self.go_on()
+            self._position.begin_poll()
+            records = self._collect(max_records)
+            if records or deadline.passed or self._ended.wait(deadline.at_most(pauses.next_s())):
+                return records
+
+    def _collect(self, most: int) -> list[Record]:
+        """At most that many of the records that are available now."""
+        records: list[Record] = []
+        try:
+            while len(records) < most:
+                found = self._next_cursor(None)
+                if found is None:
+                    break
+                owned, cursor = found
+                records += islice(cursor, most - len(records))
+                if len(records) < most:
+                    owned.drained()
+        except Exception:
+            if not records:  # else these come first; the next call raises the error
+                raise
+        except BaseException:  # interrupted: nobody gets these, so they are read again
+            self._position.take_back()
+            raise
+        return records
+
+    def _waiting_feed(self) -> Iterator[RecordCursor]:
+        """As `feed`, waiting where there is nothing new."""
+        pauses = Pauses()
+        pauses.look()
+        for cursor in self.feed():
+            if cursor is not None:
+                yield cursor
+                pauses.found()
+            elif self._ended.wait(pauses.next_s()):
+                return
+            pauses.look()
+
+    def feed(self, *, drain: bool = False) -> Iterator[RecordCursor | None]:
+        """For code that waits elsewhere: one cursor after the other, None where there is nothing new at the moment.
+        When the next is requested, all records of the previous ones are processed. Ends when the consumer is closed;
+        with `drain`, where each owned partition ended when it was first read."""
+        ends: dict[Share, int] | None = {} if drain else None
+        self._check_open()
+        while True:
+            self.go_on()
+            found = None if self._ended.is_set() else self._next_cursor(ends)
+            if found is not None:
+                owned, cursor = found
+                self._position.hand_out(owned)
+                yield cursor
+                owned.drained()
+            elif drain or self._ended.is_set():
+                return
+            else:
+                yield None
+
+    def _next_cursor(self, ends: dict[Share, int] | None) -> tuple[PartitionPosition, RecordCursor] | None:
+        """The next partition in the round that has records, with a cursor over some of them."""
+        for owned in self._position.in_turn():
+            try:
+                cursor = self._position.cursor(owned, ends)
+                if cursor is not None:
+                    return owned, cursor
+            except (LogClosed, StorageError, TopicNotFound):
+                if self._ended.is_set():
+                    return None
+                self._look_for_topics()
+                with self._lock:
+                    self._drop_strangers()
+                if owned.share in self._position:
+                    raise
+        return None
+
+    # --- between two records
+
+    @property
+    def is_due(self) -> bool:
+        """Whether `go_on` has something to do that may take a while: commit, or look at topics and the group."""
+        return self._stirred or self._watch.is_due or self._commit_due.passed
+
+    def go_on(self) -> None:
+        """Everything that was returned is processed: commit if it is time, and check the group."""
+        self._position.all_processed()
+        self._thread = threading.get_ident()
+        if self._session is not None:
+            self._session.asked()
+        if self._watch.is_due:
+            self._look_for_topics()
+        with self._lock:
+            if self._ended.is_set():
+                return
+            self._check_member(thorough=self._stirred)
+            try:
+                if self._commit_due.passed:
+                    self._commit_due = Deadline(self._auto_commit_s)
+                    self._commit(self._position.reached())
+                if self._stirred:
+                    self._share_out()
+            except DirectoryLocked as error:
+                _logger.warning("the groups of %s are locked; trying again: %s", self._path, error)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Report partitions that it has got since the last time."""
+        if not self._news:
+            return
+        news, self._news = self._news & self._position.shares(), set()
+        if news and self._on_assigned is not None:
+            self._on_assigned(news)
+
+    @property
+    def _stirred(self) -> bool:
+        """Whether partitions must be assigned again."""
+        return self._watch.changed or (self._session is not None and self._session.stirred)
+
+    def _look_for_topics(self, *, missing_ok: bool = True) -> None:
+        """Ask the store for the topics of all members."""
+        others = () if self._session is None else self._session.topics
+        try:
+            self._watch.look(others, missing_ok=missing_ok)
+        except LogClosed:
+            if not self._ended.is_set():
+                raise
+
+    def _tick(self) -> None:
+        """Called by the background. Interrupts the iterating thread if there is something to do."""
+        session, cursor = self._session, self._position.in_hand
+        if session is None or self._ended.is_set():
+            return
+        well = session.tick(None if cursor is None else int(cursor.next_offset))
+        if well and cursor is not None and (self._stirred or self._commit_due.passed or self._watch.is_due):
+            cursor.stop()
+
+    # --- the group
+
+    def _share_out(self) -> None:
+        """Own what this member should own, as far as it is free. The caller holds the lock."""
+        self._watch.share_out()
+        self._drop_strangers()
+        if self._session is None:
+            self._take_everything()
+            return
+        mine, free = self._session.share_out(self._watch.partitions())
+        if not self._watch.covers(self._session.topics):
+            self._watch.hurry()  # a member that reads other topics has joined: they count in the assignment
+        self._give_up([share for share in self._position.shares() if share not in mine])
+        self._take(self._session, free)
+
+    def _take_everything(self) -> None:
+        """Without a group: all partitions."""
+        for topic in self._watch:
+            start = "earliest" if topic.name in self._begun else self._start
+            self._begun.add(topic.name)
+            for number in range(topic.partitions):
+                if (topic.name, number) not in self._position:
+                    self._begin(topic, number, topic.partition(number), start=start)
+
+    def _take(self, session: Session, shares: Sequence[Share]) -> None:
+        """Become the owner of partitions that are free, and find out where to continue."""
+        if not shares:
+            return
+        topics = {topic.name: topic for topic in self._watch if topic.name in {name for name, _ in shares}}
+        try:
+            logs = {share: topics[share[0]].partition(share[1]) for share in sorted(shares)}
+        except TopicNotFound:
+            self._watch.hurry()  # deleted meanwhile
+            return
+        left = session.take(list(logs), topics, self._start)
+        try:
+            for share in list(left):
+                self._begin(topics[share[0]], share[1], logs[share], committed=left[share])
+                del left[share]
+        except BaseException:
+            session.give_up(left)
+            raise
+
+    def _begin(
+        self,
+        topic: Topic,
+        number: int,
+        log: Partition,
+        *,
+        start: Start = "earliest",
+        committed: tuple[int, int] | None = None,
+    ) -> None:
+        """Read a partition from the committed offset (with its leader epoch), else from `start`."""
+        epoch = log.leader_epoch  # before its end is read: that may belong to a later one
+        at, epoch = (resolve(log, start), epoch) if committed is None else committed
+        known = None if committed is None else at
+        self._position.add(PartitionPosition(topic, number, log, at, epoch, committed=known, isolation=self._isolation))
+        self._news.add((topic.name, number))
+
+    def _give_up(self, shares: Sequence[Share]) -> None:
+        """Release partitions to others, after everything was committed."""
+        self._warn(shares)
+        if shares and self._auto_commit_s is not None:
+            reached = self._position.reached()
+            self._commit(self._position.sure({share: reached[share] for share in shares}))
+        self._remove(shares)
+
+    def _warn(self, shares: Iterable[Share]) -> None:
+        """These are about to be released: `on_revoked` may still commit."""
+        told = set(shares) - self._news
+        if told and self._on_revoked is not None:
+            self._on_revoked(told)
+
+    def _remove(self, shares: Sequence[Share]) -> None:
+        self._position.remove(shares)
+        if self._session is not None and shares:
+            self._session.give_up(shares)
+
+    def _drop_strangers(self) -> None:
+        """Release partitions whose topic is deleted or was recreated."""
+        gone: list[Share] = []
+        for owned in self._position:
+            topic = self._watch.get(owned.share[0])
+            if topic is None or topic.id != owned.topic_id:
+                gone.append(owned.share)
+        self._remove(gone)
+
+    def _check_member(self, *, thorough: bool = True) -> None:
+        """Raise if the session has expired; the next call joins again. The caller holds the lock."""
+        if self._session is None:
+            return
+        try:
+            self._session.check(thorough=thorough)
+        except GroupFenced:
+            self._position.clear()
+            self._session.leave()
+            raise
+
+    # --- committing
+
+    def commit(self, positions: Mapping[Share, int] | None = None) -> None:
+        """Commit everything that was returned, or these positions: {(topic, partition): next offset to read}.
+
+        Durable when it returns. `GroupFenced` if the partitions went to another member; then nothing was written.
+        """
+        with self._lock:
+            self._check_open()
+            if self._session is None:
+                raise GroupError("a consumer without a group has nothing to commit to")
+            self._check_member()
+            wanted = self._position.reached() if positions is None else dict(positions)
+            for share, offset in wanted.items():
+                self._mine(*share)
+                checked_position(offset)
+            self._commit(wanted)
+
+    def _commit(self, positions: Mapping[Share, int]) -> None:
+        """Commit what has changed, if all of it is still ours. The caller holds the lock."""
+        session, changed = self._session, self._position.changed(positions)
+        if not changed or session is None:
+            return
+        try:
+            session.commit({share: self._read_so_far(session, share, at) for share, at in changed.items()})
+        except GroupFenced:
+            self._position.clear()
+            session.leave()
+            raise
+        self._position.note_committed(changed)
+
+    def _read_so_far(self, session: Session, share: Share, offset: int) -> Committed:
+        owned = self._mine(*share)
+        return Committed.by_member(session.member_id, owned.topic_id, offset, owned.epoch_of(offset))
+
+    # --- inspecting and moving
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._ended.is_set()
+
+    @property
+    def logs(self) -> list[Partition]:
+        """The partitions that it reads now."""
+        return [owned.log for owned in self._position]
+
+    @property
+    def _group(self) -> str | None:
+        return None if self._session is None else self._session.group
+
+    @property
+    def assignment(self) -> set[Share]:
+        """The partitions that it reads now: {(topic, partition)}."""
+        return self._position.shares()
+
+    @property
+    def positions_lost(self) -> int:
+        """How often a position was no longer in the log."""
+        return self._position.lost_count
+
+    def _mine(self, topic: str, partition: int) -> PartitionPosition:
+        owned = self._position.get((topic, partition))
+        if owned is None:
+            raise GroupError(f"partition {partition} of {topic!r} is not assigned to this consumer")
+        return owned
+
+    def position(self, topic: str, partition: int) -> int:
+        """The offset after the last record that was returned."""
+        return self._mine(topic, partition).reached
+
+    def committed(self, topic: str, partition: int) -> int | None:
+        """What the group has committed, by any member; None if nothing."""
+        if self._session is None:
+            return None
+        found = self._session.committed().get((topic, partition))
+        known = self._watch.get(topic)
+        return None if found is None or (known is not None and known.id != found.topic_id) else found.offset
+
+    def lag(self) -> dict[Share, int]:
+        """How many records of each partition have not been returned yet."""
+        return {owned.share: owned.lag for owned in self._position}
+
+    def seek(self, topic: str, partition: int, place: Start) -> None:
+        """Continue at an offset, "earliest", "latest", or the first record that is not older than a datetime."""
+        with self._lock:
+            self._check_open()
+            owned = self._mine(topic, partition)
+            epoch = owned.log.leader_epoch
+            owned.move(resolve(owned.log, place), epoch)
+
+    def pause(self, *shares: Share) -> None:
+        """Read nothing of these partitions until `resume`; they stay assigned. All of them if none is given."""
+        with self._lock:
+            self._check_open()
+            for share in [self._mine(*share).share for share in shares] or self._position.shares():
+                self._position.pause(share)
+
+    def resume(self, *shares: Share) -> None:
+        """Continue with these partitions where they were paused. With all of them if none is given."""
+        with self._lock:
+            self._check_open()
+            for share in shares or self._position.paused:
+                self._position.resume(share)
+
+    @property
+    def paused(self) -> set[Share]:
+        """The partitions that are paused."""
+        return self._position.paused
+
+    # --- closing
+
+    def close(self) -> None:
+        """Commit what was processed (see above), and leave the group. Safe to call twice, and from any thread."""
+        failing = sys.exc_info()[0] is not None
+        self.finish(everything=self._thread == threading.get_ident() and not failing, quiet=failing)
+
+    def finish(self, *, everything: bool, quiet: bool) -> None:
+        """Close it. With `everything`, the current record counts as processed; with `quiet`, an error of the last
+        commit is logged and not raised."""
+        with self._lock:
+            if self._ended.is_set():
+                if not self._released:  # an interrupt has prevented it
+                    self._release()
+                return
+            try:
+                self._warn(self._position.shares())
+                if self._auto_commit_s is not None and self._session is not None and self._session.is_member:
+                    self._check_member()
+                    reached = self._position.reached() if everything else self._position.processed()
+                    self._commit(self._position.sure(reached))
+            except Exception:
+                if not quiet:
+                    raise
+                _logger.exception("the last commit of a consumer of %r failed", self._group)
+            finally:
+                self._release()
+
+    def _release(self, *, dropped: bool = False) -> None:
+        self._ended.set()
+        with ExitStack() as last:  # both are executed
+            if self._session is not None:
+                last.callback(self._session.abandon if dropped else self._session.close)
+            last.callback(self._position.clear)
+        self._released = True
+
+    def _check_open(self) -> None:
+        if self._ended.is_set():
+            raise LogClosed("the consumer is closed")
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.finish(everything=kind is None, quiet=kind is not None)
+
+    def __del__(self) -> None:
+        """Dropped without `close`: the partitions are free for others, nothing more is committed."""
+        if hasattr(self, "_session") and not self._released:
+            self._release(dropped=True)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._ended.is_set() else f"partitions {sorted(self._position.shares())}"
+        return f"<Consumer {self._group!r} of {', '.join(self._watch.names)}: {state}>"

@@ -1,0 +1,118 @@
+"""Kafka's names for the options of a consumer: they are understood, with a hint what they are called here.
+
+Programs that move from Kafka keep their options at first. An option that means the same under another name is
+translated, and a warning names ours.
+
+The options of a consumer, checked: `Terms` is what its group must know.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, TypedDict
+
+from ..errors import InvalidConfig
+from .committed_offsets import Start
+
+
+class KafkaNames(TypedDict, total=False):
+    """What is understood."""
+
+    auto_offset_reset: Literal["earliest", "latest", "none"]
+    enable_auto_commit: bool
+    auto_commit_interval_ms: int
+    isolation_level: Literal["read_committed", "read_uncommitted"]
+    client_id: str
+
+
+def _reset(value: object) -> dict[str, object]:
+    """Kafka asks it for two questions: where a new group begins, and where to continue if the records are gone."""
+    if value == "none":
+        return {"on_lost": "error"}
+    if value in ("earliest", "latest"):
+        return {"start": value, "on_lost": value}
+    raise InvalidConfig(f'auto_offset_reset must be "earliest", "latest" or "none", not {value!r}')
+
+
+def _isolation(value: object) -> dict[str, object]:
+    known = {"read_committed": "committed", "read_uncommitted": "uncommitted"}
+    if not isinstance(value, str) or value not in known:
+        raise InvalidConfig(f'isolation_level must be "read_committed" or "read_uncommitted", not {value!r}')
+    return {"isolation": known[value]}
+
+
+_OURS: dict[str, Callable[[object], dict[str, object]]] = {
+    "auto_offset_reset": _reset,
+    "enable_auto_commit": lambda value: {} if value else {"auto_commit_ms": None},
+    "auto_commit_interval_ms": lambda value: {"auto_commit_ms": value},
+    "isolation_level": _isolation,
+    "client_id": lambda value: {"member": value},
+}
+
+
+#: What has no option here.
+_HINTS = {
+    "group_id": "the group is the first argument, consumer(group, topics)",
+    "bootstrap_servers": "a store is a directory; clients of Kafka connect to `sawlog serve`",
+    "max_poll_records": "poll takes it, consumer.poll(max_records=...)",
+    "value_deserializer": "see topic.typed(value=...)",
+    "key_deserializer": "see topic.typed(key=...)",
+    "group_instance_id": "a member's name for display is member=",
+}
+
+
+def translated(given: Mapping[str, object]) -> dict[str, object]:
+    """The same options with our names; `TypeError` for a name that nobody knows. Warns the caller of the caller."""
+    made: dict[str, object] = {}
+    for name in sorted(given, key="enable_auto_commit".__eq__):  # that comes last: it wins over the interval
+        if name not in _OURS:
+            hint = f": {_HINTS[name]}" if name in _HINTS else ""
+            raise TypeError(f"consumer() got an unexpected keyword argument {name!r}{hint}")
+        ours = _OURS[name](given[name])
+        made |= ours
+        shown = ", ".join(f"{each}={value!r}" for each, value in ours.items()) or "nothing: it is the default"
+        warnings.warn(f"{name} is Kafka's name; here it is {shown}", UserWarning, stacklevel=3)
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The options that matter to the group."""
+
+    #: The name of the group.
+    group: str
+    #: The name of the member, for display; may be empty.
+    name: str
+    #: The topics that it reads.
+    topics: tuple[str, ...]
+    #: Its session expires after this long without a heartbeat.
+    session_timeout_ms: int
+    #: It sends no heartbeat if no records were requested for this long.
+    max_poll_s: float
+
+
+def checked_topics(topics: Iterable[str]) -> tuple[str, ...]:
+    """The names without duplicates; `InvalidConfig` if there are none."""
+    made = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
+    if not made or not all(isinstance(name, str) for name in made):
+        raise InvalidConfig(f"a consumer needs one or more topics, given by name, not {made!r}")
+    return made
+
+
+def checked_start(start: Start) -> Start:
+    """Return it if a group can start there; else `InvalidConfig`."""
+    if start in ("earliest", "latest") or isinstance(start, datetime):
+        return start
+    if isinstance(start, int) and not isinstance(start, bool) and start >= 0:
+        return start
+    raise InvalidConfig(f'start must be "earliest", "latest", an offset or a datetime, not {start!r}')
+
+
+def checked_ms(name: str, value: object) -> int:
+    """Return it if it is a number of milliseconds; else `InvalidConfig`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidConfig(f"{name} must be a number of milliseconds, at least 1, not {value!r}")
+    return value

@@ -1,0 +1,49 @@
+"""What appends to a partition, wherever that is held."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING, Protocol
+
+from ...batch.inputs import GivenHeaders, GivenRecord
+from ...log.writer import Writer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Appends(Protocol):
+    """What appends to a partition: its `Log`, or what hands over to the process that holds it."""
+
+    def append(
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        headers: GivenHeaders,
+        timestamp: int | datetime | None,
+        expect_offset: int | None = None,
+        /,
+    ) -> int:
+        """Append one record and return its offset; with `expect_offset` only there, else `OffsetMismatch`."""
+
+    def append_many(self, records: Iterable[GivenRecord], expect_offset: int | None = None, /) -> range:
+        """Append records as one batch and return their offsets."""
+
+    def append_arrow(self, table: pa.Table | pa.RecordBatch, expect_offset: int | None = None, /) -> range:
+        """Append the rows of an Arrow table and return their offsets."""
+
+    def append_batches(
+        self, raw: bytes | bytearray | memoryview, /, *, trusted: bool = False, expect_offset: int | None = None
+    ) -> range:
+        """Append encoded batches and return their offsets."""
+
+    def writer(self, batch_bytes: int, linger_ms: float | None, /) -> Writer:
+        """A buffered writer."""
+
+
+class Outlet(Appends, Protocol):
+    """What hands over to the process that holds a partition."""
+
+    def close_writers(self) -> None:
+        """Flush and close all open writers."""

@@ -1,0 +1,441 @@
+"""The catalog of topics: created, changed and deleted so that a crash leaves either the old state or the new one.
+
+The catalog is the directory itself. A topic exists if `topics/<name>/topic.json` does; everything it needs is created
+before, under a name that no topic can have, and then renamed:
+
+```
+create   topics/<id>.tmp/ with all partitions and topic.json  ->  rename to topics/<name>
+alter    partition-<n>.tmp/ -> rename to partition-<n>, each; then topic.json is replaced, which puts them into effect
+delete   the lock of every partition is taken; its leader epoch goes to deleted.json; rename to topics/<id>.deleted;
+         then the files are deleted
+replace  a topic replaces another: rename to topics/<id>.swap; its topic.json gets the other's name, which is the
+         commit point; the other is renamed to topics/<other id>.deleted, the new one to topics/<name>
+```
+
+What is left of an unfinished change (`*.tmp`, `*.deleted`, partitions above the number in topic.json) is removed by the
+next process that opens the store for writing; an unfinished replacement (`*.swap`) is finished by the next process that
+changes the catalog, or wants to write to a topic that is being replaced. All of it happens under the store's LOCK,
+which is held briefly: a process that finds it locked retries for a few seconds. Reading takes no lock. A reader that
+looks for a topic between the two last renames finds it under `<id>.swap`.
+
+A visible name need not be durable: its creator may be about to sync the directory, or may have died before that. So a
+process that changes the catalog leaves a note in the LOCK when everything is synced (`_IN_ORDER`), and removes it when
+it begins. A process that opens the store for writing, or gets the lock of a partition, checks for the note, and syncs
+the directories itself if it is missing (`settle`): what is acknowledged must not depend on a name that is not durable.
+A power cut may remove the note or not; all names that are found then are durable.
+
+Deleting needs the partitions' locks, so a topic is not deleted while a process writes to it. A process that gets a
+partition's lock afterwards has to check whether the topic is still the same one (`Catalog.check`): what it has open may
+be the deleted one.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+from ...errors import CorruptFile, InvalidConfig, ReadOnlyLog, StorageError, StoreNotFound, TopicExists, TopicNotFound
+from ...log.checkpoint import last_epoch
+from ...log.lock import take_lock
+from ...log.log import Log
+from ...storage import Directory, checksummed
+from ...storage.checksummed import MISSING
+from ...storage.locks import lock_within
+from .. import settings
+from ..names import DELETED, LOCK, STAGING, STORE, SWAP, TMP, TOPICS, is_topic_name, partition_name
+from ..table_info import TABLE, TableInfo
+from . import topic_entry
+from .founding import is_log, refuse_objects, refuse_strangers
+from .topic_entry import TopicEntry, check_partitions, finish_replacing, replacing
+
+#: The version of the layout on disk, recorded in `sawlog.json`.
+FORMAT = 2
+#: How long to wait for the catalog's lock.
+_PATIENCE_S = 5.0
+#: The note in the LOCK after a change, when all of it is durable.
+_IN_ORDER = b"in order"
+
+_logger = logging.getLogger("sawlog")
+
+
+class Catalog:
+    """The topics of one store. Safe for threads and processes."""
+
+    def __init__(self, root: Directory, mode: str) -> None:
+        self.root = root
+        self.mode = mode
+        self._topics: Directory | None = None
+        if mode == "w":
+            self._make()
+        self.id = self._load_id()
+        self._topics = self._open_topics()
+        if mode == "w":
+            try:
+                self.settle()
+                self.sweep()
+            except BaseException:
+                self.close()
+                raise
+
+    def close(self) -> None:
+        """Close the handle of `topics/`; the root is the caller's."""
+        if self._topics is not None:
+            self._topics.close()
+
+    # --- the store itself
+
+    def _make(self) -> None:
+        """Create a store where there is none; anything else in the directory is not touched."""
+        if self.root.exists(STORE):
+            return
+        refuse_strangers(self.root)  # before a LOCK is left in a directory of others
+        with self.changing():
+            if not self.root.exists(STORE):
+                refuse_strangers(self.root)
+                for name in (TOPICS, STAGING):  # before the file that makes it a store: then these are durable
+                    self.root.child(name, create=True).close()
+                checksummed.store(self.root, STORE, {"format": FORMAT, "id": str(uuid.uuid4())})
+
+    def _load_id(self) -> str:
+        path = f"{self.root.path}/{STORE}"
+        if not self.root.exists(STORE):
+            hint = ": it holds one log, use Log.open" if is_log(self.root.names()) else ""
+            raise StoreNotFound(errno.ENOENT, f"no store in {self.root.path}{hint}")
+        refuse_objects(self.root)
+        fields = checksummed.load(self.root, STORE)
+        found = checksummed.field(fields, "format", int, path)
+        if found != FORMAT:
+            raise InvalidConfig(f"{path} has format {found}; this version of sawlog supports format {FORMAT}")
+        return checksummed.field(fields, "id", str, path)
+
+    def _open_topics(self) -> Directory:
+        if TOPICS in self.root.children():
+            return self.root.child(TOPICS)
+        raise CorruptFile(  # it is created before sawlog.json
+            f"the store {self.root.path} has lost its directory {TOPICS!r}, and all topics with it: restore it, or "
+            "create an empty one to continue without them"
+        )
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Hold the catalog's lock; waits for other holders, which also hold it briefly."""
+        if self.mode != "w":
+            raise ReadOnlyLog(f'the store {self.root.path} was opened with mode="r"')
+        held = lock_within(self.root, LOCK, _PATIENCE_S)
+        try:
+            if held.found != _IN_ORDER:
+                self._sync_names()
+            if self._topics is not None:
+                finish_replacing(self.topics)
+            yield
+            held.leave(_IN_ORDER)
+        finally:
+            held.release()
+
+    def settle(self) -> None:
+        """Make sure that every visible name is durable; see the module's docstring. Takes no lock."""
+        if not self.root.exists(LOCK) or self.root.read(LOCK).partition(b"\n")[2] != _IN_ORDER:
+            self._sync_names()
+
+    def _sync_names(self) -> None:
+        """Sync the names of the store's own file, of the topics, of their topic.json and their partitions."""
+        self.root.sync()
+        if TOPICS not in self.root.children():
+            return
+        self.topics.sync()
+        for name in self.topics.children():
+            try:
+                directory = self.topics.child(name)
+            except StorageError as error:
+                if error.errno not in MISSING:
+                    raise
+                continue  # just deleted
+            try:
+                directory.sync()
+            finally:
+                directory.close()
+
+    # --- reading
+
+    @property
+    def topics(self) -> Directory:
+        """The directory of all topics."""
+        if self._topics is None:
+            self._topics = self.root.child(TOPICS)
+        return self._topics
+
+    def names(self) -> list[str]:
+        """The names of all topics, sorted."""
+        if self._topics is None and TOPICS not in self.root.children():
+            return []
+        found = self.topics.children()
+        names = {name for name in found if is_topic_name(name)}
+        if any(name.endswith(SWAP) for name in found):
+            try:
+                names.update(entry.name for _, entry in replacing(self.topics))
+            except CorruptFile as error:  # reported to callers that change something; the others can be read
+                _logger.error("a topic that was replacing another one: %s", error)
+        return sorted(names)
+
+    def load(self, name: str) -> TopicEntry:
+        """The entry of a topic; `TopicNotFound` if it does not exist."""
+        missing = TopicNotFound(f"no topic {name!r} in {self.root.path}")
+        if not isinstance(name, str) or not is_topic_name(name):
+            raise missing
+        found = self._find(name)
+        if found is None:
+            raise TopicNotFound(f"{missing}; {self._known()}")
+        directory = found
+        try:
+            entry = TopicEntry.load(directory, name)
+        finally:
+            directory.close()
+        if entry.name != name:
+            if entry.name.lower() == name.lower():  # a file system that ignores case
+                raise missing
+            raise CorruptFile(f"{directory.path} holds the topic {entry.name!r}; rename the directory to that name")
+        return entry
+
+    def _find(self, name: str) -> Directory | None:
+        """The directory of a topic; None if there is none. Checked twice, because it may be renamed meanwhile."""
+        for _ in range(2):
+            try:
+                return self.topics.child(name)
+            except StorageError as error:
+                if error.errno not in MISSING:
+                    raise
+            for state, entry in replacing(self.topics):
+                if entry.name == name:
+                    try:
+                        return self.topics.child(state)
+                    except StorageError as error:
+                        if error.errno not in MISSING:
+                            raise
+                        break  # already renamed
+        return None
+
+    def _known(self) -> str:
+        known = self.names()
+        shown = ", ".join(known[:10]) + (", …" if len(known) > 10 else "")
+        return f"its topics are {shown}" if known else "it has no topics yet: create one with create_topic"
+
+    def check(self, entry: TopicEntry) -> TopicEntry:
+        """The current topic.json; `TopicNotFound` if the topic was deleted or recreated since `entry` was read.
+
+        Called after getting the lock of a partition: an unfinished replacement is finished here, because what is
+        written to the old topic now would be lost with it.
+        """
+        if self.mode == "w" and any(other.name == entry.name for _, other in replacing(self.topics)):
+            with self.changing():
+                pass
+        now = self.load(entry.name)
+        if now.id != entry.id:
+            raise TopicNotFound(f"the topic {entry.name!r} was deleted and recreated; ask the store for it again")
+        return now
+
+    def partition(self, entry: TopicEntry, number: int) -> Directory:
+        """The directory of one partition; `TopicNotFound` if the topic was deleted or recreated."""
+        with self._directory(entry) as topic:
+            return topic.child(partition_name(number))
+
+    def table(self, entry: TopicEntry) -> TableInfo | None:
+        """Where the topic's table is; None if it has none."""
+        with self._directory(entry) as directory:
+            return TableInfo.load(directory)
+
+    @contextmanager
+    def _directory(self, entry: TopicEntry) -> Iterator[Directory]:
+        """The directory of a topic; `TopicNotFound` if it was deleted or recreated."""
+        topic = self._find(entry.name)
+        if topic is None:
+            raise TopicNotFound(f"the topic {entry.name!r} no longer exists in {self.root.path}")
+        try:
+            if TopicEntry.load(topic, entry.name).id != entry.id:
+                raise TopicNotFound(f"the topic {entry.name!r} was deleted and recreated; ask the store for it again")
+            yield topic
+        finally:
+            topic.close()
+
+    # --- changing
+
+    def set_table(self, entry: TopicEntry, info: TableInfo | None) -> None:
+        """Note where the topic's table is, or that it has none."""
+        with self.changing(), self._directory(entry) as directory:
+            if info is not None:
+                info.store(directory)
+            elif directory.exists(TABLE):
+                directory.remove(TABLE)
+                directory.sync()
+
+    def create(
+        self, name: str, partitions: int, given: Mapping[str, object], *, topic_id: str | None = None
+    ) -> TopicEntry:
+        """Create a topic; `TopicExists` if there is one of that name, ignoring case. A copy has the id of its
+        original."""
+        entry = TopicEntry.new(name, partitions, given)
+        if topic_id is not None:
+            entry = replace(entry, id=topic_id)
+        with self.changing():
+            self._check_free(name)
+            temporary = f"{entry.id}{TMP}"
+            try:
+                self._build(temporary, entry, topic_entry.first_epoch(self.root, name))
+                self.topics.rename(temporary, name)
+            except BaseException:
+                self.discard(temporary)
+                raise
+            self.topics.sync()
+        return entry
+
+    def _check_free(self, name: str) -> None:
+        for other in self.names():
+            if other == name:
+                raise TopicExists(errno.EEXIST, f"the topic {name!r} already exists in {self.root.path}")
+            if other.lower() == name.lower():
+                raise TopicExists(
+                    errno.EEXIST,
+                    f"the topic {other!r} already exists: {name!r} differs from it only in case, "
+                    "which not every file system distinguishes",
+                )
+
+    def _build(self, temporary: str, entry: TopicEntry, epoch: int) -> None:
+        """Everything of a topic under a name that is not a topic's. Its partitions begin in this leader epoch."""
+        directory = self.topics.child(temporary, create=True)
+        try:
+            for number in range(entry.partitions):
+                self._build_partition(directory, partition_name(number), entry, epoch)
+            entry.store(directory)
+        finally:
+            directory.close()
+
+    @staticmethod
+    def _build_partition(topic: Directory, name: str, entry: TopicEntry, epoch: int) -> None:
+        made = topic.child(name, create=True)
+        try:
+            Log.create(made, settings.log_config(entry.settings), leader_epoch=epoch)
+        finally:
+            made.close()
+
+    def discard(self, temporary: str) -> None:
+        """Remove a directory that is not a topic; what cannot be removed now is removed at the next open."""
+        try:
+            self.topics.remove_child(temporary)
+        except StorageError as error:
+            _logger.warning("will be removed when the store is next opened: %s", error)
+
+    def alter(self, name: str, partitions: int | None, changes: Mapping[str, object]) -> TopicEntry:
+        """Add partitions or change settings; all of it or nothing."""
+        if partitions is not None:
+            check_partitions(partitions)
+        with self.changing():
+            entry = self.load(name)
+            wanted = entry.partitions if partitions is None else partitions
+            if wanted < entry.partitions:
+                raise InvalidConfig(
+                    f"the topic {name!r} has {entry.partitions} partitions; their number can only increase, "
+                    "because records would be lost and keys would move: create a new topic and copy"
+                )
+            changed = replace(entry, partitions=wanted, settings=settings.changed(entry.settings, changes))
+            if changed != entry:
+                self._change(entry, changed)
+        return changed
+
+    def _change(self, entry: TopicEntry, changed: TopicEntry) -> None:
+        directory, epoch = self.topics.child(entry.name), topic_entry.first_epoch(self.root, entry.name)
+        try:
+            self._sweep_topic(directory, entry)
+            for number in range(entry.partitions, changed.partitions):
+                temporary = f"{partition_name(number)}{TMP}"
+                self._build_partition(directory, temporary, changed, epoch)
+                directory.rename(temporary, partition_name(number))
+            directory.sync()
+            changed.store(directory)
+        finally:
+            directory.close()
+
+    def delete(self, name: str) -> TopicEntry:
+        """Delete a topic with all its records; `DirectoryLocked` if another process is writing to it."""
+        with self.changing(), ExitStack() as held:
+            entry, epoch = self.load(name), 0
+            for number in range(entry.partitions):
+                directory = self.partition(entry, number)
+                held.callback(directory.close)
+                held.callback(take_lock(directory).release)
+                epoch = max(epoch, last_epoch(directory))
+            topic_entry.remember(self.root, name, epoch)
+            gone = f"{entry.id}{DELETED}"
+            self.topics.rename(name, gone)
+            self.topics.sync()
+        self.discard(gone)  # takes some time, so outside the lock
+        return entry
+
+    def replace(self, entry: TopicEntry, by: TopicEntry) -> str:
+        """Let the topic `by` replace another and take its name; returns what to `discard` in the end.
+
+        The caller holds the locks of all partitions of both. If it raises, it is either done or not done.
+        """
+        state, renamed = f"{by.id}{SWAP}", replace(by, name=entry.name)
+        with self.changing():
+            self.check(entry)
+            self.check(by)
+            try:
+                self.topics.rename(by.name, state)
+                self.topics.sync()
+                directory = self.topics.child(state)
+                try:
+                    renamed.store(directory)
+                finally:
+                    directory.close()
+            finally:  # also after an error: forwards or backwards, as topic.json says
+                try:
+                    finish_replacing(self.topics)
+                except StorageError:
+                    finish_replacing(self.topics)  # most errors are temporary; else the next process finishes it
+        return f"{entry.id}{DELETED}"
+
+    # --- after a crash
+
+    def sweep(self) -> None:
+        """Remove what unfinished changes have left."""
+        if not self._leftovers():
+            return
+        with self.changing():
+            for name in self._leftovers():
+                if name.endswith((TMP, DELETED)):
+                    self.topics.remove_child(name)
+                    continue
+                directory = self.topics.child(name)
+                try:
+                    self._sweep_topic(directory, TopicEntry.load(directory, name))
+                finally:
+                    directory.close()
+            self.topics.sync()
+
+    def _leftovers(self) -> list[str]:
+        """Directories that are not topics, and topics with extra directories."""
+        return [
+            name
+            for name in self.topics.children()
+            if name.endswith((TMP, DELETED, SWAP)) or (is_topic_name(name) and self._has_extra(name))
+        ]
+
+    def _has_extra(self, name: str) -> bool:
+        try:
+            directory = self.topics.child(name)
+        except StorageError:
+            return False  # just deleted
+        try:
+            return bool(TopicEntry.load(directory, name).extra_in(directory))
+        except (CorruptFile, TopicNotFound):
+            return False  # unknown now: whoever opens the topic gets the error
+        finally:
+            directory.close()
+
+    @staticmethod
+    def _sweep_topic(directory: Directory, entry: TopicEntry) -> None:
+        for name in entry.extra_in(directory):
+            directory.remove_child(name)

@@ -1,0 +1,384 @@
+"""`Outlet`: appends to one partition that another process holds, with the methods of a `Log`.
+
+One batch is sent in a message. So that it can be sent again when the answer does not come, to the same process, to the
+next one that holds the partition, or to the log itself if this process gets the lock, it has a producer id and a
+sequence number (a *lane*): a batch that is already stored is recognised. There is one append at a time on a lane, so
+the log always remembers the last one. What is left is a process that has the request, holds the lock and does not
+answer: `AmbiguousAppend`. That lane is not used again.
+
+Several batches, or a large one, are handed over as a transaction with one part: all or nothing, and not in doubt after
+the commit.
+
+Threads: any.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from ....batch import kernel
+from ....batch.build import NOBODY, Encoded, Producer, Recipe
+from ....batch.checksum import crc32c
+from ....batch.header import BASE, LAST, POSITION, PRODUCER_ID, SIZE, Rows
+from ....batch.inputs import GivenHeaders, GivenRecord
+from ....clock import Deadline, milliseconds
+from ....errors import (
+    AmbiguousAppend,
+    CorruptBatch,
+    DirectoryLocked,
+    InvalidRecord,
+    InvalidRecordType,
+    LogClosed,
+    OffsetMismatch,
+    OutOfOrderSequence,
+    ProducerError,
+    SawlogError,
+    TopicNotFound,
+    TransactionPending,
+)
+from ....log.appender import Answer
+from ....log.encoding import Encoders, recipe_of
+from ....log.ingest import checked_rows
+from ....log.log import Log
+from ....log.writer import BATCH_BYTES, Writer
+from ....storage.forking import this_process
+from ....storage.interface import Buffer
+from ..open_partitions import Holdings
+from ..transactions.completion import Lost, Silent
+from .connections import Lines
+from .frames import MOST_BODY_BYTES
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: A larger batch is staged in a file.
+_MESSAGE_BYTES = 1 << 20
+#: Producer ids of lanes are random numbers from here on: those that a broker assigns are counted from 0.
+_FIRST_LANE, _LAST_LANE = 2**62, 2**63 - 1
+#: Producer id, epoch and first sequence in the header of a batch.
+_PRODUCER = struct.Struct(">qhi")
+_PRODUCER_AT = 43
+_WRAP = 2**31
+
+#: Errors after which nothing is stored. After others, such as a failed fsync, a batch may be there when the log is
+#: opened again.
+_NOT_STORED = InvalidRecord, ProducerError, CorruptBatch, TopicNotFound, DirectoryLocked, LogClosed, OffsetMismatch
+
+#: Stores batches in one partition as a transaction and returns their offsets.
+Commit = Callable[[Holdings, int, Iterable[tuple[Buffer, int]]], range]
+
+
+@dataclass(slots=True)
+class _Lane:
+    """A producer of this process: one append at a time."""
+
+    id: int
+    sequence: int = 0
+    #: Whether it is not known if the last batch is stored.
+    in_doubt: bool = False
+
+    @classmethod
+    def new(cls) -> _Lane:
+        """One that nobody else has."""
+        return cls(_random_id())
+
+    def renew(self) -> None:
+        """Begin again, as another producer."""
+        self.id, self.sequence = _random_id(), 0
+
+    def stamp(self, data: memoryview) -> None:
+        """Write its id and sequence into a batch."""
+        _PRODUCER.pack_into(data, _PRODUCER_AT, self.id, 0, self.sequence)
+        kernel.patch_crc(data, 0, crc32c(data[21:]))
+
+    def advance(self, count: int) -> None:
+        """A batch was stored."""
+        self.sequence = (self.sequence + count) % _WRAP
+        self.in_doubt = False
+
+
+def _random_id() -> int:
+    return random.SystemRandom().randint(_FIRST_LANE, _LAST_LANE)
+
+
+class Outlet:
+    """See the module's docstring. Created by `Handover.outlet`."""
+
+    def __init__(self, topic: Holdings, number: int, log: Log, lines: Lines, commit: Commit, timeout_s: float) -> None:
+        self._topic, self._number = topic, number
+        self._log = log
+        self._lines = lines
+        self._commit = commit
+        self._timeout_s = timeout_s
+        self._process = this_process()
+        self._encoders = Encoders(recipe_of(topic.config))
+        self._lanes: list[_Lane] = []
+        #: Open writers.
+        self.writers: set[Writer] = set()
+        #: Where the partition is held, as far as this is known.
+        self._address = lines.address_soon(log)
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether a process is known that takes appends."""
+        return self._address is not None
+
+    @property
+    def recipe(self) -> Recipe:
+        """How batches are made."""
+        return self._encoders.recipe
+
+    # --- as a log
+
+    def append(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: GivenHeaders = (),
+        timestamp: int | datetime | None = None,
+        expect_offset: int | None = None,
+    ) -> int:
+        """Append one record and return its offset."""
+        encoder = self._encoders.take()
+        try:
+            data = bytearray(encoder.one(value, key, headers, milliseconds(timestamp)).data)
+        finally:
+            self._encoders.give_back(encoder)
+        return self._store(memoryview(data), 1, expect_offset).start
+
+    def append_many(self, records: Iterable[GivenRecord], expect_offset: int | None = None) -> range:
+        """Append records as one batch and return their offsets."""
+        encoder = self._encoders.take()
+        try:
+            batch = encoder.many(records)
+            data, count = bytearray(batch.data), batch.count
+        finally:
+            self._encoders.give_back(encoder)
+        return self._store(memoryview(data), count, expect_offset)
+
+    def append_arrow(self, table: pa.Table | pa.RecordBatch, expect_offset: int | None = None) -> range:
+        """Append the rows of an Arrow table and return their offsets."""
+        encoder = self._encoders.take()
+        try:
+            limit = min(BATCH_BYTES, self._topic.config.segment_bytes // 2 + 1)
+            batches = ((bytearray(batch.data), batch.count) for batch in encoder.table(table, limit))
+            first, second = next(batches, None), next(batches, None)
+            if first is None:
+                raise InvalidRecord("no record to append")
+            if second is None:
+                return self._store(memoryview(first[0]), first[1], expect_offset)
+            _refuse_expectation(expect_offset)
+            return self._commit(self._topic, self._number, chain([first, second], batches))
+        finally:
+            self._encoders.give_back(encoder)
+
+    def append_batches(
+        self, raw: bytes | bytearray | memoryview, *, trusted: bool = False, expect_offset: int | None = None
+    ) -> range:
+        """Append encoded batches, all of them or none, and return their offsets; checked as by `Log.append_batches`."""
+        if not isinstance(raw, (bytes, bytearray, memoryview)):
+            raise InvalidRecordType(f"append_batches expects encoded batches as bytes, not {type(raw).__name__}")
+        data = memoryview(bytearray(raw))
+        rows = checked_rows(data, max_unpacked_bytes=None if trusted else self._topic.config.max_decompressed_bytes)
+        of_producers = rows[:, PRODUCER_ID] >= 0
+        if of_producers.all():
+            return self._send(data, expect_offset)  # not staged: the log decides which of them it has already
+        if of_producers.any():
+            raise InvalidRecord("batches with and without a producer cannot be appended together")
+        if len(rows) > 1:
+            _refuse_expectation(expect_offset)
+            return self._commit(self._topic, self._number, _split(data, rows))
+        return self._store(data, int(rows[0, LAST] - rows[0, BASE]) + 1, expect_offset)
+
+    def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> Writer:
+        """A buffered writer. Unlike a single append, a batch in doubt is sent again with the next flush, exactly."""
+        return Writer(_Target(self), batch_bytes, linger_ms)
+
+    def close_writers(self) -> None:
+        """Flush and close all open writers."""
+        with ExitStack() as last:
+            for writer in list(self.writers):
+                last.callback(writer.close)
+
+    # --- one batch
+
+    def _store(self, data: memoryview, count: int, expect_offset: int | None = None) -> range:
+        """Store a batch without a producer."""
+        if len(data) > _MESSAGE_BYTES:
+            _refuse_expectation(expect_offset)
+            return self.commit(data, count)
+        lane = self._lanes.pop() if self._lanes else _Lane.new()
+        try:
+            placed = self.store_on(lane, data, count, expect_offset)
+        finally:
+            if not lane.in_doubt:
+                self._lanes.append(lane)
+        return placed
+
+    def commit(self, data: Buffer, count: int) -> range:
+        """Store a large batch: it is staged in a file."""
+        return self._commit(self._topic, self._number, [(data, count)])
+
+    def store_on(self, lane: _Lane, data: memoryview, count: int, expect_offset: int | None = None) -> range:
+        """Store a batch on a lane. If the lane is in doubt, it must be the same batch again."""
+        again, lane.in_doubt = lane.in_doubt, True  # until the opposite is known, whatever is raised
+        lane.stamp(data)
+        try:
+            with self._topic.using(self._number):
+                placed = self._send(data, expect_offset)
+        except OutOfOrderSequence as error:
+            # The log no longer has the lane's last batch: it was truncated.
+            if again:
+                raise AmbiguousAppend(
+                    f"{self._log.path} was truncated while an append was in doubt: {error}"
+                ) from error
+            lane.renew()
+            lane.stamp(data)
+            placed = self._send(data, expect_offset)
+        except _NOT_STORED:
+            lane.in_doubt = again
+            raise
+        lane.advance(count)
+        return placed
+
+    def _send(self, data: memoryview, expect_offset: int | None = None) -> range:
+        """Have batches with a producer appended by whoever holds the partition."""
+        if self._process != this_process():
+            raise LogClosed(f"the store of {self._log.path} was opened by the parent process, before the fork")
+        if len(data) > MOST_BODY_BYTES:
+            raise InvalidRecord(f"{len(data):,} bytes of batches with a producer are too many for one append")
+        deadline = Deadline(self._timeout_s)
+        sent = False
+        while not self._log.locked:
+            try:
+                placed = None if self._address is None else self._ask(self._address, data, deadline, expect_offset)
+            except _Unsent:  # a process of another user, or one that takes no requests any more
+                self._log._want_lock()
+            except Lost as error:
+                sent = True
+                if isinstance(error, Silent):
+                    raise self._in_doubt(error) from error
+            else:
+                if placed is not None:
+                    return placed
+            self._look_again(deadline, sent=sent)
+        return self._log._place_batches(bytearray(data), expect_offset=expect_offset)
+
+    def _ask(
+        self, address: str, data: memoryview, deadline: Deadline, expect_offset: int | None = None
+    ) -> range | None:
+        """Send batches; None if the partition is not held there any more."""
+        try:
+            line = self._lines.take(address, deadline)
+        except Lost as error:
+            raise _Unsent from error
+        head = {
+            "request": "append" if expect_offset is None else "append_at",
+            "topic": self._topic.name,
+            "topic_id": self._topic.id,
+            "partition": self._number,
+            "until_ns": deadline.until_ns,
+        }
+        if expect_offset is not None:
+            head["offset"] = expect_offset
+        try:
+            answer = line.ask(head, data, deadline=deadline)
+        except SawlogError:  # of the holder
+            self._lines.give_back(address, line)
+            raise
+        except BaseException:
+            line.close()
+            raise
+        self._lines.give_back(address, line)
+        return range(answer["first"], answer["first"] + answer["count"]) if "first" in answer else None
+
+    def _look_again(self, deadline: Deadline, *, sent: bool) -> None:
+        """Look who holds the partition, and take the lock if it is free. Raises if it is too late."""
+        if self._address is not None:
+            self._lines.drop(self._address)
+        try:
+            self._topic.take(self._number)
+        except DirectoryLocked as error:
+            self._address = self._lines.address_soon(self._log)
+            if self._address is None:
+                self._log._want_lock()
+            try:
+                deadline.pause(or_raise=error.after(self._timeout_s))
+            except DirectoryLocked:
+                if sent:
+                    raise self._in_doubt(error) from error
+                raise
+
+    def _in_doubt(self, why: BaseException) -> AmbiguousAppend:
+        self._address = None
+        return AmbiguousAppend(
+            f"the process that holds {self._log.path} was asked to append and did not answer (timeout "
+            f"{self._timeout_s:g} s): the records may be stored, now or when it continues, or not. A transaction with "
+            f"a name and a sequence can be repeated without doubt. {why}"
+        )
+
+
+def _refuse_expectation(expect_offset: int | None) -> None:
+    """What is staged in a file gets its offsets after it is committed: none can be expected."""
+    if expect_offset is not None:
+        raise InvalidRecord(
+            f"another process holds the partition: several batches, or one above {_MESSAGE_BYTES:,} bytes, cannot be "
+            "handed over with expect_offset"
+        )
+
+
+class _Unsent(Lost):
+    """Nobody was asked."""
+
+
+class _Target:
+    """Where a writer's batches go. A batch that is in doubt is sent again by the next flush, with the same sequence."""
+
+    def __init__(self, outlet: Outlet) -> None:
+        self._outlet = outlet
+        self._lane = _Lane.new()
+        self.writers = outlet.writers
+
+    @property
+    def recipe(self) -> Recipe:
+        """How batches are made."""
+        return self._outlet.recipe
+
+    def place(
+        self,
+        batch: Encoded,
+        expect_offset: int | None = None,
+        producer: Producer = NOBODY,
+        answer: Answer | None = None,
+    ) -> range:
+        """Store a batch."""
+        answer = Answer() if answer is None else answer
+        if answer.placed is not None:
+            return answer.placed
+        data = memoryview(bytearray(batch.data))
+        if len(data) <= _MESSAGE_BYTES:
+            return answer.give(self._outlet.store_on(self._lane, data, batch.count))
+        try:
+            return answer.give(self._outlet.commit(data, batch.count))
+        except TransactionPending:
+            answer.give(range(0))  # it is committed: it must not be tried again
+            raise
+
+    def settle(self, offset: int) -> None:
+        """The process that has stored it has done that."""
+
+    def check_failure(self) -> None:
+        """Errors were raised when they happened."""
+
+
+def _split(data: memoryview, rows: Rows) -> Iterator[tuple[Buffer, int]]:
+    """Batches with their numbers of offsets."""
+    for position, size, base, last in rows[:, (POSITION, SIZE, BASE, LAST)].tolist():
+        yield data[position : position + size], last - base + 1

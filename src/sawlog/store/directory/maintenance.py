@@ -1,0 +1,50 @@
+"""Upkeep in the background of an open store: retention, compaction, merging, recompression, scrubbing.
+
+All topics are checked at a fixed interval (`sawlog.background`), without a lock. What is due is done on partitions that
+this process writes, and on those that nobody writes. A partition that another process writes is left to that process.
+Each task is logged; a failure is logged and retried the next time; damage that scrubbing finds is logged as an error.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from ... import background
+from ...errors import LogClosed, SawlogError
+from ...log.maintenance import UpkeepReport
+
+_logger = logging.getLogger("sawlog.upkeep")
+
+
+class Upkeep:
+    """Calls `work` every `interval_s` seconds, one call at a time, until it is stopped."""
+
+    def __init__(self, work: Callable[[], list[UpkeepReport]], interval_s: float) -> None:
+        self._work = work
+        #: What was done so far, oldest first; the last hundred reports.
+        self.reports: list[UpkeepReport] = []
+        self._task = background.every(interval_s, self._run)
+
+    def _run(self) -> None:
+        try:
+            for report in self._work():
+                if report:
+                    self._tell(report)
+        except LogClosed:
+            pass  # the store is being closed
+        except (SawlogError, OSError) as error:
+            _logger.warning("upkeep failed and will be retried: %s", error)
+
+    def _tell(self, report: UpkeepReport) -> None:
+        self.reports = [*self.reports[-99:], report]
+        damaged = report.scrub is not None and not report.scrub.ok
+        _logger.log(logging.ERROR if damaged else logging.INFO, "%s", report)
+
+    def stop(self) -> None:
+        """No more calls from now on. `wait` waits for a current one."""
+        self._task.cancel()
+
+    def wait(self) -> None:
+        """Wait until the current call has ended."""
+        self._task.wait()

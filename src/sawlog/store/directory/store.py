@@ -1,0 +1,528 @@
+"""`Store`: a directory of topics. `sawlog.open("data")` returns one.
+
+```python
+with sawlog.open("data") as store:
+    orders = store.create_topic("orders", partitions=4, retention_ms=7 * 86_400_000)
+    orders.append(b"value", key=b"customer 7")
+    with store.consumer("billing", ["orders"]) as consumer:
+        for record in consumer.drain(): ...
+```
+
+An open store holds no lock. A partition has one writing process at a time, its *holder*: the first write takes the
+partition's lock, which is released when another process writes instead, when no process writes
+(`sawlog.store.directory.lock_leases`),
+or when the store is closed. Other processes forward their appends to the holder (`sawlog.store.directory.forwarding`),
+so any
+number of processes write to one topic. Mode "r" writes, creates and locks nothing, except batches that a task stages
+for others to publish (`staging`).
+
+Topics created, changed or deleted by other processes are visible at the next call of `topics()` or `topic(name)`. Every
+method may be called from any thread. A forked child must open its own store.
+
+Locks between threads, in the order they are taken: `_committing` (a transaction commits, a topic is deleted, the store
+is closed) -> `_lock` (the topics that are known) -> a topic's -> a log's.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from os import PathLike
+from typing import TYPE_CHECKING, Literal, Unpack
+
+from ...addresses import refuse_address
+from ...display import counted
+from ...errors import (
+    CorruptFile,
+    InvalidConfig,
+    LogClosed,
+    OffsetMismatch,
+    ReadOnlyLog,
+    SawlogError,
+    StoreNotFound,
+    TopicExists,
+    TopicNotFound,
+)
+from ...log import retention
+from ...log.log import Log
+from ...log.maintenance import UpkeepReport
+from ...log.retention import RetentionReport
+from ...log.slices import DirectorySlices
+from ...storage import Directory, FileDirectory
+from ...storage.forking import forkable
+from .. import base
+from ..consumer import Consumer
+from ..groups import Groups
+from ..settings import TopicChanges, TopicSettings, upkeep_config
+from . import founding
+from .catalog import Catalog
+from .documents import Registry
+from .forwarding.connections import Lines
+from .forwarding.handover import Handover
+from .forwarding.listener import doorway_of
+from .lock_leases import LOCK_TIMEOUT_S
+from .maintenance import Upkeep
+from .open_partitions import Holdings
+from .replica import Replica, ReplicaAddress
+from .service import DirectoryService
+from .topic import Topic
+from .topic_entry import TopicEntry
+from .transactions.commits import Intents
+from .transactions.staging import Staging
+from .transactions.transaction import Transaction
+
+if TYPE_CHECKING:
+    from ..queues.host import QueueBooks, QueueCrew
+    from ..queues.options import Terms as QueueTerms
+    from ..queues.queue import Queue
+
+#: How long an append waits for the process that holds the partition.
+_PATIENCE_S = 30.0
+
+_logger = logging.getLogger("sawlog")
+
+
+class Store(base.Store):
+    """A directory of topics. Created by `Store.open` and `sawlog.open`."""
+
+    supports_tables = True
+
+    def __init__(
+        self,
+        directory: Directory,
+        catalog: Catalog,
+        *,
+        owns_directory: bool,
+        handover_timeout_s: float = _PATIENCE_S,
+        lock_timeout_s: float = LOCK_TIMEOUT_S,
+    ) -> None:
+        self._directory = directory
+        self._owns_directory = owns_directory
+        self._catalog = catalog
+        self._committing = forkable(threading.RLock())
+        self._lock = forkable(threading.RLock())
+        doorway = doorway_of(directory)
+        lines = Lines(doorway)
+        self._intents = Intents(directory, self.topic, lines)
+        self._handover = Handover(
+            doorway, lines, self._intents, self._held, self._committing, self._give_back, timeout_s=handover_timeout_s
+        )
+        self._lock_timeout_s = lock_timeout_s
+        self._replica = Replica(directory, catalog.id)
+        self._topics: dict[str, Topic] = {}
+        self._transactions: set[Transaction] = set()
+        self._consumers: weakref.WeakSet[Consumer | Queue] = weakref.WeakSet()
+        self._groups: Groups | None = None
+        self._upkeep: Upkeep | None = None
+        self._closed = False
+
+    # --- opening and closing
+
+    @classmethod
+    def open(
+        cls,
+        path: str | PathLike[str] | Directory,
+        mode: Literal["w", "r"] = "w",
+        *,
+        upkeep_interval_s: float | None = 60.0,
+        handover_timeout_s: float = _PATIENCE_S,
+        lock_timeout: float = LOCK_TIMEOUT_S,
+        filling: bool = False,
+    ) -> Store:
+        """Open the store in a directory; with mode "w" (the default) create it if the directory is missing or empty.
+
+        Appends to a partition that another process holds are forwarded to it and wait up to `handover_timeout_s`
+        seconds for the answer. If that process accepts no requests, they wait up to `lock_timeout` seconds for the
+        lock, then raise `DirectoryLocked`; with 0 they do not wait. `filling` opens a directory that is being filled
+        from another store (`sawlog.store.directory.founding`), which is refused otherwise.
+        """
+        if mode not in ("w", "r"):
+            raise InvalidConfig(f'mode must be "w" or "r", not {mode!r}')
+        with ExitStack() as undo:
+            directory, owned = path, False
+            if isinstance(path, (str, PathLike)):
+                directory, owned = cls._open_directory(path, mode), True
+                undo.callback(directory.close)
+            assert not isinstance(directory, (str, PathLike))
+            if not filling:
+                founding.admit(directory, mode)
+            catalog = Catalog(directory, mode)
+            undo.callback(catalog.close)
+            _check_seconds("handover_timeout_s", handover_timeout_s)
+            if lock_timeout != 0:
+                _check_seconds("lock_timeout", lock_timeout, " or 0")
+            store = cls(
+                directory,
+                catalog,
+                owns_directory=owned,
+                handover_timeout_s=handover_timeout_s,
+                lock_timeout_s=lock_timeout,
+            )
+            if mode == "w":
+                store._recover()
+                store._tend(upkeep_interval_s)
+            undo.pop_all()
+        return store
+
+    @staticmethod
+    def _open_directory(path: str | PathLike[str], mode: str) -> Directory:
+        refuse_address(path, 'use sawlog.open("{address}")')
+        try:
+            return FileDirectory(path, create=mode == "w")
+        except FileNotFoundError as error:
+            raise StoreNotFound(errno.ENOENT, f"no store in {path}: no such directory") from error
+        except OSError as error:
+            if mode == "r" and error.errno in (errno.ENOENT, errno.ENOTDIR):
+                reason = "a file, not a directory" if error.errno == errno.ENOTDIR else "no such directory"
+                raise StoreNotFound(errno.ENOENT, f"no store in {path}: {reason}") from error
+            if error.errno in (errno.EEXIST, errno.ENOTDIR):
+                raise StoreNotFound(errno.ENOTDIR, f"no store in {path}: a file, not a directory") from error
+            raise
+
+    def _tend(self, interval_s: float | None) -> None:
+        if interval_s is None:
+            return
+        _check_seconds("upkeep_interval_s", interval_s, " or None")
+        reference = weakref.ref(self)  # the store must not be kept alive by its own maintenance
+        self._upkeep = Upkeep(lambda: [] if (store := reference()) is None else store.upkeep(), interval_s)
+
+    def _recover(self) -> None:
+        """Complete the committed transactions of dead processes and remove what they had not committed.
+
+        A failure does not prevent opening the store: the next write to an affected partition retries and raises.
+        """
+        for step in (self._complete_all, self._intents.area.sweep):
+            try:
+                step()
+            except SawlogError as error:
+                _logger.warning("%s: postponed to the next open or write: %s", self.path, error)
+
+    def _complete_all(self) -> None:
+        self._intents.completion.complete_all(self.path)
+
+    def close(self) -> None:
+        """Close the store with its consumers, transactions, writers and logs. Safe to call twice."""
+        if self._closed:
+            return
+        if self._upkeep is not None:
+            self._upkeep.stop()
+            for topic in list(self._topics.values()):
+                topic.holdings.end_upkeep()
+            self._upkeep.wait()
+        with ExitStack() as last:  # each step is executed, whatever the others raise; the last one first
+            if self._owns_directory:
+                last.callback(self._directory.close)
+            last.callback(self._catalog.close)
+            last.callback(self._replica.close)
+            last.callback(self._intents.close)
+            last.callback(self._handover.close)
+            last.callback(self._close_topics)
+            # Before the locks are released, but after what this process hands over itself: two processes that close at
+            # the same time would wait for each other.
+            last.callback(self._handover.stop)
+            for topic in list(self._topics.values()):
+                last.callback(topic.holdings.close_writers)
+            if self._groups is not None:
+                last.callback(self._groups.close)
+            for transaction in list(self._transactions):
+                last.callback(transaction.abort)
+            for consumer in list(self._consumers):
+                last.callback(consumer.close)
+
+    def _close_topics(self) -> None:
+        with self._committing, self._lock, ExitStack() as last:
+            self._closed = True
+            for topic in self._topics.values():
+                last.callback(topic.holdings.end, LogClosed(f"the store {self.path} is closed"))
+
+    def _queueing(self, terms: QueueTerms) -> tuple[QueueBooks, QueueCrew]:
+        from ..queues.workers import Crew
+
+        return self.groups.offsets, Crew(self._directory, terms)
+
+    def _close_later(self, made: Consumer | Queue) -> None:
+        self._consumers.add(made)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LogClosed(f"the store {self.path} is closed")
+
+    def _check_writable(self) -> None:
+        self._check_open()
+        if self.mode == "r":
+            raise ReadOnlyLog(f'the store {self.path} was opened with mode="r"')
+
+    def __repr__(self) -> str:
+        if self._closed:
+            return f"<Store {self.path} closed>"
+        try:
+            return f"<Store {self.path}: {counted(len(self.topics()), 'topic')}>"
+        except SawlogError as error:
+            return f"<Store {self.path}: {error}>"
+
+    # --- properties
+
+    @property
+    def path(self) -> str:
+        """The directory."""
+        return self._directory.path
+
+    @property
+    def directory(self) -> Directory:
+        """The directory itself, for files next to the topics."""
+        return self._directory
+
+    @property
+    def id(self) -> str:
+        """Unique id of the store."""
+        return self._catalog.id
+
+    @property
+    def mode(self) -> str:
+        """ "w" or "r"."""
+        return self._catalog.mode
+
+    @property
+    def replica(self) -> ReplicaAddress | None:
+        """Address of the replica, as recorded by `sawlog replicate`; None if there is none."""
+        self._check_open()
+        return self._replica.address
+
+    def topics(self, *, at: str | None = None) -> list[str]:
+        """Return the names of all topics, sorted. A directory has no snapshots, so `at` is refused."""
+        if at is not None:
+            raise self._no_snapshots()
+        self._check_open()
+        return self._catalog.names()
+
+    if TYPE_CHECKING:
+
+        def __iter__(self) -> Iterator[Topic]: ...
+        def __getitem__(self, name: str) -> Topic: ...
+
+    def topic(self, name: str, *, at: str | None = None) -> Topic:
+        """Return the topic of that name; `TopicNotFound`. A directory has no snapshots, so `at` is refused."""
+        if at is not None:
+            raise self._no_snapshots()
+        with self._lock:
+            self._check_open()
+            try:
+                return self._known(self._catalog.load(name))
+            except TopicNotFound as error:
+                self._drop(name, error)
+                raise
+
+    def slice_reader(self, topic: str, topic_id: str, partition: int) -> DirectorySlices:
+        """Return a reader for slices that `Topic.plan` has returned, perhaps in another process; `TopicNotFound` if the
+        topic was deleted or recreated since."""
+        found = self.topic(topic)
+        if found.id != topic_id:
+            raise TopicNotFound(f"the topic {topic!r} was deleted and recreated since this job was planned")
+        return DirectorySlices(found.directory(partition), found.holdings.remote(partition))
+
+    def _known(self, entry: TopicEntry) -> Topic:
+        """Return the `Topic` of an entry: the open one, unless that is an earlier topic of the same name."""
+        found = self._topics.get(entry.name)
+        if found is not None and found.id == entry.id:
+            found.holdings.update(entry)
+            return found
+        self._drop(entry.name, TopicNotFound(f"the topic {entry.name!r} was deleted and recreated"))
+        holdings = Holdings(
+            self._catalog,
+            entry,
+            self._locked,
+            self._handover,
+            self._replica,
+            lock_timeout_s=self._lock_timeout_s,
+        )
+        made = self._topics[entry.name] = Topic(self._catalog, holdings, self)
+        return made
+
+    def _drop(self, name: str, why: TopicNotFound) -> None:
+        gone = self._topics.pop(name, None)
+        if gone is not None:
+            gone.holdings.end(why)
+
+    def _locked(self, entry: TopicEntry, number: int, log: Log) -> None:
+        """Called when a partition was locked for writing: check that it still belongs to the topic, and append
+        committed transactions."""
+        self._handover.locked(log)
+        self._catalog.check(entry)
+        self._catalog.settle()
+        self._intents.placing.roll_forward(entry.id, number, log)
+
+    def _held(self, name: str, topic_id: str, number: int) -> Log | None:
+        """Return the log of a partition that this process holds, or None. Takes no lock: workers call it."""
+        topic = self._topics.get(name)
+        return topic.holdings.held(number) if topic is not None and topic.id == topic_id else None
+
+    def _give_back(self, name: str, number: int) -> bool:
+        """Release the lock of a partition that an append has taken, unless it is in use."""
+        topic = self._topics.get(name)
+        return topic is not None and topic.holdings.give_back(number)
+
+    # --- changing
+
+    def create_topic(
+        self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: Unpack[TopicSettings]
+    ) -> Topic:
+        """Create a topic. With `exist_ok` an existing one is returned, whatever its partitions and settings.
+
+        Settings have Kafka's names with underscores for dots: `retention_ms=86_400_000`; see `sawlog.store.settings`.
+        """
+        with self._lock:
+            self._check_writable()
+            try:
+                return self._known(self._catalog.create(name, partitions, settings))
+            except TopicExists:
+                if not exist_ok or name not in self.topics():
+                    raise
+                return self.topic(name)
+
+    def copy_topic(self, name: str, topic_id: str, partitions: int, settings: Mapping[str, object]) -> Topic:
+        """Create a copy of a topic of another store. It has the same id, so offsets that groups have committed there
+        are valid here."""
+        with self._lock:
+            self._check_writable()
+            return self._known(self._catalog.create(name, partitions, settings, topic_id=topic_id))
+
+    def alter_topic(self, name: str, partitions: int | None = None, **settings: Unpack[TopicChanges]) -> Topic:
+        """Add partitions or change settings; None resets a setting to its default.
+
+        A partition that is open, here or in another process, keeps the settings it was opened with.
+        """
+        with self._lock:
+            self._check_writable()
+            return self._known(self._catalog.alter(name, partitions, settings))
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic with all its records; `DirectoryLocked` if another process writes to it."""
+        if (open_topic := self._topics.get(name)) is not None:
+            open_topic.holdings.close_writers()  # they may wait for other processes, so before a lock is taken
+        with self._committing, self._lock:
+            self._check_writable()
+            self._catalog.load(name)
+            # Our own locks must be released first. If another process holds one, the topic is reopened when it is
+            # used.
+            self._drop(name, TopicNotFound(f"the topic {name!r} was closed to be deleted"))
+            self._catalog.delete(name)
+
+    def replace_topic(self, name: str, by: str, *, ends: Mapping[int, int] | None = None) -> Topic:
+        """Give the topic `by` the name of another, which is deleted, atomically even if the process dies.
+
+        `DirectoryLocked` if another process writes to either. With `ends` (partition to next offset), `OffsetMismatch`
+        if the old topic has grown beyond them. The topic keeps the id of `by`, so offsets committed for the old one do
+        not apply to it.
+        """
+        with self._committing, self._lock:
+            self._check_writable()
+            if name == by:
+                raise InvalidConfig(f"the topic {name!r} cannot replace itself")
+            entries = self._catalog.load(name), self._catalog.load(by)
+            with ExitStack() as held:
+                for entry in entries:
+                    topic = self._known(entry)
+                    for number in range(topic.partitions):
+                        log = topic.partition(number)
+                        held.enter_context(log._hold())
+                        if ends is not None and entry is entries[0] and log.next_offset != ends.get(number, 0):
+                            raise OffsetMismatch(ends.get(number, 0), log.next_offset)
+                try:
+                    gone = self._catalog.replace(*entries)
+                finally:  # in any case, their names may have changed
+                    held.close()
+                    self._drop(by, TopicNotFound(f"the topic {by!r} has replaced {name!r}"))
+                    self._drop(name, TopicNotFound(f"the topic {name!r} was replaced; ask the store for it again"))
+            self._catalog.discard(gone)  # takes some time, so after the locks are released
+            return self.topic(name)
+
+    def upkeep(self) -> list[UpkeepReport]:
+        """Run the maintenance that the settings of all topics ask for and return a report per partition. Damaged topics
+        (`CorruptFile`) are skipped and logged in `sawlog`."""
+        self._check_writable()
+        reports: list[UpkeepReport] = []
+        try:
+            self._complete_all()
+            for topic in self:
+                reports += topic.upkeep()
+            self.staging.forget_names()
+        except CorruptFile as error:
+            _logger.error("no upkeep: %s", error)
+        return reports
+
+    def expire(self, topic: str, partition: int) -> RetentionReport | None:
+        """Drop the segments of one partition that exceed its age or size limit: files are unlinked, nothing is read.
+        None if there are none. Background maintenance does this, too."""
+        found = self.topic(topic)
+        if not upkeep_config(found.settings).delete:
+            return None
+        log = found.partition(partition)
+        return log.apply_retention() if retention.is_due(log._segment_set) else None
+
+    @property
+    def upkeep_reports(self) -> list[UpkeepReport]:
+        """Last hundred reports of background maintenance."""
+        return [] if self._upkeep is None else list(self._upkeep.reports)
+
+    # --- transactions
+
+    def transaction(
+        self, name: str | None = None, sequence: int | None = None, *, lock_timeout_s: float = 5.0
+    ) -> Transaction:
+        """Begin a transaction: records for several topics and partitions, stored all or not at all; see `Transaction`.
+
+        The commit waits up to `lock_timeout_s` seconds for processes that hold partitions to append their parts, or to
+        release the locks.
+        """
+        self._check_writable()
+        made = Transaction(
+            self._intents,
+            self.topic,
+            self._committing,
+            name=name,
+            sequence=sequence,
+            lock_timeout_s=lock_timeout_s,
+            on_end=self._transactions.discard,
+        )
+        self._transactions.add(made)
+        return made
+
+    @property
+    def staging(self) -> Staging:
+        """Staging area for jobs of many processes: they stage batches, and one of them publishes all or none. Also
+        available with mode "r", for processes that only stage."""
+        self._check_open()
+        return Staging(self._intents, self.topic, self._topic_ids, self._committing, self._check_writable)
+
+    def _topic_ids(self) -> set[str]:
+        return {self._catalog.load(name).id for name in self._catalog.names()}
+
+    # --- consumers
+
+    @property
+    def groups(self) -> Groups:
+        """Consumer groups: their progress, and moving them."""
+        with self._lock:
+            self._check_open()
+            if self._groups is None:
+                self._groups = Groups(self, self._directory)
+            return self._groups
+
+    @property
+    def registry(self) -> Registry:
+        """Small documents next to the topics: a broker's users and access rules."""
+        self._check_open()
+        return Registry(self._directory, self.mode)
+
+    def serve(self) -> DirectoryService:
+        """Return the broker's view of this store; see `sawlog.store.served`."""
+        return DirectoryService(self)
+
+
+def _check_seconds(name: str, value: object, or_else: str = "") -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        raise InvalidConfig(f"{name} must be a number of seconds above 0{or_else and ','}{or_else}, not {value!r}")

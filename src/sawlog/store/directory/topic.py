@@ -1,0 +1,312 @@
+"""`Topic`: partitions under one name. Each is a `Log`; the topic decides which one a record goes to.
+
+```python
+orders = store.create_topic("orders", partitions=4)
+orders.append(b"value", key=b"customer 7")            # Position(partition=2, offset=0)
+orders.append_many([(b"one", b"a"), (b"two", b"b")])   # {0: range(0, 1), 2: range(1, 2)}
+for record in orders.scan(): record.partition, record.offset
+```
+
+Records of one partition are ordered; those of different partitions are not. A call that writes to several partitions
+checks and encodes everything and takes all locks first, so it is refused as a whole. A crash or a full disk in the
+middle may still leave the records of some partitions only: use `Store.transaction` for all or nothing.
+
+A partition is read without a lock. The first write takes its lock and keeps it while this process is the one that
+writes (`sawlog.store.directory.lock_leases`). If another process holds it, appends are forwarded to that process
+(`sawlog.store.directory.forwarding`); if that accepts no requests, an append blocks until the lock is released.
+Settings apply
+when a partition is opened: those of an open log do not change. Every method may be called from any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from ...batch.inputs import GivenHeaders, GivenRecord, GivenTable
+from ...config import LogConfig
+from ...display import counted, size_text
+from ...errors import DirectoryLocked, LogClosed, SawlogError
+from ...isolation import Isolation
+from ...log import slices
+from ...log.log import Log
+from ...log.maintenance import UpkeepReport
+from ...log.writer import BATCH_BYTES, Writer
+from ...storage import Directory
+from .. import base, settings
+from ..base import PlannedSlice, Position, check_sole
+from ..descriptions import settings_text
+from ..partitioner import Router, partitions_for
+from ..table_info import TableInfo
+from ..writer import TopicWriter
+from .catalog import Catalog
+from .open_partitions import Holdings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ...sql.history import History
+    from ...sql.sources import TableSource
+
+V = TypeVar("V")
+K = TypeVar("K")
+M = TypeVar("M")
+
+
+#: For a `Position` of a pair: its own constructor is a Python function, and takes twice as long.
+_made: Callable[[type[Position], tuple[int, int]], Position] = tuple.__new__
+
+
+class Topic(base.Topic):
+    """Partitions under one name. Created by `Store.topic` and `Store.create_topic`."""
+
+    def __init__(self, catalog: Catalog, holdings: Holdings, store: base.Store | None = None) -> None:
+        self._catalog = catalog
+        #: Internal: its partitions in this process, for the rest of the store.
+        self.holdings = holdings
+        #: Internal: which partition a record goes to.
+        self.router = Router(holdings)
+        self._store = store
+
+    # --- properties
+
+    @property
+    def name(self) -> str:
+        """Name of the topic."""
+        return self.holdings.entry.name
+
+    @property
+    def id(self) -> str:
+        """Unique id: differs from that of an earlier topic of the same name."""
+        return self.holdings.entry.id
+
+    @property
+    def partitions(self) -> int:
+        """Number of partitions."""
+        return self.holdings.entry.partitions
+
+    @property
+    def settings(self) -> dict[str, settings.Value]:
+        """Settings that differ from their defaults, by Kafka's names."""
+        return dict(self.holdings.entry.settings)
+
+    @property
+    def table(self) -> TableInfo | None:
+        """Location of the topic's table (`sawlog pipeline table`); None if it has none."""
+        return self._catalog.table(self.holdings.entry)
+
+    def set_table(self, info: TableInfo | None) -> None:
+        """Record the location of the topic's table, or that it has none. The table itself does not change."""
+        self._catalog.set_table(self.holdings.entry, info)
+
+    @property
+    def config(self) -> LogConfig:
+        """Settings that its logs are opened with from now on."""
+        return self.holdings.config
+
+    def __repr__(self) -> str:
+        facts = [counted(self.partitions, "partition"), *self._amount(), settings_text(self.settings)]
+        return f"<Topic {self.name}: {', '.join(filter(None, facts))}>"
+
+    def _amount(self) -> list[str]:
+        """Return how much it contains, if its partitions are open; opening them could block on a lock."""
+        logs = [self.holdings.logs.get(number) for number in range(self.partitions)]
+        known = [log for log in logs if log is not None and not log.closed]
+        if len(known) < len(logs) or self.holdings.ended is not None:
+            return []
+        try:
+            records = sum(log.visible_offset - log.lowest_offset for log in known)
+            return [counted(records, "record"), size_text(sum(log.size_bytes for log in known))]
+        except SawlogError as error:
+            return [str(error)]
+
+    @property
+    def _created_ms(self) -> int:
+        return self.holdings.entry.created_ms
+
+    def _check_number(self, number: int) -> None:
+        self.holdings.check_number(number)
+
+    def partition(self, number: int) -> Log:
+        """Return the log of one partition. It reads without a lock; its first write takes the lock."""
+        return self.holdings.partition(number)
+
+    def source(self, number: int) -> TableSource:
+        """Return one partition as the source of a table."""
+        from ...sql.snapshot import LogSource  # with Arrow, which not every program needs
+
+        return LogSource(self.partition(number), lambda: self.directory(number))
+
+    def directory(self, number: int) -> Directory:
+        """Return the directory of one partition, for reading its files directly; `TopicNotFound` if the topic was
+        deleted or recreated. The caller closes it."""
+        return self.holdings.directory(number)
+
+    def plan(
+        self,
+        number: int,
+        start: int,
+        end: int,
+        *,
+        epoch: int | None = None,
+        target_bytes: int | None = None,
+        max_records: int | None = None,
+        isolation: Isolation = "committed",
+    ) -> list[PlannedSlice]:
+        """Cut the offsets from `start` to `end`, which was read in the leader epoch `epoch`, into slices that other
+        processes can read (`Store.slice_reader`). `DataLoss` if some of them are gone."""
+        return slices.plan(
+            self.partition(number),
+            start,
+            end,
+            epoch=epoch,
+            target_bytes=target_bytes,
+            max_records=max_records,
+            isolation=isolation,
+        )
+
+    # --- writing
+
+    def append(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: GivenHeaders = (),
+        timestamp: int | datetime | None = None,
+        *,
+        partition: int | None = None,
+        expect_offset: int | None = None,
+    ) -> Position:
+        """Append one record and return its position. The key chooses the partition unless it is given. With
+        `expect_offset`, append it there or raise `OffsetMismatch`."""
+        holdings = self.holdings
+        if partition is None and holdings.entry.partitions == 1 and (key is not None or not holdings.keyed):
+            number = 0
+        else:
+            number = self.router.place_for(value, key, partition)
+        log = holdings.ready.get(number)
+        if log is not None:
+            try:
+                return _made(Position, (number, log.append(value, key, headers, timestamp, expect_offset)))
+            except DirectoryLocked:  # it had released its lock, and another process has it now
+                holdings.not_ready(number)
+            except LogClosed:  # it was released at this moment: nothing is stored
+                if holdings.ready.get(number) is log:
+                    raise
+        with holdings.using(number):
+            appends = holdings.appends(number)
+            return _made(Position, (number, appends.append(value, key, headers, timestamp, expect_offset)))
+
+    def append_many(
+        self, records: Iterable[GivenRecord], *, partition: int | None = None, expect_offset: int | None = None
+    ) -> dict[int, range]:
+        """Append records, one batch per partition, and return their offsets. A record is as in `Log.append_many`. With
+        `expect_offset` all of them go to one partition, starting at that offset; `OffsetMismatch`."""
+        parts = self.router.split(list(records), partition)
+        if len(parts) == 1:
+            [(number, of_one)] = parts.items()
+            with self.holdings.using(number):
+                return {number: self.holdings.appends(number).append_many(of_one, expect_offset)}
+        check_sole(expect_offset)
+        encoded = {number: self.router.encode(each) for number, each in sorted(parts.items())}
+        with self.holdings.using(*encoded):
+            logs = {number: self.holdings.appends(number) for number in encoded}  # all before anything is written
+            return {number: log.append_batches(encoded[number], trusted=True) for number, log in logs.items()}
+
+    def append_arrow(
+        self, table: GivenTable, *, partition: int | None = None, expect_offset: int | None = None
+    ) -> dict[int, range]:
+        """Append the rows of an Arrow table, by their keys, and return their offsets. Columns as in
+        `Log.append_arrow`, `expect_offset` as in `append_many`."""
+        rows: pa.Table = table
+        keys = rows.column("key") if "key" in rows.schema.names else None
+        if keys is None or keys.null_count:
+            self.router.refuse_keyless()
+        if partition is not None or self.partitions == 1 or keys is None:
+            number = self.router.together(table.nbytes) if partition is None else partition
+            with self.holdings.using(number):
+                return {number: self.holdings.appends(number).append_arrow(table, expect_offset)}
+        check_sole(expect_offset)
+        together = self.router.together(0)
+        chosen = partitions_for(keys, self.partitions, together)
+        numbers = np.unique(chosen).tolist()
+        with self.holdings.using(*numbers):
+            logs = {number: self.holdings.appends(number) for number in numbers}
+            return {
+                number: log.append_arrow(rows.take(np.flatnonzero(chosen == number))) for number, log in logs.items()
+            }
+
+    def append_stream(
+        self,
+        chunks: Iterable[bytes],
+        key: bytes | None = None,
+        max_bytes: int | None = None,
+        *,
+        headers: GivenHeaders = (),
+        timestamp: int | datetime | None = None,
+        partition: int | None = None,
+        expect_offset: int | None = None,
+    ) -> Position:
+        """Append one record from an iterable of chunks without holding it in memory, and return its position; see
+        `Log.append_stream`. A stream is not forwarded: if another process holds the partition, this one asks for the
+        lock and blocks until it gets it."""
+        number = self.router.place_for(b"", key, partition)
+        with self.holdings.using(number):
+            log = self.holdings.wait_for(number)
+            offset = log.append_stream(
+                chunks, key, max_bytes, headers=headers, timestamp=timestamp, expect_offset=expect_offset
+            )
+        return Position(number, offset)
+
+    def append_batches(
+        self,
+        raw: bytes | bytearray | memoryview,
+        partition: int,
+        *,
+        trusted: bool = False,
+        expect_offset: int | None = None,
+    ) -> range:
+        """Append encoded batches to a partition unchanged, all of them or none, and return their offsets; see
+        `Log.append_batches`."""
+        with self.holdings.using(partition):
+            return self.holdings.appends(partition).append_batches(raw, trusted=trusted, expect_offset=expect_offset)
+
+    def partition_writer(
+        self, partition: int, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None
+    ) -> Writer:
+        """Return a buffered writer for one partition."""
+        with self.holdings.using(partition):
+            return self.holdings.appends(partition).writer(batch_bytes, linger_ms)
+
+    def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> TopicWriter:
+        """Return a buffered writer over all partitions: the fast way to append records one by one."""
+        return self.holdings.writer(batch_bytes, linger_ms)
+
+    def trim(self, offsets: Mapping[int, int]) -> int:
+        """Drop the records below these offsets and return the number of offsets dropped."""
+        with self.holdings.using(*offsets):
+            logs = {number: self.holdings.take(number) for number in sorted(offsets)}
+            return sum(log.trim(offsets[number]) for number, log in logs.items())
+
+    def upkeep(self) -> list[UpkeepReport]:
+        """Run the maintenance that the settings ask for (retention, compaction, merging) and return a report per
+        partition.
+
+        Skips partitions that another process writes to. Locks taken for maintenance are released.
+        """
+        reports = (self.holdings.upkeep(number) for number in range(self.partitions))
+        return [report for report in reports if report is not None]
+
+    # --- as a table
+
+    def history(self) -> History | None:
+        """Return the part of the topic that is in its table (`sawlog pipeline table`), which SQL and `dataset` read
+        from there; None if it has no table."""
+        if self.table is None:
+            return None
+        from ...sql.materialised import history_of
+
+        return history_of(self)

@@ -1,0 +1,1 @@
+"""Batches for several partitions, committed all or none."""

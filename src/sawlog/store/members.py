@@ -1,0 +1,344 @@
+"""The members of a consumer group, and which of them owns which partition.
+
+```
+members/<group>/member-<id>           locked by a member as long as it lives; its note says who it is
+members/<group>/owner-<topic>-<n>     locked by the member that owns partition n of the topic; its note says which
+members/<group>/broker                locked by a broker that serves the group to the network: see `serving`
+```
+
+All are files with only a lock and a note (`Directory.lock`, `Lock.leave`). A note is one line of JSON.
+
+Alive. The kernel releases the locks of a process that dies, however it dies: a process that can take the lock of a
+member knows that it is dead, and removes its file. A member that hangs, or was stopped, keeps its locks; but it
+increments a number in its note while it works, and if that has not changed for the member's session timeout, its
+session has expired and it is *fenced*: its files are removed, so that its locks are for names that no longer exist
+(`Lock.current`). Clocks are never compared: each member watches the others' numbers by its own clock, and time in which
+it did not check itself (it may have been stopped as well) does not count.
+
+Owning. Joining, fencing, taking a partition and committing an offset happen in turns of the groups' log (`SharedLog`),
+so they are in one order for all processes. This gives the guarantee of a group: *no commit of an earlier owner comes
+after a later owner has begun*.
+
+- A name refers to one file at a time, and a file's lock has one holder. Owner files are removed in turns only. So
+  within a turn at most one member has a current lock for a partition.
+- A commit checks in its turn whether the locks of its partitions are current; if not, it is refused (`GroupFenced`).
+- A new owner reads the committed offset in the same turn. From then on it has the current lock until it releases it,
+  dies or is fenced; so every commit of another member was before that turn, or is refused.
+
+A partition is released without a turn, after the last commit. Dead members' files are removed without one, too: their
+names are used once.
+
+Threads: any. The files' locks and the turns decide who may change what.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..batch.text import parse_json
+from ..clock import Stopwatch, now_ms
+from ..errors import DirectoryLocked, GroupActive, InvalidConfig, StorageError
+from ..storage import Directory, Lock
+from ..storage.forking import forkable
+from .assignment import Share
+from .names import MEMBERS, is_text, quoted, unquoted
+
+_MEMBER, _OWNER = "member-", "owner-"
+#: File names have 255 bytes.
+_LONGEST = 255
+#: The maximum time between two checks that counts as inactivity of a member.
+_MOST_COUNTED_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What a member says about itself."""
+
+    id: str
+    #: The name it was given, if any.
+    name: str
+    #: Process and machine.
+    process: str
+    topics: tuple[str, ...]
+    session_timeout_ms: int
+    #: Increases while it works.
+    beat: int
+    #: When it last did, by its own clock: for display, not for decisions.
+    time_ms: int
+    #: Whether it is a worker of a queue, which owns no partition: see `sawlog.store.queues`.
+    works: bool = False
+
+
+def check_group_name(name: object) -> str:
+    """The name, if it is valid for a group: any text that is not too long for a directory's name."""
+    if not isinstance(name, str) or not name or not is_text(name) or len(quoted(name)) > 200:
+        raise InvalidConfig(f"a group's name must be a str, 1 to 200 characters (fewer if special), not {name!r}")
+    return name
+
+
+def note_of(directory: Directory, name: str) -> tuple[str, dict[str, object]]:
+    """The signature and the note in a lock's file; an empty note if there is none, or it is just being written."""
+    try:
+        signature, _, rest = directory.read(name).partition(b"\n")
+        found = parse_json(rest.partition(b"\n")[0])
+    except (StorageError, ValueError):
+        return "", {}
+    return signature.decode("utf-8", "replace"), found if isinstance(found, dict) else {}
+
+
+def as_note(fields: dict[str, object]) -> bytes:
+    """A note with these fields."""
+    return json.dumps(fields).encode() + b"\n"
+
+
+def _is_dead(directory: Directory, name: str) -> bool:
+    """Whether nobody holds that lock; then the file is removed."""
+    try:
+        held = directory.lock(name, alone=False)
+    except DirectoryLocked:
+        return False
+    try:
+        directory.remove(name)
+    finally:
+        held.release()
+    return True
+
+
+class Membership:
+    """One member, from its own point of view: alive until `leave`, or until it is fenced."""
+
+    def __init__(
+        self, directory: Directory, name: str, topics: Sequence[str], session_timeout_ms: int, *, works: bool = False
+    ) -> None:
+        self.id = uuid.uuid4().hex
+        self._directory = directory
+        self._fields: dict[str, object] = {
+            "id": self.id,
+            "name": name,
+            "topics": list(topics),
+            "session_timeout_ms": session_timeout_ms,
+            **({"works": True} if works else {}),
+        }
+        self._beat = 0
+        #: A heartbeat must not go to a file that is just being closed: its descriptor may be another file's by then.
+        self._mutex = forkable(threading.Lock())
+        self._held = directory.lock(_MEMBER + self.id, alone=False)
+        self.beat()
+
+    def beat(self) -> None:
+        """Send a heartbeat."""
+        with self._mutex:
+            if self._held.held:
+                self._beat += 1
+                note = {**self._fields, "beat": self._beat, "time_ms": now_ms()}
+                self._held.leave(as_note(note))
+
+    @property
+    def current(self) -> bool:
+        """Whether it is still a member for the others."""
+        return self._held.current
+
+    def leave(self) -> None:
+        """Leave the group."""
+        with self._mutex:
+            try:
+                if self._held.current:
+                    self._directory.remove(_MEMBER + self.id)
+            finally:
+                self._held.release()
+
+
+@dataclass(slots=True)
+class _Watched:
+    """How long a member's number has not changed."""
+
+    beat: int
+    silent_s: float = 0.0
+    _looked: Stopwatch = field(default_factory=Stopwatch)
+
+    def note_silence(self) -> None:
+        """It has not changed since the last check. Only time between checks counts."""
+        self.silent_s += min(self._looked.restart(), _MOST_COUNTED_S)
+
+
+class Silence:
+    """Whose number has not changed for how long, as one process sees it. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._watched: dict[str, _Watched] = {}
+        self._watching = forkable(threading.Lock())
+
+    def watch(self, found: Mapping[str, Member]) -> None:
+        """These are the members now."""
+        with self._watching:
+            self._watched = {id: each for id, each in self._watched.items() if id in found}
+            for member in found.values():
+                seen = self._watched.get(member.id)
+                if seen is None or seen.beat != member.beat:
+                    self._watched[member.id] = _Watched(member.beat)
+                else:
+                    seen.note_silence()
+
+    def is_silent(self, member: Member) -> bool:
+        """Whether its number has not increased for its session timeout, as far as we have checked."""
+        seen = self._watched.get(member.id)
+        return seen is not None and seen.beat == member.beat and seen.silent_s * 1000 >= member.session_timeout_ms
+
+
+class Members:
+    """The members of one group, as one process sees them."""
+
+    def __init__(self, directory: Directory) -> None:
+        #: members/<group>
+        self.directory = directory
+        self._silence = Silence()
+
+    def join(self, name: str, topics: Sequence[str], session_timeout_ms: int, *, works: bool = False) -> Membership:
+        """Become a member, or a worker of the group's queue. In a turn."""
+        for _ in range(100):
+            try:
+                made = Membership(self.directory, name, topics, session_timeout_ms, works=works)
+            except DirectoryLocked:
+                continue  # another process saw the file before our lock, and treated it as a dead member's
+            if made.current:
+                return made
+            made.leave()
+        raise DirectoryLocked(self.directory.path)
+
+    def look(self) -> dict[str, Member]:
+        """The live members, by id; files of dead ones are removed."""
+        found: dict[str, Member] = {}
+        for name in self.directory.names():
+            if name.startswith(_MEMBER) and not _is_dead(self.directory, name):
+                member = self._member(name)
+                if member is not None:
+                    found[member.id] = member
+        self._silence.watch(found)
+        return found
+
+    def glance(self) -> dict[str, Member]:
+        """As `look`, without changing anything: a member is alive if it has recently said so, by the wall clock."""
+        found: dict[str, Member] = {}
+        time_ms = now_ms()
+        for name in self.directory.names():
+            member = self._member(name) if name.startswith(_MEMBER) else None
+            if member is not None and time_ms - member.time_ms <= member.session_timeout_ms:
+                found[member.id] = member
+        return found
+
+    def _member(self, name: str) -> Member | None:
+        signature, note = note_of(self.directory, name)
+        try:
+            topics = note["topics"]
+            if not isinstance(topics, list):
+                return None
+            return Member(
+                str(note["id"]),
+                str(note["name"]),
+                signature,
+                tuple(map(str, topics)),
+                int(str(note["session_timeout_ms"])),
+                int(str(note["beat"])),
+                int(str(note["time_ms"])),
+                bool(note.get("works")),
+            )
+        except (KeyError, ValueError):
+            return None  # it is just joining
+
+    def is_silent(self, member: Member) -> bool:
+        """Whether its number has not increased for its session timeout, as far as we have checked."""
+        return self._silence.is_silent(member)
+
+    def fence(self, member: Member) -> bool:
+        """Take everything from an inactive member, unless it has come back; returns whether it is removed. In a
+        turn."""
+        again = self._member(_MEMBER + member.id)
+        if again is not None and again.beat != member.beat:
+            return False
+        for name, (_, owner) in self._owner_files().items():
+            if owner == member.id:
+                self.directory.remove(name)
+        self.directory.remove(_MEMBER + member.id)
+        return True
+
+    # --- partitions
+
+    def _owner_files(self) -> dict[str, tuple[Share, str]]:
+        found: dict[str, tuple[Share, str]] = {}
+        for name in self.directory.names():
+            if name.startswith(_OWNER):
+                _, note = note_of(self.directory, name)
+                if note.keys() >= {"topic", "partition", "member"}:
+                    found[name] = (str(note["topic"]), int(str(note["partition"]))), str(note["member"])
+        return found
+
+    def owners(self) -> dict[Share, str]:
+        """Which member claims to own which partition. It may be dead: see `look`."""
+        return dict(self._owner_files().values())
+
+    def take(self, share: Share, member_id: str) -> Lock | None:
+        """Become the owner of a partition; None if another member is. In a turn."""
+        try:
+            held = self.directory.lock(_owner_name(share), alone=False)
+        except DirectoryLocked:
+            return None
+        held.leave(as_note({"topic": share[0], "partition": share[1], "member": member_id}))
+        return held
+
+
+def give_up(held: Lock) -> None:
+    """Release a partition."""
+    held.leave(b"")
+    held.release()
+
+
+def refuse_workers(members: Members, group: str) -> None:
+    """Raise `GroupActive` if workers of a queue are in the group: they and consumers do not know of each other. In a
+    turn."""
+    working = [each for each in members.look().values() if each.works]
+    if working:
+        who = ", ".join(sorted(each.name or each.process for each in working))
+        raise GroupActive(f"the group {group!r} has workers of a queue ({who}): close them first, or use another group")
+
+
+def _owner_name(share: Share) -> str:
+    topic, partition = share
+    name = f"{_OWNER}{topic}-{partition}"
+    if len(name) > _LONGEST:
+        name = f"{_OWNER}{hashlib.sha256(topic.encode()).hexdigest()}-{partition}"
+    return name
+
+
+def group_directory(root: Directory, group: str, *, create: bool) -> Directory:
+    """members/<group> of a store."""
+    above = root.child(MEMBERS, create=create)
+    try:
+        return above.child(quoted(group), create=create)
+    finally:
+        above.close()
+
+
+def groups_with_members(root: Directory) -> list[str]:
+    """The names of all groups that have, or had, members."""
+    if MEMBERS not in root.children():
+        return []
+    above = root.child(MEMBERS)
+    try:
+        return sorted(map(unquoted, above.children()))
+    finally:
+        above.close()
+
+
+def forget_group(root: Directory, group: str) -> None:
+    """Delete a group's directory. In a turn, and only if it has no members."""
+    if MEMBERS in root.children():
+        above = root.child(MEMBERS)
+        try:
+            above.remove_child(quoted(group))
+        finally:
+            above.close()

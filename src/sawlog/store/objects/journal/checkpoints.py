@@ -1,0 +1,153 @@
+"""Checkpoints: the state after so many commits, in one object, so that nobody has to begin with the first commit.
+
+```
+checkpoints/<number>-<digest>     created once; deflated JSON: {"entries": [[name, value], ...], "number", "version"}
+```
+
+Every entry is on a line of its own, in canonical form: its digest is taken of the line as it is, and its value is
+parsed when somebody needs it. So a large one is loaded in a fraction of the time that reading all of it takes. One that
+was written without lines is the same to all versions, and is read as a whole.
+
+Once commits are collected a checkpoint is the truth and not a copy of it. So it counts only when it is *confirmed*: the
+commit after it, which somebody else may have made, carries the same digest (R7 of ADR 25). Until then commits are
+folded. One that does not match stops every process that sees it.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from ....errors import CorruptData
+from ..bucket.bucket import Bucket
+from ..state.actions import check_kinds
+from ..state.commit import Commit, UpgradeRequired, canonical, is_tombstone
+from ..state.entries import Entries
+from ..state.state import State
+
+COMMITS, CHECKPOINTS = "commits/", "checkpoints/"
+_VERSION = 2
+#: An object that fails its checksum is read again so often before that is believed.
+_REREADS = 2
+#: What is before and after the lines.
+_BEGIN, _END = b'{"entries":[\n', b"\n],"
+
+
+def commit_key(number: int) -> str:
+    """The name of a commit."""
+    return f"{COMMITS}{number:020}"
+
+
+class Collected(Exception):
+    """What is wanted is behind a checkpoint, or nothing proves that it is not: begin again from the newest one."""
+
+
+class Checkpoint(NamedTuple):
+    """One that is there: what its name says."""
+
+    number: int
+    digest: str
+    key: str
+
+
+class Unreadable(CorruptData):
+    """A commit or checkpoint was damaged however often it was read. A later read may still succeed, if the damage is
+    between the bucket and this process."""
+
+
+def intact(bucket: Bucket, key: str, data: bytes) -> tuple[bytes, tuple[Commit, int]]:
+    """A commit that was read: its bytes, and what they say. One that is damaged is read again: a bit may have flipped
+    on the way. `Collected` if it is a tombstone, or was removed meanwhile."""
+    for _ in range(_REREADS):
+        if is_tombstone(data):
+            raise Collected(f"{key} is collected")
+        with suppress(CorruptData, UpgradeRequired):
+            return data, Commit.decode(data, key)
+        again = bucket.get(key)
+        if again is None:
+            raise Collected(f"{key} is gone")
+        data = again
+    try:
+        return data, Commit.decode(data, key)
+    except CorruptData as error:
+        raise Unreadable(str(error)) from error
+
+
+def listed(bucket: Bucket) -> list[Checkpoint]:
+    """All that are there, the newest first."""
+    found = []
+    for entry in bucket.list(CHECKPOINTS):
+        number, _, digest = entry.key.removeprefix(CHECKPOINTS).partition("-")
+        if not number.isdigit():
+            raise CorruptData(f"{entry.key} is not the name of a checkpoint")
+        found.append(Checkpoint(int(number), digest, entry.key))
+    return sorted(found, reverse=True)
+
+
+def is_confirmed(bucket: Bucket, checkpoint: Checkpoint) -> bool:
+    """Whether the commit after it has its digest. False if there is no such commit yet; `Collected` if that commit is
+    collected, so that there must be a newer checkpoint; `CorruptData` if it has another one."""
+    key = commit_key(checkpoint.number)
+    following = bucket.get(key)
+    if following is None:
+        return False
+    _, (commit, _) = intact(bucket, key, following)
+    if commit.digest != checkpoint.digest:
+        raise CorruptData(
+            f"{checkpoint.key} is not the state before {key}, which has the digest {commit.digest[:16]}...: a process "
+            "has computed another state, and none may go on"
+        )
+    return True
+
+
+def stored(bucket: Bucket, state: State) -> bool:
+    """Store a state as a checkpoint, unless it is there; whether it was stored."""
+    rest = canonical({"number": state.number, "version": _VERSION})
+    text = _BEGIN + b",\n".join(state.entries.lines()) + _END + rest[1:]
+    return bucket.create(f"{CHECKPOINTS}{state.number:020}-{state.digest}", zlib.compress(text, 1))
+
+
+def loaded(bucket: Bucket, checkpoint: Checkpoint) -> State:
+    """The state that it has; `Collected` if it is gone. One that is damaged is read again, as `intact` does."""
+    for _ in range(_REREADS):
+        with suppress(CorruptData, UpgradeRequired):
+            return _loaded(bucket, checkpoint)
+    try:
+        return _loaded(bucket, checkpoint)
+    except CorruptData as error:
+        raise Unreadable(str(error)) from error
+
+
+def _loaded(bucket: Bucket, checkpoint: Checkpoint) -> State:
+    data = bucket.get(checkpoint.key)
+    if data is None:
+        raise Collected(f"{checkpoint.key} is gone")
+    try:
+        entries = _entries(zlib.decompress(data), checkpoint)
+    except (ValueError, KeyError, TypeError, zlib.error) as error:
+        raise CorruptData(f"{checkpoint.key} cannot be read: {error}") from error
+    check_kinds(entries.kinds, checkpoint.key)
+    state = State(entries, checkpoint.number)
+    if state.digest != checkpoint.digest:
+        raise CorruptData(f"{checkpoint.key}: its content has another digest than its name")
+    return state
+
+
+def _entries(text: bytes, checkpoint: Checkpoint) -> Entries:
+    if not text.startswith(_BEGIN):
+        parsed = json.loads(text)
+        _check(parsed, checkpoint)
+        return Entries((str(name), value) for name, value in parsed["entries"])
+    lines, _, rest = text[len(_BEGIN) :].rpartition(_END)
+    _check(json.loads(b"{" + rest), checkpoint)
+    return Entries.of_lines(lines.split(b",\n") if lines else ())
+
+
+def _check(parsed: Any, checkpoint: Checkpoint) -> None:
+    """Raise unless this version knows how it is written, and it is of that number."""
+    if parsed["version"] != _VERSION:
+        raise UpgradeRequired(f"{checkpoint.key} has version {parsed['version']}; this sawlog knows {_VERSION}")
+    if parsed["number"] != checkpoint.number:
+        raise ValueError(f"it is of commit {parsed['number']}")

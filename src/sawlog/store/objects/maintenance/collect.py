@@ -1,0 +1,359 @@
+"""`Collector`: removes what nobody needs any more, and never what somebody does.
+
+```
+notes/<commits>-<behind>-<low>   at that time (its Last-Modified) the store had so many commits; those below `behind`
+                                 were behind two confirmed checkpoints, those below `low` are small, or tombstones
+garbage/<uuid>                   keys that nothing refers to, and nothing will; removed after `readers_s`
+clock/now, clock/swept           written to learn what time it is for the bucket, and when all commits were last listed
+```
+
+All times are the bucket's: the Last-Modified of an object that was written long ago is compared with that of one that
+was written just now. No clock of a process counts, and a note that lands late only delays what follows from it.
+
+- *Numbers of commits* (R2). A note says which commits are behind a checkpoint that is confirmed. `grace_s` after the
+  note, not after the checkpoint, which may have been confirmed much later than it was made, they are deleted: nobody
+  believes an answer about them any more. The last two confirmed checkpoints stay, and commits are only collected below
+  the older of them. A large commit becomes a tombstone earlier, when no extent refers to the batches in it.
+- *Uploads* (R6). The floor is raised to the number of commits of such a note: what was begun below it can no longer be
+  committed. Only then is the state looked at, and what is below the floor and not referred to in it never will be.
+- *Readers.* What was found is written down as garbage, and removed `readers_s` later. Whatever is in such a list stays
+  unneeded, whoever removes it and however late.
+
+Any number of collectors may work at once, be stopped anywhere, and go on later.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ....errors import CorruptData
+from ..bucket.bucket import Bucket, Entry
+from ..journal import checkpoints
+from ..journal.checkpoints import COMMITS, Checkpoint, Collected, commit_key
+from ..session import Core
+from ..state.commit import TOMBSTONE_BYTES, Commit, Tombstone, canonical, opened, sealed
+from ..state.extents import SEGMENTS, STAGED, begun_at
+from ..state.state import State
+from .consolidate import Check
+
+NOTES, GARBAGE, CLOCK = "notes/", "garbage/", "clock/"
+_NOW, _SWEPT = CLOCK + "now", CLOCK + "swept"
+_GARBAGE = b"sawlog garbage "
+#: A commit that is not larger is left as it is until its number is deleted: a tombstone would save little.
+SMALL_BYTES = 4096
+#: Keys in one list of garbage.
+_MOST_KEYS = 5000
+#: So many writers that are gone are worth a commit that forgets them.
+_MANY_NONCES = 64
+
+_logger = logging.getLogger("sawlog.upkeep")
+
+
+@dataclass(slots=True)
+class CollectionReport:
+    """What was removed."""
+
+    checkpoints: int = 0
+    commits: int = 0
+    tombstones: int = 0
+    uploads: int = 0
+    #: How many objects were found that nothing refers to; they are removed later.
+    condemned: int = 0
+
+    def __bool__(self) -> bool:
+        return any((self.checkpoints, self.commits, self.tombstones, self.uploads, self.condemned))
+
+    def __str__(self) -> str:
+        return (
+            f"collection removed {self.checkpoints} checkpoints, {self.commits} commits and {self.uploads} uploads, "
+            f"emptied {self.tombstones} commits, and found {self.condemned} objects to remove later"
+        )
+
+
+class Note(NamedTuple):
+    """What was true at the time at which it was written, and is ever since."""
+
+    commits: int
+    behind: int
+    low: int
+
+    @property
+    def key(self) -> str:
+        """Its name."""
+        return f"{NOTES}{self.commits:020}-{self.behind:020}-{self.low:020}"
+
+
+#: What is true of every store.
+_NOTHING = Note(0, 0, 0)
+
+
+class _View(NamedTuple):
+    """What one round has seen."""
+
+    now_s: float
+    #: The oldest note: below it everything is deleted.
+    done: Note
+    #: The newest one that is older than the grace period.
+    aged: Note
+    last: Note
+    #: Which keys are garbage already.
+    condemned: Collection[str]
+    #: Whether all commits are to be listed, also where there should be none: somebody may have created a number that
+    #: was deleted, and not believed it.
+    sweep: bool
+
+
+class Collector:
+    """Collects for one open store. One thread at a time."""
+
+    def __init__(self, core: Core, *, workers: int = 8, check: Check = lambda: None) -> None:
+        self._core = core
+        self._check = check
+        self._bucket = core.bucket
+        self._workers = workers
+        #: Checkpoints whose content was read and is right.
+        self._read: set[str] = set()
+
+    def run(self) -> CollectionReport:
+        """Do what is due."""
+        report = CollectionReport()
+        view = self._view()
+        # After the notes were read: so that it knows every commit that they speak of, and what refers to it.
+        number, referenced = self._core.look(_referenced, fresh=True)
+        behind = max(self._behind_checkpoints(report, number), view.last.behind)
+        assert max(view.last.commits, behind) <= number
+        self._remove_garbage(report, view, referenced)
+        low = self._empty_commits(report, view, behind, referenced)
+        self._note(view, Note(number, behind, low))
+        self._delete_commits(report, view, referenced)
+        self._collect_uploads(report, view)
+        if report:
+            _logger.info("%s: %s", self._bucket.url, report)
+        return report
+
+    # --- time, and what was noted
+
+    def _view(self) -> _View:
+        self._bucket.put(_NOW, b"")
+        times = {entry.key: entry.modified.timestamp() for entry in self._bucket.list(CLOCK)}
+        now_s = times.get(_NOW, 0.0)
+        old_s = now_s - self._core.terms.grace_s
+        notes = {note_of(entry.key): entry.modified.timestamp() for entry in self._bucket.list(NOTES)}
+        if not notes:
+            self._bucket.put(_NOTHING.key, b"")
+        done, last = min(notes, default=_NOTHING), max(notes, default=_NOTHING)
+        aged = max((note for note, time_s in notes.items() if time_s <= old_s), default=_NOTHING)
+        return _View(now_s, done, aged, last, self._condemned(), times.get(_SWEPT, 0.0) <= old_s)
+
+    def _note(self, view: _View, note: Note) -> None:
+        if note != view.last:
+            self._bucket.put(note.key, b"")
+
+    # --- checkpoints and commits
+
+    def _behind_checkpoints(self, report: CollectionReport, number: int) -> int:
+        """Remove the checkpoints before the last two that are confirmed, and return which commits are behind both."""
+        confirmed: list[Checkpoint] = []
+        found = checkpoints.listed(self._bucket)
+        try:
+            for each in found:
+                if each.number <= number and self._is_right(each):
+                    confirmed.append(each)
+                if len(confirmed) == 2:
+                    break
+        except Collected:
+            return 0  # another collector is ahead of this one
+        if len(confirmed) < 2:
+            return 0
+        for each in found:
+            if each.number < confirmed[1].number:
+                self._bucket.delete(each.key)
+                self._read.discard(each.key)
+                report.checkpoints += 1
+        return confirmed[1].number
+
+    def _is_right(self, checkpoint: Checkpoint) -> bool:
+        """Whether it is confirmed, and can be read: from then on it is the truth."""
+        if not checkpoints.is_confirmed(self._bucket, checkpoint):
+            return False
+        if checkpoint.key not in self._read:
+            checkpoints.loaded(self._bucket, checkpoint)
+            self._read.add(checkpoint.key)
+        return True
+
+    def _empty_commits(self, report: CollectionReport, view: _View, behind: int, referenced: Collection[str]) -> int:
+        """Find commits whose batches nobody needs, and numbers that are taken again though they were deleted. Returns
+        below which number there is nothing left to find."""
+        start = 0 if view.sweep else min(view.last.low, behind)
+        kept, empty, dead = [behind], [], []
+        for entry in self._bucket.list(COMMITS, commit_key(start - 1) if start else ""):
+            self._check()
+            number = _number(entry)
+            if number >= behind:
+                break
+            is_large = entry.size_bytes > (TOMBSTONE_BYTES if number < view.aged.behind else SMALL_BYTES)
+            if entry.key in referenced or entry.key in view.condemned:
+                kept.append(number)
+            elif is_large and self._has_batches(entry.key):
+                kept.append(number)
+                empty.append(entry.key)
+            elif number < view.aged.behind:
+                dead.append(entry.key)
+        self._condemn(report, empty)
+        self._each(self._bucket.delete, dead)
+        report.commits += len(dead)
+        if view.sweep:
+            self._bucket.put(_SWEPT, b"")
+        return min(kept)
+
+    def _has_batches(self, key: str) -> bool:
+        commit = self._commit(key)
+        return commit is not None and bool(commit.inline)
+
+    def _commit(self, key: str) -> Commit | None:
+        """A commit; None if it is gone, or a tombstone."""
+        data = self._bucket.get(key)
+        if data is None:
+            return None
+        try:
+            return checkpoints.intact(self._bucket, key, data)[1][0]
+        except Collected:
+            return None
+
+    def _delete_commits(self, report: CollectionReport, view: _View, referenced: Collection[str]) -> None:
+        """Free the numbers of commits that nobody believes in any more."""
+        aged = view.aged
+        if aged.behind <= view.done.behind:
+            return
+        keys = [commit_key(number) for number in range(view.done.behind, aged.behind)]
+        keys = [key for key in keys if key not in referenced and key not in view.condemned]
+        self._each(self._bucket.delete, keys)
+        report.commits += len(keys)
+        for entry in list(self._bucket.list(NOTES)):
+            if note_of(entry.key) < aged:
+                self._bucket.delete(entry.key)
+
+    # --- uploads
+
+    def _collect_uploads(self, report: CollectionReport, view: _View) -> None:
+        uploads = [entry for prefix in (STAGED, SEGMENTS) for entry in self._bucket.list(prefix)]
+        begun = {entry.key: number for entry in uploads if (number := _begun(entry.key)) is not None}
+        if not self._raise_floor(view, view.aged.commits, begun, {entry.key: entry for entry in uploads}):
+            return
+        # After the commit that has raised it, or one that did before: only now can nothing refer to them any more.
+        floor, referenced = self._core.look(lambda state: (state.floor, state.referenced()), fresh=True)
+        gone = [key for key, number in begun.items() if number < floor and key not in referenced]
+        self._condemn(report, [key for key in gone if key not in view.condemned])
+
+    def _raise_floor(self, view: _View, floor: int, begun: Mapping[str, int], uploads: Mapping[str, Entry]) -> bool:
+        """Make sure that the floor is there, if that is of use; returns whether something may be below it."""
+
+        def look(state: State) -> tuple[int, int, set[str], int]:
+            return state.floor, state.number, state.referenced(), state.nonces_below(floor)
+
+        before, number, referenced, nonces = self._core.look(look)
+        unneeded = {key: at for key, at in begun.items() if key not in referenced and key not in view.condemned}
+        wanted = any(at < floor for at in unneeded.values()) or nonces > _MANY_NONCES
+        old_s = view.now_s - self._core.terms.grace_s
+        stuck = any(at >= number and uploads[key].modified.timestamp() <= old_s for key, at in unneeded.items())
+        if (wanted and floor > before) or stuck:  # stuck: nothing was committed since; this commit is something
+            self._core.commit([{"do": "raise floor", "number": max(floor, before)}])
+        return any(at < max(floor, before) for at in unneeded.values())
+
+    # --- garbage
+
+    def _condemned(self) -> set[str]:
+        found: set[str] = set()
+        for entry in self._bucket.list(GARBAGE):
+            found.update(self._garbage(entry.key))
+        return found
+
+    def _garbage(self, key: str) -> list[str]:
+        return read_garbage(self._bucket, key)
+
+    def _condemn(self, report: CollectionReport, keys: list[str]) -> None:
+        for start in range(0, len(keys), _MOST_KEYS):
+            part = sorted(keys)[start : start + _MOST_KEYS]
+            self._bucket.put(f"{GARBAGE}{uuid.uuid4().hex}", sealed(_GARBAGE, canonical(part)))
+        report.condemned += len(keys)
+
+    def _remove_garbage(self, report: CollectionReport, view: _View, referenced: Collection[str]) -> None:
+        old_s = view.now_s - self._core.terms.readers_s
+        for entry in list(self._bucket.list(GARBAGE)):
+            if entry.modified.timestamp() > old_s:
+                continue
+            keys = self._garbage(entry.key)
+            needed = sorted(set(keys).intersection(referenced))
+            if needed:
+                raise CorruptData(f"{entry.key} says that {needed[0]} is not needed, but it is; nothing was removed")
+            uploads = [key for key in keys if not key.startswith(COMMITS)]
+            self._each(self._bucket.delete, uploads)
+            report.uploads += len(uploads)
+            for key in keys:
+                self._check()
+                if key.startswith(COMMITS):
+                    report.tombstones += self._empty(key, delete=int(key.removeprefix(COMMITS)) < view.aged.behind)
+            self._bucket.delete(entry.key)
+
+    def _empty(self, key: str, *, delete: bool) -> bool:
+        """Leave only whose commit it was, so that its number stays taken; or nothing, if it may be deleted."""
+        if delete:
+            self._bucket.delete(key)
+            return True
+        commit = self._commit(key)
+        if commit is None:
+            return False
+        self._bucket.put(key, Tombstone(commit.nonce).encode())
+        return True
+
+    def _each(self, do: Callable[[str], None], keys: Iterable[str]) -> None:
+        """For many keys: several at a time, since each waits for the bucket."""
+        wanted = list(keys)
+
+        def checked(key: str) -> None:
+            self._check()
+            do(key)
+
+        if self._workers < 2 or len(wanted) < 2:
+            for key in wanted:
+                checked(key)
+            return
+        with ThreadPoolExecutor(self._workers, thread_name_prefix="sawlog-collect") as pool:
+            for _ in pool.map(checked, wanted):
+                pass
+
+
+def _referenced(state: State) -> tuple[int, set[str]]:
+    return state.number, state.referenced()
+
+
+def _number(entry: Entry) -> int:
+    return int(entry.key.removeprefix(COMMITS))
+
+
+def note_of(key: str) -> Note:
+    """What a note says."""
+    commits, behind, low = key.removeprefix(NOTES).split("-")
+    return Note(int(commits), int(behind), int(low))
+
+
+def read_garbage(bucket: Bucket, key: str) -> list[str]:
+    """The keys in a list of garbage; none if another collector has removed it."""
+    data = bucket.get(key)
+    if data is None:
+        return []
+    text: Any = opened(data, _GARBAGE, key)[0]
+    return [str(each) for each in text]
+
+
+def _begun(key: str) -> int | None:
+    """When an upload was begun; None if it is none of ours."""
+    try:
+        return begun_at(key)
+    except ValueError:
+        return None

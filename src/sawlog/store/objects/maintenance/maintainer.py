@@ -1,0 +1,280 @@
+"""`Maintainer`: what an open store does for its upkeep, when it is due. Any number of them may work at once.
+
+0. The store is checked to be the one that was opened: it may have been deleted or rolled back.
+1. Records that have expired are dropped (`retention.ms`, `retention.bytes`): the start of the partition is moved.
+2. Small extents are consolidated into segments, and compacted topics are compacted.
+3. A checkpoint is made, if whoever should have made it did not.
+4. What is not needed any more is collected.
+
+Each is a commit that says what it changes, or needs none; none of them waits for another process, holds anything, or
+leaves anything that has to be completed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from ....clock import Stopwatch, now_ms
+from ....config import LogConfig, UpkeepConfig
+from ....errors import CorruptBatch, LogClosed, StorageError
+from ....log.maintenance import MergeReport, UpkeepReport
+from ....log.retention import RetentionReport
+from ....log.transaction_index import Aborted
+from ... import settings as topic_settings
+from ..journal import checkpoints
+from ..session import Core
+from ..staging import ObjectStaging
+from ..state.extents import COPY_OF, Extent
+from ..state.state import State
+from .collect import CollectionReport, Collector
+from .compact import Compactable, compact, is_due, settled
+from .consolidate import SEGMENT_BYTES, Place, consolidate, small_runs
+
+#: Collection is done this often in the time for which readers may need what is not referred to any more.
+_COLLECTIONS = 24
+#: The store is checked to be still there at most this often.
+_CHECK_S = 50.0
+
+_T = TypeVar("_T")
+_logger = logging.getLogger("sawlog.upkeep")
+
+
+class _Partition(NamedTuple):
+    """One partition, as it is now."""
+
+    place: Place
+    settings: Mapping[str, Any]
+    start: int
+    end: int
+    extents: list[Extent]
+
+    @property
+    def log(self) -> LogConfig:
+        return topic_settings.log_config(self.settings)
+
+    @property
+    def upkeep(self) -> UpkeepConfig:
+        return topic_settings.upkeep_config(self.settings)
+
+    @property
+    def segment_bytes(self) -> int:
+        return min(SEGMENT_BYTES, self.log.segment_bytes)
+
+
+class Maintainer:
+    """Does the upkeep of one open store. Safe for threads: one call works at a time."""
+
+    def __init__(self, core: Core, *, collector: Collector | None = None) -> None:
+        self._core = core
+        self._collector = Collector(core, check=self._check_stopped) if collector is None else collector
+        self._turn = threading.Lock()
+        self._stopped = False
+        self._since_collection: Stopwatch | None = None
+        self._since_check = Stopwatch()
+        #: What the last collection did.
+        self.collected = CollectionReport()
+
+    def stop(self) -> None:
+        """Let a current call end soon."""
+        self._stopped = True
+
+    def run(self, topic: str | None = None) -> list[UpkeepReport]:
+        """Do what is due, for one topic or for the whole store, and return what was done to which partition."""
+        reports = []
+        with self._turn:
+            if self._since_check.elapsed_s >= _CHECK_S:
+                self._since_check.restart()
+                self._core.check_store()
+            for place in self._core.look(_places, fresh=True):
+                if topic not in (None, place.topic):
+                    continue
+                report = self._tend(place)
+                if report:
+                    reports.append(report)
+            self._check_stopped()
+            ObjectStaging(self._core).forget_names()
+            self._checkpoint()
+            if self._collection_is_due():
+                self.collect()
+        return reports
+
+    def collect(self) -> CollectionReport:
+        """Remove what is not needed any more."""
+        self._since_collection = Stopwatch()
+        self.collected = self._collector.run()
+        return self.collected
+
+    def _collection_is_due(self) -> bool:
+        since = self._since_collection
+        return since is None or since.elapsed_s >= self._core.terms.readers_s / _COLLECTIONS
+
+    def _check_stopped(self) -> None:
+        if self._stopped:
+            raise LogClosed(f"the store {self._core.bucket.url} is being closed")
+
+    def _checkpoint(self) -> None:
+        every = self._core.terms.checkpoint_every
+        number = self._core.look(lambda state: state.number)
+        if number >= every and number - max((each.number for each in _listed(self._core)), default=0) >= every:
+            self._core.checkpoint()
+
+    # --- one partition
+
+    def _tend(self, place: Place) -> UpkeepReport:
+        watch = Stopwatch()
+        report = UpkeepReport(f"{self._core.bucket.url}/{place.topic}/{place.partition}")
+        for work in (self._expire, self._consolidate, self._compact):
+            self._check_stopped()
+            found = self._core.look(_partition_of(place))
+            if found is None:
+                break  # the topic was deleted meanwhile
+            if work != self._consolidate and self._core.look(is_copy):
+                continue  # what it keeps is decided where it is copied from
+            try:
+                work(found, report)
+            except CorruptBatch as error:  # what is damaged is not changed
+                _logger.error("%s is damaged and was not changed: %s", report.path, error)
+        report.duration_ms = watch.elapsed_ms
+        return report
+
+    def expire(self, place: Place) -> RetentionReport | None:
+        """Drop what has expired, or is too much, in one partition. If nothing ever can, its extents are not looked
+        at: there may be many, and Spark asks after each commit."""
+        found = self._core.look(lambda state: _partition_of(place)(state) if _is_limited(state, place) else None)
+        report = UpkeepReport("")
+        if found is not None:
+            self._expire(found, report)
+        return report.retention
+
+    def _expire(self, found: _Partition, report: UpkeepReport) -> None:
+        start = _wanted_start(found) if found.upkeep.delete else found.start
+        if start <= found.start:
+            return
+        action = {"do": "move start", "topic": found.place.topic_id, "partition": found.place.partition}
+        removed = int(str(self._core.commit([{**action, "offset": start}])[0]))
+        gone = [each for each in found.extents if each.next_offset <= start]
+        if removed:
+            size = sum(each.size_bytes for each in gone)
+            report.retention = RetentionReport(len({each.key for each in gone}), removed, size, start)
+
+    def _consolidate(self, found: _Partition, report: UpkeepReport) -> None:
+        # Commits that stay because of the batches in them, though they are behind two checkpoints.
+        old = self._core.look(lambda state: state.number) - 2 * self._core.terms.checkpoint_every
+        merged = MergeReport()
+        for run in small_runs(found.place, found.extents, segment_bytes=found.segment_bytes, old_commits=old):
+            self._check_stopped()
+            done = self._unless_changed(found, partial(consolidate, self._core, run, self._check_stopped))
+            if done is None:
+                break  # another process is at it
+            merged.segments_before += done.segments_before
+            merged.segments_after += done.segments_after
+            merged.bytes_copied += done.bytes_copied
+        report.merge = merged if merged.segments_after else None
+
+    def _compact(self, found: _Partition, report: UpkeepReport) -> None:
+        """Round after round, while there are more keys than one can hold."""
+        before = -1
+        now: _Partition | None = found
+        while now is not None and now.upkeep.compact and (what := self._compactable(now)).clean.offset > before:
+            before = what.clean.offset
+            if not what.extents or not is_due(what, now.upkeep):
+                return
+            self._check_stopped()
+            sizes = {"segment_bytes": now.segment_bytes, "max_decompressed_bytes": now.log.max_decompressed_bytes}
+            work = partial(compact, self._core, what, now.upkeep, self._check_stopped, **sizes)
+            done = self._unless_changed(now, work)
+            if done is None:
+                return  # another process is at it
+            report.compaction = done or report.compaction
+            now = self._core.look(_partition_of(now.place))
+
+    def _compactable(self, found: _Partition) -> Compactable:
+        lag_ms = found.upkeep.min_compaction_lag_ms
+        place, before_ms = found.place, now_ms() - lag_ms if lag_ms else None
+
+        def look(state: State) -> Compactable:
+            where = place.topic_id, place.partition
+            extents = settled(found.extents, found.segment_bytes, before_ms=before_ms, stable=state.stable(*where))
+            aborted = [Aborted(*each, each[2] + 1) for each in state.aborted(*where, found.start, found.end)]
+            return Compactable(place, found.start, extents, state.clean(*where), aborted)
+
+        return self._core.look(look)
+
+    def _unless_changed(self, found: _Partition, work: Callable[[], _T | None]) -> _T | None:
+        """None if what is read was replaced by another process, and removed, meanwhile."""
+        try:
+            return work()
+        except StorageError:
+            now = self._core.look(_partition_of(found.place), fresh=True)
+            if now is not None and set(found.extents) <= set(now.extents):
+                raise
+            return None
+
+
+def is_copy(state: State) -> bool:
+    """Whether the store is a copy of another one, which `sawlog replicate` keeps up to date."""
+    return "source" in state.document(COPY_OF)[1]
+
+
+def _listed(core: Core) -> list[checkpoints.Checkpoint]:
+    return checkpoints.listed(core.bucket)
+
+
+def _places(state: State) -> list[Place]:
+    found = []
+    for name in state.topics():
+        entry = state.topic(name)
+        assert entry is not None
+        found += [Place(name, entry["id"], number) for number in range(entry["partitions"])]
+    return found
+
+
+def _is_limited(state: State, place: Place) -> bool:
+    """Whether anything of a partition may expire, or be too much."""
+    entry = state.topic(place.topic)
+    if entry is None:
+        return False
+    limits = topic_settings.log_config(entry["settings"])
+    return limits.retention_ms is not None or limits.retention_bytes is not None
+
+
+def _partition_of(place: Place) -> Callable[[State], _Partition | None]:
+    def look(state: State) -> _Partition | None:
+        entry = state.topic(place.topic)
+        if entry is None or entry["id"] != place.topic_id:
+            return None
+        start, end = state.ends(place.topic_id, place.partition)
+        extents = list(state.extents(place.topic_id, place.partition, start))
+        return _Partition(place, dict(entry["settings"]), start, end, extents)
+
+    return look
+
+
+def _wanted_start(found: _Partition) -> int:
+    """Where a partition starts after what has expired, or is too much."""
+    start = found.start
+    if found.log.retention_ms is not None:
+        start = max(start, max(_expired(found.extents, now_ms() - found.log.retention_ms), default=start))
+    if found.log.retention_bytes is not None:
+        start = max(start, max(_surplus(found.extents, found.log.retention_bytes), default=start))
+    return start
+
+
+def _expired(extents: list[Extent], oldest_ms: int) -> Iterator[int]:
+    for each in extents:
+        if not 0 <= each.max_timestamp <= oldest_ms:
+            return
+        yield each.next_offset
+
+
+def _surplus(extents: list[Extent], keep_bytes: int) -> Iterator[int]:
+    total = sum(each.size_bytes for each in extents)
+    for each in extents[:-1]:
+        total -= each.size_bytes
+        if total < keep_bytes:
+            return
+        yield each.next_offset

@@ -1,0 +1,247 @@
+"""`ObjectMembership`: a consumer's place in its group, in the commits of a store on object storage.
+
+`folding.members` says why it is safe. A heartbeat is a commit, so there is one every third of the session timeout; the
+others are watched by looking at the state, which asks the bucket about once a second while nothing happens. Nobody
+compares clocks: each member watches the others' beats by its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any
+
+from ...clock import Stopwatch, now_ms
+from ...errors import GroupFenced, LogClosed, SawlogError
+from ...storage.locks import process_name
+from ..assignment import Share
+from ..base import Topic
+from ..committed_offsets import Committed, Start, begin
+from ..consumer_options import Terms
+from ..group_host import GroupView
+from ..members import Member, Silence
+from .session import Core
+from .state.book import quoted
+from .state.state import Outcome, State
+
+_logger = logging.getLogger("sawlog.store.consumer")
+
+#: Heartbeats in the time after which a session expires.
+_BEATS = 3
+
+
+class ObjectMembership:
+    """One member of one group."""
+
+    def __init__(self, core: Core, terms: Terms, *, works: bool = False) -> None:
+        self._core = core
+        self._terms = terms
+        self._works = works
+        self._id = ""
+        #: The ids of the topics of the partitions that it owns.
+        self._owned: dict[Share, str] = {}
+        self._silence = Silence()
+        self._beaten = Stopwatch()
+        #: A heartbeat on its way.
+        self._beat: Future[Outcome] | None = None
+
+    @property
+    def id(self) -> str:
+        """Its id for the others; empty while it is not a member."""
+        return self._id
+
+    @property
+    def owned(self) -> set[Share]:
+        """The partitions that it has taken."""
+        return set(self._owned)
+
+    def _action(self, do: str, **fields: Any) -> dict[str, Any]:
+        return {"do": do, "group": self._terms.group, "member": self._id, **fields}
+
+    # --- alive
+
+    def join(self) -> None:
+        """Become a member, unless it is one."""
+        if self._id:
+            return
+        terms, made = self._terms, uuid.uuid4().hex
+        fields = {
+            "name": terms.name,
+            "process": process_name(),
+            "topics": list(terms.topics),
+            "timeout_ms": terms.session_timeout_ms,
+            "time_ms": now_ms(),
+            "works": self._works,
+        }
+        self._beaten.restart()  # the session counts from when the request is sent
+        self._core.commit([{"do": "join group", "group": terms.group, "member": made, **fields}])
+        self._id = made
+
+    def beat(self) -> None:
+        """Send a heartbeat, if it is time for one; does not wait for it."""
+        if self._beat is not None and not self._beat.done():
+            return
+        if self._id and self._beaten.elapsed_ms * _BEATS >= self._terms.session_timeout_ms:
+            self._beaten.restart()
+            self._beat = self._core.submit([self._action("beat member", time_ms=now_ms())])
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it is still a member for the others, as it was known at most a second ago."""
+        return self._id in self._members()
+
+    def still_owns(self) -> bool:
+        """Whether everything is still its own: whoever removes a member takes everything from it in the same commit, so
+        being a member is enough."""
+        return self.is_current
+
+    def _members(self) -> dict[str, Member]:
+        return self._core.look(lambda state: members_of(state, self._terms.group), calm=True)
+
+    def view(self, owners: Mapping[Share, str] | None = None) -> GroupView:
+        """The group as it is now."""
+        found = self._members()
+        self._silence.watch(found)
+        silent = frozenset(id for id, each in found.items() if self._silence.is_silent(each))
+        read = self._core.look(lambda state: owners_of(state, self._terms.group), calm=True)
+        return GroupView({id: each.topics for id, each in found.items()}, silent, read)
+
+    def fence_silent(self) -> None:
+        """Remove members whose session has expired, unless they have given a sign of life since."""
+        for member in self._members().values():
+            if member.id == self._id or not self._silence.is_silent(member):
+                continue
+            if remove_member(self._core, self._terms.group, member):
+                who = member.name or member.process
+                _logger.warning("the session of %s expired; it was removed from the group %r", who, self._terms.group)
+
+    # --- partitions
+
+    def take(
+        self, shares: Sequence[Share], topics: Mapping[str, Topic], start: Start
+    ) -> dict[Share, tuple[int, int] | None]:
+        """Become the owner of those that nobody owns, and learn in the same commit where the group continues."""
+        known = self._core.look(lambda state: state.group(self._terms.group)) or []
+        starts: dict[str, list[Any]] = {}
+        if start != "earliest":
+            for topic in topics.values():
+                if topic.name not in known:
+                    starts[topic.id] = [topic.name, [list(place) for _, place in sorted(begin(topic, start).items())]]
+        wanted = [[topics[name].id, partition] for name, partition in shares]
+        (rows,) = self._core.commit([self._action("take partitions", shares=wanted, begin=starts)])
+        taken: dict[Share, tuple[int, int] | None] = {}
+        assert isinstance(rows, list)
+        for share, (topic_id, _), row in zip(shares, wanted, rows, strict=True):
+            if row is not None:
+                self._owned[share] = str(topic_id)
+                taken[share] = (int(row[0]), int(row[1])) if row else None
+        return taken
+
+    def give_up(self, shares: Iterable[Share]) -> None:
+        """Release partitions."""
+        given = [[self._owned.pop(share), share[1]] for share in list(shares)]
+        if given and self._id:
+            self._core.commit([self._action("give up partitions", shares=given)])
+
+    # --- offsets
+
+    def commit(self, offsets: Mapping[Share, Committed]) -> None:
+        """Commit, if all of it is still its own: the fold decides."""
+        rows = [
+            [each.topic_id, share[1], each.offset, each.metadata, each.leader_epoch] for share, each in offsets.items()
+        ]
+        names = {each.topic_id: share[0] for share, each in offsets.items()}
+        self._core.commit([self._action("commit offsets", offsets=rows, topics=names)])
+
+    def committed(self) -> dict[Share, Committed]:
+        """What the group has committed."""
+        return self._core.look(lambda state: committed_of(state, self._terms.group))
+
+    # --- leaving
+
+    def leave(self) -> None:
+        """Release everything and leave the group."""
+        action = self._left()
+        if action is not None:
+            with suppress(GroupFenced):
+                self._core.commit([action])
+
+    def _left(self) -> dict[str, Any] | None:
+        action = self._action("leave group") if self._id else None
+        self._id = ""
+        self._owned.clear()
+        return action
+
+    def close(self) -> None:
+        """Leave permanently."""
+        self.leave()
+
+    def abandon(self) -> None:
+        """Leave without waiting. Called while something else may hold any lock, so a thread does it."""
+        action = self._left()
+        if action is not None and not sys.is_finalizing():  # then no thread starts any more; the session expires
+            with suppress(RuntimeError):
+                threading.Thread(target=_submit, args=(self._core, action), daemon=True).start()
+
+
+def _submit(core: Core, action: dict[str, Any]) -> None:
+    with suppress(LogClosed, SawlogError):
+        core.submit([action])
+
+
+def remove_member(core: Core, group: str, member: Member) -> bool:
+    """Remove a member that has not given a sign of life since; whether it was removed."""
+    action = {"do": "remove member", "group": group, "member": member.id, "beat": member.beat}
+    return "ok" in core.submit([action]).result()
+
+
+# --- what the state says of a group
+
+
+def members_of(state: State, group: str) -> dict[str, Member]:
+    """The members of a group, by id."""
+    prefix = f"member/{quoted(group)}/"
+    found: dict[str, Member] = {}
+    for name in state.entries.names(prefix):
+        each, id_ = state.entries.get(name), name.removeprefix(prefix)
+        topics, timeout = tuple(each["topics"]), int(each["timeout_ms"])
+        works = bool(each["works"])
+        found[id_] = Member(
+            id_, each["name"], each["process"], topics, timeout, int(each["beat"]), int(each["time_ms"]), works
+        )
+    return found
+
+
+def owners_of(state: State, group: str) -> dict[Share, str]:
+    """Which member owns which partition."""
+    prefix = f"owner/{quoted(group)}/"
+    names = state.entries.names(prefix)
+    if not names:
+        return {}
+    by_id = topics_by_id(state)
+    found: dict[Share, str] = {}
+    for name in names:
+        topic, partition = name.removeprefix(prefix).split("/")
+        if topic in by_id:
+            found[by_id[topic], int(partition)] = state.entries.get(name)
+    return found
+
+
+def committed_of(state: State, group: str) -> dict[Share, Committed]:
+    """What a group has committed in topics that exist."""
+    by_id = topics_by_id(state)
+    return {
+        (by_id[topic], partition): Committed(offset, topic, metadata, 0, "", epoch)
+        for (topic, partition), (offset, metadata, epoch) in state.offsets(group).items()
+        if topic in by_id
+    }
+
+
+def topics_by_id(state: State) -> dict[str, str]:
+    """The names of all topics by their ids."""
+    return {(state.topic(name) or {})["id"]: name for name in state.topics()}

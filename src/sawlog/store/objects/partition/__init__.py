@@ -1,0 +1,1 @@
+"""One partition on object storage: extents, appends, reads and slices."""

@@ -1,0 +1,489 @@
+"""`ObjectPartition`: one partition of a topic on object storage.
+
+An append is part of the next commit and returns when that is durable. A reader that waits for new records looks for the
+next commit, at first often and then about once a second: see `Core.look`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, TypeVar
+
+from ....batch import read as batch_read
+from ....batch.build import MAX_BATCH_BYTES, Recipe
+from ....batch.header import BASE, COUNT, LAST, POSITION, Rows, visible
+from ....batch.read import decode
+from ....clock import Deadline, milliseconds
+from ....config import LogConfig, whole_number
+from ....display import counted, size_text
+from ....errors import CorruptBatch, DataLoss, InvalidRecordType, OffsetOutOfRange, SawlogError, StorageError
+from ....isolation import Isolation, is_committed
+from ....log.encoding import recipe_of
+from ....log.log import SegmentInfo
+from ....log.replica_source import Fetched
+from ....log.transaction_index import Aborted
+from ....log.verify import Problem, VerifyReport
+from ....log.writer import BATCH_BYTES, Writer
+from ...base import PAGE_BYTES, Partition
+from ..extent_reader import check
+from ..session import Core, results
+from ..state.extents import INLINE, Extent, epoch_end
+from ..state.state import Outcome, State
+from .pieces import append_action, describe, placed
+from .slices import ObjectSlice, ObjectSliceReader, cut_into
+
+#: Larger batches are uploaded before the commit that refers to them.
+INLINE_BATCH_BYTES = 1 << 20
+_POLL_S = 0.1
+_T = TypeVar("_T")
+
+
+class ObjectPartition(Partition):
+    """One partition. Safe for threads."""
+
+    def __init__(
+        self,
+        core: Core,
+        topic: str,
+        topic_id: str,
+        number: int,
+        config: LogConfig,
+        *,
+        calm: bool = False,
+        cached: bool = True,
+    ) -> None:
+        self._core = core
+        self._topic = topic
+        self._id = topic_id
+        self._number = number
+        self._config = config
+        #: Whether the caller polls: an idle store is then asked about once a second.
+        self._calm = calm
+        #: Whether records may come from the local cache or from memory.
+        self._cached = cached
+        self._reader = core.extents if cached else core.uncached
+
+    def patient(self) -> ObjectPartition:
+        """Return this partition for a caller that polls: an idle store is asked about once a second."""
+        return ObjectPartition(
+            self._core, self._topic, self._id, self._number, self.config, calm=True, cached=self._cached
+        )
+
+    def uncached(self) -> ObjectPartition:
+        """Return this partition without caches: every record is read from the bucket. For callers that delete or
+        acknowledge something because the bucket has it."""
+        return ObjectPartition(
+            self._core, self._topic, self._id, self._number, self.config, calm=self._calm, cached=False
+        )
+
+    # --- what there is
+
+    @property
+    def config(self) -> LogConfig:
+        """Settings of the topic."""
+        return self._config
+
+    @property
+    def _origin(self) -> tuple[str, int]:
+        return self._topic, self._number
+
+    @property
+    def _recipe(self) -> Recipe:
+        return recipe_for(self._config)
+
+    @property
+    def path(self) -> str:
+        """Location, for messages."""
+        return f"{self._core.bucket.url}/{self._topic}/{self._number}"
+
+    def _extents(self) -> list[Extent] | None:
+        return self._core.glance(lambda state: list(state.extents(self._id, self._number, 0)))
+
+    def __repr__(self) -> str:
+        """Return what is known without a request."""
+        ends = self._core.glance(lambda state: state.ends(self._id, self._number))
+        extents = self._extents()
+        if ends is None or extents is None:
+            return f"<ObjectPartition {self.path}>"
+        size = size_text(sum(each.size_bytes for each in extents))
+        amount = f"{size} in {counted(len(extents), 'extent')}"
+        return f"<ObjectPartition {self.path} offsets {ends[0]}..{ends[1]}, {amount}>"
+
+    @property
+    def segments(self) -> tuple[SegmentInfo, ...]:
+        """Extents, oldest first: runs of batches in commits, uploads and segments."""
+
+        def found(state: State) -> list[Extent]:
+            return list(state.extents(self._id, self._number, 0))
+
+        url = self._core.bucket.url
+        return tuple(
+            SegmentInfo(each.base_offset, each.next_offset, each.size_bytes, True, False, f"{url}/{each.key}")
+            for each in self._core.look(found)
+        )
+
+    @property
+    def closed(self) -> bool:
+        """Whether the store was closed."""
+        return self._core.is_closed
+
+    def _ends(self) -> tuple[int, int]:
+        return self._core.look(lambda state: state.ends(self._id, self._number), calm=self._calm)
+
+    @property
+    def lowest_offset(self) -> int:
+        """First offset; in an empty partition, the offset of the next record."""
+        return self._ends()[0]
+
+    @property
+    def visible_offset(self) -> int:
+        """End of the readable records. All of them are durable."""
+        return self._ends()[1]
+
+    @property
+    def next_offset(self) -> int:
+        """Offset of the next record: everything that is stored is visible."""
+        return self.visible_offset
+
+    @property
+    def durable_offset(self) -> int:
+        """End of the durable records: everything that is visible is durable."""
+        return self.visible_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """First offset of the earliest open transaction, or `visible_offset`."""
+        return self._core.look(lambda state: state.stable(self._id, self._number), calm=self._calm)
+
+    @property
+    def leader_epoch(self) -> int:
+        """Current leader epoch: 0, unless the partition is a copy of one that had others."""
+        epochs = self._core.look(lambda state: state.epochs(self._id, self._number), calm=self._calm)
+        return epochs[-1][0] if epochs else 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of all batches."""
+        return self._core.look(lambda state: sum(each.size_bytes for each in state.extents(self._id, self._number, 0)))
+
+    def plan(
+        self,
+        start: int,
+        end: int,
+        *,
+        target_bytes: int | None = None,
+        max_records: int | None = None,
+        isolation: Isolation = "committed",
+    ) -> list[ObjectSlice]:
+        """See `ObjectTopic.plan`."""
+
+        def look(state: State) -> tuple[int, int, list[Extent], list[tuple[int, int, int]]]:
+            aborted = state.aborted(self._id, self._number, start, end) if is_committed(isolation) else []
+            extents = list(state.extents(self._id, self._number, start, end))
+            return *state.ends(self._id, self._number), extents, aborted
+
+        if start >= end:
+            return []
+        lowest, last, extents, aborted = self._core.look(look)
+        if last < end:
+            lowest, last, extents, aborted = self._core.look(look, fresh=True)
+        if start < lowest or last < end:
+            where = f"{self._topic}/{self._number}"
+            raise DataLoss(f"offsets {start} to {end - 1} of {where} are gone: it has {lowest} to {last - 1}")
+        found = cut_into(extents, start, end, target_bytes=target_bytes, max_records=max_records)
+        gone = tuple(Aborted(*each, each[2] + 1) for each in aborted)
+        return [replace(each, isolation=isolation, aborted=_among(gone, each)) for each in found]
+
+    def epoch_end(self, leader_epoch: int) -> int:
+        """Return the first offset after a leader epoch."""
+
+        def look(state: State) -> tuple[list[tuple[int, int]], int]:
+            return state.epochs(self._id, self._number), state.ends(self._id, self._number)[1]
+
+        epochs, end = self._core.look(look, calm=self._calm)
+        return epoch_end(epochs, leader_epoch, end)
+
+    def offset_at(self, timestamp: int | datetime) -> int:
+        """Return the first offset whose record is not older than `timestamp`, or `visible_offset`."""
+        timestamp = whole_number(milliseconds(timestamp), "a timestamp")
+
+        def find(fresh: bool) -> int:
+            extent = self._core.look(lambda state: state.offset_at(self._id, self._number, timestamp), fresh=fresh)
+            if extent is None:
+                return self.visible_offset
+            data, _ = self._read(extent)
+            lowest = self.lowest_offset  # those below it are still in the extent
+            return next(
+                (each.offset for each in decode(data, lowest) if each.timestamp >= timestamp), extent.next_offset
+            )
+
+        return _again(find)
+
+    # --- reading
+
+    def _read(self, extent: Extent) -> tuple[memoryview, list[tuple[int, int, int]]]:
+        """Return the batches of an extent with their offsets."""
+        data = self._reader.read(extent)
+        return data, placed(data, extent.base_offset, extent.leader_epoch)
+
+    def fetch(
+        self,
+        start: int,
+        max_bytes: int = 1 << 20,
+        *,
+        min_bytes: int = 0,
+        timeout: float | None = 0.0,
+        isolation: Isolation = "committed",
+    ) -> Fetched:
+        """Return whole batches from the one that contains `start`, up to `max_bytes` but at least one. Blocks for up to
+        `timeout` seconds until there are `min_bytes`. With isolation "committed" the page ends at the last stable
+        offset and lists the aborted transactions in it. `records()` of the page yields what `scan` yields."""
+        committed = is_committed(isolation)
+        deadline = Deadline(timeout, first_pause_s=_POLL_S, longest_pause_s=_POLL_S)
+        asked = self
+        while True:
+            found = asked._page(whole_number(start), max_bytes, committed=committed)
+            if found.size_bytes >= min_bytes or not deadline.retry():
+                return found
+            asked = self.patient()
+
+    def _page(self, start: int, max_bytes: int, *, committed: bool) -> Fetched:
+        return _again(lambda fresh: self._fetch(start, max_bytes, fresh=fresh, committed=committed))
+
+    def _fetch(self, start: int, max_bytes: int, *, fresh: bool, committed: bool) -> Fetched:
+        def look(state: State) -> tuple[int, int, int, list[Extent]]:
+            lowest, end = state.ends(self._id, self._number)
+            stable = state.stable(self._id, self._number)
+            chosen: list[Extent] = []
+            size = 0
+            for extent in state.extents(self._id, self._number, start, stable if committed else None):
+                chosen.append(extent)
+                size += extent.size_bytes
+                if size >= max_bytes:
+                    break
+            return lowest, end, stable, chosen
+
+        lowest, end, stable, extents = self._core.look(look, fresh=fresh, calm=self._calm)
+        if not lowest <= start <= end:
+            lowest, end, stable, extents = self._core.look(look, fresh=True)
+        if not lowest <= start <= end:
+            raise OffsetOutOfRange(start, lowest, end, f"{self._topic}/{self._number}")
+        buffers, after = page_of(self._reader.read_all(extents), start, stable if committed else end, max_bytes)
+        aborted: list[tuple[int, int, int]] = []
+        if committed and buffers:
+            aborted = self._core.peek(lambda state: state.aborted(self._id, self._number, start, after))
+        return Fetched(
+            tuple(buffers),
+            after,
+            stable,
+            tuple((producer, first) for producer, first, _ in aborted),
+            start,
+            (self._topic, self._number),
+        )
+
+    def _chunks(self, start: int, end: int, isolation: Isolation) -> Iterator[tuple[memoryview, Rows]]:
+        """Yield checked batches from `start` to `end`, a few MiB at a time. The next ones are requested meanwhile."""
+        [*slices] = self.plan(start, end, isolation=isolation) if start < end else ()
+        reader = ObjectSliceReader(self._core, self._topic, self._id, self._number, cached=self._cached)
+        for piece in slices:
+            try:
+                yield from reader.chunks(piece)
+            except DataLoss:
+                raise OffsetOutOfRange(start, *self._ends(), f"{self._topic}/{self._number}") from None
+
+    def _pages(
+        self, start: int, end: int, max_bytes: int | None, *, committed: bool, page_bytes: int = PAGE_BYTES
+    ) -> Iterator[tuple[memoryview, Rows]]:
+        """Yield checked batches for a reader. The extents of a whole range are requested ahead."""
+        if max_bytes is not None or page_bytes != PAGE_BYTES:
+            yield from super()._pages(start, end, max_bytes, committed=committed, page_bytes=page_bytes)
+            return
+        for data, rows in self._chunks(start, end, "committed" if committed else "uncommitted"):
+            shown = visible(rows, ())  # without markers; aborted records are not in it
+            if len(shown):
+                yield data, shown
+
+    def pages(self, start: int, end: int, *, committed: bool) -> Iterator[tuple[memoryview, Rows]]:
+        """Yield checked batches for a reader, page by page."""
+        return self._pages(start, end, None, committed=committed)
+
+    def extents(self, start: int, end: int) -> list[Extent]:
+        """Return the extents that contain offsets from `start` to `end`."""
+        return self._core.look(lambda state: list(state.extents(self._id, self._number, start, end)))
+
+    def newest(self) -> tuple[int, int] | None:
+        """Return offset and timestamp of the first record with the largest timestamp; None if there is none."""
+        found: tuple[int, int] | None = None
+        segments = self._core.look(lambda state: list(state.extents(self._id, self._number, self.lowest_offset)))
+        for extent in sorted(segments, key=lambda each: (-each.max_timestamp, each.base_offset)):
+            if extent.max_timestamp < 0 or (found is not None and extent.max_timestamp < found[1]):
+                break
+            start = max(extent.base_offset, self.lowest_offset)
+            for record in self.scan(start, extent.next_offset, isolation="uncommitted"):
+                better = found is None or (record.timestamp, -record.offset) > (found[1], -found[0])
+                if record.timestamp >= 0 and better:
+                    found = record.offset, record.timestamp
+        return found
+
+    def watch(self, call: Callable[[], None]) -> Callable[[], None]:
+        """Call back when the visible end may have moved. Returns a function that stops the calls."""
+        before = self._core.peek(lambda state: state.ends(self._id, self._number))
+
+        def look() -> None:
+            nonlocal before
+            now = self._core.peek(lambda state: state.ends(self._id, self._number))
+            if now != before:
+                before = now
+                call()
+
+        return self._core.news.watch(look)
+
+    # --- appending
+
+    def append_batches(
+        self,
+        raw: bytes | bytearray | memoryview,
+        *,
+        trusted: bool = False,
+        wait: bool = True,
+        expect_offset: int | None = None,
+    ) -> range:
+        """Append encoded batches, all of them or none, and return their offsets. They are durable when it returns. A
+        commit assigns the offsets, so it blocks with `wait=False`, too."""
+        if not isinstance(raw, (bytes, bytearray, memoryview)):
+            raise InvalidRecordType(f"append_batches expects encoded batches as bytes, not {type(raw).__name__}")
+        found: Any = results(self.submit(bytes(raw), trusted=trusted, expect_offset=expect_offset).result())[0]
+        return range(found[0], found[1])
+
+    def submit(self, data: bytes, *, trusted: bool = False, expect_offset: int | None = None) -> Future[Outcome]:
+        """Add batches to the next commit."""
+        action, inline = self.action(data, trusted=trusted, expect_offset=expect_offset)
+        return self._core.submit([action], inline)
+
+    def action(
+        self, data: bytes, *, trusted: bool = False, expect_offset: int | None = None
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        """Return the commit action that appends batches, and the batches that go inline. Large ones are uploaded."""
+        if expect_offset is not None and (isinstance(expect_offset, bool) or not isinstance(expect_offset, int)):
+            raise InvalidRecordType(f"expect_offset must be an integer, not {expect_offset!r}")
+        limit = None if trusted else self.config.max_decompressed_bytes
+        described = describe(memoryview(data), max_unpacked_bytes=limit)
+        if len(data) <= INLINE_BATCH_BYTES:
+            return append_action(self._id, self._number, INLINE, described, expect_offset), [data]
+        return append_action(self._id, self._number, self._core.upload(data), described, expect_offset), []
+
+    def when_settled(self, offset: int, call: Callable[[BaseException | None], None]) -> None:
+        """Call back at once: an append that has an offset is durable."""
+        whole_number(offset)
+        call(None)
+
+    def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> Writer:
+        """Return a buffered writer: the fast way to append records one by one. See `Writer`."""
+        self._core.check_writable()
+        made = super().writer(batch_bytes, linger_ms)
+        self._core.keep(made)
+        return made
+
+    def sync(self) -> None:
+        """Return at once: an append returns when it is durable."""
+        self._core.check_writable()
+
+    def trim(self, offset: int) -> int:
+        """Drop the records below `offset` and return the number of offsets dropped."""
+        action = {"do": "move start", "topic": self._id, "partition": self._number, "offset": whole_number(offset)}
+        return int(str(self._core.commit([action])[0]))
+
+    # --- checking
+
+    def verify(self) -> VerifyReport:
+        """Read and check everything, without the cache: every extent is in the bucket and follows the one before it,
+        and its batches are the committed ones, have the right checksum and can be decoded. The report lists the
+        damage; nothing is raised for it."""
+        report = VerifyReport()
+        self._core.check_end()
+
+        def ends_and_extents(state: State) -> tuple[int, int, list[Extent]]:
+            """Read both from one state: another commit could trim or append in between."""
+            lowest, end = state.ends(self._id, self._number)
+            return lowest, end, list(state.extents(self._id, self._number, lowest))
+
+        lowest, end, extents = self._core.look(ends_and_extents, fresh=True)
+        expected = lowest
+        for extent in extents:
+            path = f"{self._core.bucket.url}/{extent.key}"
+            if max(extent.base_offset, lowest) != expected:
+                reason = f"offsets {expected} to {extent.base_offset - 1} are missing"
+                report.problems.append(Problem(path, extent.position, reason, extent.base_offset))
+            self._verify_extent(extent, path, report)
+            expected = extent.next_offset
+        if expected != end:
+            reason = f"offsets {expected} to {end - 1} are missing"
+            report.problems.append(Problem(self.path, 0, reason, end))
+        return report
+
+    def _verify_extent(self, extent: Extent, path: str, report: VerifyReport) -> None:
+        report.segments += 1
+        report.size_bytes += extent.size_bytes
+        try:
+            data = memoryview(bytearray(self._core.bucket.get_range(extent.key, extent.position, extent.size_bytes)))
+            rows = check(extent, data)
+        except CorruptBatch as error:
+            where = extent.position if error.position is None else error.position
+            report.problems.append(Problem(path, where, error.reason, extent.next_offset))
+            return
+        except SawlogError as error:
+            report.problems.append(Problem(path, extent.position, str(error), extent.next_offset))
+            return
+        report.batches += len(rows)
+        report.records += int(rows[:, COUNT].sum())
+        count = int((rows[:, LAST] - rows[:, BASE] + 1).sum())
+        if count != extent.next_offset - extent.base_offset:
+            reason = f"{count} offsets in the place of {extent.next_offset - extent.base_offset}"
+            report.problems.append(Problem(path, extent.position, reason, extent.next_offset))
+        for number, wrong in batch_read.malformed(data, rows, self.config.max_decompressed_bytes):
+            where = extent.position + int(rows[number, POSITION])
+            report.problems.append(Problem(path, where, wrong.reason, extent.next_offset))
+
+
+def recipe_for(config: LogConfig) -> Recipe:
+    """Return the settings for encoding batches of a topic. No batch is too large: consolidation cuts them."""
+    return recipe_of(config.with_(segment_bytes=max(config.segment_bytes, MAX_BATCH_BYTES)))
+
+
+def _among(aborted: Sequence[Aborted], piece: ObjectSlice) -> tuple[Aborted, ...]:
+    """Return the aborted transactions that may have batches in a slice."""
+    start, end = piece.start_offset, piece.end_offset
+    return tuple(each for each in aborted if each.first_offset < end and each.last_offset >= start)
+
+
+def page_of(
+    pieces: Iterable[tuple[Extent, bytearray | memoryview]], start: int, end: int, max_bytes: int
+) -> tuple[list[memoryview], int]:
+    """Cut a page from extents and their bytes: the batches from the one that contains `start`, below `end` and up to
+    `max_bytes` but at least one; and the offset after them."""
+    buffers: list[memoryview] = []
+    at, size = start, 0
+    for extent, data in pieces:
+        batches = placed(data, extent.base_offset, extent.leader_epoch)
+        view = memoryview(data)
+        for number, (position, base, after) in enumerate(batches):
+            stop = batches[number + 1][0] if number + 1 < len(batches) else len(data)
+            if after <= start:
+                continue
+            if base >= end or (buffers and size + stop - position > max_bytes):
+                return buffers, at
+            buffers.append(view[position:stop])
+            size += stop - position
+            at = after
+    return buffers, at
+
+
+def _again(read: Callable[[bool], _T]) -> _T:
+    """Read, and retry once with a fresh state: an extent may have been consolidated and removed after the lookup."""
+    try:
+        return read(False)
+    except StorageError:
+        return read(True)

@@ -1,0 +1,221 @@
+"""Parts of a partition that can be read separately, by processes that know nothing else of the store.
+
+As `sawlog.log.slices` for a log in a directory: `cut` divides a range of offsets, from the extents alone, and
+`ObjectSliceReader` reads such a part completely, or raises `DataLoss`.
+
+A slice has its extents, so its reader needs the bucket and nothing else: no commit, no checkpoint. Only if an object is
+not there any more, because it was consolidated and removed since the slice was planned, does it look at the state, and
+continues with the extents that have the same offsets now. An extent has the digest of its batches, so a slice that was
+planned before the bucket was rolled back never returns what was committed in the same place later: `CorruptBatch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ....batch.header import BASE, COUNT, LAST, Rows
+from ....config import LogConfig
+from ....errors import CorruptBatch, DataLoss, StorageError, TopicNotFound
+from ....isolation import Isolation, is_committed
+from ....log.ingest import rows_of
+from ....log.slices import fail
+from ....log.transaction_index import Aborted
+from ....log.transactions import aborted_rows
+from ..extent_reader import CHUNK_BYTES, Part
+from ..session import Core
+from ..state.extents import Extent
+from ..state.state import State
+from .pieces import place_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Smaller ones are copied into one buffer: each would cost a call otherwise.
+_SMALL_BYTES = 256 << 10
+#: How often the places of extents are looked up again: each time something was consolidated and removed meanwhile.
+_RESTARTS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectSlice:
+    """Records with start_offset <= offset < end_offset, and the extents that they are in."""
+
+    start_offset: int
+    end_offset: int
+    extents: tuple[Extent, ...]
+    #: What is read of transactions.
+    isolation: Isolation = "committed"
+    #: The aborted transactions that may have batches in it.
+    aborted: tuple[Aborted, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """About how many bytes have to be read."""
+        return sum(each.size_bytes for each in self.extents)
+
+    def joined(self, after: object) -> ObjectSlice | None:
+        """This slice and the next one as one; None if it is not the next one."""
+        if not isinstance(after, ObjectSlice) or after.start_offset != self.end_offset:
+            return None
+        extents = tuple(dict.fromkeys((*self.extents, *after.extents)))
+        aborted = tuple(dict.fromkeys((*self.aborted, *after.aborted)))
+        return replace(self, end_offset=after.end_offset, extents=extents, aborted=aborted)
+
+
+def cut_into(
+    extents: Sequence[Extent], start: int, end: int, *, target_bytes: int | None, max_records: int | None
+) -> Iterator[ObjectSlice]:
+    """Slices for the offsets from `start` to `end`, all of which are in these extents."""
+    taken: list[Extent] = []
+    size = 0
+    for extent in extents:
+        if taken and target_bytes is not None and size + extent.size_bytes > target_bytes:
+            yield from _by_records(taken, start, end, max_records)
+            taken, size = [], 0
+        taken.append(extent)
+        size += extent.size_bytes
+    if taken:
+        yield from _by_records(taken, start, end, max_records)
+
+
+def _by_records(extents: Sequence[Extent], start: int, end: int, max_records: int | None) -> Iterator[ObjectSlice]:
+    first, last = max(start, extents[0].base_offset), min(end, extents[-1].next_offset)
+    for at in range(first, last, max_records or last - first):
+        to = last if max_records is None else min(at + max_records, last)
+        inside = tuple(each for each in extents if each.next_offset > at and each.base_offset < to)
+        yield ObjectSlice(at, to, inside)
+
+
+class ObjectSliceReader:
+    """Reads slices of one partition, which another process may have planned. For one thread."""
+
+    def __init__(self, core: Core, topic: str, topic_id: str, number: int, *, cached: bool = True) -> None:
+        self._core = core
+        self._reader = core.extents if cached else core.uncached
+        self._topic, self._id, self._number = topic, topic_id, number
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def read(
+        self,
+        piece: object,
+        *,
+        columns: Sequence[str],
+        batch_rows: int,
+        lost: Callable[[DataLoss], None] = fail,
+    ) -> Iterator[pa.RecordBatch]:
+        """The records of a slice as Arrow batches: all of them, or `DataLoss`. If `lost` is given, it is called instead
+        of raising, and reading continues with what is left. `TopicNotFound` if the topic is gone with them."""
+        from ....batch.arrow import to_arrow
+
+        assert isinstance(piece, ObjectSlice)
+        most = LogConfig().max_decompressed_bytes
+        for view, rows in self.chunks(piece, lost):
+            batch = to_arrow(view, rows, piece.start_offset, piece.end_offset, columns=columns, max_bytes=most)
+            for first in range(0, batch.num_rows, batch_rows):
+                yield batch.slice(first, batch_rows)
+
+    def chunks(self, piece: ObjectSlice, lost: Callable[[DataLoss], None] = fail) -> Iterator[tuple[memoryview, Rows]]:
+        """The checked batches of a slice that have records, with their offsets."""
+        extents: Sequence[Extent] = piece.extents
+        reached = piece.start_offset
+        for _ in range(_RESTARTS):
+            try:
+                for first, data, end in self._joined(extents):
+                    rows = _placed(data, first, end)
+                    wanted = _wanted(rows, piece)
+                    if wanted[:, COUNT].any():
+                        yield data, wanted
+                    reached = end
+                return
+            except (StorageError, CorruptBatch):
+                now = self._now(replace(piece, start_offset=min(reached, piece.end_offset)), lost)
+                if not now:
+                    return
+                if now[0] in extents and set(now) <= set(extents):
+                    raise  # it is where it was: so it is really damaged, or the bucket does not answer
+                if _has_other_history(now, extents):
+                    raise
+                extents = now
+                reached = max(reached, now[0].base_offset)
+        raise DataLoss(f"offsets from {reached} on of {self._topic}/{self._number} could not be found")
+
+    def _joined(self, extents: Sequence[Extent]) -> Iterator[tuple[Extent, memoryview, int]]:
+        """Batches as they are stored, the first extent that they are of, and the offset after them. Small extents come
+        together, since each would cost a call, and large parts in pieces."""
+        held = bytearray()
+        first, end = extents[0], 0
+        for run, data in _cut_up(self._reader.read_parts(extents)):
+            if held and (len(held) + len(data) > CHUNK_BYTES or not _follows(run[0], end, first)):
+                yield first, memoryview(held), end
+                held = bytearray()
+            if not held:
+                first = run[0]
+            end = run[-1].next_offset
+            if not held and len(data) > _SMALL_BYTES:
+                yield first, data, end
+            else:
+                held += data
+        if held:
+            yield first, memoryview(held), end
+
+    def _now(self, rest: ObjectSlice, lost: Callable[[DataLoss], None]) -> list[Extent]:
+        """Where the rest of a slice is now."""
+
+        def look(state: State) -> tuple[bool, int, list[Extent]]:
+            first, last = rest.start_offset, rest.end_offset
+            found = list(state.extents(self._id, self._number, first, last)) if first < last else []
+            return state.has(self._id, self._number), state.ends(self._id, self._number)[0], found
+
+        exists, lowest, extents = self._core.look(look, fresh=True)
+        if not exists:
+            raise TopicNotFound(f"the topic {self._topic!r} was deleted since this was planned")
+        if rest.start_offset < min(lowest, rest.end_offset):
+            gone = f"offsets {rest.start_offset} to {min(lowest, rest.end_offset) - 1} of {self._topic}/{self._number}"
+            lost(DataLoss(f"{gone} are gone (retention or trim)"))
+        return [each for each in extents if each.next_offset > lowest]
+
+
+def _has_other_history(now: Iterable[Extent], before: Iterable[Extent]) -> bool:
+    """Whether other batches were committed at a place since: then the bucket was rolled back, and continuing would join
+    records of two histories."""
+    digests = {(each.key, each.position): each.digest for each in before}
+    return any(digests.get((each.key, each.position), each.digest) != each.digest for each in now)
+
+
+def _cut_up(parts: Iterable[Part]) -> Iterator[Part]:
+    """Parts of about `CHUNK_BYTES`, whose extents follow each other in one leader epoch."""
+    for extents, data in parts:
+        taken: list[Extent] = []
+        position = size = 0
+        for each in extents:
+            if taken and (size + each.size_bytes > CHUNK_BYTES or not _follows(each, taken[-1].next_offset, taken[0])):
+                yield Part(taken, data[position : position + size])
+                taken, position, size = [], position + size, 0
+            taken.append(each)
+            size += each.size_bytes
+        yield Part(taken, data[position : position + size])
+
+
+def _follows(extent: Extent, end: int, first: Extent) -> bool:
+    return extent.base_offset == end and extent.leader_epoch == first.leader_epoch
+
+
+def _placed(data: memoryview, first: Extent, end: int) -> Rows:
+    """The headers of batches with their offsets, which are those that they should be."""
+    rows = rows_of(data)
+    place_rows(rows, first.base_offset, first.leader_epoch)
+    if not len(rows) or int(rows[-1, LAST]) + 1 != end:
+        raise CorruptBatch(f"the batches at offset {first.base_offset} are not those that were planned to be read")
+    return rows
+
+
+def _wanted(rows: Rows, piece: ObjectSlice) -> Rows:
+    """Only the batches that overlap a slice, without those of aborted transactions."""
+    rows = rows[(rows[:, LAST] >= piece.start_offset) & (rows[:, BASE] < piece.end_offset)]
+    if piece.aborted and is_committed(piece.isolation):
+        rows = rows[~aborted_rows(rows, lambda *_: piece.aborted)]
+    return rows

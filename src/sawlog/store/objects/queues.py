@@ -1,0 +1,188 @@
+"""`ObjectBooks` and `ObjectCrew`: what queues on object storage know of their messages, and their workers.
+
+An exchange is one commit. Two workers that exchange at the same moment collide, and one of them begins again: many
+workers of one group should take many messages at once (`prefetch`).
+
+Time-outs of messages are times of day, as in a directory: machines whose clocks differ by a second may deliver a
+message again a second too early. A worker that died has its messages until its session expires, or their time-out.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from ...clock import Stopwatch
+from ..assignment import Share
+from ..base import Topic
+from ..committed_offsets import Committed, Pages, Start, begin
+from ..consumer_options import Terms as MemberTerms
+from ..queues.host import TurnLost
+from ..queues.options import Terms
+from .membership import ObjectMembership, committed_of, topics_by_id
+from .session import Core, results
+from .state.book import quoted
+from .state.state import State
+
+#: A worker's session: a heartbeat is a commit.
+_SESSION_MS = 45_000
+#: Who is alive is looked up at most this often.
+_LOOK_S = 1.0
+
+
+class ObjectCrew:
+    """The workers of a queue, as one of them sees them."""
+
+    def __init__(self, core: Core, terms: Terms) -> None:
+        wanted = MemberTerms(terms.group, terms.worker or "", (terms.topic,), _SESSION_MS, float("inf"))
+        self._member = ObjectMembership(core, wanted, works=True)
+        self._looked = Stopwatch()
+        self._alive: frozenset[str] = frozenset()
+
+    @property
+    def id(self) -> str:
+        """The id of this worker."""
+        return self._member.id
+
+    def join(self) -> str:
+        """Be a worker of the group, and return the id."""
+        if self._member.id and not self._member.is_current:
+            self._member.leave()
+        self._member.join()
+        return self._member.id
+
+    def dead(self, workers: set[str], *, now: bool) -> set[str]:
+        """Which of these are no longer members; those that give no sign of life are removed."""
+        unknown = workers - self._alive
+        if not (unknown or now or self._looked.elapsed_s >= _LOOK_S):
+            return set()
+        self._looked.restart()
+        view = self._member.view()
+        if view.silent - {self._member.id}:
+            self._member.fence_silent()
+            view = self._member.view()
+        self._alive = frozenset(view.subscriptions)
+        return workers - self._alive
+
+    def beat(self) -> None:
+        """Say that this worker is alive."""
+        self._member.beat()
+
+    def leave(self) -> None:
+        """Leave the group. Safe to call twice."""
+        self._member.leave()
+
+    def abandon(self) -> None:
+        """Leave without waiting for the commit."""
+        self._member.abandon()
+
+
+class ObjectBooks:
+    """Committed offsets and pages of one group's queues."""
+
+    def __init__(self, core: Core, crew: ObjectCrew) -> None:
+        self._core = core
+        self._crew = crew
+
+    def of(self, group: str) -> dict[Share, Committed]:
+        """The offsets of one group."""
+        return self._core.look(lambda state: committed_of(state, group), calm=True)
+
+    def pages(self, group: str) -> dict[Share, dict[int, bytes]]:
+        """The pages of a group's queues, by partition and number."""
+        return self._core.look(lambda state: pages_of(state, group), calm=True)
+
+    @contextmanager
+    def turn(self) -> Iterator[ObjectTurn]:
+        """A turn, which is lost if another worker has one at the same time."""
+        yield ObjectTurn(self._core, self._crew)
+
+
+class ObjectTurn:
+    """What is read in it is of one moment; what is written is stored if that is still so."""
+
+    def __init__(self, core: Core, crew: ObjectCrew) -> None:
+        self._core = core
+        self._crew = crew
+        #: Where the group begins, if it has not begun.
+        self._begun: dict[Share, Committed] = {}
+        #: What was read: of which exchange, offsets, pages.
+        self._read: tuple[int, dict[Share, Committed], dict[Share, dict[int, bytes]]] | None = None
+
+    def _now(self, group: str) -> tuple[int, dict[Share, Committed], dict[Share, dict[int, bytes]]]:
+        def look(state: State) -> tuple[int, dict[Share, Committed], dict[Share, dict[int, bytes]]]:
+            count = int(state.entries.get(f"queue/{quoted(group)}", 0))
+            return count, committed_of(state, group), pages_of(state, group)
+
+        if self._read is None:
+            self._read = self._core.look(look, fresh=True)
+        return self._read
+
+    def places(self, group: str, topics: Iterable[Topic], start: Start, member: str) -> dict[Share, tuple[int, int]]:
+        """Where a group continues; the first access to a topic commits where it starts, with what else is written."""
+        known = self._core.look(lambda state: state.group(group)) or []
+        for topic in topics:
+            if topic.name not in known and start != "earliest":
+                places = begin(topic, start)
+                self._begun |= {share: Committed.by_member(member, topic.id, *at) for share, at in places.items()}
+        return {share: (each.offset, each.leader_epoch) for share, each in self.offsets(group).items()}
+
+    def offsets(self, group: str) -> dict[Share, Committed]:
+        """The offsets of one group."""
+        return {**self._begun, **self._now(group)[1]}
+
+    def pages(self, group: str) -> dict[Share, dict[int, bytes]]:
+        """The pages of a group's queues."""
+        return self._now(group)[2]
+
+    def write_all(
+        self,
+        changes: Iterable[tuple[str, Mapping[Share, Committed | None]]],
+        marks: Mapping[str, str] | None = None,
+        pages: Mapping[str, Pages] | None = None,
+    ) -> None:
+        """Commit offsets and pages of one group; `TurnLost` if there was another exchange since they were read."""
+        assert not marks
+        ((group, offsets),) = changes
+        written = {**self._begun, **{share: each for share, each in offsets.items() if each is not None}}
+        ids = self._core.look(lambda state: {name: topic for topic, name in topics_by_id(state).items()})
+        rows = [
+            [each.topic_id, share[1], each.offset, each.metadata, each.leader_epoch] for share, each in written.items()
+        ]
+        of_pages: list[list[Any]] = [
+            [ids[topic], partition, number, None if content is None else base64.b64encode(content).decode()]
+            for (topic, partition), of_one in (pages or {}).get(group, {}).items()
+            for number, content in of_one.items()
+            if topic in ids
+        ]
+        if not rows and not of_pages:
+            return
+        action = {
+            "do": "exchange",
+            "group": group,
+            "member": self._crew.id,
+            "count": self._now(group)[0],
+            "offsets": rows,
+            "topics": sorted({share[0] for share in written}),
+            "pages": of_pages,
+        }
+        outcome = self._core.submit([action]).result()
+        if "no" in outcome and outcome["no"][0] == "Changed":
+            raise TurnLost
+        results(outcome)
+
+
+def pages_of(state: State, group: str) -> dict[Share, dict[int, bytes]]:
+    """The pages of a group's queues."""
+    prefix = f"page/{quoted(group)}/"
+    names = state.entries.names(prefix)
+    found: dict[Share, dict[int, bytes]] = {}
+    by_id = topics_by_id(state) if names else {}
+    for name in names:
+        topic, partition, number = name.removeprefix(prefix).split("/")
+        if topic in by_id:
+            content = base64.b64decode(state.entries.get(name))
+            found.setdefault((by_id[topic], int(partition)), {})[int(number)] = content
+    return found

@@ -1,0 +1,287 @@
+"""`State`: what a store contains after a commit. It is a fold: every process computes the same from the same commits.
+
+Nothing in it depends on time, on the process, or on what was asked before: a commit, and the state before it, say
+everything. What is checked here, in this order (rule R5 of ADR 25): does this version know all that it says? is the
+commit known already? then it has its first outcome, also if that was a rejection; are the uploads that it refers to
+above the floor? do its conditions hold? Only then is it applied.
+
+What a request gets wrong is a rejection, never an exception: one that every process meets would end the store. Texts of
+rejections are not part of the state, so that they can be worded better in a later version.
+
+The entries, by the noun whose module draws them:
+
+```
+topic/ end/                                      folding/topics.py
+extent/ producer/ clean/ epochs/                 folding/records.py
+floor void/ nonce/                               folding/uploads.py
+group/ offset/                                   folding/offsets.py
+document/ named/                                 folding/documents.py
+counter/                                         folding/book.py: how many numbers were handed out
+member/ owner/                                   folding/members.py
+page/ queue/                                     folding/queues.py
+snapshot/                                        folding/snapshots.py
+transaction/ writing/ pending/ open/ aborted/    folding/transactions.py
+broker/ served/ claims/                          folding/brokers.py
+```
+
+Which actions there are says folding/actions.py.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote
+
+from . import actions, documents, records, transactions, uploads
+from .book import Rejected, quoted
+from .commit import Commit, Request
+from .entries import Entries
+from .extents import Extent, entry_name, entry_text, epoch_of
+from .records import Clean
+
+#: What became of a request: {"ok": [a result for each action]} or {"no": [kind, message, number, ...]}.
+Outcome = Mapping[str, Any]
+
+
+class State:
+    """The state after `number` commits. Not safe for threads: the journal guards it."""
+
+    def __init__(self, entries: Entries | None = None, number: int = 0) -> None:
+        #: How many commits are in it: the number of the next one.
+        self.number = number
+        self.entries = Entries() if entries is None else entries
+        #: The base offsets of the extents of each partition, in order.
+        self._bases: dict[tuple[str, int], list[int]] = {}
+        self._undo: list[Callable[[], None]] = []
+        found: dict[str, list[int]] = {}
+        for name in self.entries.of_kind("extent"):
+            place, _, base = name.rpartition("/")
+            found.setdefault(place, []).append(int(base))
+        for place, bases in found.items():
+            _, topic, partition = place.split("/")
+            self._bases[topic, int(partition)] = sorted(bases)
+
+    # --- what it says
+
+    @property
+    def digest(self) -> str:
+        """Equal for equal states."""
+        return self.entries.digest
+
+    @property
+    def floor(self) -> int:
+        """Uploads that were begun when fewer commits were known are void."""
+        return uploads.floor_of(self)
+
+    def topics(self) -> list[str]:
+        """The names of all topics, sorted."""
+        return [name.partition("/")[2] for name in self.entries.names("topic/")]
+
+    def topic(self, name: str) -> Mapping[str, Any] | None:
+        """What is known of a topic."""
+        found: Mapping[str, Any] | None = self.entries.get(f"topic/{name}")
+        return found
+
+    def ends(self, topic: str, partition: int) -> tuple[int, int]:
+        """The lowest and the next offset of a partition, by the topic's id."""
+        start, end = self.entries.get(f"end/{topic}/{partition}", (0, 0))
+        return int(start), int(end)
+
+    def has(self, topic: str, partition: int) -> bool:
+        """Whether there is such a partition, by the topic's id."""
+        return self.entries.get(f"end/{topic}/{partition}") is not None
+
+    def extents(self, topic: str, partition: int, start: int, end: int | None = None) -> Iterable[Extent]:
+        """The extents that contain offsets from `start` on, in order."""
+        bases = self.bases(topic, partition)
+        for base in bases[max(bisect_right(bases, start) - 1, 0) :]:
+            if end is not None and base >= end:
+                return
+            found = self.extent(topic, partition, base)
+            if found.next_offset > start:
+                yield found
+
+    def epochs(self, topic: str, partition: int) -> list[tuple[int, int]]:
+        """(leader epoch, its first offset), oldest first. There is more than epoch 0 only in a copy."""
+        return [(int(epoch), int(first)) for epoch, first in self.entries.get(f"epochs/{topic}/{partition}", ())]
+
+    def offset_at(self, topic: str, partition: int, timestamp: int) -> Extent | None:
+        """The first extent that contains a record that is not older."""
+        for extent in self.extents(topic, partition, 0):
+            if extent.max_timestamp >= timestamp:
+                return extent
+        return None
+
+    def stable(self, topic: str, partition: int) -> int:
+        """The last stable offset: below it every transaction is decided."""
+        return transactions.stable(self, topic, partition, self.ends(topic, partition)[1])
+
+    def aborted(self, topic: str, partition: int, start: int, end: int) -> list[tuple[int, int, int]]:
+        """(producer id, first offset, marker) of the aborted transactions that have offsets in a range."""
+        return list(transactions.aborted(self, topic, partition, start, end))
+
+    def referenced(self) -> set[str]:
+        """The keys of all objects that extents are in."""
+        return {self.entries.get(name)[0] for name in self.entries.of_kind("extent")}
+
+    def snapshots(self) -> dict[str, Mapping[str, Any]]:
+        """What is known of all snapshots, by name."""
+        names = self.entries.names("snapshot/")
+        return {unquote(name.partition("/")[2]): self.entries.get(name) for name in names}
+
+    def groups(self) -> list[str]:
+        """The names of all groups, sorted."""
+        return sorted(unquote(name.partition("/")[2]) for name in self.entries.names("group/"))
+
+    def group(self, name: str) -> list[str] | None:
+        """The topics that a group has committed in; None if there is no such group."""
+        found = self.entries.get(f"group/{quoted(name)}")
+        return None if found is None else list(found)
+
+    def offsets(self, group: str) -> dict[tuple[str, int], tuple[int, str, int]]:
+        """What a group has committed: (offset, metadata, leader epoch) by the topic's id and the partition."""
+        prefix = f"offset/{quoted(group)}/"
+        found = {}
+        for name in self.entries.names(prefix):
+            topic, partition = name.removeprefix(prefix).split("/")
+            offset, metadata, epoch = self.entries.get(name)
+            found[topic, int(partition)] = (int(offset), str(metadata), int(epoch))
+        return found
+
+    def document(self, name: str) -> tuple[int, Mapping[str, Any]]:
+        """A small document: its version and its fields."""
+        return documents.found(self, name)
+
+    def clean(self, topic: str, partition: int) -> Clean:
+        """What compaction has done."""
+        return records.clean(self, topic, partition)
+
+    def voided(self, job: str) -> int:
+        """The commit at which a job was given up; -1 if it was not, or that is forgotten."""
+        return uploads.voided(self, job)
+
+    def last_of(self, name: str) -> tuple[int, int, list[Any] | None] | None:
+        """The last number that was stored under a name, when, and what, if that is known."""
+        last = self.entries.get(f"named/{quoted(name)}")
+        return None if last is None else documents.named(last)
+
+    def names_before(self, time_ms: int) -> list[str]:
+        """The names under which nothing was stored since a time, unless it is not known when something was."""
+        found = self.entries.names("named/")
+        old = [each for each in found if 0 < documents.named(self.entries.get(each))[1] < time_ms]
+        return [unquote(each.removeprefix("named/")) for each in old]
+
+    def nonces_below(self, number: int) -> int:
+        """How many commits before that number are remembered with their outcomes."""
+        return sum(self.entries.get(name)[1] < number for name in self.entries.names("nonce/"))
+
+    def outcome_of(self, writer: str, sequence: int) -> tuple[int, list[Outcome]] | None:
+        """The number and the outcomes of a writer's commit, if it is the last one that is known of it."""
+        found = self.entries.get(f"nonce/{writer}")
+        if found is None or found[0] != sequence:
+            return None
+        return int(found[1]), list(found[2])
+
+    def bases(self, topic: str, partition: int) -> Sequence[int]:
+        """The base offsets of the extents of a partition, in order."""
+        return self._bases.get((topic, partition), ())
+
+    def extent(self, topic: str, partition: int, base: int) -> Extent:
+        """The extent that begins there."""
+        key, position, size, end, newest, digest = self.entries.get(entry_name(topic, partition, base))
+        epoch = epoch_of(self.entries.get(f"epochs/{topic}/{partition}", ()), base)
+        return Extent(base, int(end), str(key), int(position), int(size), int(newest), str(digest), epoch)
+
+    # --- the fold
+
+    def apply(self, commit: Commit, key: str, inline_at: int) -> list[Outcome]:
+        """Fold the next commit, which is in the object `key`, with its batches from a position on; what became of its
+        requests."""
+        for request in commit.requests:
+            for action in request:
+                actions.check_known(action, key)
+        writer, sequence = commit.nonce.writer, commit.nonce.sequence
+        known = self.entries.get(f"nonce/{writer}")
+        if known is not None and known[0] >= sequence:
+            late = _no("Expired", "a later commit of this writer is known")
+            outcomes = list(known[2]) if known[0] == sequence else [late] * len(commit.requests)
+        elif known is None and commit.known < self.floor:
+            late = _no("Expired", "it was begun below the floor: nobody knows whether it was applied before")
+            outcomes = [late] * len(commit.requests)
+        else:
+            outcomes = [self._request(request, key, inline_at) for request in commit.requests]
+            self.entries.put(f"nonce/{writer}", [sequence, self.number, [_without_text(each) for each in outcomes]])
+        self.number += 1
+        return outcomes
+
+    def _request(self, request: Request, key: str, inline_at: int) -> Outcome:
+        """All of its actions, or none."""
+        self._undo.clear()
+        try:
+            done = {"ok": [actions.ACTIONS[action["do"]].apply(self, action, key, inline_at) for action in request]}
+            self._undo.clear()
+            return done
+        except Rejected as error:
+            self._take_back()
+            return _no(error.kind, str(error), *error.numbers)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError):
+            self._take_back()
+            return _no("InvalidConfig", "an action has no field that it needs, or a value that it cannot have")
+
+    def _take_back(self) -> None:
+        for undo in reversed(self._undo):
+            undo()
+        self._undo.clear()
+
+    def put(self, name: str, value: Any) -> None:
+        """Set an entry, for an action: it is taken back if the request is rejected."""
+        before = self.entries.held(name)
+        if before is None:
+            self._undo.append(lambda: self.entries.drop(name))
+        else:
+            self._undo.append(lambda: self.entries.put(name, before))
+        self.entries.put(name, value)
+
+    def drop(self, name: str) -> None:
+        """Remove an entry, for an action."""
+        before = self.entries.held(name)
+        if before is not None:
+            self._undo.append(lambda: self.entries.put(name, before))
+            self.entries.drop(name)
+
+    def add_extent(self, topic: str, partition: int, extent: Extent) -> None:
+        """For an action: enter an extent."""
+        bases = self._bases.setdefault((topic, partition), [])
+        insort(bases, extent.base_offset)
+        self._undo.append(lambda: bases.remove(extent.base_offset))
+        self.put(entry_name(topic, partition, extent.base_offset), entry_text(extent))
+
+    def drop_extent(self, topic: str, partition: int, base: int) -> None:
+        """For an action: forget the extent that begins there."""
+        bases = self._bases[topic, partition]
+        del bases[bisect_left(bases, base)]
+        self._undo.append(lambda: insort(bases, base))
+        self.drop(entry_name(topic, partition, base))
+
+    def copy_extents(self, topic: str, partition: int, to: str) -> None:
+        """For an action: refer to the extents of a partition under another id, too."""
+        for base in self.bases(topic, partition):
+            self.add_extent(to, partition, self.extent(topic, partition, base))
+        self.put(f"end/{to}/{partition}", list(self.ends(topic, partition)))
+
+    def drop_partition(self, topic: str, partition: int) -> None:
+        """For an action: forget the extents and the ends of a partition."""
+        for base in list(self.bases(topic, partition)):
+            self.drop_extent(topic, partition, base)
+        self.drop(f"end/{topic}/{partition}")
+
+
+def _no(kind: str, message: str, *numbers: int) -> Outcome:
+    return {"no": [kind, message, *numbers]}
+
+
+def _without_text(outcome: Outcome) -> Outcome:
+    """What is remembered of an outcome."""
+    return {"no": [outcome["no"][0], "", *outcome["no"][2:]]} if "no" in outcome else outcome

@@ -1,0 +1,250 @@
+"""`TieredStore`: a replica as the store reads it that it is the copy of: what was removed there is only here.
+
+Offsets and topic ids of a copy are those of its source, so a partition is found by its topic's id, whatever its name is
+by now. What the replica does not have, or cannot say, is `RemoteUnavailable`: never fewer records.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ...batch.header import Rows
+from ...config import LogConfig
+from ...errors import CorruptData, DataLoss, OffsetOutOfRange, RemoteUnavailable, StorageError, TopicNotFound
+from ...isolation import Isolation
+from ...log.epochs import Epochs
+from ...log.remote import RemotePart, Run
+from ...log.replica_source import Evidence, Fetched
+from .journal.checkpoints import commit_key
+from .partition.partition import ObjectPartition, page_of
+from .partition.slices import ObjectSlice, ObjectSliceReader
+from .session import Core
+from .state.commit import Commit
+from .state.extents import COPY_OF, Extent
+from .state.state import State
+from .store import ObjectStore
+
+#: A reader that goes on reads ahead; so much is read before that, since many want one page.
+_FIRST_BYTES = 1 << 20
+
+
+class TieredStore:
+    """The replica of one store, for reading. Safe for threads."""
+
+    def __init__(self, store: ObjectStore, source_id: str) -> None:
+        self._store = store
+        #: The id of the store that it is the copy of.
+        self._source = source_id
+
+    def log(self, topic: str, topic_id: str, partition: int, config: LogConfig) -> TieredLog:
+        """One partition of it."""
+        return TieredLog(self._store.core, self._source, topic, topic_id, partition, config)
+
+    def close(self) -> None:
+        """Close it."""
+        self._store.close()
+
+
+class TieredLog:
+    """One partition of a replica: a `RemoteLog`. Safe for threads."""
+
+    def __init__(self, core: Core, source: str, topic: str, topic_id: str, partition: int, config: LogConfig) -> None:
+        self._core = core
+        self._source = source
+        self._topic, self._id, self._number = topic, topic_id, partition
+        self._partition = ObjectPartition(core, topic, topic_id, partition, config)
+
+    @property
+    def path(self) -> str:
+        """Where it is."""
+        return self._partition.path
+
+    @contextmanager
+    def _asking(self, what: str) -> Iterator[None]:
+        """A block in which the bucket is asked: what it cannot say is not available."""
+        try:
+            yield
+        except RemoteUnavailable:
+            raise
+        except (StorageError, DataLoss, OffsetOutOfRange, TopicNotFound) as error:
+            code = error.errno if isinstance(error, OSError) and error.errno else errno.EIO
+            raise RemoteUnavailable(code, f"{what} only in the replica, which does not give it: {error}") from error
+
+    def _extents(self, start: int, end: int, *, fresh: bool = False) -> list[Extent]:
+        """Where these offsets are; `RemoteUnavailable` unless all of them are there."""
+
+        def look(state: State) -> tuple[bool, tuple[int, int], list[Extent]]:
+            has, ends = state.has(self._id, self._number), state.ends(self._id, self._number)
+            return has, ends, list(state.extents(self._id, self._number, start, end))
+
+        has, (lowest, last), found = self._core.look(look, fresh=fresh)
+        if (not has or not lowest <= start <= end <= last) and not fresh:
+            return self._extents(start, end, fresh=True)
+        if not has:
+            raise RemoteUnavailable(
+                errno.ENOENT,
+                f"offsets {start} to {end - 1} of {self._topic}/{self._number} are only in the replica "
+                f"{self._core.bucket.url}, where the topic does not exist: it was deleted there, or the address is "
+                "that of another store",
+            )
+        if not lowest <= start <= end <= last:
+            raise RemoteUnavailable(
+                errno.ENOENT,
+                f"offsets {start} to {end - 1} of {self._topic}/{self._number} are only in the replica "
+                f"{self._core.bucket.url}, which has {lowest} to {last - 1} only",
+            )
+        return found
+
+    # --- records
+
+    def chunks(
+        self, start: int, end: int, *, committed: bool, cached: bool = True
+    ) -> Iterator[tuple[memoryview, Rows]]:
+        """Checked batches with records; unless `cached`, as the bucket has them now."""
+        partition = self._partition if cached else self._partition.uncached()
+        stay = f"offsets {start} to {end - 1} of {self._topic}/{self._number} stay here, since they would be"
+        with self._asking(self._of(start, end) if cached else stay):
+            for first, last in _in_two(self._extents(start, end), start, end):
+                yield from partition.pages(first, last, committed=committed)
+
+    def page(self, start: int, end: int, max_bytes: int, *, committed: bool) -> Fetched:
+        """Complete batches from the one that contains `start` on."""
+        with self._asking(self._of(start, end)):
+            try:
+                buffers, after = self._page(start, end, max_bytes, fresh=False)
+            except StorageError:  # consolidated and removed since: then it is elsewhere
+                buffers, after = self._page(start, end, max_bytes, fresh=True)
+            aborted: list[tuple[int, int, int]] = []
+            if committed and buffers:
+                aborted = self._core.peek(lambda state: state.aborted(self._id, self._number, start, after))
+            return Fetched(tuple(buffers), after, -1, tuple((producer, first) for producer, first, _ in aborted))
+
+    def _page(self, start: int, end: int, max_bytes: int, *, fresh: bool) -> tuple[list[memoryview], int]:
+        chosen: list[Extent] = []
+        size = 0
+        for extent in self._extents(start, end, fresh=fresh):
+            chosen.append(extent)
+            size += extent.size_bytes
+            if size >= max_bytes:
+                break
+        return page_of(self._core.extents.read_all(chosen), start, end, max_bytes)
+
+    # --- times
+
+    def offset_at(self, timestamp: int, start: int, end: int) -> int | None:
+        """The first offset whose record is not older."""
+        with self._asking(self._of(start, end)):
+            for extent in self._extents(start, end):
+                if extent.max_timestamp >= timestamp:
+                    first, last = max(start, extent.base_offset), min(end, extent.next_offset)
+                    for record in self._partition.scan(first, last):
+                        if record.timestamp >= timestamp:
+                            return record.offset
+            return None
+
+    def newest(self, start: int, end: int) -> tuple[int, int] | None:
+        """Offset and timestamp of the first record with the largest timestamp."""
+        found: tuple[int, int] | None = None
+        with self._asking(self._of(start, end)):
+            for extent in sorted(self._extents(start, end), key=lambda each: (-each.max_timestamp, each.base_offset)):
+                if extent.max_timestamp < 0 or (found is not None and extent.max_timestamp < found[1]):
+                    break
+                first, last = max(start, extent.base_offset), min(end, extent.next_offset)
+                for record in self._partition.scan(first, last, isolation="uncommitted"):
+                    better = found is None or (record.timestamp, -record.offset) > (found[1], -found[0])
+                    if record.timestamp >= 0 and better:
+                        found = record.offset, record.timestamp
+        return found
+
+    # --- slices
+
+    def plan(
+        self, start: int, end: int, *, target_bytes: int | None, max_records: int | None, isolation: Isolation
+    ) -> list[ObjectSlice]:
+        """Slices, which are read by `slices`."""
+        with self._asking(self._of(start, end)):
+            self._extents(start, end)
+            return self._partition.plan(
+                start, end, target_bytes=target_bytes, max_records=max_records, isolation=isolation
+            )
+
+    def slices(self) -> ObjectSliceReader:
+        """Reads them, also those of another process."""
+        return ObjectSliceReader(self._core, self._topic, self._id, self._number)
+
+    # --- what it is
+
+    def evidence(self) -> Evidence:
+        """What it has now; `RemoteUnavailable` unless it is the copy of this very partition."""
+
+        def look(state: State) -> tuple[object, bool, Evidence]:
+            lowest, _ = state.ends(self._id, self._number)
+            stable, epochs = state.stable(self._id, self._number), state.epochs(self._id, self._number)
+            if not epochs or epochs[0][0] > 0:
+                epochs = [(0, 0), *epochs]  # what is before the first is in epoch 0: see copies.py
+            source = state.document(COPY_OF)[1].get("source")
+            return source, state.has(self._id, self._number), Evidence(lowest, stable, tuple(epochs))
+
+        with self._asking(f"what {self.path} has is"):
+            source, has, found = self._core.look(look, fresh=True)
+            self._check_history()
+        if source != self._source:
+            raise RemoteUnavailable(
+                errno.ENOENT,
+                f"{self._core.bucket.url} is not the replica of this store any more: it was promoted, or deleted and "
+                "recreated",
+            )
+        if not has:
+            raise RemoteUnavailable(
+                errno.ENOENT, f"{self._core.bucket.url} does not have {self._topic}/{self._number} (yet, or any more)"
+            )
+        return found
+
+    def _check_history(self) -> None:
+        """Raise unless the last commit that this process knows is still in the bucket. If the bucket was rolled back,
+        uploads of the commits that are gone may be left: they can be read, and nothing refers to them."""
+        number = self._core.peek(lambda state: state.number)
+        data = self._core.bucket.get(commit_key(number - 1)) if number else b""
+        if data is None or (data and not self._is_known(data, number - 1)):
+            raise RemoteUnavailable(
+                errno.ENOENT,
+                f"{self._core.bucket.url} was rolled back or damaged: commit {number - 1} is gone, or is not the one "
+                "that this process has read; check the bucket, and reopen the store",
+            )
+
+    def _is_known(self, data: bytes, number: int) -> bool:
+        try:
+            nonce = Commit.decode(data, commit_key(number))[0].nonce
+        except CorruptData:  # or a tombstone
+            return False
+        known = self._core.peek(lambda state: state.outcome_of(nonce.writer, nonce.sequence))
+        return known is not None and known[0] == number
+
+    def part(self, end: int) -> RemotePart:
+        """All that it has below `end`."""
+        known = self.evidence()
+        lowest = min(known.lowest_offset, end)
+        with self._asking(self._of(lowest, end)):
+            extents = self._extents(lowest, end)
+        runs = [
+            Run(max(each.base_offset, lowest), min(each.next_offset, end), each.size_bytes, each.max_timestamp)
+            for each in extents
+        ]
+        epochs = tuple(each for each in known.epochs if each[1] < end)
+        return RemotePart(lowest, (), ()).grown(runs, Epochs(epochs))
+
+    def _of(self, start: int, end: int) -> str:
+        return f"offsets {start} to {end - 1} of {self._topic}/{self._number} are"
+
+
+def _in_two(extents: list[Extent], start: int, end: int) -> list[tuple[int, int]]:
+    """What is read at first, and the rest, which is read ahead."""
+    size = 0
+    for extent in extents:
+        size += extent.size_bytes
+        if size >= _FIRST_BYTES:
+            middle = min(extent.next_offset, end)
+            return [(start, middle), (middle, end)] if middle < end else [(start, end)]
+    return [(start, end)] if start < end else []

@@ -1,0 +1,343 @@
+"""`ObjectTopic`: partitions under one name, on object storage, with the methods of a `Topic`.
+
+A call that writes to several partitions is one commit: all of it is stored, or nothing.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from ...batch.build import Encoder
+from ...batch.inputs import GivenHeaders, GivenRecord, GivenTable
+from ...config import LogConfig
+from ...display import counted, size_text
+from ...errors import TopicNotFound
+from ...isolation import Isolation
+from ...log.maintenance import UpkeepReport
+from ...log.writer import BATCH_BYTES, Writer
+from .. import base
+from .. import settings as topic_settings
+from ..base import Position, check_sole, encoded_table
+from ..descriptions import settings_text
+from ..names import check_topic_name
+from ..partitioner import Router, partitions_for
+from ..settings import Value
+from ..writer import TopicWriter
+from .partition.partition import ObjectPartition, recipe_for
+from .partition.slices import ObjectSlice
+from .session import Core
+from .snapshots import SnapshotInfo
+from .state.book import MARK
+from .state.snapshots import id_in
+from .state.state import State
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ...sql.sources import TableSource
+
+
+_T = TypeVar("_T")
+
+
+class ObjectTopic(base.Topic):
+    """A topic. It is the one that had the name when it was opened: one that is recreated is another."""
+
+    def __init__(
+        self,
+        core: Core,
+        name: str,
+        topic_id: str,
+        store: base.Store | None = None,
+        *,
+        tend: Callable[[str], list[UpkeepReport]] | None = None,
+        calm: bool = False,
+        at: str | None = None,
+    ) -> None:
+        self._core = core
+        #: The snapshot that it is in.
+        self._at = at
+        self._name = name
+        self._id = topic_id
+        self._store = store
+        #: Does the upkeep of a topic.
+        self._tend = tend
+        #: Whether it is looked at again and again.
+        self._calm = calm
+        self._router: Router | None = None
+
+    @cached_property
+    def written(self) -> ObjectTopic:
+        """The same topic for an append: looking at it requests nothing, so that an append costs one create."""
+        return self if isinstance(self, _WrittenTopic) or self._at is not None else _WrittenTopic(self)
+
+    def _look(self, read: Callable[[State], _T]) -> _T:
+        return self._core.look(read, calm=self._calm)
+
+    def _entry(self) -> Mapping[str, Any]:
+        if self._at is not None:
+            return self._in_snapshot(self._at)
+        found = self._look(lambda state: state.topic(self._name))
+        if found is None or found["id"] != self._id:
+            raise TopicNotFound(f"the topic {self._name!r} was deleted")
+        return found
+
+    def _in_snapshot(self, name: str) -> Mapping[str, Any]:
+        snapshot = self._core.look(lambda state: state.snapshots().get(name))
+        found: Mapping[str, Any] | None = None if snapshot is None else snapshot["topics"].get(self._name)
+        if found is None or id_in(found["id"], name) != self._id:
+            raise TopicNotFound(f"the snapshot {name!r} was deleted")
+        return found
+
+    def fork(self, name: str, at: str | SnapshotInfo | None = None) -> ObjectTopic:
+        """A new topic with the records of this one, as they are now or in a snapshot, and its settings. It refers to
+        them, so nothing is copied; from then on the two have nothing to do with each other."""
+        check_topic_name(name)
+        wanted = self._at if at is None else str(at)
+        made, source = str(uuid.uuid4()), self._id.partition(MARK)[0]
+        action = {"do": "fork topic", "name": name, "id": made, "source": self._name, "source_id": source, "at": wanted}
+        self._core.commit([action])
+        return ObjectTopic(self._core, name, made)
+
+    # --- properties
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._name
+
+    @property
+    def id(self) -> str:
+        """The unique id: differs from that of an earlier topic of the same name."""
+        return self._id
+
+    @property
+    def partitions(self) -> int:
+        """How many there are; they are numbered from 0."""
+        return int(self._entry()["partitions"])
+
+    @property
+    def settings(self) -> dict[str, Value]:
+        """The settings that differ from their defaults, by Kafka's names."""
+        return dict(self._entry()["settings"])
+
+    @property
+    def config(self) -> LogConfig:
+        """How batches are made and read."""
+        return topic_settings.log_config(self.settings)
+
+    @property
+    def keyed(self) -> bool:
+        """Whether every record needs a key: the topic is compacted."""
+        return topic_settings.is_compacted(self.settings)
+
+    @property
+    def _created_ms(self) -> int:
+        return int(self._entry().get("created_ms", 0))
+
+    def __repr__(self) -> str:
+        """What is known; nothing is requested."""
+        facts = self._core.glance(self._facts) or []
+        return f"<ObjectTopic {self._name}{': ' if any(facts) else ''}{', '.join(filter(None, facts))}>"
+
+    def _facts(self, state: State) -> list[str]:
+        entry = state.topic(self._name)
+        if self._at is not None:
+            return [f"in the snapshot {self._at}"]
+        if entry is None or entry["id"] != self._id:
+            return ["deleted"]
+        numbers = range(entry["partitions"])
+        ends = [state.ends(self._id, number) for number in numbers]
+        size = sum(each.size_bytes for number in numbers for each in state.extents(self._id, number, 0))
+        records = counted(sum(end - lowest for lowest, end in ends), "record")
+        return [counted(len(numbers), "partition"), records, size_text(size), settings_text(dict(entry["settings"]))]
+
+    def check_number(self, number: object) -> None:
+        """Raise `TopicNotFound` if there is no such partition."""
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise TopicNotFound(f"a partition must be an integer, not {number!r}")
+        count = self.partitions
+        if not 0 <= number < count:
+            raise TopicNotFound(f"the topic {self._name!r} has partitions 0 to {count - 1}, not {number}")
+
+    _check_number = check_number
+
+    @property
+    def router(self) -> Router:
+        """Which partition a record goes to."""
+        if self._router is None:
+            self._router = Router(self.written)
+        return self._router
+
+    def plan(
+        self,
+        number: int,
+        start: int,
+        end: int,
+        *,
+        epoch: int | None = None,
+        target_bytes: int | None = None,
+        max_records: int | None = None,
+        isolation: Isolation = "committed",
+    ) -> list[ObjectSlice]:
+        """Parts of a partition that other processes can read (`ObjectStore.slice_reader`): all offsets from `start` to
+        `end`. `DataLoss` if some of them are gone. They are planned from the state alone."""
+        return self.partition(number).plan(
+            start, end, target_bytes=target_bytes, max_records=max_records, isolation=isolation
+        )
+
+    def partition(self, number: int) -> ObjectPartition:
+        """One partition."""
+        self.check_number(number)
+        return ObjectPartition(self._core, self._name, self._id, number, self.config, calm=self._calm)
+
+    # --- writing
+
+    def append(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: GivenHeaders = (),
+        timestamp: int | datetime | None = None,
+        *,
+        partition: int | None = None,
+        expect_offset: int | None = None,
+    ) -> Position:
+        """Append one record and return its position. The partition is the key's, or chosen, unless it is given. With
+        `expect_offset`: at that offset of the partition, or `OffsetMismatch` and nothing.
+
+        It is durable when this returns: use `append_many`, a writer, or many threads, which share a commit.
+        """
+        number = self.router.place_for(value, key, partition)
+        log = self.written.partition(number)
+        return Position(number, log.append(value, key, headers, timestamp, expect_offset))
+
+    def append_many(
+        self, records: Iterable[GivenRecord], *, partition: int | None = None, expect_offset: int | None = None
+    ) -> dict[int, range]:
+        """Append records, one batch per partition, all of them or none, and return their offsets. With `expect_offset`
+        all of them go to one partition, and begin at that offset: else `OffsetMismatch`."""
+        parts = self.router.split(list(records), partition)
+        if len(parts) > 1:
+            check_sole(expect_offset)
+        recipe = recipe_for(self.written.config)
+        encoded = {number: bytes(Encoder(recipe).many(each).data) for number, each in sorted(parts.items())}
+        return self._place(encoded, expect_offset)
+
+    def split(self, records: list[Any], partition: int | None = None) -> dict[int, list[Any]]:
+        """Which records go where."""
+        return self.router.split(records, partition)
+
+    def _place(self, encoded: Mapping[int, bytes], expect_offset: int | None = None) -> dict[int, range]:
+        """Store batches in several partitions with one commit."""
+        actions, inline = [], []
+        for number, data in encoded.items():
+            log = self.written.partition(number)
+            action, batches = log.action(data, trusted=True, expect_offset=expect_offset)
+            actions.append(action)
+            inline += batches
+        found: list[Any] = self._core.commit(actions, inline)
+        return {number: range(*placed) for number, placed in zip(encoded, found, strict=True)}
+
+    def append_arrow(
+        self, table: GivenTable, *, partition: int | None = None, expect_offset: int | None = None
+    ) -> dict[int, range]:
+        """Append the rows of an Arrow table, by their keys, all of them or none, and return their offsets."""
+        rows: pa.Table = table
+        keys = rows.column("key") if "key" in rows.schema.names else None
+        if keys is None or keys.null_count:
+            self.router.refuse_keyless()
+        recipe, count = recipe_for(self.written.config), self.written.partitions
+        if partition is not None or count == 1 or keys is None:
+            number = self.router.together(table.nbytes) if partition is None else partition
+            return self._place({number: encoded_table(recipe, table)}, expect_offset)
+        check_sole(expect_offset)
+        chosen = partitions_for(keys, count, self.router.together(0))
+        numbers = np.unique(chosen).tolist()
+        return self._place(
+            {number: encoded_table(recipe, rows.take(np.flatnonzero(chosen == number))) for number in numbers}
+        )
+
+    def append_stream(
+        self,
+        chunks: Iterable[bytes],
+        key: bytes | None = None,
+        max_bytes: int | None = None,
+        *,
+        headers: GivenHeaders = (),
+        timestamp: int | datetime | None = None,
+        partition: int | None = None,
+        expect_offset: int | None = None,
+    ) -> Position:
+        """Append one record whose value comes in pieces, and return its position; see `ObjectPartition`."""
+        number = self.router.place_for(b"", key, partition)
+        log = self.written.partition(number)
+        offset = log.append_stream(
+            chunks, key, max_bytes, headers=headers, timestamp=timestamp, expect_offset=expect_offset
+        )
+        return Position(number, offset)
+
+    def append_batches(
+        self,
+        raw: bytes | bytearray | memoryview,
+        partition: int,
+        *,
+        trusted: bool = False,
+        expect_offset: int | None = None,
+    ) -> range:
+        """Append encoded batches to a partition unchanged, all of them or none, and return their offsets."""
+        return self.written.partition(partition).append_batches(raw, trusted=trusted, expect_offset=expect_offset)
+
+    def partition_writer(
+        self, partition: int, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None
+    ) -> Writer:
+        """A buffered writer for one partition."""
+        return self.written.partition(partition).writer(batch_bytes, linger_ms)
+
+    def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> TopicWriter:
+        """A buffered writer over all partitions: the fast way to append records one by one."""
+        writers = [self.partition(number).writer(batch_bytes, linger_ms) for number in range(self.partitions)]
+        made = TopicWriter(writers, batch_bytes, keyed=self.keyed)
+        self._core.keep(made)
+        return made
+
+    def trim(self, offsets: Mapping[int, int]) -> int:
+        """Drop the records below these offsets and return how many offsets that are."""
+        return sum(self.written.partition(number).trim(offset) for number, offset in sorted(offsets.items()))
+
+    def upkeep(self) -> list[UpkeepReport]:
+        """Do now what the settings ask for, and return what was done per partition."""
+        self._core.check_writable()
+        return [] if self._tend is None else self._tend(self._name)
+
+    # --- as a table
+
+    def source(self, number: int) -> TableSource:
+        """One partition, as a table is made from it."""
+        from .partition.arrow_source import ObjectSource  # with Arrow, which not every program needs
+
+        return ObjectSource(self.partition(number))
+
+
+class _WrittenTopic(ObjectTopic):
+    """A topic as an append needs it: as it was when this process last saw a commit. The commit decides in the end."""
+
+    def __init__(self, topic: ObjectTopic) -> None:
+        super().__init__(topic._core, topic.name, topic.id)
+
+    def _look(self, read: Callable[[State], _T]) -> _T:
+        return self._core.last_known(read)
+
+    def check_number(self, number: object) -> None:
+        """Ask the bucket before a partition is refused: another process may have added it."""
+        try:
+            super().check_number(number)
+        except TopicNotFound:
+            self._core.look(lambda state: None, fresh=True)
+            super().check_number(number)

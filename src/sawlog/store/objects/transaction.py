@@ -1,0 +1,113 @@
+"""`ObjectTransaction`: records for several topics and partitions of a store on object storage, in one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Literal
+
+from ...batch.build import encode
+from ...batch.inputs import GivenRecord
+from ...errors import AmbiguousAppend, TransactionAborted, TransactionError
+from ..directory.transactions.staging import Part, PlacedOffsets, check_name
+from .session import Core, results
+from .staging import check_repeated, once_action, stored_under
+from .topic import ObjectTopic
+
+
+class ObjectTransaction:
+    """Collected in memory, and committed by one object. Not safe for threads."""
+
+    def __init__(
+        self, core: Core, topic_of: Callable[[str], ObjectTopic], name: str | None, sequence: int | None
+    ) -> None:
+        check_name(name, sequence)
+        self._core = core
+        self._topic_of = topic_of
+        self._name, self._sequence = name, sequence
+        self._parts: dict[tuple[str, int], list[GivenRecord]] = {}
+        self._topics: dict[str, ObjectTopic] = {}
+        self._state: Literal["open", "committed", "aborted"] = "open"
+        self._placed: PlacedOffsets = {}
+        last = None if name is None else stored_under(core, name)
+        #: Whether this was stored before: then everything that is appended is ignored.
+        self.replayed = last is not None and (last.sequence or 0) >= (sequence or 0)
+        #: The commit may be stored, and has no name by which a repetition is recognized.
+        self._doubt: AmbiguousAppend | None = None
+
+    def append(self, topic: str, value: bytes | None, key: bytes | None = None) -> None:
+        """Add one record; its offset is known after the commit."""
+        self.append_many(topic, [(value, key)])
+
+    def append_many(self, topic: str, records: Iterable[GivenRecord], partition: int | None = None) -> None:
+        """Add many records, all or none of them."""
+        self._check_open()
+        found = self._topics.get(topic) or self._topics.setdefault(topic, self._topic_of(topic))
+        given = list(records)
+        encode(given)  # what cannot be stored is refused here
+        for number, each in found.split(given, partition).items():
+            self._parts.setdefault((topic, number), []).extend(each)
+
+    def _check_open(self) -> None:
+        if self._state == "aborted":
+            raise TransactionAborted("the transaction was aborted")
+        if self._state == "committed":
+            raise TransactionError("the transaction is committed")
+        if self._doubt is not None:
+            raise AmbiguousAppend(f"the transaction may be stored, and cannot be repeated: {self._doubt}")
+
+    def commit(self) -> PlacedOffsets:
+        """Store everything and return the offsets by (topic, partition). `ReplayMismatch`: this name and sequence are
+        stored with different records."""
+        if self._state == "committed":
+            return self._placed
+        self._check_open()
+        actions: list[dict[str, Any]] = []
+        inline: list[bytes] = []
+        if self._name is not None:
+            actions.append(once_action(self._name, self._sequence, self._given()))
+        for (topic, number), records in sorted(self._parts.items()):
+            action, batches = self._topics[topic].partition(number).action(encode(records), trusted=True)
+            actions.append(action)
+            inline += batches
+        if actions:
+            try:
+                self._placed = self._offsets(self._core.submit(actions, inline).result())
+            except AmbiguousAppend as error:
+                self._doubt = error if self._name is None else None
+                raise
+        self._state = "committed"
+        return self._placed
+
+    def _offsets(self, outcome: Any) -> PlacedOffsets:
+        if "no" in outcome and outcome["no"][0] == "Done":
+            self.replayed = True
+            if self._parts:
+                check_repeated(self._core, self._name, self._sequence, self._given())
+            return {}
+        found: list[Any] = results(outcome)[0 if self._name is None else 1 :]
+        return {part: range(*placed) for part, placed in zip(sorted(self._parts), found, strict=True)}
+
+    def _given(self) -> list[Part]:
+        """What was appended, without the records."""
+        return [
+            Part(topic, self._topics[topic].id, number, len(records), ())
+            for (topic, number), records in self._parts.items()
+        ]
+
+    def abort(self) -> None:
+        """Store nothing."""
+        if self._state == "open":
+            self._state = "aborted"
+            self._parts.clear()
+
+    def __enter__(self) -> ObjectTransaction:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.abort()
+        elif self._state == "open":
+            self.commit()

@@ -1,0 +1,123 @@
+"""`open_store`, which is `sawlog.open`: a store by its place.
+
+```
+data, /var/lib/data, Path("data")    a directory: `Store`
+s3://bucket/store  (also s3a://)     Amazon S3, and servers that speak its protocol: `ObjectStore`
+gs://bucket/store                    Google Cloud Storage
+az://container/store                 Azure (also abfs://, abfss://)
+memory://name                        this process: whoever opens that name in it finds the same store
+file:///path                         the objects of such a store as files in a directory
+```
+
+A directory with a store of one kind is refused if it is opened as the other. What an option means for one kind only is
+refused for the other, so that no setting is ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from ..addresses import is_address
+from ..errors import InvalidConfig
+from ..storage import Directory
+from .directory import replica
+from .directory.replica import ReplicaAddress, ReplicaStore
+from .directory.store import Store
+
+if TYPE_CHECKING:
+    from .objects.journal.parameters import Terms
+    from .objects.store import ObjectStore
+
+#: Options of one kind of store: what is given to the other is refused.
+_OF_DIRECTORIES = "handover_timeout_s", "lock_timeout"
+_OF_ADDRESSES = "options", "terms"
+
+
+@overload
+def open_store(
+    path: str | PathLike[str] | Directory,
+    mode: Literal["w", "r"] = "w",
+    *,
+    upkeep_interval_s: float | None = ...,
+    handover_timeout_s: float = ...,
+    lock_timeout: float = ...,
+) -> Store: ...
+
+
+@overload
+def open_store(
+    path: str,
+    mode: Literal["w", "r"] = "w",
+    *,
+    options: Mapping[str, str],
+    terms: Terms | None = ...,
+    upkeep_interval_s: float | None = ...,
+) -> ObjectStore: ...
+
+
+def open_store(
+    path: str | PathLike[str] | Directory,
+    mode: Literal["w", "r"] = "w",
+    *,
+    options: Mapping[str, str] | None = None,
+    terms: Terms | None = None,
+    upkeep_interval_s: float | None = 60.0,
+    handover_timeout_s: float | None = None,
+    lock_timeout: float | None = None,
+) -> Store | ObjectStore:
+    """Open the store in a directory or at an address; with mode "w" (the default) create it if there is none.
+
+    A path gives a `Store`; an address such as `s3://bucket/store` an `ObjectStore`, which is used in the same way. A
+    type checker cannot tell them apart in a text: for it both are a `Store`, unless `options` are given.
+
+    For a directory: appends to a partition that another process holds are handed over to it; `handover_timeout_s` is
+    how many seconds they wait for its answer. If it takes no requests, they wait `lock_timeout` seconds for the lock,
+    and raise `DirectoryLocked` then; with 0 they do not wait.
+
+    For an address: `options` are the endpoint, credentials and time-outs, as text by name; what is not given comes
+    from variables such as `AWS_ENDPOINT_URL` and `AWS_ACCESS_KEY_ID`. See docs/object-storage.md.
+    """
+    given: dict[str, Any] = {
+        "options": options,
+        "terms": terms,
+        "handover_timeout_s": handover_timeout_s,
+        "lock_timeout": lock_timeout,
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    if not is_address(path):
+        _refuse(given, _OF_ADDRESSES, "a store in a directory")
+        return Store.open(path, mode, upkeep_interval_s=upkeep_interval_s, **given)
+    _refuse(given, _OF_DIRECTORIES, "a store on object storage")
+    from .objects.store import ObjectStore
+
+    assert isinstance(path, str)
+    return ObjectStore.open(path, mode, upkeep_interval_s=upkeep_interval_s, **given)
+
+
+def open_for_slices(path: str, *, options: Mapping[str, str] | None = None) -> Store | ObjectStore:
+    """Open a store, only to read slices that another process has planned (`slice_reader`). At an address nothing is
+    looked up for that but the id of the store."""
+    if not is_address(path):
+        return open_store(path, "r")
+    from .objects.store import ObjectStore
+
+    return ObjectStore.open(path, "r", options=options, lazily=True)
+
+
+def _refuse(given: Mapping[str, object], names: tuple[str, ...], kind: str) -> None:
+    for name in names:
+        if name in given:
+            raise InvalidConfig(f"{name} has no meaning for {kind}")
+
+
+def _open_replica(address: ReplicaAddress, source_id: str) -> ReplicaStore:
+    """The replica of a directory's store, from which it reads what it has removed."""
+    from .objects.store import ObjectStore
+    from .objects.tiered import TieredStore
+
+    return TieredStore(ObjectStore.open(address.url, "r", options=address.options, lazily=True), source_id)
+
+
+replica.opens(_open_replica)

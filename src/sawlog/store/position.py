@@ -1,0 +1,429 @@
+"""Where a consumer is in each partition that it reads, and what it does when a position is lost.
+
+A position has the leader epoch in which it was read. `PartitionPosition` is one of them, with the current cursor.
+`ConsumerPosition` has all of them: whose turn it is, which records the caller is processing, what was committed, and
+what happens to positions that are lost (see `Consumer`).
+
+Threads: the reading thread moves positions. The background checks the current cursor and stops it; `close` and all
+read-only calls may come from any thread. Partitions are added and removed under the consumer's lock.
+
+`TopicWatch`: the topics that a consumer and its group read, as the store currently has them.
+
+Topics get more partitions, are deleted and are recreated while they are read, also by other processes. So they are
+looked up again every few seconds, and whenever something about a group indicates a change.
+
+Threads: one looks topics up; whether it is time to do so can be asked from any.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Literal, get_args
+
+from ..batch.kernel import RecordCursor
+from ..clock import Deadline, rechecks
+from ..errors import InvalidConfig, OffsetOutOfRange, PositionLost, TopicNotFound
+from ..isolation import Isolation
+from .assignment import Share
+from .base import Partition, Topic
+
+OnLost = Literal["earliest", "latest", "error"]
+
+_logger = logging.getLogger("sawlog.store.consumer")
+
+#: How often a log whose end moves while it is looked at is asked again.
+_RETRIES = 10
+
+
+def checked_on_lost(given: OnLost) -> OnLost:
+    """Return it if it is valid; else `InvalidConfig`."""
+    if given not in get_args(OnLost):
+        raise InvalidConfig(f'on_lost must be "earliest", "latest" or "error", not {given!r}')
+    return given
+
+
+class PartitionPosition:
+    """One partition that a consumer reads, and where it is in it."""
+
+    def __init__(
+        self,
+        topic: Topic,
+        partition: int,
+        log: Partition,
+        position: int,
+        epoch: int,
+        *,
+        committed: int | None = None,
+        isolation: Isolation = "committed",
+    ) -> None:
+        self.share: Share = (topic.name, partition)
+        self._isolation = isolation
+        self.topic_id = topic.id
+        self.log = log
+        #: What the group has committed, as far as this consumer knows.
+        self.committed = committed
+        #: The offset after the last record of the previous cursors, and the leader epoch in which that was read; -1:
+        #: unknown.
+        self.position = position
+        self.epoch = epoch
+        #: The current cursor, and those that follow it up to `end`.
+        self.cursor: RecordCursor | None = None
+        self._rest: Iterator[RecordCursor] | None = None
+        #: Where those cursors end, and the leader epoch of the log when that was its end.
+        self._end = 0, -1
+
+    @property
+    def reached(self) -> int:
+        """The offset after the last record that was returned."""
+        cursor = self.cursor
+        return self.position if cursor is None else max(self.position, int(cursor.next_offset))
+
+    @property
+    def processed(self) -> int:
+        """The same without the record that the caller is processing, if there is one."""
+        reached = self.reached
+        return reached - 1 if self.cursor is not None and reached > self.position else reached
+
+    @property
+    def lag(self) -> int:
+        """How many records have not been returned yet."""
+        end, _ = self.end()
+        return max(end - max(self.reached, self.log.lowest_offset), 0)
+
+    def end(self) -> tuple[int, int]:
+        """Where reading stops for now, and the leader epoch of the log then."""
+        return self.log.position(isolation=self._isolation)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the records at the position are no longer in the log."""
+        return self.position < self.log.lowest_offset or self.is_beyond
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether the log has lost its end, or was truncated, below the position."""
+        return self.position > self.log.epoch_end(self.epoch)
+
+    def next_cursor(self, end: int, epoch: int) -> RecordCursor | None:
+        """The cursor to continue with; None if there is nothing below `end`. `epoch` is that of the log when it ended
+        there. `OffsetOutOfRange` if the position is not of the current history."""
+        while self.cursor is None:
+            if self._rest is None:
+                if self.position >= end:
+                    return None
+                self._rest = self.log._cursors(self.position, end, isolation=self._isolation)
+                self._end = end, epoch
+            try:
+                found = next(self._rest, None)
+                self._enter(self._end[1] if found is None else int(found.leader_epoch))
+            except BaseException:
+                self._rest = None
+                raise
+            if found is None:
+                self._rest, self.position = None, max(self.position, self._end[0])
+            self.cursor = found
+        return self.cursor
+
+    def _enter(self, epoch: int) -> None:
+        """What comes next was appended in this leader epoch: everything before it must be of the same history."""
+        if epoch > self.epoch:
+            if self.is_beyond:
+                raise OffsetOutOfRange(
+                    self.position, self.log.lowest_offset, self.log.epoch_end(self.epoch), self.log.path
+                )
+            self.epoch = epoch
+
+    def drained(self) -> None:
+        """The cursor has ended; or it was stopped, and those after it are no longer next."""
+        cursor = self.cursor
+        if cursor is not None:
+            self.position = self.reached
+            self.cursor = None
+            if cursor.stopped:
+                self._rest = None
+
+    def move(self, position: int, epoch: int) -> None:
+        """Continue elsewhere."""
+        cursor, self.cursor, self._rest = self.cursor, None, None
+        self.position, self.epoch = position, epoch
+        if cursor is not None:
+            cursor.stop()
+
+    def stop(self) -> None:
+        """End the current cursor."""
+        cursor = self.cursor
+        if cursor is not None:
+            cursor.stop()
+
+    def note_committed(self, offset: int | None) -> None:
+        """This was committed; None: what was committed is no longer in the log."""
+        self.committed = offset
+
+    def epoch_of(self, offset: int) -> int:
+        """The leader epoch of an offset: for offsets that were not read here, the current one."""
+        return self.epoch if offset <= self.reached else self.log.leader_epoch
+
+
+class ConsumerPosition:
+    """The partitions that a consumer reads, and where it is in each."""
+
+    def __init__(self, on_lost: OnLost) -> None:
+        self._on_lost = on_lost
+        self._owned: dict[Share, PartitionPosition] = {}
+        #: The order in which partitions are read.
+        self._round: deque[Share] = deque()
+        #: The partition whose cursor the caller iterates over; or the positions before its last `poll`.
+        self._given: PartitionPosition | None = None
+        self._before: dict[Share, int] | None = None
+        #: Partitions that are not read for now.
+        self._paused: set[Share] = set()
+        #: Partitions that have gone back, which the reader was told by an error: not committed before it continues.
+        self._unsure: set[Share] = set()
+        #: How often a position was no longer in the log.
+        self.lost_count = 0
+
+    # --- which partitions
+
+    def __contains__(self, share: Share) -> bool:
+        return share in self._owned
+
+    def __iter__(self) -> Iterator[PartitionPosition]:
+        return iter(list(self._owned.values()))
+
+    def get(self, share: Share) -> PartitionPosition | None:
+        """One position; None if the partition is not read here."""
+        return self._owned.get(share)
+
+    def shares(self) -> set[Share]:
+        """All of them."""
+        return set(self._owned)
+
+    def add(self, owned: PartitionPosition) -> None:
+        """Add a partition, to be read next."""
+        self._owned[owned.share] = owned
+        self._round.appendleft(owned.share)
+
+    def remove(self, shares: Iterable[Share]) -> None:
+        """Remove partitions."""
+        gone = {share: self._owned.pop(share) for share in shares}
+        self._paused.difference_update(gone)
+        self._round = deque(each for each in self._round if each not in gone)
+        for owned in gone.values():
+            owned.stop()
+
+    def clear(self) -> None:
+        """Remove all partitions, and forget the current records."""
+        self.remove(list(self._owned))
+        self._given = self._before = None
+
+    def pause(self, share: Share) -> None:
+        """Do not read a partition for now."""
+        self._paused.add(share)
+        self._owned[share].stop()
+
+    def resume(self, share: Share) -> None:
+        """Read it again."""
+        self._paused.discard(share)
+
+    @property
+    def paused(self) -> set[Share]:
+        """Those that are not read for now."""
+        return set(self._paused)
+
+    # --- records
+
+    def in_turn(self) -> Iterator[PartitionPosition]:
+        """Each of them once, from the one whose turn it is."""
+        order = self._round  # replaced, not changed, when another thread closes the consumer
+        for _ in range(len(order)):
+            share = order[0]
+            order.rotate(-1)
+            owned = self._owned.get(share)
+            if owned is not None and share not in self._paused:
+                yield owned
+
+    def cursor(self, owned: PartitionPosition, ends: dict[Share, int] | None) -> RecordCursor | None:
+        """A cursor over the next records of a partition; None if there are none. With `ends`, only up to where it ended
+        when it was first read. A lost position is handled here."""
+        if owned.cursor is not None:
+            return owned.cursor
+        lost: OffsetOutOfRange | None = None
+        for _ in range(_RETRIES):
+            end, epoch = owned.end()
+            if owned.is_gone:
+                self._look_again(owned)
+                continue
+            if ends is not None:
+                end = min(ends.setdefault(owned.share, end), end)
+            try:
+                return owned.next_cursor(end, epoch)
+            except OffsetOutOfRange as error:
+                lost = error  # trimmed or truncated meanwhile; check again
+        raise lost or OffsetOutOfRange(owned.position, owned.log.lowest_offset, end, owned.log.path)
+
+    def _look_again(self, owned: PartitionPosition) -> None:
+        """Its position seems to be lost. First give a writer that is just replacing files time to finish: a moved
+        position is hard to undo."""
+        for _ in rechecks():
+            owned.end()
+            if not owned.is_gone:
+                return
+        if owned.is_beyond and owned.epoch >= 0:
+            self._go_back(owned)
+        else:  # without an epoch it is unknown from where on records differ
+            self._lose(owned)
+
+    def _go_back(self, owned: PartitionPosition) -> None:
+        """What was read last is no longer in the log: continue where that history ended, whatever `on_lost` says."""
+        topic, partition = owned.share
+        now, reached = owned.log.leader_epoch, owned.position
+        end = owned.log.epoch_end(owned.epoch)
+        self.lost_count += 1
+        owned.move(end, now)
+        owned.note_committed(None)
+        what = (
+            f"partition {partition} of {topic!r} was read up to offset {reached}, but has lost its records from offset "
+            f"{end} on since then (a power cut, or truncate); newer records may have the same offsets"
+        )
+        if self._on_lost == "error":
+            self._unsure.add(owned.share)
+            raise PositionLost(f"{what}. The next call continues at offset {end}")
+        _logger.warning("%s; continuing at offset %d", what, end)
+
+    def _lose(self, owned: PartitionPosition) -> None:
+        """The records at its position are gone: do what `on_lost` says."""
+        topic, partition = owned.share
+        end, epoch = owned.end()
+        lowest = owned.log.lowest_offset
+        what = f"offset {owned.position} of partition {partition} of {topic!r} is gone: it holds {lowest} to {end - 1}"
+        self.lost_count += 1
+        if self._on_lost == "error":
+            raise PositionLost(f"{what}; call seek to continue")
+        _logger.warning("%s; continuing at the %s", what, "first" if self._on_lost == "earliest" else "end")
+        owned.move(lowest if self._on_lost == "earliest" else end, epoch)
+
+    # --- the records that the caller is processing
+
+    def all_processed(self) -> None:
+        """The caller asks for more: everything that was returned is processed."""
+        self._given = self._before = None
+        self._unsure.clear()
+
+    def begin_poll(self) -> None:
+        """What is returned from here on is being processed until `all_processed`."""
+        self._before = self.reached()
+
+    def take_back(self) -> None:
+        """Nobody got what was returned since `begin_poll`: it is read again."""
+        for share, position in (self._before or {}).items():
+            if (owned := self._owned.get(share)) is not None:
+                owned.move(position, owned.epoch)
+
+    def hand_out(self, owned: PartitionPosition) -> None:
+        """The caller iterates over its cursor: one record is being processed at a time."""
+        self._before, self._given = None, owned
+
+    @property
+    def in_hand(self) -> RecordCursor | None:
+        """The cursor that the caller iterates over, if any."""
+        given = self._given
+        return None if given is None else given.cursor
+
+    def reached(self) -> dict[Share, int]:
+        """The offset after the last returned record, of each partition."""
+        return {owned.share: owned.reached for owned in self}
+
+    def processed(self) -> dict[Share, int]:
+        """The same without what the caller is processing."""
+        given, before = self._given, self._before
+        made = self.reached()
+        if given is not None:
+            if given.share in made and given.processed < given.reached:
+                made[given.share] = given.processed
+        elif before is not None:
+            made.update((share, before[share]) for share in made.keys() & before.keys())
+        return made
+
+    # --- what is committed
+
+    def sure(self, positions: Mapping[Share, int]) -> dict[Share, int]:
+        """Those that may be committed automatically."""
+        return {share: at for share, at in positions.items() if share not in self._unsure}
+
+    def changed(self, positions: Mapping[Share, int]) -> dict[Share, int]:
+        """Those that are not committed yet."""
+        return {share: offset for share, offset in positions.items() if self._owned[share].committed != offset}
+
+    def note_committed(self, positions: Mapping[Share, int]) -> None:
+        """These were committed."""
+        for share, offset in positions.items():
+            self._owned[share].note_committed(offset)
+
+
+#: How often topics are checked for new partitions.
+_TOPICS_S = 2.0
+
+
+class TopicWatch:
+    """The topics of one consumer (`names`), and those that other members of its group read."""
+
+    def __init__(self, find: Callable[[str], Topic], names: tuple[str, ...]) -> None:
+        self._find = find
+        self.names = names
+        self._found: dict[str, Topic] = {}
+        #: The names of the last lookup: those of all members.
+        self._asked_for: set[str] = set()
+        self._due = Deadline(0.0)
+        #: Whether topics were looked up since the last assignment.
+        self._changed = True
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time for another lookup."""
+        return self._due.passed
+
+    def hurry(self) -> None:
+        """Something has changed: look topics up again soon."""
+        self._due = Deadline(0.0)
+
+    @property
+    def changed(self) -> bool:
+        """Whether topics were looked up since `share_out`."""
+        return self._changed
+
+    def share_out(self) -> None:
+        """Partitions are assigned by the last lookup."""
+        self._changed = False
+
+    def look(self, others: Iterable[str] = (), *, missing_ok: bool = True) -> None:
+        """Ask the store for the topics of all members: more partitions, deleted, recreated."""
+        found: dict[str, Topic] = {}
+        self._asked_for = {*self.names, *others}
+        for name in sorted(self._asked_for):
+            try:
+                found[name] = self._find(name)
+            except TopicNotFound:
+                if not missing_ok and name in self.names:
+                    raise
+                if name in self._found:
+                    _logger.warning("the topic %r no longer exists; its partitions are no longer read", name)
+        self._found = found
+        self._due = Deadline(_TOPICS_S)
+        self._changed = True
+
+    def covers(self, names: set[str]) -> bool:
+        """Whether all of these were in the last lookup."""
+        return names <= self._asked_for
+
+    def get(self, name: str) -> Topic | None:
+        """One of them; None if it does not exist."""
+        return self._found.get(name)
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(self._found.values())
+
+    def partitions(self) -> list[Share]:
+        """Every partition of every topic."""
+        return [(topic.name, number) for topic in self for number in range(topic.partitions)]

@@ -1,0 +1,78 @@
+"""The options of a queue, checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...errors import InvalidConfig
+from ..committed_offsets import Start
+from ..consumer_options import checked_start
+from ..members import check_group_name
+from ..names import check_topic_name
+
+#: Longer than any sensible delay or time-out; also keeps times in range.
+_MOST_S = 366 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the workers of a queue have to agree on, and one worker's own choices."""
+
+    topic: str
+    group: str
+    #: How long a message is one worker's before others get it.
+    visibility_ms: int
+    #: After so many deliveries a message is a dead letter; None: never.
+    max_deliveries: int | None
+    #: The topic of dead letters.
+    dead_letters: str
+    #: Where a new group begins.
+    start: Start
+    #: At most so many messages are fetched at once.
+    prefetch: int
+    #: The name of the worker, for display.
+    worker: str
+
+    @classmethod
+    def checked(
+        cls,
+        topic: object,
+        group: object,
+        *,
+        visibility_s: object,
+        max_deliveries: object,
+        dead_letters: object,
+        start: Start,
+        prefetch: object,
+        worker: object,
+    ) -> Terms:
+        """The options, if all are valid; else `InvalidConfig` or `InvalidTopicName`."""
+        name = check_topic_name(topic)
+        dead = check_topic_name(f"{name}-dead" if dead_letters is None else dead_letters)
+        if dead == name:
+            raise InvalidConfig(f"dead_letters={dead!r} is the queue's own topic: it would be delivered again")
+        if worker is not None and not isinstance(worker, str):
+            raise InvalidConfig(f"worker must be a str, not {worker!r}")
+        return cls(
+            name,
+            check_group_name(group),
+            milliseconds_of("visibility_s", visibility_s, least=0.001),
+            None if max_deliveries is None else _count("max_deliveries", max_deliveries),
+            dead,
+            checked_start(start),
+            _count("prefetch", prefetch),
+            worker or "",
+        )
+
+
+def milliseconds_of(name: str, seconds: object, least: float = 0.0) -> int:
+    """Seconds as milliseconds; `InvalidConfig` if they are not a number of at least `least`."""
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not least <= seconds <= _MOST_S:
+        raise InvalidConfig(f"{name} must be a number of seconds from {least} to {_MOST_S:.0f}, not {seconds!r}")
+    return int(seconds * 1000)
+
+
+def _count(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidConfig(f"{name} must be an integer, at least 1, not {value!r}")
+    return value

@@ -1,0 +1,427 @@
+"""`Queue`: the records of a topic, handed to workers one by one and acknowledged one by one.
+
+```python
+with store.queue("orders", group="workers") as queue:
+    for message in queue:                    # waits for new ones
+        try:
+            work(message.value)
+        except TemporaryError:
+            queue.release(message, delay_s=30)
+        else:
+            queue.ack(message)
+```
+
+*At least once.* A message that was delivered is this worker's until it answers (`ack`, `release`, `reject`) or the
+visibility time-out is over; then it is delivered again, with `deliveries` one higher. After `max_deliveries` it goes to
+the topic of dead letters instead. What a process had that dies is delivered again at once.
+
+*Workers.* Any number of threads share a queue object, and any number of processes open the same queue. Each message is
+with one of them at a time, whatever partition it is in. The order of messages is roughly that of the log, and not
+guaranteed. Consumers with other groups see the same records.
+
+*Durable.* Which messages are with whom, and which are finished, is in the log of the groups, written in turns and
+synced. Answers are written together: with the next fetch, after a tenth of a second, by `flush`, and by `close`. An ack
+that is not written yet when the process dies means that the message is delivered again.
+
+*Fetching.* Messages are fetched a few at a time: one at first, more as long as they are used up quickly, up to
+`prefetch`. Those that nobody was given before the queue is closed are not counted as delivered.
+
+Threads: any. A forked child must open its own store.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any
+
+from ... import background
+from ...batch.inputs import GivenHeaders
+from ...clock import Deadline, Pauses, Stopwatch, now_ms
+from ...closing import Ending
+from ...errors import GroupError, InvalidConfig, LogClosed, ReadOnlyLog, SawlogError
+from ...storage.forking import forkable, this_process
+from ..base import Position, Store
+from ..committed_offsets import Start
+from .delivery import Delivery
+from .message import Answer, Message, dead_letter, delayed
+from .options import Terms, milliseconds_of
+
+_logger = logging.getLogger("sawlog.store.queues")
+
+#: Answers are written, and others are told that this worker lives, at least this often.
+_FLUSH_S = 0.1
+#: A fetch that was used up faster is followed by a larger one; slower than the second, by a smaller one.
+_FAST_S, _SLOW_S = 0.1, 0.5
+#: More answers than this are written at once.
+_MOST_ANSWERS = 5000
+
+
+class Queue:
+    """A queue over a topic. Created by `Store.queue`."""
+
+    def __init__(
+        self,
+        store: Store,
+        topic: str,
+        group: str,
+        *,
+        visibility_s: float = 30.0,
+        max_deliveries: int | None = 5,
+        dead_letters: str | None = None,
+        start: Start = "earliest",
+        prefetch: int = 2000,
+        worker: str | None = None,
+    ) -> None:
+        self._terms = Terms.checked(
+            topic,
+            group,
+            visibility_s=visibility_s,
+            max_deliveries=max_deliveries,
+            dead_letters=dead_letters,
+            start=start,
+            prefetch=prefetch,
+            worker=worker,
+        )
+        if store.mode == "r":
+            raise ReadOnlyLog(f'the store {store.path} was opened with mode="r": a queue writes what was acknowledged')
+        self._store = store
+        self._process = this_process()
+        books, self._crew = store._queueing(self._terms)
+        #: In each of its messages.
+        self._id = object()
+        self._delivery = Delivery(books, self._crew, self._terms, store.topic, self._id)
+        #: Held during an exchange.
+        self._exchanging = forkable(threading.RLock())
+        #: Fetched, and not handed out. This and the next two are changed by calls that are atomic, without a lock.
+        self._ready: deque[Message] = deque()
+        #: Handed out, and not answered.
+        self._out: dict[tuple[int, int], Message] = {}
+        #: Finished, and not written so far.
+        self._acked: deque[Message] = deque()
+        #: Held while the following are used, and never while waiting.
+        self._mutex = forkable(threading.Lock())
+        #: Other answers that are not written so far.
+        self._answers: dict[tuple[int, int], Answer] = {}
+        #: Whether one of them gives a message back, which may be delivered again at once.
+        self._gave_back = False
+        #: How many the last fetch asked for.
+        self._batch = 0
+        self._fetched = Stopwatch()
+        self._ended = forkable(Ending())
+        self._late = 0
+        self._ailing = False
+        store.topic(topic)  # `TopicNotFound` now, and not at the first message
+        try:
+            self._delivery.exchange([], [], 0)  # joins
+        except BaseException:
+            self._crew.leave()
+            raise
+        self._task = background.every(_FLUSH_S, self._tick)
+
+    # --- properties
+
+    @property
+    def topic(self) -> str:
+        """The topic whose records it delivers."""
+        return self._terms.topic
+
+    @property
+    def group(self) -> str:
+        """The group whose progress it is."""
+        return self._terms.group
+
+    @property
+    def dead_letters(self) -> str:
+        """The topic of dead letters. It is created with the first of them."""
+        return self._terms.dead_letters
+
+    @property
+    def late_answers(self) -> int:
+        """How many answers came after the time-out, when the message had been delivered again; they had no effect."""
+        return self._late
+
+    # --- messages
+
+    def __iter__(self) -> Iterator[Message]:
+        """Messages as they come, endless; until `close`."""
+        return self._messages(None)
+
+    def drain(self) -> Iterator[Message]:
+        """Messages until there is none to deliver now. Those that are delayed, or with other workers, are not waited
+        for."""
+        return self._messages(0.0)
+
+    def _messages(self, timeout_s: float | None) -> Iterator[Message]:
+        while (found := self._take() or self._next(Deadline(timeout_s))) is not None:
+            yield found
+
+    def receive(self, max_messages: int = 1, timeout_s: float = 1.0) -> list[Message]:
+        """The next messages, as soon as there are any: at most that many; an empty list after `timeout_s`."""
+        if isinstance(max_messages, bool) or not isinstance(max_messages, int) or max_messages < 1:
+            raise InvalidConfig(f"max_messages must be an integer, at least 1, not {max_messages!r}")
+        found = self._next(Deadline(milliseconds_of("timeout_s", timeout_s) / 1000), at_least=max_messages)
+        messages = [] if found is None else [found]
+        while messages and len(messages) < max_messages and (more := self._take()) is not None:
+            messages.append(more)
+        return messages
+
+    def _next(self, deadline: Deadline, at_least: int = 1) -> Message | None:
+        """The next message; None if there is none when the time is over, or the queue is closed. If it has to fetch
+        some, then so many if there are."""
+        found = self._take()
+        if found is not None:
+            return found
+        pauses = Pauses()
+        self._check_open()
+        while True:
+            pauses.look()
+            with self._exchanging:  # one thread fetches for all
+                found = self._take()
+                progress = False
+                if found is None and not self._ended.is_set() and (self._gave_back or self._delivery.has_work()):
+                    progress = self._exchange(self._next_batch(at_least))
+                    found = self._take(at_once=True)
+            if found is not None or (deadline.passed and not progress):
+                return found
+            if progress:  # only dead letters, or delayed ones
+                continue
+            if self._ended.wait(deadline.at_most(pauses.next_s())):
+                return None
+
+    def _take(self, *, at_once: bool = False) -> Message | None:
+        """The next one that was fetched; None if there is none, or too little of its time is left, unless it was
+        fetched just now."""
+        try:
+            message = self._ready.popleft()
+        except IndexError:
+            return None
+        if not at_once and message.until_ms - now_ms() < self._terms.visibility_ms // 2:
+            with self._mutex:
+                self._return_ready(message)
+            return None
+        self._out[message.place] = message
+        return message
+
+    def _return_ready(self, *more: Message) -> None:
+        """What was fetched and not handed out goes back, as if it had not been delivered. The caller holds the
+        mutex."""
+        self._gave_back = True
+        unseen = list(more)
+        while self._ready:
+            unseen.append(self._ready.popleft())
+        self._answers.update((message.place, Answer(message, "unseen")) for message in unseen)
+
+    def _next_batch(self, at_least: int) -> int:
+        elapsed_s = self._fetched.restart()
+        if elapsed_s < _FAST_S:
+            self._batch *= 2
+        elif elapsed_s > _SLOW_S:
+            self._batch //= 2
+        self._batch = min(max(self._batch, 1), self._terms.prefetch)
+        return max(self._batch, min(at_least, self._terms.prefetch))
+
+    # --- answers
+
+    def ack(self, message: Message) -> None:
+        """The message is finished. Durable after `flush`, or shortly."""
+        if type(message) is not Message or message.answered or message.queue_id is not self._id or self._ended.is_set():
+            self._check(message)
+        message.settle()
+        if self._out.get(message.place) is not message:
+            self._late += 1
+            return
+        self._out.pop(message.place, None)
+        self._acked.append(message)
+        if len(self._acked) > _MOST_ANSWERS:
+            self.flush()
+
+    def release(self, message: Message, delay_s: float = 0.0) -> None:
+        """Deliver the message again, to any worker, after `delay_s` seconds. If it was delivered `max_deliveries`
+        times, it becomes a dead letter instead."""
+        delay_ms = milliseconds_of("delay_s", delay_s)
+        most = self._terms.max_deliveries
+        if most is not None and message.deliveries >= most:
+            self._answer(message, "dead", reason=f"released after {message.deliveries} deliveries")
+        else:
+            self._answer(message, "free", until_ms=now_ms() + delay_ms if delay_ms else 0)
+
+    def reject(self, message: Message, reason: str = "rejected") -> None:
+        """The message cannot be processed: it becomes a dead letter, with the reason."""
+        self._answer(message, "dead", reason=str(reason))
+
+    def extend(self, message: Message, visibility_s: float | None = None) -> None:
+        """Keep the message for that long from now on; the default is the queue's time-out. Durable when it returns.
+        `GroupError` if it was delivered to another worker meanwhile."""
+        own_ms = self._terms.visibility_ms
+        until_ms = now_ms() + (own_ms if visibility_s is None else milliseconds_of("visibility_s", visibility_s, 0.001))
+        self._check(message)
+        with self._exchanging:
+            if self._delivery.exchange([], [Answer(message, "longer", until_ms)], 0).late:
+                raise GroupError(f"{message!r} was delivered to another worker: its time was over")
+        message.keep_until(until_ms)
+
+    def _answer(self, message: Message, what: str, *, until_ms: int = 0, reason: str = "") -> None:
+        self._check(message)
+        message.settle()
+        if self._out.get(message.place) is not message:  # its time was over, and another thread has got it
+            self._late += 1
+            return
+        self._out.pop(message.place, None)
+        with self._mutex:
+            self._answers[message.place] = Answer(message, what, until_ms, reason)
+            self._gave_back |= what == "free"
+
+    def _check(self, message: Message) -> None:
+        """Raise unless the message is this queue's, and not answered."""
+        self._check_open()
+        if not isinstance(message, Message):
+            raise InvalidConfig(f"expected a message of this queue, not {type(message).__name__}")
+        if message.answered or message.queue_id is not self._id:
+            why = "was answered before" if message.answered else "was delivered by another queue"
+            raise GroupError(f"{message!r} is not with this queue: it {why}")
+
+    def flush(self) -> None:
+        """Write all answers so far; durable when it returns."""
+        self._check_open()
+        self._exchange(0)
+
+    # --- sending
+
+    def put(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: GivenHeaders = (),
+        *,
+        delay_s: float = 0.0,
+    ) -> Position:
+        """Append a message to the topic, to be delivered after `delay_s` seconds; consumers see it at once. Without a
+        delay it is the same as `topic.append`."""
+        delay_ms = milliseconds_of("delay_s", delay_s)
+        self._check_open()
+        listed = list(headers.items() if isinstance(headers, Mapping) else headers or ())
+        given = delayed(listed, now_ms() + delay_ms) if delay_ms else listed
+        return self._store.topic(self._terms.topic).append(value, key, given)
+
+    # --- exchanging
+
+    def _exchange(self, limit: int) -> bool:
+        """Write the answers, and fetch messages; returns whether there was anything new, if only dead letters or
+        delayed messages."""
+        with self._exchanging:
+            with self._mutex:
+                answers, self._answers, self._gave_back = self._answers, {}, False
+            acked = [self._acked.popleft() for _ in range(len(self._acked))]
+            if not answers and not acked and limit == 0:
+                return False
+            failure: SawlogError | None = None
+            try:
+                try:
+                    self._bury(answers.values())
+                except SawlogError as error:  # the other answers count all the same
+                    failure = error
+                others = [each for each in answers.values() if each.what != "dead"]
+                done = self._delivery.exchange(acked, others, limit)
+            except BaseException:
+                self._acked.extend(acked)
+                with self._mutex:
+                    self._answers = {**answers, **self._answers}
+                raise
+            if done.late:
+                self._late += done.late
+                _logger.warning(
+                    "%d answers for %r came too late: the messages were delivered again", done.late, self.topic
+                )
+            with self._mutex:
+                self._ready.extend(done.messages)
+                self._answers.update((place, each) for place, each in answers.items() if each.what == "dead")
+                for message in done.exhausted:
+                    answer = Answer(message, "dead", reason=f"not acknowledged after {message.deliveries} deliveries")
+                    self._answers[message.place] = answer
+            if failure is not None:
+                raise failure
+            return bool(done.messages or done.exhausted or done.passed)
+
+    def _bury(self, answers: Iterable[Answer]) -> None:
+        """Store dead letters, durably, before their messages are finished: after a crash in between they are there
+        twice, and never missing."""
+        dead = [answer for answer in answers if answer.what == "dead"]
+        if not dead:
+            return
+        self._store.create_topic(self._terms.dead_letters, exist_ok=True)
+        letters: list[Any] = [dead_letter(each.message, self._terms.group, each.reason) for each in dead]
+        with self._store.transaction() as transaction:
+            transaction.append_many(self._terms.dead_letters, letters)
+        for each in dead:
+            each.buried()
+
+    def _tick(self) -> None:
+        """Called by the background."""
+        if self._ended.is_set() or self._process != this_process():
+            return
+        try:
+            self._crew.beat()
+            if self._answers or self._acked:
+                self._exchange(0)
+            self._ailing = False
+        except Exception:  # the thread serves the whole process
+            if not self._ailing and not self._ended.is_set():
+                _logger.exception("answers for the queue %r could not be written; trying again", self.topic)
+            self._ailing = True
+
+    # --- closing
+
+    def close(self) -> None:
+        """Write all answers, let others have what is not answered, and leave. Safe to call twice, from any thread."""
+        self._close(quiet=sys.exc_info()[0] is not None)
+
+    def _close(self, *, quiet: bool) -> None:
+        with self._exchanging:
+            if self._ended.is_set() or self._process != this_process():
+                return
+            self._ended.set()
+            self._task.cancel()
+            with ExitStack() as last:
+                last.callback(self._crew.leave)
+                try:
+                    with self._mutex:
+                        self._return_ready()
+                        self._answers.update((each.place, Answer(each, "free")) for each in list(self._out.values()))
+                        self._out.clear()
+                    while self._answers or self._acked:
+                        self._exchange(0)
+                except SawlogError:
+                    if not quiet:
+                        raise
+                    _logger.exception("the last answers for the queue %r could not be written", self.topic)
+
+    def _check_open(self) -> None:
+        if self._ended.is_set():
+            raise LogClosed("the queue is closed")
+        if self._process != this_process():
+            raise LogClosed("this queue belongs to the parent process, before the fork")
+
+    def __enter__(self) -> Queue:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close(quiet=kind is not None)
+
+    def __del__(self) -> None:
+        """Dropped without `close`: as if the process had died."""
+        if hasattr(self, "_task") and not self._ended.is_set():
+            self._ended.set()
+            self._task.cancel()
+            self._crew.abandon()
+
+    def __repr__(self) -> str:
+        state = " closed" if self._ended.is_set() else ""
+        return f"<Queue {self._terms.topic} group={self._terms.group!r}{state}>"

@@ -1,0 +1,208 @@
+"""Putting dead letters back into the topics that they came from.
+
+A dead letter goes back once: its message is appended to its topic again, marked for the queue of its group (queues of
+other groups pass over it), and the group `redrive.<group>` commits how far that has got in the topic of dead letters.
+The message and the fact that it went back are one named transaction, so that a crash in between neither loses nor
+doubles one: a second run finds out what the first has done.
+
+The letters themselves stay where they are, until retention or `trim` removes them.
+
+One run at a time per topic of dead letters: a second one gets `DirectoryLocked`.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol
+
+from ...addresses import is_address
+from ...errors import InvalidConfig, StorageError, TopicNotFound
+from ...storage import Directory
+from ..base import Topic
+from ..directory.transactions.transaction import Transaction
+from ..groups import Groups
+from ..members import group_directory
+from .message import Letter
+
+#: So many letters go back in one transaction.
+_CHUNK = 500
+
+
+class RedriveHost(Protocol):
+    """A store in a directory."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def mode(self) -> str: ...
+    @property
+    def directory(self) -> Directory: ...
+    @property
+    def groups(self) -> Groups: ...
+    def topic(self, name: str) -> Topic:
+        """Return the topic of that name; `TopicNotFound`."""
+
+    def transaction(self, name: str | None = None, sequence: int | None = None) -> Transaction:
+        """Records that are stored once, however often that is tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Redriven:
+    """What went back, or would go back, from one partition for one group."""
+
+    group: str
+    #: Where to.
+    topic: str
+    #: The partition of the dead letters.
+    partition: int
+    letters: int
+
+
+def redrive(
+    store: RedriveHost,
+    dead_letters: str,
+    *,
+    group: str | None = None,
+    to: str | None = None,
+    limit: int | None = None,
+    dry_run: bool = False,
+    progress: Callable[[int], None] = lambda count: None,
+) -> list[Redriven]:
+    """Put dead letters back into their topics, or all of them into the topic `to`; those of one group, or of all. At
+    most `limit`, oldest first. With `dry_run` nothing is changed. `progress` is called with how many were put back.
+
+    `TopicNotFound`, before anything is changed, if one of the topics does not exist.
+    """
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise InvalidConfig(f"limit must be an integer, at least 1, not {limit!r}")
+    if is_address(store.path):
+        raise StorageError(errno.ENOTSUP, f"{store.path} is on object storage: redriving needs a store in a directory")
+    topic = store.topic(dead_letters)
+    if to == dead_letters:
+        raise InvalidConfig(f"dead letters of {dead_letters!r} cannot go back to {to!r} itself")
+    if dry_run:
+        return _plan(store, topic, group, to, limit)[0]
+    with _alone(store, dead_letters):
+        rows, plan = _plan(store, topic, group, to, limit)
+        for each, partition, count in plan:
+            _put_back(store, topic, partition, each, to, count, progress)
+    return rows
+
+
+@contextmanager
+def _alone(store: RedriveHost, dead_letters: str) -> Iterator[None]:
+    """Keep others from doing the same at the same time; the kernel releases the lock of a process that dies."""
+    directory = group_directory(store.directory, _mark(dead_letters), create=True)
+    try:
+        held = directory.lock("redrive", alone=False)
+        try:
+            yield
+        finally:
+            held.release()
+    finally:
+        directory.close()
+
+
+def _plan(
+    store: RedriveHost, topic: Topic, group: str | None, to: str | None, limit: int | None
+) -> tuple[list[Redriven], list[tuple[str, int, int]]]:
+    """What to put back: for people, and as (group, partition, count)."""
+    found: Counter[tuple[str, str, int]] = Counter()
+    rest = limit
+    plan: list[tuple[str, int, int]] = []
+    for partition in range(topic.partitions):
+        for each in sorted(_groups(topic, partition)) if group is None else [group]:
+            reached = _reached(store, topic, partition, each)
+            letters = list(islice(_letters(topic, partition, each, reached), rest))
+            if letters:
+                plan.append((each, partition, len(letters)))
+                found.update((each, to or letter.topic, partition) for letter in letters)
+                rest = None if rest is None else rest - len(letters)
+            if rest == 0:
+                break
+        if rest == 0:
+            break
+    for name in {name for _, name, _ in found}:
+        _check_target(store, name, topic.name)
+    rows = [Redriven(each, name, partition, count) for (each, name, partition), count in sorted(found.items())]
+    return rows, plan
+
+
+def _check_target(store: RedriveHost, name: str, dead_letters: str) -> None:
+    try:
+        store.topic(name)
+    except TopicNotFound as error:
+        raise TopicNotFound(f"dead letters of {dead_letters!r} would go to {name!r}, which does not exist") from error
+
+
+def _groups(topic: Topic, partition: int) -> set[str]:
+    letters = (Letter.of(record) for record in topic.partition(partition).scan())
+    return {letter.group for letter in letters if letter is not None}
+
+
+def _letters(topic: Topic, partition: int, group: str, reached: int) -> Iterator[Letter]:
+    log = topic.partition(partition)
+    for record in log.scan(max(reached, log.lowest_offset)):
+        letter = Letter.of(record)
+        if letter is not None and letter.group == group:
+            yield letter
+
+
+def _mark(group: str) -> str:
+    """The group that commits how far the letters of another group have gone back."""
+    return f"redrive.{group}"
+
+
+def _name(topic: Topic, partition: int, group: str) -> str:
+    return f"redrive.{topic.id}.{partition}.{hashlib.sha256(group.encode()).hexdigest()[:32]}"
+
+
+def _reached(store: RedriveHost, topic: Topic, partition: int, group: str) -> int:
+    """The first offset that has not gone back. Usually that is committed; after a crash the last transaction knows
+    more, and bisection finds it."""
+    committed = store.groups.offsets.of(_mark(group)).get((topic.name, partition))
+    low = committed.offset if committed is not None and committed.topic_id == topic.id else 0
+    high = max(topic.partition(partition).visible_offset, low)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _is_stored(store, _name(topic, partition, group), middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _is_stored(store: RedriveHost, name: str, sequence: int) -> bool:
+    if store.mode == "r":
+        return False  # a dry run of a store that cannot be written to
+    transaction = store.transaction(name, sequence)
+    try:
+        return transaction.replayed
+    finally:
+        transaction.abort()
+
+
+def _put_back(
+    store: RedriveHost,
+    topic: Topic,
+    partition: int,
+    group: str,
+    to: str | None,
+    count: int,
+    progress: Callable[[int], None],
+) -> None:
+    reached = _reached(store, topic, partition, group)
+    letters = islice(_letters(topic, partition, group, reached), count)
+    while chunk := list(islice(letters, _CHUNK)):
+        end = chunk[-1].record.offset + 1
+        with store.transaction(_name(topic, partition, group), end) as transaction:
+            for letter in chunk:
+                transaction.append_many(to or letter.topic, [letter.revived()])
+        store.groups.commit(_mark(group), {(topic.name, partition): end})
+        progress(len(chunk))

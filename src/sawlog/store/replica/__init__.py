@@ -1,0 +1,21 @@
+"""Replicas: a store in a directory that is kept up to date on object storage, and brought back from there.
+
+```python
+from sawlog.store.replica import replicate, restore
+
+replicate("data", "s3://bucket/store")           # what there is, and then what comes, until it is stopped
+restore("s3://bucket/store", "data-again")       # a directory with the same topics, offsets and groups
+```
+
+docs/replicas.md says what a replica contains and what happens when a part fails. `sawlog replicate` and `sawlog
+restore` are these functions.
+"""
+
+from __future__ import annotations
+
+from .points import Point, Points
+from .replicator import Lag, Progress, Replicator, replicate
+from .restorer import Restorer, restore
+from .roles import promote
+
+__all__ = ["Lag", "Point", "Points", "Progress", "Replicator", "Restorer", "promote", "replicate", "restore"]

@@ -1,0 +1,199 @@
+"""Points in time: what a store contained at a moment that has passed.
+
+```
+points/<commits>-<time in ms>     topics, ends, epochs, groups and documents, without extents; deflated JSON
+```
+
+A store's commits say what it was at every moment, but they are collected behind checkpoints. Offsets never change, so
+the records of a moment are found in the store of today, if it is known where each partition ended. That is what a point
+says. A replicator keeps one about every minute, if something has changed; of those that are older than a day one per
+hour stays, of those older than a month one per day. Points are never needed for safety: nobody depends on them.
+
+`at` and `until` look in commits first, as far as these reach back, and in points beyond that.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from ...clock import Stopwatch, now_ms
+from ...errors import CorruptData, InvalidConfig
+from ..objects.journal import checkpoints
+from ..objects.journal.checkpoints import Collected, commit_key
+from ..objects.session import Core
+from ..objects.state.commit import Commit, canonical, is_tombstone
+from ..objects.state.entries import Entries
+from ..objects.state.state import State
+
+POINTS = "points/"
+#: How often a point is kept, at most.
+EVERY_S = 60.0
+#: How often those are removed that are too close together; and what that means, from an age on.
+_THIN_S = 3600.0
+_HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
+_SPANS = ((30 * _DAY_MS, _DAY_MS), (_DAY_MS, _HOUR_MS))
+_KINDS = ("topic/", "end/", "epochs/", "group/", "offset/", "document/")
+
+
+class Point(NamedTuple):
+    """One that is there: what its name says."""
+
+    commits: int
+    time_ms: int
+    key: str
+
+
+class Points:
+    """The points of one store."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._since: Stopwatch | None = None
+        self._last = -1
+        self._thinned = Stopwatch()
+
+    # --- keeping
+
+    def keep_sometimes(self) -> None:
+        """Keep one if it is time for it."""
+        if self._since is None or self._since.elapsed_s >= EVERY_S:
+            self.keep()
+
+    def keep(self) -> None:
+        """Keep what the store is now, unless that is known."""
+        self._since = Stopwatch()
+
+        def look(state: State) -> tuple[int, list[list[object]]]:
+            if state.number == self._last:
+                return state.number, []
+            return state.number, [
+                [name, state.entries.get(name)] for kind in _KINDS for name in state.entries.names(kind)
+            ]
+
+        if self._last < 0:
+            self._last = max((point.commits for point in self.thin()), default=-1)
+        number, entries = self._core.look(look)
+        if number != self._last:
+            text = canonical({"version": 1, "entries": entries})
+            self._core.bucket.put(f"{POINTS}{number:020}-{now_ms():015}", zlib.compress(text, 6))
+            self._last = number
+        if self._thinned.elapsed_s >= _THIN_S:
+            self.thin()
+
+    def thin(self, at_ms: int | None = None) -> list[Point]:
+        """Remove what is too close together for its age, and return what is left: the first of each hour or day."""
+        self._thinned = Stopwatch()
+        time_ms = now_ms() if at_ms is None else at_ms
+        kept: dict[object, Point] = {}
+        for point in self.listed():
+            age_ms = time_ms - point.time_ms
+            span_ms = next((span for older, span in _SPANS if age_ms > older), None)
+            place = point.key if span_ms is None else (span_ms, point.time_ms // span_ms)
+            if place in kept:
+                self._core.bucket.delete(point.key)
+            else:
+                kept[place] = point
+        return list(kept.values())
+
+    # --- finding
+
+    def listed(self) -> list[Point]:
+        """All that are there, the oldest first."""
+        found = []
+        for entry in self._core.bucket.list(POINTS):
+            commits, _, time_ms = entry.key.removeprefix(POINTS).partition("-")
+            if commits.isdigit() and time_ms.isdigit():
+                found.append(Point(int(commits), int(time_ms), entry.key))
+        return sorted(found)
+
+    def at(self, commits: int) -> State:
+        """The store after so many commits; `InvalidConfig` if that is not known any more."""
+        last = self._core.look(lambda state: state.number, fresh=True)
+        if not 0 <= commits <= last:
+            raise InvalidConfig(f"{self._core.bucket.url} has {last} commits, so there was no moment after {commits}")
+        for base in self._bases():
+            if base.number <= commits:
+                found = self._folded(base, lambda commit, number: number >= commits)
+                if found is not None:
+                    return found
+        for point in self.listed():
+            if point.commits == commits:
+                return self._loaded(point)
+        raise InvalidConfig(f"what the store was after commit {commits} is not known any more; {self._oldest()}")
+
+    def until(self, time_ms: int) -> State:
+        """The store after the last commit that was made at that time or before, by the clock of the process that made
+        it; `InvalidConfig` if that is not known any more."""
+        for base in self._bases():
+            first = self._commit(base.number)
+            if first is None or first.time_ms > time_ms:
+                continue  # it was later
+            found = self._folded(base, lambda commit, number: commit is not None and commit.time_ms > time_ms)
+            if found is not None:
+                return found
+        before = [point for point in self.listed() if point.time_ms <= time_ms]
+        if before:
+            return self._loaded(before[-1])
+        raise InvalidConfig(f"what the store was at {shown(time_ms)} is not known (any more); {self._oldest()}")
+
+    def _bases(self) -> Iterator[State]:
+        """The states to begin with, the newest first."""
+        for each in checkpoints.listed(self._core.bucket):
+            try:
+                yield checkpoints.loaded(self._core.bucket, each)
+            except Collected:
+                continue
+        yield State()
+
+    def _commit(self, number: int) -> Commit | None:
+        key = commit_key(number)
+        data = self._core.bucket.get(key)
+        return None if data is None or is_tombstone(data) else Commit.decode(data, key)[0]
+
+    def _folded(self, state: State, is_enough: Callable[[Commit | None, int], bool]) -> State | None:
+        """A state with the commits after it, up to the first that is too many; None if one of them is collected."""
+        last = self._core.look(lambda now: now.number)
+        while state.number < last:
+            key = commit_key(state.number)
+            data = self._core.bucket.get(key)
+            if data is None or is_tombstone(data):
+                return None
+            commit, inline_at = Commit.decode(data, key)
+            if is_enough(commit, state.number):
+                return state
+            if commit.digest != state.digest:
+                raise CorruptData(f"{key} does not follow the state that was computed")
+            state.apply(commit, key, inline_at)
+        return state
+
+    def _loaded(self, point: Point) -> State:
+        data = self._core.bucket.get(point.key)
+        try:
+            text = json.loads(zlib.decompress(data or b""))
+            if text["version"] != 1:
+                raise ValueError(f"its version is {text['version']}")
+            entries = [(str(name), value) for name, value in text["entries"]]
+        except (ValueError, KeyError, TypeError, zlib.error) as error:
+            raise CorruptData(f"{point.key} cannot be read: {error}") from error
+        return State(Entries(entries), point.commits)
+
+    def _oldest(self) -> str:
+        """What can be gone back to."""
+        found: list[tuple[int, int]] = [(point.time_ms, point.commits) for point in self.listed()]
+        for base in self._bases():
+            commit = self._commit(base.number)
+            if commit is not None:
+                found.append((commit.time_ms, base.number))
+        if not found:
+            return "nothing earlier than now is known"
+        time_ms, commits = min(found)
+        return f"the oldest moment is {shown(time_ms)} (commit {commits})"
+
+
+def shown(time_ms: int) -> str:
+    """A time for people."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,206 @@
+"""`Session`: a consumer's membership in its group.
+
+It joins, sends heartbeats, watches the others, takes partitions from members whose session has expired, and owns
+partitions. How that is recorded, and why it is safe, is the business of its `GroupMembership`: in a directory, or on
+object storage. If its own session has expired it is *fenced*: `check` raises `GroupFenced`, and the next `share_out`
+joins again.
+
+Threads: the background calls `tick`, and any thread may call `close`; everything else is called under the consumer's
+lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+
+from ..clock import Stopwatch
+from ..errors import GroupFenced
+from ..storage.forking import forkable
+from .assignment import Share, assign
+from .base import Topic
+from .committed_offsets import Committed, Start
+from .consumer_options import Terms
+from .group_host import GroupMembership, GroupView
+
+_logger = logging.getLogger("sawlog.store.consumer")
+
+
+class _Demand:
+    """Whether records are requested from this member: if not, it is not alive, whatever its process does."""
+
+    def __init__(self) -> None:
+        self._asked = Stopwatch()
+        #: The last offset that the background saw.
+        self._last_seen = -1
+
+    def asked(self) -> None:
+        """Records were asked for."""
+        self._asked.restart()
+
+    def saw(self, next_offset: int) -> None:
+        """The caller is iterating, and has reached this offset: moving on is a request for records."""
+        if next_offset != self._last_seen:
+            self._last_seen = next_offset
+            self._asked.restart()
+
+    @property
+    def silent_s(self) -> float:
+        """How long no records were requested."""
+        return self._asked.elapsed_s
+
+
+class Session:
+    """One member of one group, and the partitions that it owns."""
+
+    def __init__(self, membership: GroupMembership, terms: Terms) -> None:
+        self._membership = membership
+        self._terms = terms
+        #: How many it should own; other members may not have released some of them yet.
+        self._due_count = 0
+        #: The group as it was at the last assignment, and whether it has changed since.
+        self._view: GroupView | None = None
+        self._stirred = True
+        #: Held by the background while it works: nothing is closed meanwhile.
+        self._ticking = forkable(threading.Lock())
+        self._ailing = False
+        self._closed = False
+        self._demand = _Demand()
+
+    # --- properties
+
+    @property
+    def group(self) -> str:
+        """The name of the group."""
+        return self._terms.group
+
+    @property
+    def member_id(self) -> str:
+        """Its id for the others; empty while it is not a member."""
+        return self._membership.id
+
+    @property
+    def is_member(self) -> bool:
+        """Whether it has joined and has not been fenced since."""
+        return bool(self._membership.id)
+
+    @property
+    def stirred(self) -> bool:
+        """Whether the group has changed since the last assignment."""
+        return self._stirred
+
+    @property
+    def topics(self) -> set[str]:
+        """All topics that any member reads, as of the last check."""
+        view = self._view
+        return set() if view is None else view.topics
+
+    # --- heartbeats
+
+    def asked(self) -> None:
+        """Records are requested: the member is alive."""
+        self._demand.asked()
+
+    def tick(self, next_offset: int | None) -> bool:
+        """Called by the background: send a heartbeat, check the others; returns whether that worked. `next_offset` is
+        where the caller is, if it is iterating."""
+        with self._ticking:
+            membership = self._membership
+            if self._closed or not membership.id:
+                return False
+            try:
+                if next_offset is not None:
+                    self._demand.saw(next_offset)
+                if self._demand.silent_s <= self._terms.max_poll_s:
+                    membership.beat()
+                view = self._view
+                owners = None if view is None or len(membership.owned) < self._due_count else view.owners
+                if not membership.is_current or membership.view(owners) != view:
+                    self._stirred = True
+                self._ailing = False
+            except Exception:  # the thread serves the whole process
+                if not self._ailing:  # logged once, not four times a second
+                    _logger.exception("the background check of a consumer of %r failed", self.group)
+                self._ailing = True
+            return not self._ailing
+
+    def check(self, *, thorough: bool = True) -> None:
+        """Raise `GroupFenced` if our session has expired.
+
+        Only with `thorough` every partition is checked: the member that fenced us may have died before it was done.
+        """
+        if not self._membership.id:
+            self._stirred = True  # fenced, and told so: join again
+            return
+        if self._membership.is_current and (not thorough or self._membership.still_owns()):
+            return
+        raise self._fenced()
+
+    def _fenced(self) -> GroupFenced:
+        return GroupFenced(
+            f"the session of this member of the group {self.group!r} expired after {self._terms.session_timeout_ms} ms "
+            "without a heartbeat; its partitions were reassigned from the last commit on. The next call joins "
+            "again"
+        )
+
+    # --- assignment
+
+    def share_out(self, partitions: Iterable[Share]) -> tuple[set[Share], list[Share]]:
+        """What this member should own of all partitions of the group, and which of these nobody owns yet. Joins, and
+        fences members whose session has expired."""
+        self._stirred = False
+        membership = self._membership
+        membership.join()
+        me = membership.id
+        membership.beat()
+        view = self._view = membership.view()
+        if view.silent - {me}:
+            membership.fence_silent()
+            view = self._view = membership.view()
+        owners = {share: id for share, id in view.owners.items() if id in view.subscriptions and id != me}
+        owners.update(dict.fromkeys(membership.owned, me))
+        mine = assign({**view.subscriptions, me: self._terms.topics}, partitions, owners)[me]
+        self._due_count = len(mine)
+        return mine, [share for share in mine if share not in owners]
+
+    def take(
+        self, shares: Sequence[Share], topics: Mapping[str, Topic], start: Start
+    ) -> dict[Share, tuple[int, int] | None]:
+        """Become the owner of those that nobody owns: where the group continues in each; None: with its first
+        record."""
+        return self._membership.take(shares, topics, start)
+
+    def give_up(self, shares: Iterable[Share]) -> None:
+        """Release partitions. After the last commit."""
+        self._membership.give_up(shares)
+
+    # --- offsets
+
+    def commit(self, offsets: Mapping[Share, Committed]) -> None:
+        """Commit offsets of owned partitions, all of them or none; `GroupFenced` if one is not ours any more."""
+        try:
+            self._membership.commit(offsets)
+        except GroupFenced:
+            raise self._fenced() from None
+
+    def committed(self) -> dict[Share, Committed]:
+        """What the group has committed."""
+        return self._membership.committed()
+
+    # --- leaving
+
+    def leave(self) -> None:
+        """Release everything and leave the group; `share_out` joins again."""
+        self._membership.leave()
+
+    def abandon(self) -> None:
+        """As `close`, for a consumer that was dropped: does not wait for anything."""
+        self._closed = True
+        self._membership.abandon()
+
+    def close(self) -> None:
+        """Leave permanently."""
+        with self._ticking:  # the background does not run now, and will not
+            self._closed = True
+        self._membership.close()

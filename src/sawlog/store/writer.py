@@ -1,0 +1,179 @@
+"""Collects single records into batches that are built here, for a topic that takes finished batches.
+
+A topic's own writer compresses as the topic's settings say. A log stores finished batches unchanged, as Kafka does for
+its producers. So who wants another compression, or writes to a topic behind a broker, builds the batches and hands them
+over.
+
+Explicit buffering over all partitions of a topic: collects single records into batches.
+
+One `sawlog.Writer` per partition, and the partitioner in front of them: `append` here *is* the compiled dispatcher's
+method. The promises of a writer hold here too: a record is placed when its batch is full, when it is `linger_ms` old,
+on `flush` and on `close`; until then it is lost if the process dies. Bad records are refused immediately. Records
+without a key stay on one partition for a batch, then go to another.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from struct import Struct
+from types import TracebackType
+from typing import Any, Final
+
+from ..batch import kernel
+from ..batch.build import NOBODY, Encoded, Producer, Recipe
+from ..batch.checksum import crc32c
+from ..batch.inputs import GivenHeaders
+from ..closing import Closing
+from ..errors import InvalidRecord
+from ..log.encoding import Batcher, Lingering
+from ..log.writer import BATCH_BYTES, Writer
+from ..storage.forking import forkable
+from .partitioner import Sticky, partition_for
+
+#: The size of a record without key and value, with some headers.
+_ROOM_BYTES = 256
+#: Where a batch has the id, the epoch and the sequence number of its producer; what its checksum covers.
+_PRODUCER_AT: Final = 43
+_PRODUCER: Final = Struct(">qhi")
+_CHECKED_FROM: Final = 21
+
+
+class Packer:
+    """Builds batches and hands them over. A record that cannot be stored is refused at once and does not affect the
+    others. Use it as a context manager: leaving the block stores everything, also after an error. Thread-safe."""
+
+    def __init__(
+        self,
+        partitions: int,
+        place: Callable[[int, Encoded], object],
+        recipe: Recipe,
+        *,
+        partition: int | None = None,
+        producer: Callable[[int], Producer] = lambda number: NOBODY,
+        batch_bytes: int = BATCH_BYTES,
+        linger_ms: float | None = None,
+    ) -> None:
+        """`place` stores a batch in a partition. `producer` says who the next batch for a partition comes from; the
+        batch may be placed again until that succeeds. With `partition` everything goes to that one."""
+        self._partitions, self._partition = partitions, partition
+        self._hand_over, self._producer = place, producer
+        self._batch_bytes = batch_bytes
+        self._recipe = recipe
+        self._sticky = Sticky(partitions, batch_bytes)
+        self._batchers: dict[int, Batcher] = {}
+        self._lock = threading.RLock()
+        self._lingering = None if linger_ms is None else Lingering(linger_ms / 1000, self._waits, self.flush)
+
+    def append(self, value: bytes | None, key: bytes | None = None, headers: Any = (), timestamp: Any = None) -> None:
+        """Append one record; hand over a batch when it is full, and all batches after the linger time."""
+        payload_bytes = len(value or b"") + len(key or b"")
+        with self._lock:
+            number = self._choose(key, payload_bytes)
+            batcher = self._batchers.get(number)
+            if batcher is None:
+                batcher = self._batchers[number] = Batcher(self._recipe, keep=1)
+            if batcher.count and batcher.size_bytes + payload_bytes + _ROOM_BYTES > self._batch_bytes:
+                self._place(number)  # a batch has a largest size, and a record that fails has to fail alone
+            batcher.add(value, key, headers, timestamp)
+            if batcher.size_bytes >= self._batch_bytes:
+                self._place_alone(number)
+
+    def _choose(self, key: bytes | None, size_bytes: int) -> int:
+        if self._partition is not None:
+            return self._partition
+        return self._sticky.take(size_bytes) if key is None else partition_for(key, self._partitions)
+
+    def _place(self, number: int) -> None:
+        """Hand over what there is for a partition. If that fails, it is kept for the next attempt, as it is."""
+        batcher = self._batchers[number]
+        while (batch := batcher.ended()) is not None:
+            self._hand_over(number, _numbered(batch, self._producer(number)))
+            batcher.release()
+
+    def _place_alone(self, number: int) -> None:
+        """Do the same, but drop a single record that is refused, and raise."""
+        try:
+            self._place(number)
+        except InvalidRecord:
+            refused = self._batchers[number].ended()
+            if refused is not None and refused.count == 1:
+                self._batchers[number].release()
+            raise
+
+    def flush(self) -> None:
+        """Hand over all batches."""
+        with self._lock:
+            for number in sorted(self._batchers):
+                self._place(number)
+
+    def _waits(self) -> bool:
+        """Whether there is a record that is not stored."""
+        return any(not batcher.is_empty for batcher in list(self._batchers.values()))
+
+    def __enter__(self) -> Packer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._lingering is not None:
+            self._lingering.end()
+        self.flush()
+
+
+def _numbered(batch: Encoded, producer: Producer) -> Encoded:
+    """The same batch from that producer."""
+    if producer.id >= 0:
+        _PRODUCER.pack_into(batch.data, _PRODUCER_AT, producer.id, producer.epoch, producer.sequence)
+        kernel.patch_crc(batch.data, 0, crc32c(batch.data[_CHECKED_FROM:]))
+    return batch
+
+
+class TopicWriter(Closing):
+    """Collects records into batches, per partition. Thread-safe."""
+
+    def __init__(
+        self,
+        writers: Sequence[Writer],
+        batch_bytes: int,
+        *,
+        keyed: bool = False,
+        on_close: Callable[[TopicWriter], None] = lambda writer: None,
+    ) -> None:
+        self._writers = tuple(writers)
+        self._lock = forkable(threading.RLock())
+        self._dispatcher = kernel.Dispatcher(
+            [writer.builder for writer in writers], batch_bytes, lambda: random.randrange(len(writers)), keyed
+        )
+        # A call into the compiled kernel is atomic under the interpreter's lock; interpreted it is not.
+        if kernel.COMPILED:
+            self.__dict__["append"] = self._dispatcher.add  # instead of the method below, which is the same with a lock
+        #: Called once, with the writer, when it is closed.
+        self._on_close = on_close
+
+    def append(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: GivenHeaders = (),
+        timestamp: int | None = None,
+    ) -> None:
+        """Add one record; its offset is known when it is placed. The timestamp is in milliseconds since 1970."""
+        with self._lock:
+            self._dispatcher.add(value, key, headers, timestamp)
+
+    def flush(self) -> dict[int, range]:
+        """Place everything so far, do what the logs' policy requires, and return the last batch of each partition."""
+        with self._lock:
+            flushed = {number: writer.flush() for number, writer in enumerate(self._writers)}
+        return {number: placed for number, placed in flushed.items() if placed}
+
+    def close(self) -> None:
+        """Flush and stop."""
+        with self._lock, ExitStack() as last:  # each is closed, whatever the others raise
+            last.callback(self._on_close, self)
+            for writer in self._writers:
+                last.callback(writer.close)
