@@ -71,7 +71,9 @@ def test_a_command_imports_neither_other_commands_nor_the_broker(tmp_path: Path)
     with sawlog.open(store) as made:
         made.create_topic("orders")
     others = {f"sawlog.cli.{name}" for name in ("serve", "sql", "pipeline", "store", "bench", "produce")}
-    rooms = {f"sawlog.{name}" for name in ("broker", "objects", "pipelines", "replicas", "spark", "sql", "tables")}
+    rooms = {
+        f"sawlog.{name}" for name in ("broker", "pipelines", "spark", "sql", "store.objects", "store.replica", "tables")
+    }
     assert not of(HEAVY | others | rooms | {"asyncio"}, command("read", "orders", "-d", store))
     assert not of(HEAVY | others | rooms | {"asyncio"}, command("topic", "list", "-d", store))
 
@@ -89,9 +91,9 @@ def test_a_broker_imports_what_it_serves_and_no_more(tmp_path: Path) -> None:
     rooms = {
         "aio",
         "interop",
-        "objects",
         "pipelines",
-        "replicas",
+        "store.objects",
+        "store.replica",
         "schemas",
         "spark",
         "sql",
@@ -152,7 +154,7 @@ for name in sys.argv[1:]:
         sys.exit()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, name
 """
-    rooms = ["aio", "batch", "config", "errors", "log", "storage", "topics", "typed"]
+    rooms = ["aio", "batch", "config", "errors", "log", "storage", "store", "typed"]
     subprocess.run([sys.executable, "-c", program, *rooms], check=True, timeout=240)
 
 

@@ -246,7 +246,7 @@ _READING = (
     _mutant(
         "catalog without a checksum",
         "topic.json and intents are trusted if they parse",
-        ("documents:decode", "if FIELD.opened(data) is None:", "if False:"),
+        ("checksummed:decode", "if FIELD.opened(data) is None:", "if False:"),
         by="bits",
     ),
     _mutant(
@@ -610,8 +610,8 @@ _RETURNED = (
         "each partition that upkeep has checked stays open (ours, once)",
         (
             "Holdings.upkeep",
-            "if not due:\n        log.close()",
-            "if not due:\n        self.logs[number] = log",
+            "log.close()\n        return UpkeepReport(log.path, tiering=problem)",
+            "self.logs[number] = log\n        return UpkeepReport(log.path, tiering=problem)",
         ),
         by="promised",
     ),

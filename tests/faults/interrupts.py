@@ -27,7 +27,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 _LIBRARY = sawlog.__file__.rpartition("/")[0]
 #: Not the codecs below, which keep tables that they have computed once, nor the simulated disk above.
-_SOURCES = tuple(f"{_LIBRARY}/{each}/" for each in ("log", "storage", "topics"))
+_SOURCES = tuple(f"{_LIBRARY}/{each}/" for each in ("log", "storage", "store"))
 
 
 class Stop(BaseException):

@@ -21,7 +21,9 @@ pytestmark = pytest.mark.xdist_group("thresholds")
 
 SOURCE = Path(sawlog.__file__).parent
 #: What makes a log, a store, and what Spark's tasks stage.
-FOLDERS = ("batch", "storage", "log", "topics", "spark")
+FOLDERS = ("batch", "storage", "log", "store", "spark")
+#: The workloads write directories.
+LEFT_OUT = ("batch.kernel.", "store.objects.", "store.replica.")
 #: What a size is called; and any number that is written as a power of two above a thousand.
 _NAME = re.compile(r"BYTES|MOST|MAX_|LEAST|SMALL|ROWS|_STEP$|SPAN|CHUNK|SHIFT|_BATCHES$|_SEGMENTS$|REMEMBERED|LONGEST")
 #: Sizes without a name, in functions: where, and why no workload changes them.
@@ -31,8 +33,8 @@ UNNAMED = {
     "batch.build:_fresh": "the room of a new buffer, which grows",
     "batch.read:decode": "what a caller may decode at once, unless he says otherwise",
     "log.log:fetch": "a reader chooses it; nothing is written",
-    "topics.base.partition:fetch": "a reader chooses it; nothing is written",
-    "topics.served:fetch": "a reader chooses it; nothing is written",
+    "store.base.partition:fetch": "a reader chooses it; nothing is written",
+    "store.served:fetch": "a reader chooses it; nothing is written",
     "storage.system:most_descriptors": "no limit at all; fewer are tried in tests/log/read/test_descriptors.py",
     "spark.options:write_options": "an option, smaller in stores.spark_write than what is written",
 }
@@ -52,7 +54,7 @@ def _nodes() -> tuple[tuple[str, list[ast.AST]], ...]:
 def _parsed() -> Iterator[tuple[str, ast.Module]]:
     for path in sorted([SOURCE / "config.py", *(each for name in FOLDERS for each in (SOURCE / name).rglob("*.py"))]):
         name = path.relative_to(SOURCE).with_suffix("").as_posix().replace("/", ".")
-        if not name.startswith("batch.kernel."):  # compiled: its names are not looked up when it runs
+        if not name.startswith(LEFT_OUT):  # the kernel is compiled: its names are not looked up when it runs
             yield name, ast.parse(path.read_text())
 
 

@@ -37,112 +37,120 @@ def _one(places: str, *choices: int) -> Threshold:
 
 
 #: Chunks are gathered until there are this many bytes to write.
-BLOCK_BYTES = "log.write.streams:_BLOCK_BYTES"
+BLOCK_BYTES = "log.streams:_BLOCK_BYTES"
 #: A stream that is shorter than this is an append like any other.
-SHORT_BYTES = "log.write.appender:_SHORT_BYTES"
+SHORT_BYTES = "log.appender:_SHORT_BYTES"
 TABLE: tuple[Threshold, ...] = (
     # Copies and pieces: one write becomes several.
-    _one("log.maintain.recovery:SMALL_BYTES", 0, 100, 400, 900, 2500),
-    _one("log.maintain.recovery:_COPY_BYTES", 150, 512, 1100),
-    _one("log.write.cutting:_COPY_BYTES", 150, 512, 1100),
-    _one("log.write.streams:_COPY_BYTES", 100, 300, 900),
+    _one("log.recovery:SMALL_BYTES", 0, 100, 400, 900, 2500),
+    _one("log.recovery:_COPY_BYTES", 150, 512, 1100),
+    _one("log.truncation:_COPY_BYTES", 150, 512, 1100),
+    _one("log.streams:_COPY_BYTES", 100, 300, 900),
     _one(BLOCK_BYTES, 50, 300, 1000),
-    _one("log.maintain.replacement:_WRITE_BYTES", 50, 300, 1500),
-    _one("log.maintain.rewrite:MOST_SEGMENTS", 2, 3),
-    _one("topics.transactions.placing:_PLACE_BYTES", 70, 200, 1000),
-    _one("topics.transactions.numbering:ADOPT_BYTES topics.transactions.staging:ADOPT_BYTES", 0, 300, 2000),
-    # How much goes into one batch, one placement, one file.
-    _one("log.write.tables:_GROUP_BYTES", 100, 500, 1500),
+    _one("log.replacement:_WRITE_BYTES", 50, 300, 1500),
+    _one("log.rewrite:MOST_SEGMENTS", 2, 3),
+    _one("store.directory.transactions.placement:_PLACE_BYTES", 70, 200, 1000),
     _one(
-        "log.write.writer:BATCH_BYTES log.log:BATCH_BYTES log.write.tables:BATCH_BYTES "
-        "topics.transactions.drafts:BATCH_BYTES "
-        "topics.topic:Topic.writer(batch_bytes) log.write.writer:Writer.__init__(batch_bytes) topics.topic:BATCH_BYTES "
-        "log.log:Log.writer(batch_bytes) topics.topic:Topic.partition_writer(batch_bytes) "
-        "topics.base.partition:BATCH_BYTES topics.base.topic:BATCH_BYTES "
-        "topics.base.partition:Partition.writer(batch_bytes) topics.base.topic:Topic.writer(batch_bytes) "
-        "topics.base.topic:Topic.partition_writer(batch_bytes) "
-        "topics.handover.outlet:BATCH_BYTES topics.handover.outlet:Outlet.writer(batch_bytes) "
-        "topics.packing:BATCH_BYTES topics.packing:Packer.__init__(batch_bytes)",
+        "store.directory.transactions.placement:ADOPT_BYTES store.directory.transactions.staging:ADOPT_BYTES",
+        0,
+        300,
+        2000,
+    ),
+    # How much goes into one batch, one placement, one file.
+    _one("log.tables:_GROUP_BYTES", 100, 500, 1500),
+    _one(
+        "log.writer:BATCH_BYTES log.log:BATCH_BYTES log.tables:BATCH_BYTES "
+        "store.directory.transactions.buffers:BATCH_BYTES "
+        "store.directory.topic:Topic.writer(batch_bytes) log.writer:Writer.__init__(batch_bytes) "
+        "store.directory.topic:BATCH_BYTES "
+        "log.log:Log.writer(batch_bytes) store.directory.topic:Topic.partition_writer(batch_bytes) "
+        "store.base.partition:BATCH_BYTES store.base.topic:BATCH_BYTES "
+        "store.base.partition:Partition.writer(batch_bytes) store.base.topic:Topic.writer(batch_bytes) "
+        "store.base.topic:Topic.partition_writer(batch_bytes) "
+        "store.directory.forwarding.forwarder:BATCH_BYTES "
+        "store.directory.forwarding.forwarder:Outlet.writer(batch_bytes) "
+        "store.writer:BATCH_BYTES store.writer:Packer.__init__(batch_bytes)",
         100,
         300,
         1000,
     ),
-    _one("log.maintain.rebatch:BATCH_BYTES", 80, 300, 1000),
+    _one("log.rebatch:BATCH_BYTES", 80, 300, 1000),
     _one(
-        "topics.transactions.intents:INLINE_BYTES topics.transactions.drafts:INLINE_BYTES "
-        "topics.transactions.staging:INLINE_BYTES spark.writing:INLINE_BYTES",
+        "store.directory.transactions.commits:INLINE_BYTES store.directory.transactions.buffers:INLINE_BYTES "
+        "store.directory.transactions.staging:INLINE_BYTES spark.writing:INLINE_BYTES",
         0,
         150,
         1000,
     ),
-    _one("topics.transactions.drafts:SPILL_BYTES", 0, 100, 400),
-    _one("topics.transactions.placing:_MARGIN_BYTES", 0, 500),
-    _one("topics.partitioner:Sticky.__init__(sticky_bytes) topics.partitioner:STICKY_BYTES", 1, 60),
+    _one("store.directory.transactions.buffers:SPILL_BYTES", 0, 100, 400),
+    _one("store.directory.transactions.placement:_MARGIN_BYTES", 0, 500),
+    _one("store.partitioner:Sticky.__init__(sticky_bytes) store.partitioner:STICKY_BYTES", 1, 60),
     # Offsets that one segment, one batch, one table has room for.
     _one(
-        "log.segment.index:MAX_SPAN log.write.appender:MAX_SPAN log.write.active:MAX_SPAN log.write.keeping:MAX_SPAN "
-        "log.segment.damage:MAX_SPAN log.maintain.rebatch:MAX_SPAN log.maintain.replacement:MAX_SPAN "
-        "log.write.adopting:MAX_SPAN",
+        "log.index:MAX_SPAN log.appender:MAX_SPAN log.active_segment:MAX_SPAN log.ingest:MAX_SPAN "
+        "log.damage:MAX_SPAN log.rebatch:MAX_SPAN log.replacement:MAX_SPAN "
+        "log.ingest:MAX_SPAN",
         12,
         30,
     ),
-    _one("log.write.keeping:_MOST_MISSING", 1, 2, 4),
-    _one("log.maintain.compaction:KEY_BYTES log.maintain.compaction:compact(key_bytes)", 192, 400),
-    _one("log.maintain.compaction:_LEAST_SLOTS", 8),
-    _one("log.files.state:_MOST", 1, 2),
+    _one("log.ingest:_MOST_MISSING", 1, 2, 4),
+    _one("log.compaction:KEY_BYTES log.compaction:compact(key_bytes)", 192, 400),
+    _one("log.compaction:_LEAST_SLOTS", 8),
+    _one("log.maintenance_state:_MOST", 1, 2),
     # How much is looked at in one step.
     _one(
-        "log.segment.batches:CHUNK_BYTES log.segment.lookup:CHUNK_BYTES log.segment.segment:CHUNK_BYTES "
-        "log.read.reader:CHUNK_BYTES log.segment.segment:Segment.chunks(chunk_bytes) "
-        "log.segment.batches:Batches.chunks_in(chunk_bytes) log.segment.batches:Batches.batches(chunk_bytes) "
-        "log.read.reader:Reader.chunks(chunk_bytes)",
+        "log.batches:CHUNK_BYTES log.lookup:CHUNK_BYTES log.segment:CHUNK_BYTES "
+        "log.reader:CHUNK_BYTES log.segment:Segment.chunks(chunk_bytes) "
+        "log.batches:Batches.chunks_in(chunk_bytes) log.batches:Batches.batches(chunk_bytes) "
+        "log.reader:Reader.chunks(chunk_bytes)",
         64,
         200,
         900,
     ),
-    _one("log.segment.lookup:_TIME_CHUNK_BYTES", 64, 200),
-    _one("log.segment.batches:CHUNK_ROWS", 1, 2, 5),
-    _one("log.segment.lookup:_LANDMARK_STEP", 1, 2),
-    _one("log.segment.lookup:_LANDMARK_BATCHES", 1, 2),
-    _one("log.segment.lookup:_PAGE_MARGIN_BYTES", 0, 100),
+    _one("log.lookup:_TIME_CHUNK_BYTES", 64, 200),
+    _one("log.batches:CHUNK_ROWS", 1, 2, 5),
+    _one("log.lookup:_LANDMARK_STEP", 1, 2),
+    _one("log.lookup:_LANDMARK_BATCHES", 1, 2),
+    _one("log.lookup:_PAGE_MARGIN_BYTES", 0, 100),
     _one(SHORT_BYTES, 0, 10, 100),
-    _one("log.read.reader:RECORD_CHUNK_BYTES", 64, 200, 900),
-    _one("log.read.reader:_FORGET_BYTES", 1, 500),
+    _one("log.reader:RECORD_CHUNK_BYTES", 64, 200, 900),
+    _one("log.reader:_FORGET_BYTES", 1, 500),
     _one("batch.read:SMALL_BYTES", 0, 100),
-    _one("batch.build:KEEP_BYTES log.write.batcher:KEEP_BYTES", 100, 1000),
-    _one("log.write.aio:_BUFFER_BYTES", 200, 1000),
+    _one("batch.build:KEEP_BYTES log.encoding:KEEP_BYTES", 100, 1000),
+    _one("log.async_appends:_BUFFER_BYTES", 200, 1000),
 )
 
 #: Sizes that no workload changes: why.
 NOT_VARIED: Mapping[str, str] = {
     f"sawlog.{name}": why
     for names, why in {
-        "log.segment.lookup:_CELL_BYTES": "compiled into the kernel; a checksum that was right is remembered, "
+        "log.lookup:_CELL_BYTES": "compiled into the kernel; a checksum that was right is remembered, "
         "and nothing is written",
-        "log.write.keeping:_MOST_GAP log.files.epochs:MAX_EPOCH config:MAX_OFFSET "
-        "topics.entry:MAX_PARTITIONS": "refused beyond: a promise to the caller, with tests of its own",
+        "log.ingest:_MOST_GAP log.epochs:MAX_EPOCH config:MAX_OFFSET "
+        "store.directory.topic_entry:MAX_PARTITIONS": "refused beyond: a promise to the caller, with tests of its own",
         "config:MAX_SEGMENT_BYTES batch.build:MAX_BATCH_BYTES batch.arrow:_MAX_ARRAY_BYTES": "a limit of the format; "
         "segment_bytes stays below it, and is small in every workload",
-        "log.files.remote:_MOST_RUNS": "how precisely retention knows what is only in the replica; no workload has one "
+        "log.remote:_MOST_RUNS": "how precisely retention knows what is only in the replica; no workload has one "
         "(tests/log/maintain/test_tiering.py joins runs)",
-        "log.write.producers:REMEMBERED": "a promise to producers, with tests of its own",
-        "log.segment.index:OFFSET_ENTRY_BYTES log.segment.index:TIME_ENTRY_BYTES log.maintain.compaction:_SLOT_BYTES "
+        "log.producers:REMEMBERED": "a promise to producers, with tests of its own",
+        "log.index:OFFSET_ENTRY_BYTES log.index:TIME_ENTRY_BYTES log.compaction:_SLOT_BYTES "
         "batch.kernel:HEADER_BYTES batch.kernel:SLOTS_BYTES "
-        "topics.partitioner:_RECORD_BYTES": "the size of a thing, not a limit",
+        "store.partitioner:_RECORD_BYTES": "the size of a thing, not a limit",
         "batch.kernel:ROW_WIDTH": "the size of a thing, not a limit",
         "batch.codecs.zstd:_DICTIONARY_ID_BYTES config:KIB config:MIB config:GIB "
-        "spark.java:LEAST_VERSION": "no size of the engine",
-        "topics.base.partition:PAGE_BYTES topics.base.partition:STREAM_BYTES": "object storage only; "
-        "no workload has it",
-        "log.read.reader:ARROW_ROWS": "readers choose it (`batch_rows`); nothing is written",
-        "topics.groups.offsets:_SEGMENTS topics.groups.offsets:_CONFIG": "small in every workload: "
+        "spark.session:LEAST_VERSION": "no size of the engine",
+        "store.base.partition:PAGE_BYTES store.base.partition:STREAM_BYTES": "object storage only; no workload has it",
+        "log.reader:ARROW_ROWS": "readers choose it (`batch_rows`); nothing is written",
+        "store.committed_offsets:_SEGMENTS store.committed_offsets:_CONFIG": "small in every workload: "
         "stores._small_groups",
-        "topics.service:_SEGMENTS": "when a broker's log of transactions is compacted; no workload has a broker",
-        "log.maintain.upkeep:_LEAST_RUN": "which segments are worth merging by themselves; workloads merge on demand, "
+        "store.directory.service:_SEGMENTS": (
+            "when a broker's log of transactions is compacted; no workload has a broker"
+        ),
+        "log.maintenance:_LEAST_RUN": "which segments are worth merging by themselves; workloads merge on demand, "
         "from two",
         "storage.file:_REMAP_BYTES storage.locks:_NOTE_BYTES storage.file:_RESERVE_LEAST_BYTES "
         "storage.system:_PLENTY_BYTES storage.file:_RESERVE_MOST_BYTES": "real files only: tests/storage and `kills`",
-        "spark.writing:_HELD_BYTES spark.outgoing:_OWN_BYTES "
+        "spark.writing:_HELD_BYTES spark.writing:_OWN_BYTES "
         "spark.commit:_INTENT_BYTES": "varied by stores.spark_write itself, which needs both of them small",
         "spark.planning:LEAST_TASK_BYTES spark.planning:TASK_BYTES spark.planning:SHARED_FROM "
         "spark.reading:_BATCH_ROWS spark.history:_BATCH_ROWS": "how reading is shared out; nothing is written",
@@ -150,28 +158,32 @@ NOT_VARIED: Mapping[str, str] = {
         "spark.losses:_REMEMBERED": "warnings that were given already",
         "batch.counting:_SLOTS batch.counting:_MOST_SLOTS batch.counting:_STORE_BYTES batch.counting:_MOST_STORE_BYTES "
         "batch.counting:_LEAST_RECORDS": "how keys are counted for queries, in memory: tests/batch/test_counting.py",
-        "topics.base.partition:MOST_SHOWN topics.base.partition:_SHOWN_BYTES topics.descriptions:_MOST_ROWS "
-        "topics.descriptions:_SETTING_CHARACTERS": "what a notebook shows; nothing is written: tests/test_display.py",
-        "log.read.verify:_PART_BYTES": "how reading is shared out; nothing is written: tests/log/read/test_verify.py",
-        "storage.counting:_MOST_DAMAGED": "what was counted already",
-        "topics.transactions.intent:DIGESTS topics.transactions.intent:_MOST_SHOWN": "how a replay is compared, "
-        "and how much of it an error shows: tests/spark/test_replays.py",
-        "topics.deleted:_MOST": "how many deleted names are remembered: tests/topics/test_deleted.py",
-        "topics.queues.delivery:MOST_OPEN topics.queues.delivery:_MOST_AT_ONCE topics.queues.delivery:_MOST_BYTES "
-        "topics.queues.letters:_MOST_REASON topics.queues.queue:_MOST_ANSWERS topics.queues.redrive:_CHUNK": "of "
+        "store.base.partition:MOST_SHOWN store.base.partition:_SHOWN_BYTES store.descriptions:_MOST_ROWS "
+        "store.descriptions:_SETTING_CHARACTERS": "what a notebook shows; nothing is written: tests/test_display.py",
+        "log.verify:_PART_BYTES": "how reading is shared out; nothing is written: tests/log/read/test_verify.py",
+        "storage.counters:_MOST_DAMAGED": "what was counted already",
+        "store.directory.transactions.intent:DIGESTS store.directory.transactions.intent:_MOST_SHOWN": (
+            "how a replay is compared, and how much of it an error shows: tests/spark/test_replays.py"
+        ),
+        "store.directory.topic_entry:_MOST": "how many deleted names are remembered: tests/topics/test_deleted.py",
+        "store.queues.delivery:MOST_OPEN store.queues.delivery:_MOST_AT_ONCE store.queues.delivery:_MOST_BYTES "
+        "store.queues.message:_MOST_REASON store.queues.queue:_MOST_ANSWERS store.queues.redrive:_CHUNK": "of "
         "queues, whose crashes have workloads of their own: tests/topics/queues",
         "batch.codecs.bounds:DEFAULT_MAX batch.codecs.bounds:RATIO_FREE_BYTES batch.codecs.bounds:RATIO_MAX "
         "batch.codecs.bounds:DECODER_BYTES batch.codecs.bounds:BLOCKS_MAX batch.codecs.zstd:_WINDOW_FREE "
         "batch.codecs.zstd:_WINDOW_MAX batch.codecs.bounds:MIB batch.codecs.lz4:_STORED": "what a decoder "
         "refuses or a format says: tests/batch, and `fuzz`",
-        "storage.sockets:_MOST topics.handover.frames:_MOST_HEAD_BYTES topics.handover.frames:MOST_BODY_BYTES "
-        "topics.packing:_ROOM_BYTES": "how full a batch may be before the next record begins another: "
+        "storage.sockets:_MOST store.directory.forwarding.frames:_MOST_HEAD_BYTES "
+        "store.directory.forwarding.frames:MOST_BODY_BYTES "
+        "store.writer:_ROOM_BYTES": "how full a batch may be before the next record begins another: "
         "tests/topics/test_packing.py",
-        "topics.handover.outlet:_MESSAGE_BYTES": "between processes: tests/topics/test_handover_processes.py",
+        "store.directory.forwarding.forwarder:_MESSAGE_BYTES": (
+            "between processes: tests/topics/test_handover_processes.py"
+        ),
         "batch.checksum:_X_TO_THE_8": "a polynomial",
         "batch.checksum:_BLOCK_BYTES": "how CRC-32C is computed where the kernel is not compiled",
-        "topics.groups.members:_LONGEST topics.names:_LONGEST topics.transactions.intent:_LONGEST_NAME "
-        "spark.replays:_LONGEST_NAME": "the length of a name, a promise to the caller",
+        "store.members:_LONGEST store.names:_LONGEST store.directory.transactions.intent:_LONGEST_NAME "
+        "spark.commit:_LONGEST_NAME": "the length of a name, a promise to the caller",
     }.items()
     for name in names.split()
 }

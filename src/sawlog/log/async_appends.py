@@ -248,35 +248,3 @@ class AsyncAppends:
     def close(self) -> None:
         """Stop the thread when it has finished its work."""
         self._thread.shutdown(wait=True)
-
-
-class Loops:
-    """Finds the appends of the running loop. asyncio is imported when it is first needed."""
-
-    def __init__(self) -> None:
-        self._of: dict[int, AsyncAppends] = {}
-        self._last: AsyncAppends | None = None
-
-    def appends(self, appender: Appender) -> AsyncAppends:
-        """Those of the running loop."""
-        last = self._last
-        if last is not None and last.loop is last.running_loop():
-            return last
-        return self._find(appender)
-
-    def _find(self, appender: Appender) -> AsyncAppends:
-
-        loop = running_loop()
-        found = self._of.get(id(loop))
-        if found is None or found.loop is not loop:
-            for number, gone in list(self._of.items()):
-                if gone.loop.is_closed():
-                    del self._of[number]
-                    gone.close()
-            found = self._of[id(loop)] = AsyncAppends(appender)
-        self._last = found
-        return found
-
-    def all(self) -> list[AsyncAppends]:
-        """Those of all loops."""
-        return list(self._of.values())

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from os import PathLike
+from typing import TYPE_CHECKING
 
 from .. import background
 from ..addresses import refuse_address
@@ -22,7 +23,6 @@ from ..storage import Directory, FileDirectory
 from ..storage.forking import forkable, in_children
 from . import checkpoint
 from .appender import Appender
-from .async_appends import Loops
 from .checkpoint import Checkpoint
 from .epochs import Epochs, store_epochs
 from .files import CHECKPOINT, LOCK, PARTITION, STORE, TOPICS, VISIBLE, file_name, is_ours, segment_base
@@ -35,6 +35,9 @@ from .recovery_report import RecoveryReport
 from .replica_source import RemoteSource
 from .segments import SegmentSet
 from .turn_note import Note
+
+if TYPE_CHECKING:
+    from .async_appends import AsyncAppends
 
 #: How often a log that another process writes is looked at for those who watch it.
 _LOOK_S = 0.01
@@ -108,6 +111,39 @@ def become_writer(directory: Directory, config: LogConfig, note: bytes = b"") ->
         appender.history.take_over(clean=found.report.clean, in_order=found.epochs_in_order, stored=found.epochs_stored)
         undo.pop_all()
     return appender, found.report
+
+
+class Loops:
+    """The async appends of a log, one `AsyncAppends` per event loop. Imports asyncio on first use."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, AsyncAppends] = {}
+        self._last: AsyncAppends | None = None
+
+    def appends(self, appender: Appender) -> AsyncAppends:
+        """Return the appends of the running loop."""
+        last = self._last
+        if last is not None and last.loop is last.running_loop():
+            return last
+        return self._find(appender)
+
+    def _find(self, appender: Appender) -> AsyncAppends:
+        from .async_appends import AsyncAppends, running_loop
+
+        loop = running_loop()
+        found = self._of.get(id(loop))
+        if found is None or found.loop is not loop:
+            for number, gone in list(self._of.items()):
+                if gone.loop.is_closed():
+                    del self._of[number]
+                    gone.close()
+            found = self._of[id(loop)] = AsyncAppends(appender)
+        self._last = found
+        return found
+
+    def all(self) -> list[AsyncAppends]:
+        """Return the appends of every loop."""
+        return list(self._of.values())
 
 
 class Access:

@@ -184,7 +184,7 @@ class OffsetStore:
         if found is None:
             return None
         reason = (
-            f"{found.reason}, so commits may be lost; `sawlog groups seek GROUP --topic TOPIC --to OFFSET` commits "
+            f"{found.reason}, so commits may be lost; `sawlog groups seek GROUP --topic TOPIC --to 500` commits "
             'where a group continues, and a consumer with start="earliest" reads everything again'
         )
         return CorruptBatch(reason, path=found.path, position=found.position)

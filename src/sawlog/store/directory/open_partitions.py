@@ -339,11 +339,10 @@ class Holdings:
             log.close()
             raise
         if not due:
-            report = UpkeepReport(log.path)
-            if shipped is not None:  # only the reason why nothing can be removed: no writer has to wait for that
-                report.tiering = TieringReport(local_offset=log.local_offset, problem=shipped.problem)
+            # Report why nothing can be removed, without taking the writer's lock.
+            problem = None if shipped is None else TieringReport(local_offset=log.local_offset, problem=shipped.problem)
             log.close()
-            return report
+            return UpkeepReport(log.path, tiering=problem)
         log._lend_to_upkeep()
         with self._lock:
             self._tended.add(log)
