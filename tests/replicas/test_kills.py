@@ -30,8 +30,8 @@ replicate(*sys.argv[1:])
 """
 _RESTORE = """
 import sys
-from sawlog.store.replica import extents, restore
-extents.PIECE_BYTES = 1000
+from sawlog.store.replica import batches, restore
+batches.PIECE_BYTES = 1000
 print('begun', flush=True)
 restore(*sys.argv[1:])
 """

@@ -76,7 +76,7 @@ def test_a_first_append_to_a_store_that_was_interrupted_anywhere_affects_no_othe
         assert list((path / "holders").iterdir()) == [], number
         with sawlog.open(tmp_path / f"other {number}") as other:
             other.create_topic("t").append(b"x")
-    assert fired > len(moments) // 4
+    assert fired > (20 if most is None else 0)
 
 
 @some_or_all(12)
