@@ -17,7 +17,8 @@ from ..sampling import some_of, some_or_all
 _LIBRARY = Path(sawlog.__file__).parent
 #: Modules that register something in structures of the whole process.
 REGISTERING = tuple(
-    str(_LIBRARY / each) for each in ("storage/sockets.py", "storage/forking.py", "topics/handover/", "background.py")
+    str(_LIBRARY / each)
+    for each in ("storage/sockets.py", "storage/forking.py", "store/directory/forwarding/", "background.py")
 )
 
 #: What comes in a finalizer cannot be raised; Python says so.
@@ -49,7 +50,7 @@ def test_a_first_append_that_was_interrupted_anywhere_can_be_tried_again(tmp_pat
         log.close()
         with Log.open(path) as again:
             assert [record.value for record in again][-1] == b"second", number
-    assert fired > len(moments) // 6
+    assert fired > (10 if most is None else 0)
 
 
 @some_or_all(15)
@@ -102,7 +103,7 @@ def test_an_end_that_was_interrupted_anywhere_can_be_tried_again_and_keeps_no_lo
         with Log.open(path) as again:
             assert [record.value for record in again] == [b"one"], number
         log.close()
-    assert fired > len(moments) // 6
+    assert fired > (10 if most is None else 0)
 
 
 @pytest.mark.slow
