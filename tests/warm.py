@@ -112,6 +112,7 @@ class Forker:
                 env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": _path()},  # a fork has one thread
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
+                cwd=ROOT,
             )
         atexit.register(self._close, self._owner)
 
@@ -129,11 +130,17 @@ class Process(subprocess.Popen[Any]):
     """A forked process, with the methods of one that `subprocess` has started."""
 
     def __init__(
-        self, arguments: Sequence[str], pid: int, stdin: IO[Any] | None, stdout: IO[Any] | None, text: bool
+        self,
+        arguments: Sequence[str],
+        pid: int,
+        stdin: IO[Any] | None,
+        stdout: IO[Any] | None,
+        stderr: IO[Any] | None,
+        text: bool,
     ) -> None:
         self.args = list(arguments)
         self.pid = pid
-        self.stdin, self.stdout, self.stderr = stdin, stdout, None
+        self.stdin, self.stdout, self.stderr = stdin, stdout, stderr
         self.returncode = None
         self.text_mode = text
         self._child_created = True
@@ -152,7 +159,7 @@ def start(
     environment: Mapping[str, str] | None = None,
     text: bool = False,
 ) -> subprocess.Popen[Any]:
-    """Start `python ARGUMENTS`; streams and `text` are those of `subprocess.Popen`, except that stderr is no pipe."""
+    """Start `python ARGUMENTS`; streams and `text` are those of `subprocess.Popen`."""
     environment = os.environ if environment is None else environment
     if sys.platform != "linux":
         streams: dict[str, Any] = {"stdin": stdin, "stdout": stdout, "stderr": stderr, "text": text}
@@ -170,12 +177,17 @@ def start(
     else:
         writing = os.dup(_number(stdout, 1))
         ours.append(None)
+    if stderr == subprocess.PIPE:
+        end, complaining = os.pipe()
+        ours.append(os.fdopen(end, f"r{mode}"))
+    else:
+        complaining = os.dup(writing if stderr == subprocess.STDOUT else _number(stderr, 2))
+        ours.append(None)
     try:
-        errors = writing if stderr == subprocess.STDOUT else _number(stderr, 2)
-        pid = _forker.start(arguments, [reading, writing, errors], environment)
+        pid = _forker.start(arguments, [reading, writing, complaining], environment)
     finally:
-        os.close(reading)
-        os.close(writing)
+        for file in (reading, writing, complaining):
+            os.close(file)
     return Process(arguments, pid, *ours, text)
 
 

@@ -10,16 +10,29 @@ from pathlib import Path
 
 import sawlog
 
+from .. import warm
+
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60.0
 
 
 def start(module: str, *arguments: object, preexec: list[str] | None = None) -> subprocess.Popen[str]:
-    """`python -m tests.processes.<module> arguments`, with its output and errors in pipes."""
+    """Start `python -m tests.processes.<module> arguments`, with its streams in pipes. Without `preexec`, the process is
+    forked from one that has imported the library."""
     path = os.pathsep.join([str(Path(sawlog.__file__).parents[1]), str(ROOT)])
+    if preexec is None:
+        pipe = subprocess.PIPE
+        return warm.start(
+            ["-m", f"tests.processes.{module}", *map(str, arguments)],
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            environment={**os.environ, "PYTHONPATH": path},
+            text=True,
+        )
     return subprocess.Popen(
         [
-            *(preexec or []),
+            *preexec,
             sys.executable,
             "-X",
             "faulthandler",
