@@ -35,7 +35,7 @@ _PATIENCE_S = 10.0
 # The fork runs its program at the top level, after the loop, and so ends as any Python does. Its parent ends at once:
 # then the kernel gives it to the process that asked for it, which has declared itself a subreaper.
 _FORKER = r"""
-import contextlib, gc, io, json, os, runpy, socket, sys
+import contextlib, gc, io, json, os, runpy, signal, socket, sys
 import obstore, uvloop
 import sawlog.broker.serve, sawlog.cli, sawlog.store.objects.store, sawlog.store.replica
 with contextlib.redirect_stdout(io.StringIO()):
@@ -62,6 +62,7 @@ asked.close()
 for number, file in enumerate(files):
     os.dup2(file, number)
     os.close(file)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it
 job = json.loads(message)
 os.environ.clear()
 os.environ.update(job["environment"])
@@ -191,10 +192,12 @@ def start(
     return Process(arguments, pid, *ours, text)
 
 
-def run(arguments: Sequence[str], *, timeout: float) -> subprocess.CompletedProcess[str]:
+def run(
+    arguments: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Start `python ARGUMENTS`, wait for its end, and return its exit code and what it wrote."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        process = start(arguments, stdout=out, stderr=err)
+        process = start(arguments, stdout=out, stderr=err, environment=environment)
         try:
             process.wait(timeout)
         finally:

@@ -9,8 +9,6 @@ And the enumeration itself is tested: it finds what is wrong, and what it finds 
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +20,7 @@ from sawlog.testing import FaultyStorage, Scenario, Workload, enumerate_crashes
 from sawlog.testing.crashes import ENDINGS
 from sawlog.testing.device import Step
 
+from .. import warm
 from ..looping import for_each
 from .__main__ import COMMANDS, main
 from .crashes import WORKLOADS
@@ -203,9 +202,7 @@ def test_the_line_that_is_printed_replays_the_violation() -> None:
     violation = enumerate_crashes(Hasty, seed=2, endings=["lose"]).violations[0]
     line = str(violation).splitlines()[-1].split()
     assert line[:3] == ["python", "-m", "sawlog.testing"]
-    again = subprocess.run(
-        [sys.executable, *line[1:]], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
-    )
+    again = warm.run(line[1:], timeout=120)
     assert again.returncode == 1, again.stderr
     assert str(violation) in again.stdout
     assert "1 scenarios" in again.stdout

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -16,7 +14,7 @@ import pytest
 
 import sawlog
 
-from ..processes.launch import ROOT
+from .. import warm
 from .victims import WORKS, Round
 
 SEED = int(os.environ.get("SAWLOG_SEED", "1"))
@@ -24,21 +22,10 @@ SEED = int(os.environ.get("SAWLOG_SEED", "1"))
 
 def kill(directory: Path, kills: int, seed: int) -> dict[str, int]:
     """The counts that the command gives; it has to find nothing."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "tests.faults",
-            "kills",
-            f"--kills={kills}",
-            f"--seed={seed}",
-            f"--directory={directory}",
-        ],
-        env={**os.environ, "PYTHONPATH": str(Path(sawlog.__file__).parents[1])},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
+    done = warm.run(
+        ["-m", "tests.faults", "kills", f"--kills={kills}", f"--seed={seed}", f"--directory={directory}"],
+        timeout=600,
+        environment={**os.environ, "PYTHONPATH": str(Path(sawlog.__file__).parents[1])},
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     found = re.findall(r"^  (\S.*?) +([\d,]+)$", done.stdout, re.MULTILINE)

@@ -17,8 +17,8 @@ PATIENCE_S = 60.0
 
 
 def start(module: str, *arguments: object, preexec: list[str] | None = None) -> subprocess.Popen[str]:
-    """Start `python -m tests.processes.<module> arguments`, with its streams in pipes. Without `preexec`, the process is
-    forked from one that has imported the library."""
+    """Start `python -m tests.processes.<module> arguments`, with its streams in pipes. Without `preexec`, fork it from
+    a process that has imported the library."""
     path = os.pathsep.join([str(Path(sawlog.__file__).parents[1]), str(ROOT)])
     if preexec is None:
         pipe = subprocess.PIPE

@@ -9,12 +9,13 @@ import ast
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import sawlog
+
+from .. import warm
 
 PATIENCE_S = 60.0
 
@@ -43,11 +44,11 @@ class Elsewhere:
 
     def __init__(self, place: Path) -> None:
         path = os.pathsep.join([str(Path(sawlog.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-        self.process = subprocess.Popen(
-            [sys.executable, "-X", "faulthandler", "-W", "ignore", "-c", _LOOP, str(place)],
-            env={**os.environ, "PYTHONPATH": path},
+        self.process = warm.start(
+            ["-c", _LOOP, str(place)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            environment={**os.environ, "PYTHONPATH": path},
             text=True,
         )
 
