@@ -56,7 +56,7 @@ def test_a_refusal_is_counted_and_logged_whatever_the_api(
 ) -> None:
     live, name = broker._live(), BY_KEY[key].name
     monkeypatch.setattr(live.server, "fault_for", lambda header, request: fail)
-    monkeypatch.setattr(live.limits.notices, "_told", {})
+    monkeypatch.setattr(live.limits.rate_limited_log, "_windows", {})
     sasl = key in (Key.SASL_HANDSHAKE, Key.SASL_AUTHENTICATE)
     requests = Requests({"t-1": uuid.UUID(broker.store.topic("t-1").id).bytes})
     expected = 0

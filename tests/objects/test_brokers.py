@@ -25,7 +25,7 @@ from sawlog.broker.client import Access, Login, connect
 from sawlog.broker.config import Address
 from sawlog.broker.nodes import Kind, Nodes, weight
 from sawlog.broker.security.acls import Binding, Operation, Resource
-from sawlog.broker.security.credentials import Users
+from sawlog.broker.security.credentials import StoredUsers
 from sawlog.broker.security.mechanisms import MECHANISMS, MIN_ITERATIONS, Salted
 from sawlog.clock import now_ms
 from sawlog.config import LogConfig
@@ -625,7 +625,9 @@ def test_users_and_rules_hold_at_every_broker(tmp_path: Path, moto: Server) -> N
     with Fleet(tmp_path, moto, 2, *options) as fleet:
         with ObjectStore.open(fleet.url, options=moto.options, upkeep_interval_s=None) as store:
             for name in ("admin", "alice"):
-                Users(store.registry).put(name, [Salted.new(MECHANISMS["SCRAM-SHA-512"], "secret", MIN_ITERATIONS)])
+                StoredUsers(store.registry).put(
+                    name, [Salted.new(MECHANISMS["SCRAM-SHA-512"], "secret", MIN_ITERATIONS)]
+                )
             store.create_topic("orders")
 
         def rule(operation: Operation) -> Binding:

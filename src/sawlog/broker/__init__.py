@@ -1,4 +1,4 @@
-"""Kafka's clients, unchanged: a store behind Kafka's wire protocol, and a small client for it.
+"""A Kafka broker over a store, for unmodified Kafka clients, and a small client for it.
 
-`wire` knows bytes and nothing else: it imports neither asyncio nor sockets.
+`wire` implements the protocol without I/O: it imports neither asyncio nor sockets.
 """

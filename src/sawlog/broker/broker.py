@@ -1,8 +1,8 @@
-"""`Broker`: a store, served. What the handlers share: the store's partitions, the coordinators, threads, the loop.
+"""`Broker`: a store and everything that the request handlers share: partitions, coordinators, threads, the event loop.
 
-The engine never waits in the event loop. What may wait for the disk (opening, locking, looking up, deleting) runs in a
-few threads (`run`), what waits for another process in one of its own (`ask`); what is produced is written at once and
-acknowledged by a callback (`later`).
+The event loop never blocks on the store. Calls that may block on the disk (opening, locking, lookups, deletion) run in
+a thread pool (`run`); calls that may block on another process run in a thread of their own (`ask`). Produced batches
+are written immediately and acknowledged by a callback (`later`).
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from .metrics import Metrics
 from .nodes import Nodes
 from .partitions import Partitions
 from .room import Room
-from .security.api_requirements import guarded
-from .security.authorizer import Authority, StoredAcls
-from .security.guard import Guard
+from .security.api_requirements import with_authorization
+from .security.authenticator import Authenticator
+from .security.authorizer import Authorizer, StoredAcls
 from .server import Server
 from .transactions import TransactionCoordinator
 from .wire.apis import BY_KEY, Key
@@ -71,14 +71,14 @@ _FAMILIES = (
     transactions,
     acls,
 )
-#: How long a stop waits for another process, which may stand still.
+#: How long a stop waits for an unresponsive process.
 _PATIENCE_S = 1.0
-#: Versions that are understood but not offered: a client that knows them would expect what is not here.
-_HIGHEST = {Key.END_TXN: 4}  # version 5 belongs to transactions of version 2
+#: Highest version offered, where a later one is implemented but would promise a feature that is missing.
+_HIGHEST = {Key.END_TXN: 4}  # version 5 implies transaction.version 2
 
 
 class Broker:
-    """A store and its clients. All methods belong to the event loop's thread, unless they say otherwise."""
+    """A store and its clients. Methods belong to the event loop's thread unless they say otherwise."""
 
     def __init__(self, store: StoreService, config: BrokerConfig) -> None:
         self.store = store
@@ -92,21 +92,21 @@ class Broker:
         self._handlers: dict[int, Handler] = {
             key: each for family in _FAMILIES for key, each in family.HANDLERS.items()
         }
-        #: The same, each behind a check of what the client may do.
-        self._guarded = {key: guarded(key, each) for key, each in self._handlers.items()}
-        self.authority = Authority(
+        #: The same handlers, with authorization.
+        self._authorized = {key: with_authorization(key, each) for key, each in self._handlers.items()}
+        self.authorizer = Authorizer(
             StoredAcls(store.registry),
             self.run,
             config.super_users,
-            open_without=config.allow_everyone_if_no_acl_found,
+            allow_if_no_acl=config.allow_everyone_if_no_acl_found,
         )
         self.versions = {key: _offered(key) for key in self._handlers}
-        #: The same, as ApiVersions lists them.
+        #: The same in the form of ApiVersions.
         self.supported = [
             {"api_key": key, "min_version": versions[0], "max_version": versions[-1]}
             for key, versions in sorted(self.versions.items())
         ]
-        self.guard = Guard(self)
+        self.authenticator = Authenticator(self)
         self.server = Server(self)
         self.nodes = Nodes(self)
         self.groups = Coordinator(
@@ -119,32 +119,32 @@ class Broker:
         )
         self.transactions = TransactionCoordinator(self)
         self.is_stopping = False
-        #: How many logs had not been closed cleanly when it started.
+        #: Number of logs recovered at startup.
         self.recovered = 0
         self._threads = ThreadPoolExecutor(config.threads, thread_name_prefix="sawlog-broker")
         self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._is_called = False
-        #: What other processes were asked for.
+        #: Pending calls of `ask`.
         self._asked: set[asyncio.Future[Any]] = set()
         self._has_given_up = False
         self._refreshing: asyncio.Task[None] | None = None
         self._reloading: asyncio.Task[None] | None = None
 
-    # --- life
+    # --- lifecycle
 
     async def start(self) -> None:
-        """Recover what was not closed cleanly, then listen, and answer."""
+        """Recover logs that were not closed cleanly, then start to serve clients."""
         self.recovered = await self.run(self._recover)
         await self.transactions.start()
-        await self.authority.refresh()
-        await self.guard.start()
+        await self.authorizer.refresh()
+        await self.authenticator.start()
         await self.nodes.join()
         await self.server.start()
         await self.nodes.start()
         self._refreshing = asyncio.create_task(self._refresh())
 
     async def stop(self) -> None:
-        """Answer what has begun, then end. The store stays open."""
+        """Finish the requests in progress, then stop. The store stays open."""
         self.is_stopping = True
         self.server.refuse_new()
         await self.nodes.stop()
@@ -152,20 +152,20 @@ class Broker:
             self._refreshing.cancel()
             with suppress(asyncio.CancelledError):
                 await self._refreshing
-        self.limits.budget.lift()
-        self.partitions.wake()  # fetches that wait are answered with what there is
-        self.groups.stop()  # and members that wait for others, with an error
+        self.limits.budget.lift_limit()
+        self.partitions.wake()  # pending fetches return what there is
+        self.groups.stop()  # pending joins return an error
         giving_up = self.loop.call_later(_PATIENCE_S, self._give_up)
         await self.server.stop(self.config.stop_timeout_s)
         giving_up.cancel()
         await self.transactions.close()
         await self.groups.close()
         self.partitions.close()
-        self.limits.notices.end()
+        self.limits.rate_limited_log.end()
         self._threads.shutdown(wait=True)
 
     def _recover(self) -> int:
-        """Lock and recover the logs that a killed process has left; how many. In a thread."""
+        """Lock and recover the logs that a killed process left; return their number. Runs in a thread."""
         count = 0
         for topic, number, report in self.store.recover():
             count += 1
@@ -174,52 +174,52 @@ class Broker:
 
     @property
     def handlers(self) -> Mapping[int, Handler]:
-        """What answers each API now: with checks from the first access control rule on."""
-        return self._handlers if self.authority.is_open else self._guarded
+        """The handler of each API, with authorization once there is an access control rule."""
+        return self._handlers if self.authorizer.is_open else self._authorized
 
     @property
     def listening(self) -> Address:
-        """Where it listens."""
+        """Listening address."""
         return self.server.listening
 
     async def _refresh(self) -> None:
         while True:
             await asyncio.sleep(self.config.refresh_s)
-            await self.authority.refresh()
+            await self.authorizer.refresh()
             await self.partitions.refresh()
-            await self.guard.refresh()
+            await self.authenticator.refresh()
 
     @property
     def node_id(self) -> int:
-        """The id of this broker."""
+        """Id of this broker."""
         return self.nodes.id
 
     async def catch_up(self) -> None:
-        """Learn what other processes have written until now, where that is not seen at once."""
+        """Read what other processes have written, if the store does not see it immediately."""
         if not self.store.is_current:
             await self.run(self.store.catch_up)
 
     def reload(self) -> None:
-        """Read the certificate again, soon."""
-        self._reloading = asyncio.create_task(self.guard.refresh(force=True))
+        """Reload the certificate soon."""
+        self._reloading = asyncio.create_task(self.authenticator.refresh(force=True))
 
     # --- threads
 
     def run(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> asyncio.Future[_T]:
-        """Call something that may wait for the disk, in a thread."""
+        """Run a call that may block on the disk in the thread pool."""
         made = self.loop.run_in_executor(self._threads, lambda: call(*args, **kwargs))
         made.add_done_callback(self._look_at)
         return made
 
     def _look_at(self, done: asyncio.Future[Any]) -> None:
-        """Notice that there was no room, whatever the caller makes of the error."""
+        """Record a lack of disk space, however the caller handles the error."""
         error = None if done.cancelled() else done.exception()
         if isinstance(error, StorageFull):
             self.room.lacks("the store", error)
 
     def ask(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> asyncio.Future[_T]:
-        """Call something that may wait for another process, in a thread of its own: however long that process stands
-        still, nothing else waits for it, nor does a stop, after a short while (`_give_up`)."""
+        """Run a call that may block on another process in its own thread. If that process hangs, nothing else waits for
+        it; a stop gives up after a short while (`_give_up`)."""
         if self._has_given_up:
             raise LogClosed("the broker is stopping")
         made: asyncio.Future[_T] = self.loop.create_future()
@@ -238,20 +238,20 @@ class Broker:
         return made
 
     def _give_up(self) -> None:
-        """Answer those who still wait for another process: nobody knows what that will do."""
+        """Fail the calls that still wait for another process. Their outcome is unknown."""
         self._has_given_up = True
         for each in list(self._asked):
             _end(each, None, AmbiguousAppend("the broker stops, and the process that holds the partition is silent"))
 
     def later(self, call: Callable[..., None], *args: Any) -> None:
-        """Call something in the event loop, soon; from any thread. Many calls take one wake-up."""
+        """Run a call in the event loop soon. Thread-safe; many calls share one wake-up."""
         self._calls.append((call, args))
         if not self._is_called:
             self._is_called = True
             try:
                 self.loop.call_soon_threadsafe(self._call_all)
             except RuntimeError:
-                pass  # the loop is closed: nobody waits any more
+                pass  # the loop is closed
 
     def _call_all(self) -> None:
         self._is_called = False
@@ -264,7 +264,7 @@ class Broker:
     async def create_topic(
         self, name: str, partitions: int | None = None, given: Mapping[str, object] | None = None
     ) -> ServedTopic:
-        """Create a topic, with this broker's defaults where nothing is given."""
+        """Create a topic, with this broker's defaults."""
         count = self.config.default_partitions if partitions is None else partitions
         made = {**(self.config.topic_defaults or {}), **(given or {})}
         topic = await self.run(self.store.create_topic, name, count, made)
@@ -273,13 +273,13 @@ class Broker:
         return topic
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic with its records."""
+        """Delete a topic and its records."""
         self.partitions.drop(name)
         await self.run(self.store.delete_topic, name)
         _logger.info("deleted topic %s", name)
 
     async def alter_topic(self, name: str, changes: Mapping[str, object]) -> None:
-        """Change settings; None resets one. Logs that are open are opened again if it concerns them."""
+        """Change settings; None resets one. Reopen the topic's logs if their configuration changed."""
         before = (await self.partitions.topic(name)).config
         topic = await self.run(self.store.alter_topic, name, None, changes)
         if topic.config != before:
@@ -289,7 +289,7 @@ class Broker:
 
 
 def _end(future: asyncio.Future[Any], found: Any, error: BaseException | None) -> None:
-    """Give a result to who waits for it, if somebody does."""
+    """Resolve a future unless it is done already."""
     if future.done():
         return
     if error is None:

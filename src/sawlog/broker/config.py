@@ -1,4 +1,4 @@
-"""The settings of a broker: `sawlog serve`'s flags and its TOML file give the same fields.
+"""The settings of a broker. The flags of `sawlog serve` and its TOML file set the same fields.
 
 ```toml
 listen = "127.0.0.1:9092"
@@ -7,8 +7,8 @@ auto_create_topics = true
 default_partitions = 4
 ```
 
-Each setting has a type, and beside it its kind: which values it may have. All are checked when a config is made,
-however it was given, so that nothing wrong is found only when clients are served.
+Each setting has a type and a kind that defines its valid values. All are checked when a configuration is created, from
+whatever source, so that no error surfaces only when clients are served.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from .security import mechanisms
 from .security.acls import check_principal
 
 KIB, MIB = 1 << 10, 1 << 20
-#: The largest integer of most fields of Kafka's protocol.
+#: Maximum of most integer fields of Kafka's protocol.
 _INT32 = 2**31 - 1
-#: More than a machine has.
+#: More than any machine has.
 _LARGEST_BYTES = 1 << 50
 _DAY_S, _CENTURY_MS = 86_400, 100 * 365 * 86_400_000
-#: Not in a host: what would come of a URL, or of a typing error.
+#: Characters that a host cannot contain: they come from URLs or typing errors.
 _NOT_IN_HOSTS = frozenset(" /@[]")
 
 
@@ -45,7 +45,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: object, *, default_port: int | None = None) -> Address:
-        """From `HOST:PORT`, `[IPV6]:PORT` or, with a default port, `HOST`."""
+        """Parse `HOST:PORT`, `[IPV6]:PORT` or, with a default port, `HOST`."""
         if not isinstance(text, str) or not text:
             raise InvalidConfig(f"an address must be HOST:PORT, not {shown(text)}")
         host, colon, port = text.rpartition(":")
@@ -73,7 +73,7 @@ class Address:
 
 
 def _is_host(text: str) -> bool:
-    """Whether it can be a name or an IP address; the resolver would fail on others in ways of its own."""
+    """Whether the text can be a host name or an IP address. The resolver fails on others with obscure errors."""
     try:
         text.encode("idna")
     except UnicodeError:
@@ -82,7 +82,7 @@ def _is_host(text: str) -> bool:
 
 
 class _Place:
-    """An address, or its text."""
+    """An address or its text."""
 
     expected = "HOST:PORT"
 
@@ -94,7 +94,7 @@ class _Place:
 
 
 class _TopicSettings:
-    """Settings of topics, checked as those of a topic that is created."""
+    """Topic settings, checked as for a new topic."""
 
     expected = "a table of topic settings"
 
@@ -123,83 +123,84 @@ _LongMs = Annotated[int, Whole(1, _CENTURY_MS)]
 class BrokerConfig:
     """Every setting of a broker, with its unit and default."""
 
-    #: Where it listens. Port 0: any free one.
+    #: Listening address. Port 0 selects a free port.
     listen: _Listener = Address("127.0.0.1", 9092)
-    #: What clients are told to connect to; by default what it listens on.
+    #: Address that clients connect to; by default the listening address.
     advertise: _MaybeListener = None
-    #: A listener or metrics that other machines can reach, without authentication, need this.
+    #: Required for a listener or metrics that other machines can reach without authentication.
     allow_anonymous: _Flag = False
-    #: The certificate that the listener shows, with its chain, in PEM; None: connections are not encrypted.
+    #: Certificate of the listener, with its chain, in PEM. None: connections are not encrypted.
     tls_certificate: _MaybeFile = None
-    #: Its key; None: in the same file.
+    #: Private key; None: in the same file.
     tls_key: _MaybeFile = None
-    #: The password of the key, if it is encrypted.
+    #: File with the password of an encrypted key.
     tls_key_password_file: _MaybeFile = None
-    #: Who signs the certificates of clients.
+    #: CA that signs the certificates of clients.
     tls_client_ca: _MaybeFile = None
-    #: Whether clients need a certificate; None: if there is a `tls_client_ca` they do.
+    #: Whether clients need a certificate. None: they do if `tls_client_ca` is set.
     tls_client_auth: Annotated[str | None, Maybe(Choice(mechanisms.CLIENT_AUTH))] = None
-    #: How long a TLS handshake may take.
+    #: Timeout of a TLS handshake.
     handshake_timeout_s: Annotated[float, Number(0.001, _DAY_S)] = 5.0
-    #: How clients may authenticate; if there is one, they have to.
+    #: SASL mechanisms that clients may use. If any are set, clients must authenticate.
     sasl_mechanisms: Annotated[tuple[str, ...], Several(mechanisms.OFFERED)] = ()
-    #: How long a connection may take to authenticate.
+    #: Timeout of authentication.
     authentication_timeout_s: Annotated[float, Number(0.001, _DAY_S)] = 30.0
-    #: Where /metrics, /healthz and /readyz are served; None: nowhere.
+    #: Address of /metrics, /healthz and /readyz; None: they are not served.
     metrics: _MaybeListener = None
-    #: Principals that may do everything, whatever the access control rules say.
+    #: Principals that may do everything, regardless of access control rules.
     super_users: Annotated[tuple[str, ...], Listed(Text(1024), separator=";")] = ()
-    #: Whether everybody may use what no rule names, though there are rules; Kafka's setting of that name.
+    #: Whether resources that no rule covers are open to every client, even if there are rules. Kafka's setting of that
+    #: name.
     allow_everyone_if_no_acl_found: _Flag = False
-    #: The id of this broker in Kafka's metadata; None: 1, or for a store that several brokers serve one that is free.
+    #: Id of this broker in Kafka's metadata. None: 1, or a free one if several brokers serve the store.
     node_id: Annotated[int | None, Maybe(Whole(0, _INT32))] = None
-    #: How often a broker tells the others that serve the same store that it is there, and when one that does not is
-    #: left out.
+    #: Interval of heartbeats between brokers that serve the same store, and the age after which a silent broker is left
+    #: out.
     broker_heartbeat_s: Annotated[float, Number(0.01, _DAY_S)] = 3.0
     broker_expiry_s: Annotated[float, Number(0.01, _DAY_S)] = 10.0
-    #: What clients are told as the id of the cluster; None: made of the store's id.
+    #: Cluster id in Kafka's metadata; None: derived from the store's id.
     cluster_id: Annotated[str | None, Maybe(Text(255))] = None
 
-    #: Whether a topic that a client asks for is created.
+    #: Whether a missing topic is created when a client asks for it.
     auto_create_topics: _Flag = True
-    #: The partitions of a topic that is created without a number.
+    #: Number of partitions of a topic created without one.
     default_partitions: Annotated[int, Whole(1, MAX_PARTITIONS)] = 1
-    #: Settings of topics that are created here, under Kafka's names.
+    #: Settings of topics created here, under Kafka's names.
     topic_defaults: Annotated[Mapping[str, topic_settings.Value] | None, Maybe(_TopicSettings())] = None
 
     # Limits: docs/broker-limits.md says what happens when one is reached.
-    #: The largest request.
+    #: Maximum size of a request.
     max_request_bytes: Annotated[int, Whole(KIB, _INT32)] = 100 * MIB
-    #: The largest request of a client that has not authenticated itself, on a listener that asks for it.
+    #: Maximum size of a request before authentication, on a listener that requires it.
     max_unauthenticated_request_bytes: Annotated[int, Whole(KIB, _INT32)] = 64 * KIB
-    #: Open connections, in total and of one address. A connection without a request takes about 4 KiB.
+    #: Maximum number of connections, in total and per address. An idle connection takes about 4 KiB.
     max_connections: Annotated[int, Whole(1, 1_000_000)] = 10_000
     max_connections_per_address: Annotated[int, Whole(1, 1_000_000)] = 5_000
-    #: Requests of one connection that are being answered; further ones wait in the socket.
+    #: Maximum number of requests in progress per connection; more wait in the socket.
     max_in_flight: Annotated[int, Whole(1, 100_000)] = 64
-    #: Requests that are not answered and responses that are not taken: of one connection, above which it is not read
-    #: from, and of all together.
+    #: Maximum bytes of requests in progress and unread responses: per connection, above which it is not read from, and
+    #: in total.
     max_connection_buffered_bytes: Annotated[int, Whole(KIB, _LARGEST_BYTES)] = 64 * MIB
     max_buffered_bytes: Annotated[int, Whole(KIB, _LARGEST_BYTES)] = 512 * MIB
-    #: The largest response to a fetch, whatever the client asks for.
+    #: Maximum size of a fetch response, whatever the client asks for.
     max_fetch_bytes: Annotated[int, Whole(KIB, _INT32)] = 55 * MIB
-    #: No produced batch is decompressed to more than this to be checked.
+    #: Maximum size to which a produced batch is decompressed for checking.
     max_decompressed_bytes: Annotated[int, Whole(KIB, _LARGEST_BYTES)] = 64 * MIB
-    #: How long a client may take for its first request, for each further one from its first byte to its last, and for
-    #: nothing at all. A large request may take longer if it comes at `min_frame_bytes_per_s`.
+    #: Timeouts of the first request, of each later one from its first byte to its last, and of an idle connection. A
+    #: large request may take longer if it arrives at `min_frame_bytes_per_s`.
     first_frame_timeout_s: Annotated[float, Number(0.001, _DAY_S)] = 10.0
     frame_timeout_s: Annotated[float, Number(0.001, _DAY_S)] = 30.0
     min_frame_bytes_per_s: Annotated[int, Whole(1, _INT32)] = 16 * KIB
     idle_timeout_s: Annotated[float, Number(0.001, 365 * _DAY_S)] = 600.0
     #: Whether the records of a produced batch are parsed before it is stored; checksums and headers always are.
     check_records: _Flag = True
-    #: Threads for what may wait for the disk.
+    #: Threads for calls that may block on the disk.
     threads: Annotated[int, Whole(1, 1024)] = 8
-    #: How long a stop waits for requests that are being answered.
+    #: How long a stop waits for requests in progress.
     stop_timeout_s: Annotated[float, Number(0, _DAY_S)] = 10.0
-    #: How often topics that other processes change are looked at.
+    #: Interval between checks for changes by other processes.
     refresh_s: Annotated[float, Number(0.001, _DAY_S)] = 1.0
-    #: How often retention and compaction run; None: never.
+    #: Interval of retention and compaction; None: never.
     upkeep_interval_s: Annotated[float | None, Maybe(Number(0.001, 365 * _DAY_S))] = 60.0
 
     # Groups: `groups/settings.py` says what each is.
@@ -214,7 +215,7 @@ class BrokerConfig:
     group_consumer_heartbeat_interval_ms: _PositiveMs = 5_000
 
     transaction_max_timeout_ms: _PositiveMs = 900_000
-    #: A transactional id that was not used for this long is forgotten.
+    #: Time after which an unused transactional id is dropped.
     transactional_id_expiration_ms: _LongMs = 604_800_000
 
     def __post_init__(self) -> None:
@@ -235,7 +236,7 @@ class BrokerConfig:
 
     @property
     def has_access_control(self) -> bool:
-        """Whether clients may manage access control rules: a setting shows that they are wanted. On a broker where
+        """Whether clients may manage access control rules: a setting must show that they are wanted. On a broker where
         every client is anonymous, the first rule would lock out all of them."""
         is_authenticated = bool(self.sasl_mechanisms or self.tls_client_ca)
         return is_authenticated or bool(self.super_users) or self.allow_everyone_if_no_acl_found
@@ -245,7 +246,7 @@ _KINDS = kinds_of(BrokerConfig)
 
 
 def checked(name: str, value: object) -> Any:
-    """The value of a setting, as the config keeps it; `InvalidConfig` if it is wrong."""
+    """Return the checked value of a setting. Raise `InvalidConfig` if it is invalid."""
     kind = _KINDS[name_of(name)]
     try:
         return kind.read(value)
@@ -256,7 +257,7 @@ def checked(name: str, value: object) -> Any:
 
 
 def name_of(key: str) -> str:
-    """The name of a setting, which may also be written with hyphens. An unknown one is an error."""
+    """Return the name of a setting, which may also be spelled with hyphens. An unknown name is an error."""
     name = key.replace("-", "_")
     if name not in _KINDS:
         raise InvalidConfig(f"unknown setting {shown(key)}; use one of {', '.join(sorted(_KINDS))}")
@@ -264,20 +265,20 @@ def name_of(key: str) -> str:
 
 
 def changed(config: BrokerConfig, given: Mapping[str, Any]) -> BrokerConfig:
-    """The config with some settings changed; addresses may be text. An unknown name is an error."""
+    """Return the configuration with some settings changed; addresses may be text. An unknown name is an error."""
     return replace(config, **{name_of(key): value for key, value in given.items()})
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The settings in a TOML file, each checked. An error names the file."""
-    import tomllib  # not before: most brokers have no such file
+    """Read and check the settings of a TOML file. An error names the file."""
+    import tomllib  # imported late: most brokers have no such file
 
     try:
         with path.open("rb") as file:
             given = tomllib.load(file)
     except OSError as error:
         raise InvalidConfig(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, a number that is too long, tables too deep
+    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, a number too long, tables too deep
         raise InvalidConfig(f"{path} is not TOML: {error}") from error
     try:
         return {name_of(key): _placed(path, name_of(key), checked(key, value)) for key, value in given.items()}
@@ -286,13 +287,13 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def _placed(config: Path, name: str, value: Any) -> Any:
-    """The value of a setting of a config file; a relative path is relative to that file."""
+    """Resolve a relative path against the directory of the configuration file."""
     is_path = isinstance(getattr(_KINDS[name], "kind", None), File)
     return str(config.parent / value) if is_path else value
 
 
 def from_text(name: str, text: str) -> Any:
-    """The value of a setting that is given as text, as on a command line."""
+    """Parse a setting given as text, as on a command line."""
     kind = _KINDS[name_of(name)]
     try:
         value = kind.parse(text)

@@ -1,18 +1,18 @@
-"""One client's connection: frames in, responses out, in order.
+"""`Connection`: the protocol of one client connection. Frames in, responses out, in order.
 
 ```
 request     i32 length · header (api key, version, correlation id, client id) · body
 response    i32 length · header (correlation id) · body
 ```
 
-After version 0 of SaslHandshake, frames are messages of the mechanism, without a header, until the client is known.
+After version 0 of SaslHandshake, frames are messages of the mechanism without a header until the client is
+authenticated.
 
-Requests are answered one after the other, as a client expects it: a fetch that waits holds up what comes after it on
-the same connection. Only produce requests follow each other before they are acknowledged (`pipelined`); their responses
-keep the order all the same.
+Requests are processed one at a time, as clients expect: a waiting fetch delays later requests of its connection. Only
+produce requests start before earlier ones are acknowledged (`pipelined`); their responses stay in order.
 
-Back-pressure: while `max_in_flight` requests are being answered, the client does not take its responses, or there is no
-room (`limits`), nothing is read from the socket.
+Back-pressure: the socket is not read while `max_in_flight` requests are in progress, while the client does not read its
+responses, or while there is no room (`limits`).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any, cast
 from ..errors import AuthenticationFailed
 from ..storage.mapped import copied_bytes
 from .handlers import Body, Context
-from .limits.intake import LEAST_BYTES, Intake, Oversized
-from .limits.outbox import FULL_BYTES, Outbox
-from .limits.pace import Pace, Seen, is_closed, prepare
+from .limits.frame_reader import MIN_REQUEST_BYTES, FrameReader, InvalidFrameSize
+from .limits.progress import ProgressSample, ProgressTracker, is_closed, prepare
+from .limits.send_queue import HIGH_WATER_BYTES, SendQueue
 from .security.session import LINGER_S, Session
 from .trouble import code_of, message_of, refusal
 from .wire import Malformed, Unencodable
@@ -43,7 +43,7 @@ _logger = logging.getLogger("sawlog.broker")
 
 _FETCH = Key.FETCH.to_bytes(2, "big")
 _AUTHENTICATION = (Key.SASL_HANDSHAKE, Key.SASL_AUTHENTICATE)
-#: Stands for the header of a message that has none.
+#: Stands in for the header of a message without one.
 _TOKEN = RequestHeader(Key.SASL_AUTHENTICATE, 0, 0, None, 0)
 #: Errors that clients cause and handle in normal operation, or that are logged elsewhere.
 _ROUTINE = frozenset(
@@ -58,7 +58,7 @@ _ROUTINE = frozenset(
 
 
 class _Slot:
-    """A request on its way, and its place among the responses."""
+    """A request in progress, and its place in the order of responses."""
 
     __slots__ = (
         "began_s",
@@ -78,14 +78,14 @@ class _Slot:
         self.size_bytes = size_bytes
         self.request: Body = {}
         self.buffers: list[Any] = []
-        #: The size of the response, and how much of it is memory.
+        #: Size of the response, and how much of it occupies memory.
         self.response_bytes = self.copied_bytes = 0
         self.is_done = False
         self.task: asyncio.Future[Body | None] | None = None
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The protocol of one connection, in the event loop's thread."""
+    """The protocol of one connection. Belongs to the event loop's thread."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -95,35 +95,35 @@ class Connection(asyncio.BufferedProtocol):
         self._limits = limits = server.broker.limits
         self._budget = limits.budget
         self._session: Session | None = None
-        #: Frames that wait for earlier requests.
+        #: Frames waiting for earlier requests.
         self._queue: deque[memoryview] = deque()
-        self._intake = Intake(limits.scratch, limits.budget, self, self._queue, limits.frame_bytes(True))
-        #: What it has of the budget: requests that have come and are not answered, responses that wait for earlier
-        #: ones, responses that the client has not taken.
+        self._reader = FrameReader(limits.read_buffer, limits.budget, self, self._queue, limits.frame_bytes(True))
+        #: Bytes counted in the budget: requests in progress, responses waiting for earlier ones, and responses that the
+        #: client has not read.
         self._held_bytes = self._unsent_bytes = self._untaken_bytes = 0
-        #: The rest of the responses that wait for earlier ones: bytes of mapped files.
+        #: Bytes of waiting responses that are views of mapped files.
         self._unsent_view_bytes = 0
-        self._outbox = Outbox(limits.budget, limits.turns, self._go_on)
+        self._send_queue = SendQueue(limits.budget, limits.write_scheduler, self._go_on)
         self._sent_bytes = 0
         self._is_admitted = False
         #: Whether it waits for room.
-        self._is_in_line = False
-        self.pace = Pace()
+        self._waits_for_room = False
+        self.progress = ProgressTracker()
         self._slots: deque[_Slot] = deque()
-        #: The request that the next ones wait for.
+        #: The request that later ones wait for.
         self._busy: _Slot | None = None
         self._is_paused = False
         self._is_choked = False
         self._is_ending = False
-        #: Whether responses are there that the loop's next turn sends, with those that are there by then.
+        #: Whether a flush is scheduled for the next iteration of the event loop.
         self._is_sending = False
 
-    # --- asyncio's side
+    # --- asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has connected."""
-        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is one without saying so
-        transport.set_write_buffer_limits(FULL_BYTES)
+        """Admit a client."""
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's transport is not a subclass
+        transport.set_write_buffer_limits(HIGH_WATER_BYTES)
         peer = transport.get_extra_info("peername")
         self._host = str(peer[0]) if peer else ""
         self._is_admitted = self._limits.admit(self._host)
@@ -133,13 +133,13 @@ class Connection(asyncio.BufferedProtocol):
         prepare(transport.get_extra_info("socket"))
         self._server.opened(self)
         try:
-            self._session = session = self._broker.guard.session(transport, self._host, self._late)
-            self._intake.limit_bytes = self._limits.frame_bytes(session.is_authenticated)
+            self._session = session = self._broker.authenticator.session(transport, self._host, self._late)
+            self._reader.limit_bytes = self._limits.frame_bytes(session.is_authenticated)
         except AuthenticationFailed as error:
             self.refuse("authentication", str(error))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone: nobody waits for what is being answered."""
+        """Cancel the requests in progress and release their memory."""
         self._transport = None
         if not self._is_admitted:
             return
@@ -150,50 +150,50 @@ class Connection(asyncio.BufferedProtocol):
             if slot.task is not None:
                 slot.task.cancel()
         self._slots.clear()
-        self._outbox.clear()
+        self._send_queue.clear()
         self._limits.leave(self._host)
         self._budget.leave(self)
-        self._budget.give(self._held_bytes + self._unsent_bytes + self._untaken_bytes + self._intake.close())
+        self._budget.release(self._held_bytes + self._unsent_bytes + self._untaken_bytes + self._reader.close())
         self._held_bytes = self._unsent_bytes = self._untaken_bytes = 0
         self._server.closed(self)
 
     def pause_writing(self) -> None:
-        """The client does not take its responses."""
+        """Stop reading requests: the client does not read its responses."""
         self._is_choked = True
         self._regulate()
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """Continue sending."""
         self._is_choked = False
         self._go_on()
 
     def _go_on(self) -> None:
-        """Send more of what is there."""
+        """Send queued responses."""
         if self._transport is not None:
-            self._outbox.feed(self._transport)
+            self._send_queue.feed(self._transport)
             self._look_at_untaken(self._transport)
         self._pump()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go."""
-        return self._intake.buffer()
+        """Return the buffer for the next bytes."""
+        return self._reader.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes have come."""
+        """Process received bytes."""
         try:
-            complete = self._intake.took(nbytes)
-        except Oversized as error:
+            complete = self._reader.received(nbytes)
+        except InvalidFrameSize as error:
             self.refuse("size", str(error))
             return
         if complete:
             self._held_bytes += complete
             self._pump()
-        elif self._intake.is_waiting:
-            self._is_in_line = True
+        elif self._reader.is_waiting:
+            self._waits_for_room = True
             self._regulate()
 
     def refuse(self, reason: str, message: str) -> None:
-        """This is no client of ours, or a broken one: what it has sent besides is not answered."""
+        """Close the connection of a broken or foreign client without answering what else it sent."""
         if self._transport is None or self._transport.is_closing():
             return
         self._queue.clear()
@@ -202,22 +202,22 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _known(self) -> Session:
-        """What the client has proved. A connection without a session is aborted before it reads anything."""
+        """The session. A connection without one is aborted before it reads anything."""
         assert self._session is not None
         return self._session
 
     def _late(self) -> None:
-        self.refuse("authentication", f"not authenticated within {self._broker.guard.timeout_s:g} s")
+        self.refuse("authentication", f"not authenticated within {self._broker.authenticator.timeout_s:g} s")
 
     # --- requests
 
     def _pump(self) -> None:
-        """Begin what can be begun, and send what is there."""
+        """Start requests that can start, and send finished responses."""
         self._flush()
         while self._may_begin():
             while self._may_begin():
                 self._begin(self._queue.popleft())
-            self._flush()  # which lets more begin
+            self._flush()  # may let more requests start
         self._regulate()
 
     def _may_begin(self) -> bool:
@@ -227,43 +227,43 @@ class Connection(asyncio.BufferedProtocol):
             and len(self._slots) < self._broker.config.max_in_flight
             and self._transport is not None
             and not self._is_choked
-            and not self._outbox.is_waiting
+            and not self._send_queue.is_waiting
             and self._unsent_bytes + self._unsent_view_bytes < self._limits.unread_bytes
-            and (self._budget.used_bytes < self._budget.most_bytes or self._may_begin_in_full())
+            and (self._budget.used_bytes < self._budget.max_bytes or self._may_begin_in_full())
         )
 
     def _may_begin_in_full(self) -> bool:
-        """Whether the next request may be begun though the budget is used up: all but fetches end soon, and give back
-        what they have."""
+        """Whether the next request may start although the budget is used up. All but fetches end soon and release their
+        memory."""
         if not self._budget.is_over or self._queue[0][:2] != _FETCH:
             return True
-        self._stand_in_line()
+        self._wait_for_room()
         return False
 
-    def _stand_in_line(self) -> None:
-        self._is_in_line = True
+    def _wait_for_room(self) -> None:
+        self._waits_for_room = True
         self._budget.wait(self)
 
     def resume(self) -> bool:
-        """There is room again, for who stands in the line."""
-        if not self._intake.retry():
+        """Continue after waiting for room."""
+        if not self._reader.retry():
             return False
-        self._is_in_line = False
+        self._waits_for_room = False
         self._pump()
         return True
 
     def _regulate(self) -> None:
-        """Read from the socket, or do not."""
+        """Pause or resume reading from the socket."""
         if self._transport is None:
             return
         budget = self._budget
         pause = (
             bool(self._queue)
             or self._is_choked
-            or self._outbox.is_waiting
+            or self._send_queue.is_waiting
             or self._is_ending
-            or self._is_in_line
-            or ((self._held_bytes > 0 or budget.used_bytes >= budget.most_bytes) and self._has_enough())
+            or self._waits_for_room
+            or ((self._held_bytes > 0 or budget.used_bytes >= budget.max_bytes) and self._has_enough())
         )
         if pause == self._is_paused:
             return
@@ -274,15 +274,15 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _has_enough(self) -> bool:
-        """Whether no further request should be read now: there is no room for it."""
+        """Whether there is no room to read another request."""
         if self._held_bytes + self._untaken_bytes > self._broker.config.max_connection_buffered_bytes:
             return True
         budget = self._budget
-        if self._intake.reserved_bytes:
-            return False  # it has its room, and gives it back when the request is complete
-        if budget.used_bytes < budget.most_bytes or not (self._slots or budget.is_over):
+        if self._reader.reserved_bytes:
+            return False  # its room is reserved, and released when the request is complete
+        if budget.used_bytes < budget.max_bytes or not (self._slots or budget.is_over):
             return False
-        self._stand_in_line()
+        self._wait_for_room()
         return True
 
     def _begin(self, frame: memoryview) -> None:
@@ -324,14 +324,14 @@ class Connection(asyncio.BufferedProtocol):
         self._wait_for(slot, answer, alone=not getattr(handler, "pipelined", False) or asyncio.iscoroutine(answer))
 
     def _wait_for(self, slot: _Slot, answer: Awaitable[Body | None], alone: bool = True) -> None:
-        """The answer comes later; what follows waits for it, if it is to be `alone`."""
+        """Finish a request when its awaitable is done. If `alone`, later requests wait for it."""
         if alone:
             self._busy = slot
         slot.task = asyncio.ensure_future(answer)
         slot.task.add_done_callback(lambda task: self._ended(slot, task))
 
     def _unsupported(self, slot: _Slot) -> None:
-        """A version that is not known: only ApiVersions has an answer to that, in its first version."""
+        """Handle an unknown version. Only ApiVersions answers it, in its version 0."""
         header = slot.header
         if header.api_key != Key.API_VERSIONS:
             self.refuse("version", f"API {header.api_key} version {header.version} is not supported")
@@ -342,7 +342,7 @@ class Connection(asyncio.BufferedProtocol):
         self._finish(slot, body)
 
     def _ended(self, slot: _Slot, task: asyncio.Future[Body | None]) -> None:
-        """What a request waited for is there."""
+        """Finish a request whose awaitable is done."""
         was_alone = self._busy is slot
         if was_alone:
             self._busy = None
@@ -357,24 +357,26 @@ class Connection(asyncio.BufferedProtocol):
             raise error
         if was_alone:
             self._pump()
-        elif not self._is_sending:  # one sync acknowledges many requests: one write for all of them
+        elif not self._is_sending:  # one sync acknowledges many requests: send them in one write
             self._is_sending = True
             self._broker.loop.call_soon(self._pump)
 
     def _fail(self, slot: _Slot, error: Exception) -> None:
-        """A request failed as a whole."""
+        """Answer a request that failed as a whole."""
         name, code = BY_KEY[slot.header.api_key].name, code_of(error)
         if code is ErrorCode.UNKNOWN_SERVER_ERROR:
-            self._limits.notices.tell(name, "%s failed", name, level=logging.ERROR, error=error)
+            self._limits.rate_limited_log.tell(name, "%s failed", name, level=logging.ERROR, error=error)
         if slot.header.api_key == Key.PRODUCE and slot.request.get("acks") == 0:
             self._count_error(slot, code, None)
-            self.refuse("acks", f"a request without acknowledgement failed: {error}")  # so that the client notices
+            self.refuse(
+                "acks", f"a request without acknowledgement failed: {error}"
+            )  # so that the client rate_limited_log
             return
         self._finish(slot, refusal(slot.header.api_key, slot.request, error), error)
 
     def _count_errors(self, slot: _Slot, body: Body, error: Exception | None) -> None:
         """Count every error code of a response, and log each kind once a minute. Some versions of a response have no
-        field for the error of a whole request: that is counted as well."""
+        field for the error of a whole request; that error is counted as well."""
         found = errors_in(slot.header, body)
         if not found and error is not None:
             found = [(code_of(error, slot.header.api_key), None)]
@@ -385,23 +387,26 @@ class Connection(asyncio.BufferedProtocol):
         header, known = slot.header, ErrorCode(code)
         api = BY_KEY[header.api_key].name
         self._broker.metrics.failed(api, known.name)
-        self._limits.notices.tell(
+        self._limits.rate_limited_log.tell(
             f"{api}: {known.name}",
             "%s of %s (client id %r, from %s) was refused: %s%s",
             *(api, self._known.principal, header.client_id, self._host, known.name, f" ({message})" if message else ""),
             level=logging.INFO if known in _ROUTINE else logging.WARNING,
-            lines=1,
+            max_lines=1,
         )
 
     def _finish(self, slot: _Slot, body: Body | None, failure: Exception | None = None) -> None:
-        """The response is there; it is sent when all before it are. `failure`: why the request failed as a whole."""
+        """Queue a response, to be sent after all earlier ones. `failure` is the error of a request that failed as a
+        whole."""
         if body is not None and slot.header is not _TOKEN:
             self._count_errors(slot, body, failure)
         try:
             slot.buffers = [] if body is None else _encoded(slot.header, body)
         except Unencodable as error:
             name = BY_KEY[slot.header.api_key].name
-            self._limits.notices.tell("answer", "%s cannot be answered", name, level=logging.ERROR, error=error)
+            self._limits.rate_limited_log.tell(
+                "answer", "cannot encode the response to %s", name, level=logging.ERROR, error=error
+            )
             self.refuse("unencodable", "a response could not be encoded")
             return
         slot.is_done = True
@@ -413,15 +418,15 @@ class Connection(asyncio.BufferedProtocol):
             self._unsent_view_bytes += slot.response_bytes - size
             self._budget.used_bytes += size
         if slot.header.api_key in _AUTHENTICATION:
-            self._intake.limit_bytes = self._limits.frame_bytes(self._known.is_authenticated)
-            self._intake.least_bytes = 1 if self._known.takes_tokens else LEAST_BYTES
+            self._reader.limit_bytes = self._limits.frame_bytes(self._known.is_authenticated)
+            self._reader.min_bytes = 1 if self._known.takes_tokens else MIN_REQUEST_BYTES
         if self._known.has_failed:
             self._is_ending = True
             self._forget_queue()
         self._broker.metrics.answered(BY_KEY[slot.header.api_key].name, self._broker.loop.time() - slot.began_s)
 
     def _flush(self) -> None:
-        """Send the responses that are there, in one write."""
+        """Send the finished responses in one write."""
         slots, transport = self._slots, self._transport
         self._is_sending = False
         if transport is None:
@@ -440,84 +445,86 @@ class Connection(asyncio.BufferedProtocol):
             self._unsent_view_bytes -= sent - copied
             self._sent_bytes += sent
             if buffers:
-                self._outbox.send(transport, buffers, sent)
-            untaken = transport.get_write_buffer_size() + self._outbox.copied_bytes
-            self._budget.give(answered + copied + self._untaken_bytes - untaken)
+                self._send_queue.send(transport, buffers, sent)
+            untaken = transport.get_write_buffer_size() + self._send_queue.copied_bytes
+            self._budget.release(answered + copied + self._untaken_bytes - untaken)
             self._untaken_bytes = untaken
-        if self._is_ending and not slots and not self._outbox.size_bytes:
+        if self._is_ending and not slots and not self._send_queue.size_bytes:
             if self._known.has_failed:
                 self._broker.loop.call_later(LINGER_S, transport.close)
             else:
                 transport.close()
 
     def _look_at_untaken(self, transport: asyncio.Transport) -> None:
-        """Count what the client has not taken."""
-        size = transport.get_write_buffer_size() + self._outbox.copied_bytes
+        """Update the count of unread bytes."""
+        size = transport.get_write_buffer_size() + self._send_queue.copied_bytes
         if size != self._untaken_bytes:
-            self._budget.give(self._untaken_bytes - size)
+            self._budget.release(self._untaken_bytes - size)
             self._untaken_bytes = size
 
-    # --- the server's side
+    # --- used by the server
 
     @property
     def in_flight(self) -> int:
-        """How many requests are being answered."""
+        """Number of requests in progress."""
         return len(self._slots)
 
     @property
     def in_flight_bytes(self) -> int:
-        """Bytes of requests that have come and are not answered, and of responses that the client has not taken."""
-        return self._held_bytes + self._intake.filled_bytes + self._unsent_bytes + self.untaken_bytes
+        """Bytes of requests in progress and of unread responses."""
+        return self._held_bytes + self._reader.filled_bytes + self._unsent_bytes + self.untaken_bytes
 
     @property
     def untaken_bytes(self) -> int:
-        """Bytes of responses that the client has not taken, nor the system for it."""
-        return 0 if self._transport is None else self._transport.get_write_buffer_size() + self._outbox.size_bytes
+        """Bytes of responses that neither the client nor the kernel has accepted."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size() + self._send_queue.size_bytes
 
     @property
     def is_gone(self) -> bool:
-        """Whether the client has closed a connection that is not read from: nothing else would tell."""
+        """Whether the client has closed a connection that is not being read from, which nothing else would detect."""
         if not self._is_paused or self._transport is None:
             return False
         found = self._transport.get_extra_info("socket")
         return found is not None and is_closed(found)
 
-    def seen(self) -> Seen:
-        """What it looks like now, for who watches."""
+    def sample(self) -> ProgressSample:
+        """Return the current state for the monitor."""
         if self._transport is not None and self._untaken_bytes:
             self._look_at_untaken(self._transport)
-        intake, untaken = self._intake, self.untaken_bytes
+        intake, untaken = self._reader, self.untaken_bytes
         is_reading, is_busy = not self._is_paused, bool(self._slots)
         taken = self._sent_bytes - untaken
-        return Seen(intake.count, intake.filled_bytes, intake.expected_bytes, is_reading, is_busy, taken, untaken)
+        return ProgressSample(
+            intake.count, intake.filled_bytes, intake.expected_bytes, is_reading, is_busy, taken, untaken
+        )
 
     @property
-    def kept_bytes(self) -> int:
-        """Bytes of the budget that are kept because of what the client does or does not: a request that only waits, and
-        those behind it; a large request or responses that do not move."""
+    def pinned_bytes(self) -> int:
+        """Bytes of the budget that the client's behaviour pins: a waiting request and those behind it; a stalled large
+        request or stalled responses."""
         kept = self._held_bytes if self._busy is not None else 0
-        if self.pace.is_slow:
-            kept += self._intake.reserved_bytes + self._unsent_bytes + self._untaken_bytes
+        if self.progress.is_slow:
+            kept += self._reader.reserved_bytes + self._unsent_bytes + self._untaken_bytes
         return kept
 
     def abort(self) -> None:
-        """Drop the connection at once."""
+        """Drop the connection immediately."""
         if self._transport is not None:
             self._transport.abort()
 
     def end(self) -> None:
-        """Answer what has begun, take nothing new, and close."""
+        """Finish the requests in progress, accept no new ones, and close."""
         self._is_ending = True
         self._forget_queue()
         self._regulate()
         self._flush()
 
     def _forget_queue(self) -> None:
-        """What has not begun is not answered any more."""
+        """Drop the requests that have not started."""
         dropped = sum(map(len, self._queue))
         self._queue.clear()
         self._held_bytes -= dropped
-        self._budget.give(dropped)
+        self._budget.release(dropped)
 
 
 def _encoded(header: RequestHeader, body: Body) -> list[Any]:

@@ -1,4 +1,4 @@
-"""`/metrics`, `/healthz` and `/readyz`, for what watches a broker. Answers GET, knows nothing else of HTTP."""
+"""`/metrics`, `/healthz` and `/readyz` over a minimal HTTP server that supports only GET and HEAD."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 _REASONS = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
 _TIMEOUT_S = 5.0
-#: How many ask at the same time at most; others are turned away, so that nobody takes all descriptors here.
+#: Maximum number of concurrent requests. More are refused, so that they cannot exhaust the descriptors.
 _CONNECTIONS = 64
 
 
 class HttpServer:
-    """A small server for three pages."""
+    """A small HTTP server for three pages."""
 
     def __init__(self, broker: Broker, address: Address) -> None:
         self._broker = broker
@@ -29,17 +29,16 @@ class HttpServer:
         self._asking = 0
 
     async def start(self) -> None:
-        """Listen."""
+        """Start listening."""
         self._server = await asyncio.start_server(self._serve, self._address.host, self._address.port, limit=8192)
         self._address = Address(self._address.host, self._server.sockets[0].getsockname()[1])
 
     @property
     def listening(self) -> Address:
-        """Where it listens."""
+        """Listening address."""
         return self._address
 
     async def stop(self) -> None:
-        """Stop listening."""
         if self._server is not None:
             self._server.close()
 
@@ -83,7 +82,7 @@ class HttpServer:
         return 404, "there is /metrics, /healthz and /readyz\n"
 
     def _state(self) -> tuple[State, str | None]:
-        """The state of the broker, and why it is not ready, if it is not."""
+        """Return the state of the broker, and why it is not ready, if so."""
         failed = [each.log.path for each in self._broker.partitions if each.log.locked and not each.log.writable]
         if failed:
             return "failed", f"writing has failed: {', '.join(failed)}"

@@ -1,7 +1,7 @@
-"""Kinds of settings: which values one may have, and how they are read from a file or a command line.
+"""Kinds of settings: their valid values, and how to parse them from a file or a command line.
 
-A config declares the kind of each setting beside its type: `threads: Annotated[int, Whole(1, 1024)] = 8`. `kinds_of`
-finds them, so that a setting without a kind is an error of ours and no setting is left unchecked.
+A configuration declares the kind of each setting next to its type: `threads: Annotated[int, Whole(1, 1024)] = 8`.
+`kinds_of` collects them. A setting without a kind is a programming error, so that no setting is left unchecked.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol, get_args, get_origin, get_type_hints
 
-#: More of a wrong value is not repeated in a message.
+#: Maximum length of an invalid value in a message.
 _SHOWN_CHARACTERS = 60
 
 
 class Kind(Protocol):
-    """What values a setting may have."""
+    """The valid values of a setting."""
 
     @property
     def expected(self) -> str:
-        """What a value must be, to complete "must be"."""
+        """Completes "must be" in a message."""
 
     def read(self, value: Any) -> Any:
-        """The value as it is kept; a `ValueError` if it is wrong, with a message if `expected` does not explain it."""
+        """Return the checked value. Raise `ValueError`, with a message if `expected` does not explain it."""
 
     def parse(self, text: str) -> Any:
-        """The value that a text on a command line means, to be read; a `ValueError` if it means none."""
+        """Parse the text of a command line, to be passed to `read`. Raise `ValueError` if it is invalid."""
 
 
 def kinds_of(config: type) -> Mapping[str, Kind]:
-    """The kind of each setting of a dataclass."""
+    """Return the kind of each setting of a dataclass."""
     hints = get_type_hints(config, include_extras=True)
     return {name: _kind_of(name, hint) for name, hint in hints.items()}
 
@@ -42,7 +42,7 @@ def _kind_of(name: str, hint: object) -> Kind:
 
 
 def shown(value: object) -> str:
-    """A value in a message: short, and also if it is a number that Python refuses to print."""
+    """Format a value for a message: shortened, and even if it is a number that Python refuses to print."""
     try:
         text = repr(value)
     except ValueError:
@@ -52,7 +52,7 @@ def shown(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """An integer of a range."""
+    """An integer in a range."""
 
     lowest: int
     highest: int
@@ -72,7 +72,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number of a range, with or without a fraction."""
+    """A number in a range."""
 
     lowest: float
     highest: float
@@ -92,7 +92,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """True or false, and nothing that only looks like it: "no" would mean yes."""
+    """A boolean. Nothing else is accepted: the string "no" would be true."""
 
     expected = "true or false"
 
@@ -109,7 +109,7 @@ class Truth:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text of printable characters."""
+    """Printable text."""
 
     longest: int
 
@@ -128,7 +128,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class File(Text):
-    """The path of a file. A relative one in a config file is relative to that file."""
+    """The path of a file. In a configuration file, a relative path is relative to that file."""
 
     longest: int = 4096
 
@@ -139,7 +139,7 @@ class File(Text):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of some words."""
+    """One of several words."""
 
     words: tuple[str, ...]
 
@@ -158,7 +158,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Several:
-    """Some of some words, each once; on a command line with commas in between."""
+    """A list of distinct words; comma-separated on a command line."""
 
     words: tuple[str, ...]
 
@@ -179,7 +179,7 @@ class Several:
 
 @dataclass(frozen=True, slots=True)
 class Maybe:
-    """Another kind, or None. A file and a command line have no word for None: there the setting is left out."""
+    """Another kind, or None. A file and a command line cannot express None; they omit the setting."""
 
     kind: Kind
 
@@ -196,7 +196,7 @@ class Maybe:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """Several values of another kind. A command line has them as one text, with separators in between."""
+    """A list of values of another kind, joined by a separator on a command line."""
 
     kind: Kind
     separator: str

@@ -1,12 +1,12 @@
-"""`Entry`: what brokers know of a transactional id. The store keeps it (`sawlog.store.served.Ledger`):
+"""`Entry`: the state of a transactional id, as brokers store it (`sawlog.store.served.Ledger`):
 
 ```
 {"producer_id": 7, "epoch": 3, "timeout_ms": 60000, "state": "Ongoing", "number": 12, "started_ms": …,
  "changed_ms": …, "partitions": [["orders", "5f0c…", 0]], "offsets": {"billing": [["orders", 0, 120, 4, ""]]}}
 ```
 
-What is stored is durable before anybody acts on it, so that a broker that is killed at any moment, or another one,
-continues where it was: see transactions.py.
+An entry is durable before a broker acts on it, so a broker that is killed at any moment, or its successor, continues
+from there: see transactions.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..store.served import StagedOffset
 
 
 class State(StrEnum):
-    """Where a transaction is, in Kafka's words."""
+    """The state of a transaction, by Kafka's names."""
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"
@@ -31,11 +31,11 @@ class State(StrEnum):
 
     @property
     def is_decided(self) -> bool:
-        """Whether its outcome is durable, and it is not complete."""
+        """Whether the outcome is durable but not complete."""
         return self in (State.PREPARE_COMMIT, State.PREPARE_ABORT)
 
 
-#: Topic, its id, partition.
+#: Topic, topic id, partition.
 Place = tuple[str, str, int]
 
 
@@ -46,10 +46,10 @@ class Entry:
     producer_id: int
     epoch: int
     timeout_ms: int
-    #: The epoch with which its producer asked for the current one; it asks again if the answer is lost. -1: none.
+    #: Epoch with which the producer requested the current one; it retries if the response is lost. -1 if none.
     last_epoch: int = -1
     state: State = State.EMPTY
-    #: How many transactions it has begun: with the id, a name for each.
+    #: Number of transactions begun; with the id, it identifies each.
     number: int = 0
     started_ms: int = -1
     changed_ms: int = -1
@@ -57,11 +57,11 @@ class Entry:
     #: By group.
     offsets: dict[str, list[StagedOffset]] = field(default_factory=dict)
 
-    #: Of which version of the stored entry it is made; 0 if there is none.
+    #: Version of the stored entry; 0 if there is none.
     version: int = 0
 
     def fields(self) -> dict[str, Any]:
-        """What is stored of it."""
+        """Return the stored fields."""
         made = asdict(self)
         del made["version"]
         made["state"] = self.state.value
@@ -69,7 +69,7 @@ class Entry:
 
     @classmethod
     def of(cls, version: int, found: Mapping[str, Any]) -> Entry:
-        """From what is stored."""
+        """Decode a stored entry."""
         made = cls(**{name: found[name] for name in found if name in cls.__dataclass_fields__})
         made.version = version
         made.state = State(made.state)

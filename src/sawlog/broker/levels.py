@@ -1,8 +1,8 @@
-"""What `/metrics` looks at when somebody asks: sizes, offsets, lags, space. Nothing of it is counted in between.
+"""Gauges computed when `/metrics` is scraped: sizes, offsets, lags, free space.
 
-Partitions that are open are looked at, up to a number; a scrape of very many would take long and help nobody.
+Only open partitions are covered, up to a maximum, so that a scrape of a large store stays fast.
 
-Threads: made in the event loop's, used in another.
+Created in the event loop's thread, used in another.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from .metrics import Family, Sample
 if TYPE_CHECKING:
     from .broker import Broker
 
-#: How many partitions, and how many partitions of groups, are shown.
+#: Maximum number of partitions, and of partitions of groups, reported.
 _MOST = 1000
 
 
-#: "readonly": appends fail for lack of room. "failed": a log must be opened again.
+#: "readonly": appends fail for lack of space. "failed": a log must be reopened.
 State = Literal["ok", "readonly", "failed"]
 
 
 class Levels:
-    """A broker at this moment."""
+    """The state of a broker at this moment."""
 
     def __init__(self, broker: Broker, state: State) -> None:
         self._store = broker.store
@@ -42,7 +42,6 @@ class Levels:
         self._logs = {(each.topic.name, each.index): each.log for each in list(broker.partitions)[:_MOST]}
 
     def families(self) -> list[Family]:
-        """All of it."""
         return [*self._partitions(), *self._groups(), *self._machine()]
 
     def _partitions(self) -> Iterator[Family]:
@@ -116,7 +115,7 @@ def _one(value: float) -> list[Sample]:
 
 
 def _age_s(log: ServedLog, offset: int) -> float:
-    """How long ago the batch with this offset was written, by its largest timestamp; 0 if it cannot be read."""
+    """Return the age of the batch with this offset by its largest timestamp; 0 if it cannot be read."""
     try:
         found = log.fetch(max(offset, log.local_offset), 1, isolation="uncommitted")  # never from the replica
         buffers = (found.result() if isinstance(found, Future) else found).buffers

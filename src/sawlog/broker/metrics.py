@@ -1,7 +1,7 @@
-"""What a broker counts, in Prometheus' text format.
+"""The counters of a broker, in Prometheus' text format.
 
-Counting costs a dictionary lookup and an addition; what is expensive to know (sizes, lags) is looked at when somebody
-asks. Everything is counted in the event loop's thread.
+Counting costs a dictionary lookup and an addition; values that are expensive to compute (sizes, lags) are read when
+scraped. Everything is counted in the event loop's thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Sample = tuple[str, Mapping[str, str], float]
 #: Name, type, help, samples.
 Family = tuple[str, str, str, list[Sample]]
 
-#: What the process counts: name, help.
+#: Counters of the process: name and help text.
 _DONE = {
     "segments_created": "Segments begun by rotation.",
     "segments_removed": "Segments deleted by retention, trimming and compaction.",
@@ -30,13 +30,13 @@ _DONE = {
 
 
 def _histogram(histogram: Histogram, name: str, labels: Mapping[str, str]) -> list[Sample]:
-    """A histogram as Prometheus has it."""
+    """Return the samples of a histogram."""
     found: list[Sample] = [(f"{name}_bucket", {**labels, "le": end}, count) for end, count in histogram]
     return [*found, (f"{name}_sum", labels, histogram.sum_s), (f"{name}_count", labels, found[-1][2])]
 
 
 def _done(name: str) -> Family:
-    """A counter of the process."""
+    """Return a counter of the process."""
     return f"sawlog_{name}_total", "counter", _DONE[name], [("", {}, DONE[name])]
 
 
@@ -55,25 +55,25 @@ class Metrics:
         self.rejected: Counter[str] = Counter()
 
     def produced(self, topic: str, records: int, size_bytes: int) -> None:
-        """A batch was stored."""
+        """Count a stored batch."""
         self.records_in[topic] += records
         self.bytes_in[topic] += size_bytes
 
     def fetched(self, topic: str, size_bytes: int) -> None:
-        """Batches were sent."""
+        """Count sent batches."""
         self.bytes_out[topic] += size_bytes
 
     def answered(self, api: str, seconds: float) -> None:
-        """A request was answered."""
+        """Count an answered request."""
         self.requests[api] += 1
         self.seconds[api].add(seconds)
 
     def failed(self, api: str, error: str) -> None:
-        """A response has an error code: of the whole request, or of a partition, topic, group, ..."""
+        """Count an error code in a response: of the whole request, or of a partition, topic or group."""
         self.errors[api, error] += 1
 
     def families(self) -> list[Family]:
-        """Everything that is counted, by the broker and by the process."""
+        """Return the counters of the broker and of the process."""
         times = [
             sample
             for api, histogram in sorted(self.seconds.items())
@@ -109,7 +109,7 @@ def _by(label: str, counter: Counter[str]) -> list[Sample]:
 
 
 def as_text(families: Iterable[Family]) -> str:
-    """Prometheus' text format."""
+    """Format families as Prometheus' text format."""
     lines: list[str] = []
     for name, kind, about, samples in families:
         lines += [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]

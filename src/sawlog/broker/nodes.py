@@ -1,11 +1,11 @@
-"""`Nodes`: the brokers that serve the same store, and which of them is asked for what.
+"""`Nodes`: the brokers that serve the same store, and how work is divided among them.
 
-Each broker serves every partition, so who leads one is only a matter of load: it is spread over all by a hash. The
-coordinator of a group or of a transactional id is chosen in the same way, by the highest hash of the key and a broker:
-when a broker comes or goes, only its own share moves. Brokers that do not agree for a moment on who is there send a
-client to different coordinators; which of them may commit is decided by the store, not here (docs/adr/0026).
+Each broker serves every partition, so leadership only spreads the load: a hash distributes it over all brokers. The
+coordinator of a group or a transactional id is chosen likewise, by rendezvous hashing: when a broker comes or goes,
+only its own share moves. Brokers that briefly disagree on the membership send clients to different coordinators; the
+store decides which of them may commit (docs/adr/0026).
 
-Threads: the event loop's; what may wait runs in threads.
+Belongs to the event loop's thread; blocking calls run in threads.
 """
 
 from __future__ import annotations
@@ -27,42 +27,42 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("sawlog.broker")
 
-#: What was looked at this long ago is not looked at again for every group.
+#: How long the list of brokers is cached.
 _LOOK_S = 0.05
 
 Kind = Literal["group", "transaction", "partition"]
 
 
 class Nodes:
-    """This broker among the others."""
+    """This broker among its peers."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._fleet = broker.store.fleet
         self._beating: asyncio.Task[None] | None = None
-        #: The id of this broker, once it has joined.
+        #: Id of this broker, once it has joined.
         self.id = -1
         self._ids: tuple[int, ...] = ()
         self._looked = Stopwatch()
 
     async def join(self) -> None:
-        """Become one of the others, before clients are served."""
+        """Register this broker before clients are served."""
         config = self._broker.config
         told = config.advertise or config.listen
         self.id = await self._broker.run(self._fleet.join, config.node_id, told.host, told.port)
         self._look()
 
     async def start(self) -> None:
-        """Stay one of them. When clients can connect."""
+        """Announce that clients can connect, and begin heartbeats."""
         config, told = self._broker.config, self._broker.server.advertised
-        if told != (config.advertise or config.listen):  # the port was not known before
+        if told != (config.advertise or config.listen):  # the port is known only now
             await self._broker.run(self._fleet.join, self.id, told.host, told.port)
         await self._broker.run(self._fleet.listens)
         self._look()
         self._beating = asyncio.create_task(self._beat())
 
     async def stop(self) -> None:
-        """Leave the others, so that clients go there."""
+        """Deregister this broker, so that clients go to the others."""
         if self._beating is not None:
             self._beating.cancel()
             with suppress(asyncio.CancelledError):
@@ -71,10 +71,10 @@ class Nodes:
         try:
             await self._broker.run(self._fleet.leave)
         except SawlogError as error:
-            _logger.warning("the other brokers could not be told that this one stops: %s", error)
+            _logger.warning("cannot deregister this broker: %s", error)
 
     async def _beat(self) -> None:
-        """Give signs of life, and notice who comes and goes."""
+        """Send heartbeats and follow the membership."""
         config, waited_s = self._broker.config, 0.0
         pause_s = min(config.refresh_s, config.broker_heartbeat_s)
         while True:
@@ -85,7 +85,7 @@ class Nodes:
                 try:
                     await self._broker.run(self._fleet.beat, config.broker_expiry_s)
                 except SawlogError as error:
-                    _logger.warning("no sign of life could be given: %s", error)
+                    _logger.warning("cannot send a heartbeat: %s", error)
             self._look()
             self._broker.groups.give_up_others()
 
@@ -95,26 +95,26 @@ class Nodes:
         self._looked.restart()
         return found
 
-    # --- who is asked for what
+    # --- division of work
 
     def all(self, advertised: Address) -> Sequence[Node]:
-        """All brokers; this one at the address that the client knows."""
+        """Return all brokers; this one with the address that the client uses."""
         here = Node(self.id, advertised.host, advertised.port)
         return [here if each.id == self.id else each for each in self._look()] or [here]
 
     def of(self, kind: Kind, key: str, advertised: Address) -> Node:
-        """The broker that is asked for something."""
+        """Return the broker responsible for a key."""
         return max(self.all(advertised), key=lambda each: weight(kind, key, each.id))
 
     def leader(self, topic_id: str, partition: int) -> int:
-        """The id of the broker that clients are sent to for a partition."""
+        """Return the id of the broker that clients should use for a partition."""
         if len(self._ids) < 2:
             return self.id
         return max(self._ids, key=lambda each: weight("partition", f"{topic_id}/{partition}", each))
 
     def _coordinates(self, kind: Kind, key: str) -> bool:
-        """By what is known now, as `of` says it: a sign of life may take seconds, and a broker that clients are sent to
-        would refuse them for as long."""
+        """Whether this broker is responsible, by the same current membership as `of`: with the membership of the last
+        heartbeat, a broker could refuse clients that were just sent to it, for seconds."""
         if self._looked.elapsed_s > _LOOK_S:
             self._look()
         if len(self._ids) < 2:
@@ -131,5 +131,5 @@ class Nodes:
 
 
 def weight(kind: Kind, key: str, node_id: int) -> bytes:
-    """By which a broker is chosen for something: the highest has it."""
+    """Return the weight of a broker for a key. The highest wins."""
     return blake2b(f"{kind}/{node_id}/{key}".encode(), digest_size=8).digest()

@@ -1,12 +1,12 @@
-"""The partitions that a broker serves: each log once, with what produce and fetch need to know of its topic.
+"""The partitions that a broker serves, each log opened once, with the topic settings that produce and fetch need.
 
-A topic is looked up in the store once and remembered. Other processes may change or delete it, so that `refresh` looks
-again from time to time; what this broker changes itself it forgets at once.
+A topic is looked up in the store once and cached. Other processes may change or delete it, so `refresh` looks it up
+again periodically; changes made by this broker take effect immediately.
 
-A partition is locked for writing when it is first produced to. One that another process has locked is still read; what
-is produced to it goes there (`append_batches`).
+A partition is locked for writing when it is first produced to. If another process holds the lock, the partition can
+still be read, and produced batches are forwarded to that process (`append_batches`).
 
-All of this lives in the event loop's thread; opening, locking and looking up run in threads.
+Everything here belongs to the event loop's thread; opening, locking and lookups run in threads.
 """
 
 from __future__ import annotations
@@ -27,24 +27,23 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("sawlog.broker")
 
-#: How many batches for one partition are on their way to the process that holds it.
+#: Maximum number of batches per partition being forwarded to its writer.
 _ASKING = 4
 
 
 @dataclass(frozen=True, slots=True)
 class TopicLimits:
-    """What may be produced to a topic."""
+    """Limits on produced batches."""
 
     max_message_bytes: int
     compacted: bool
-    #: Whether the producer sets the timestamps; else the log does.
+    #: Whether the producer sets the timestamps; otherwise the log does.
     stamped: bool
     timestamp_before_max_ms: int
     timestamp_after_max_ms: int
 
     @classmethod
     def of(cls, topic: ServedTopic) -> TopicLimits:
-        """The limits of a topic."""
         given = settings.serving(topic.settings)
         return cls(
             given["max.message.bytes"],
@@ -56,7 +55,7 @@ class TopicLimits:
 
 
 class Partition:
-    """One partition, for the event loop."""
+    """One partition, for use in the event loop."""
 
     __slots__ = (
         "_is_resting",
@@ -78,11 +77,11 @@ class Partition:
         self.index = index
         self.limits = limits
         self.log: ServedLog = topic.partition(index)
-        #: Whether another process has the lock, so that what is produced goes there.
+        #: Whether another process holds the lock, so that batches are forwarded.
         self.forwarded = False
-        #: Held by those who wait for that process: each takes a thread.
+        #: Held while a batch is being forwarded: each takes a thread.
         self.asking = asyncio.Semaphore(_ASKING)
-        #: Whether the topic is deleted, or its logs are being opened again: nobody may wait here any more.
+        #: Whether the topic is deleted or its logs are being reopened; callers must not wait here any more.
         self.is_gone = False
         self._loop = loop
         self._waiting: set[Callable[[], None]] = set()
@@ -90,29 +89,29 @@ class Partition:
         self._is_waking = False
         self._is_resting = False
 
-    # --- being told
+    # --- notification
 
     def wait(self, call: Callable[[], None]) -> None:
-        """Call back, in the loop, when there may be more to read. Until `forget`."""
+        """Call back in the event loop when there may be more to read, until `forget`."""
         self._waiting.add(call)
         if self._stop is None:
             self._stop = self.log.watch(self._moved)
 
     def forget(self, call: Callable[[], None]) -> None:
-        """The opposite of `wait`."""
+        """Undo `wait`."""
         self._waiting.discard(call)
 
     def _moved(self) -> None:
-        """The visible end has moved: in any thread, and while the log is locked."""
+        """Handle an advance of the visible offset. Called in any thread, with the log locked."""
         if not self._is_waking and self._waiting:
-            self._is_waking = True  # one wake-up for all that moves meanwhile
+            self._is_waking = True  # one wake-up for all moves until then
             try:
                 self._loop.call_soon_threadsafe(self.wake)
             except RuntimeError:
                 pass  # the loop is closed
 
     def rest(self) -> None:
-        """Now and then: do not watch what nobody has waited for since the last time."""
+        """Stop watching a log that had no waiters since the last call. Called periodically."""
         if self._waiting or self._stop is None:
             self._is_resting = False
         elif self._is_resting:
@@ -122,13 +121,13 @@ class Partition:
             self._is_resting = True
 
     def wake(self) -> None:
-        """Let everybody who waits look again."""
+        """Call all waiters."""
         self._is_waking = False
         for call in list(self._waiting):
             call()
 
     def close(self) -> None:
-        """Wake everybody who waits; nothing is called after that."""
+        """Wake all waiters and stop watching."""
         self.is_gone = True
         if self._stop is not None:
             self._stop()
@@ -137,7 +136,7 @@ class Partition:
 
 
 class Partitions:
-    """The topics and partitions of a broker, as last seen."""
+    """The topics and partitions of a broker, cached."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -152,15 +151,15 @@ class Partitions:
     # --- topics
 
     def known(self, name: str, index: int) -> Partition | None:
-        """A partition that is open; None if it has to be opened first."""
+        """Return an open partition; None if it must be opened first."""
         found = self._partitions.get((name, index))
         if found is None or not found.log.closed:
             return found
-        del self._partitions[name, index]  # closed to be opened again with other settings
+        del self._partitions[name, index]  # closed to be reopened with other settings
         return None
 
     async def topic(self, name: str) -> ServedTopic:
-        """A topic by name; `TopicNotFound`."""
+        """Return a topic. Raise `TopicNotFound`."""
         found = self._topics.get(name)
         if found is not None:
             return found
@@ -172,7 +171,7 @@ class Partitions:
         return self.remember(await asyncio.shield(looking))
 
     def remember(self, topic: ServedTopic) -> ServedTopic:
-        """A topic as it is now."""
+        """Cache the current state of a topic."""
         before = self._topics.get(topic.name)
         if before is None or before.id != topic.id:
             if before is not None:
@@ -185,11 +184,11 @@ class Partitions:
         return topic
 
     def name_of(self, topic_id: bytes) -> str | None:
-        """The name of a topic that is known, by its id."""
+        """Return the name of a cached topic by id."""
         return self._names.get(topic_id)
 
     async def find_name(self, topic_id: bytes) -> str | None:
-        """The name of a topic by its id; None if there is none."""
+        """Return the name of a topic by id; None if it does not exist."""
         if topic_id not in self._names:
             for topic in await self.all_topics():
                 if id_of(topic) == topic_id:
@@ -197,11 +196,11 @@ class Partitions:
         return self._names.get(topic_id)
 
     async def all_topics(self) -> list[ServedTopic]:
-        """All topics, by name, without those that cannot be looked at."""
+        """Return all readable topics, by name."""
         return [each for each in (await self.catalogue()).values() if not isinstance(each, SawlogError)]
 
     async def catalogue(self) -> dict[str, ServedTopic | SawlogError]:
-        """All topics, by name; or the error, which is logged as well, if one cannot be looked at."""
+        """Return all topics by name, or the error of an unreadable one, which is logged."""
         found: dict[str, ServedTopic | SawlogError] = {}
         for name in await self._broker.run(self._broker.store.topics):
             try:
@@ -209,14 +208,14 @@ class Partitions:
             except TopicNotFound:
                 continue  # deleted meanwhile
             except SawlogError as error:
-                _logger.error("the topic %r cannot be served: %s", name, error)
+                _logger.error("cannot serve the topic %r: %s", name, error)
                 found[name] = error
         return found
 
     # --- partitions
 
     async def partition(self, name: str, index: int) -> Partition:
-        """A partition, opened for reading; `TopicNotFound`."""
+        """Return a partition, opened for reading. Raise `TopicNotFound`."""
         found = self.known(name, index)
         if found is not None:
             return found
@@ -238,17 +237,17 @@ class Partitions:
         return made
 
     async def lock(self, partition: Partition) -> None:
-        """Become the writer of a partition, or learn that another process is."""
+        """Become the writer of a partition, or find that another process is."""
         try:
             await self._broker.run(partition.log._take)
             partition.forwarded = False
         except DirectoryLocked:
             partition.forwarded = True
 
-    # --- change
+    # --- changes
 
     async def refresh(self, *names: str) -> None:
-        """Look at these topics again, or at all that are known: another process may have changed or deleted them."""
+        """Look up these topics again, or all cached ones: another process may have changed or deleted them."""
         for each in () if names else self:
             each.rest()
         found = await self._broker.run(self._look, names or tuple(self._topics))
@@ -264,7 +263,7 @@ class Partitions:
                     partition.limits = limits
 
     def _look(self, names: tuple[str, ...]) -> dict[str, ServedTopic | None]:
-        """The topics as they are now; None for one that is gone. In a thread."""
+        """Return the current topics; None for a deleted one. Runs in a thread."""
         found: dict[str, ServedTopic | None] = {}
         for name in names:
             try:
@@ -272,11 +271,11 @@ class Partitions:
             except TopicNotFound:
                 found[name] = None
             except SawlogError as error:
-                _logger.error("the topic %r cannot be looked at: %s", name, error)
+                _logger.error("cannot look up the topic %r: %s", name, error)
         return found
 
     def drop(self, name: str) -> None:
-        """Forget a topic: it is deleted, or is about to be."""
+        """Drop a topic that is or will be deleted."""
         topic = self._topics.pop(name, None)
         if topic is not None:
             self._names.pop(id_of(topic), None)
@@ -285,17 +284,17 @@ class Partitions:
         self.close_logs(name)
 
     def close_logs(self, name: str) -> None:
-        """Forget the partitions of a topic: they are about to be closed. Who waits for records there is woken."""
+        """Drop the partitions of a topic before they are closed, and wake their waiters."""
         for key in [each for each in self._partitions if each[0] == name]:
             self._partitions.pop(key).close()
 
     def wake(self) -> None:
-        """Let everybody who waits for records look again."""
+        """Wake all waiters."""
         for partition in self._partitions.values():
             partition.wake()
 
     def close(self) -> None:
-        """Wake everybody who waits for records."""
+        """Close all partitions and wake their waiters."""
         for partition in self._partitions.values():
             partition.close()
         self._partitions.clear()
@@ -305,11 +304,11 @@ class Partitions:
 
 
 def _retrieved(done: asyncio.Future[Any], forgotten: object) -> None:
-    """Everybody who asked may be gone; then the error is nobody's, and asyncio need not complain."""
+    """Mark the exception as retrieved, because every caller may have been cancelled."""
     if not done.cancelled():
         done.exception()
 
 
 def id_of(topic: ServedTopic) -> bytes:
-    """A topic's id as Kafka's wire has it."""
+    """Return a topic's id as it appears on the wire."""
     return uuid.UUID(topic.id).bytes

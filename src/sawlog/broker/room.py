@@ -1,12 +1,12 @@
-"""`Room`: whether appends fail for lack of room, and where.
+"""`Room`: whether appends fail for lack of disk space, and where.
 
-A full disk is not the end of a log: the append that had no room was rolled back, and the next one may succeed. So it is
-an episode. It begins with the first append that fails, which is logged once, and is over when all who failed have
-succeeded, when there is clearly more free space than when it began, or when nothing has failed for a minute: then
-nobody appends, and nobody knows. `/readyz` and `sawlog_state` say so as long as it lasts. If there was plenty of free
-space when it began, a quota or a limit is the reason, and free space says nothing.
+A full disk is not fatal to a log: the failed append was rolled back, and the next one may succeed. A shortage is
+therefore an episode. It begins with the first failed append, which is logged once. It ends when every place that failed
+has succeeded, when there is clearly more free space than at its low point, or when nothing has failed for a minute,
+since without appends the state is unknown. `/readyz` and `sawlog_state` report it while it lasts. If there was plenty
+of free space at the start, the cause is a quota or a limit, and free space is ignored.
 
-Threads: the event loop's.
+Belongs to the event loop's thread.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from ..errors import StorageFull
 
 _logger = logging.getLogger("sawlog.broker")
 
-#: How much more free space must be there, so that the next append will probably succeed.
+#: Increase of free space after which the next append will probably succeed.
 _MORE_BYTES = MIB
-#: So much free space is not why an append had no room.
+#: With this much free space, the disk is not the cause.
 _PLENTY_BYTES = 256 * MIB
 #: How long a failure counts.
 _LASTS_S = 60.0
 
 
 class Room:
-    """The places where appends fail for lack of room."""
+    """The places where appends fail for lack of space."""
 
     def __init__(self, free_bytes: Callable[[], int | None], now_s: Callable[[], float]) -> None:
         self._free_bytes = free_bytes
         self._now_s = now_s
-        #: When it last failed, and the message: the error itself would keep the files open that it came from.
+        #: Time and message of the last failure. Keeping the error itself would keep its files open.
         self._failing: dict[str, tuple[float, str]] = {}
         self._lowest_bytes: int | None = None
-        #: Appends that failed for lack of room.
+        #: Number of appends that failed for lack of space.
         self.refused = 0
 
     @property
     def is_short(self) -> bool:
-        """Whether an episode is going on."""
+        """Whether there is a shortage."""
         return bool(self._failing)
 
     def lacks(self, place: str, error: StorageFull) -> None:
-        """An append to this place failed."""
+        """Record a failed append."""
         self.refused += 1
         free, message = self._free_bytes(), str(error)
         if not self._failing:
@@ -56,12 +56,12 @@ class Room:
         self._failing[place] = self._now_s(), message
 
     def found(self, place: str) -> None:
-        """An append to this place succeeded."""
+        """Record a successful append."""
         if self._failing.pop(place, None) is not None and not self._failing:
             self._over()
 
     def reason(self) -> str | None:
-        """Why nothing can be appended, as far as is known now; None if it can."""
+        """Return why appends fail at present; None if they do not."""
         self._look()
         if not self._failing:
             return None

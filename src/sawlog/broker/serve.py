@@ -1,4 +1,4 @@
-"""Running a broker: opening the store, listening, until a signal ends it."""
+"""Running a broker: open the store, listen, and serve until a signal arrives."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .config import Address, BrokerConfig
 from .http import HttpServer
 from .security.tls import TlsFiles
 
-#: Told when the broker answers: with it, and where its metrics are.
+#: Called when the broker is ready, with the broker and the address of its metrics.
 Ready = Callable[[Broker, Address | None], None]
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """The event loop that a broker should run in: uvloop's, if it is installed."""
+    """Return a new event loop: uvloop's if installed."""
     try:
         import uvloop
     except ImportError:
@@ -32,7 +32,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 def serve(data: str | PathLike[str], config: BrokerConfig, ready: Ready) -> None:
-    """Serve a store until SIGTERM or SIGINT; then answer what has begun, and close the store."""
+    """Serve a store until SIGTERM or SIGINT; then finish the requests in progress and close the store."""
     allow_more_descriptors()
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(_serve(data, config, ready))
@@ -44,7 +44,7 @@ async def _serve(data: str | PathLike[str], config: BrokerConfig, ready: Ready) 
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, ended.set)
     async with running(data, config, ready) as broker:
-        if broker.guard.tls is not None:
+        if broker.authenticator.tls is not None:
             loop.add_signal_handler(signal.SIGHUP, broker.reload)
         await ended.wait()
 
@@ -58,28 +58,28 @@ class _Served(Protocol):
 
 
 def _opened(data: str | PathLike[str], config: BrokerConfig) -> _Served:
-    """The store in a directory or at an address."""
+    """Open the store in a directory or at an address."""
     if is_address(data):
         return open_store(data, upkeep_interval_s=config.upkeep_interval_s)
-    # Clients try again themselves: a request does not wait for a process that takes none.
+    # Clients retry: a request does not wait for a process that holds the lock.
     return open_store(data, upkeep_interval_s=config.upkeep_interval_s, lock_timeout=0)
 
 
 class running:
-    """A broker that runs as long as a block: `async with running("data", config) as broker`."""
+    """Context manager that runs a broker: `async with running("data", config) as broker`."""
 
     def __init__(self, data: str | PathLike[str], config: BrokerConfig, ready: Ready | None = None) -> None:
         self._data = data
         self._config = config
         self._ready = ready
         self._stack = AsyncExitStack()
-        #: The store that is served.
+        #: The served store.
         self.store: Any = None
 
     async def __aenter__(self) -> Broker:
         config = self._config
         if (files := TlsFiles.of(config)) is not None:
-            await asyncio.to_thread(files.load)  # what is wrong with them is an error before there is a store
+            await asyncio.to_thread(files.load)  # fail on invalid files before opening the store
         async with AsyncExitStack() as stack:
             store = await asyncio.to_thread(_opened, self._data, config)
             stack.push_async_callback(asyncio.to_thread, store.close)

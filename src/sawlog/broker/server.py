@@ -1,4 +1,4 @@
-"""Listening: the connections of a broker, how they begin, and how a stop ends them."""
+"""`Server`: the listener of a broker and its connections."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from .config import Address
 from .connection import Connection
 from .handlers import Answer, Body, Context, Handler
-from .limits.watch import Watch
+from .limits.monitor import ConnectionMonitor
 from .security.tls import TlsListener
 from .wire.frames import RequestHeader
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: How long a stop waits for a client that does not read.
 _PATIENCE_S = 1.0
-#: What happens instead of the handler; see `sawlog.testing.Broker`.
+#: Replaces a handler; see `sawlog.testing.Broker`.
 Fault = Callable[[Connection, Context, Handler, Body], Answer]
 
 
@@ -29,17 +29,17 @@ class Server:
         self.broker = broker
         self._listener: asyncio.Server | TlsListener | None = None
         self._connections: set[Connection] = set()
-        self._watch = Watch(broker.limits, lambda: self._connections)
+        self._watch = ConnectionMonitor(broker.limits, lambda: self._connections)
         self._watching: asyncio.Task[None] | None = None
         self._empty = asyncio.Event()
         self._empty.set()
         self._listening = broker.config.listen
-        #: Asked about each request; for tests of clients.
+        #: Returns a fault to inject for a request; for tests of clients.
         self.fault_for: Callable[[RequestHeader, Body], Fault | None] = lambda header, request: None
 
     async def start(self) -> None:
-        """Listen."""
-        wanted, tls = self.broker.config.listen, self.broker.guard.tls
+        """Start listening."""
+        wanted, tls = self.broker.config.listen, self.broker.authenticator.tls
         if tls is not None:
             self._listener = secure = TlsListener(
                 tls, lambda: Connection(self), self._refused, timeout_s=self.broker.config.handshake_timeout_s
@@ -58,47 +58,47 @@ class Server:
 
     @property
     def listening(self) -> Address:
-        """Where it listens; the port is the real one."""
+        """Listening address, with the actual port."""
         return self._listening
 
     @property
     def advertised(self) -> Address:
-        """What clients are told to connect to."""
+        """Address that clients should connect to."""
         told = self.broker.config.advertise
         return self._listening if told is None else Address(told.host, told.port or self._listening.port)
 
     @property
     def in_flight(self) -> int:
-        """How many requests are being answered."""
+        """Number of requests in progress."""
         return sum(each.in_flight for each in self._connections)
 
     @property
     def in_flight_bytes(self) -> int:
-        """Bytes of requests that have come and responses that have not gone."""
+        """Bytes of requests and responses in memory."""
         return sum(each.in_flight_bytes for each in self._connections)
 
     def opened(self, connection: Connection) -> None:
-        """A client has connected."""
+        """Add a connection."""
         self._connections.add(connection)
         self._empty.clear()
         self.broker.metrics.connections += 1
         self.broker.metrics.connections_total += 1
 
     def closed(self, connection: Connection) -> None:
-        """A client is gone."""
+        """Remove a connection."""
         self._connections.discard(connection)
         self.broker.metrics.connections -= 1
         if not self._connections:
             self._empty.set()
 
     def refuse_new(self) -> None:
-        """Stop listening; connections go on."""
+        """Stop listening. Existing connections stay open."""
         if self._listener is not None:
             self._listener.close()
 
     async def stop(self, timeout_s: float) -> None:
-        """Answer what has begun, then close all connections. A client that takes nothing of its responses for a while
-        is not waited for."""
+        """Finish the requests in progress, then close all connections. Clients that stop reading their responses are
+        dropped."""
         self.refuse_new()
         for connection in list(self._connections):
             connection.end()
@@ -114,7 +114,7 @@ class Server:
                 self._watching.cancel()
 
     async def _drop_idle(self) -> None:
-        """Drop those who have responses to take, and have taken none of them since the last look."""
+        """Drop connections that have not read any of their responses since the last check."""
         while True:
             before = {each: each.untaken_bytes for each in self._connections}
             await asyncio.sleep(_PATIENCE_S)
@@ -123,6 +123,6 @@ class Server:
                     connection.abort()
 
     def drop_all(self) -> None:
-        """Abort every connection, as a network that breaks does."""
+        """Abort every connection, as a network failure would."""
         for connection in list(self._connections):
             connection.abort()

@@ -1,31 +1,31 @@
-"""Transactions of Kafka clients: who may write in which, how they end, and that they end the same after a kill.
+"""`TransactionCoordinator`: transactions of Kafka clients, and their completion after a crash.
 
 A transactional id has a producer id and an epoch. Its transaction collects partitions and committed offsets, and ends
-with a marker in every partition (`Log.append_marker`); what the markers mean to readers is the log's business.
+with a marker in every partition (`Log.append_marker`). The log defines the effect of markers on readers.
 
 Ending has three steps:
 
 1. *Decide*: "PrepareCommit" or "PrepareAbort" is durable in the ledger. This is the commit point.
-2. *Tell*: a marker goes to each partition, and the offsets to the groups.
+2. *Mark*: a marker is written to each partition, and the offsets to the groups.
 3. *Complete*: "CompleteCommit" or "CompleteAbort" is durable in the ledger.
 
-A broker that dies before 1 leaves a transaction that its client ends, or that is aborted when its time is over. One
-that dies after 1 repeats 2 when it starts again. A marker that is written twice is harmless: until step 3 the producer
-cannot begin another transaction. Offsets carry the transaction's name, so that they are committed once.
+A broker that dies before step 1 leaves a transaction that its client ends, or that is aborted after its timeout. A
+broker that dies after step 1 repeats step 2 when it restarts. A duplicate marker is harmless: until step 3 the producer
+cannot begin another transaction. Offsets carry the transaction's name, so they are committed once.
 
-A client that begins again under the same transactional id gets the next epoch, and what the earlier one left is
-aborted; the marker has the new epoch, so that the log itself refuses batches of the earlier one, also those that are
-still on their way (a zombie). A transaction that takes longer than its timeout is aborted in the same way.
+A client that starts again with the same transactional id gets the next epoch, and the transaction of its predecessor is
+aborted. The marker has the new epoch, so the log itself refuses batches of the predecessor, including those still in
+flight (a zombie). A transaction that exceeds its timeout is aborted in the same way.
 
-A partition that another process holds cannot be part of such a transaction: the markers must follow the batches.
+A partition that another process has locked cannot be part of such a transaction: the markers must follow the batches.
 
-Where several brokers serve a store (`Ledger.is_shared`), all three steps are one, under the condition that the entry
-has the version that was looked at: what two brokers do that both believe to be the coordinator is a conflict, and one
-of them looks again. There the store itself checks that a batch belongs to a transaction that its partition was added
-to, since the broker that gets it may not know of that yet.
+Where several brokers serve a store (`Ledger.is_shared`), the three steps are one commit, conditional on the version of
+the entry: if two brokers both believe to be the coordinator, one of them gets a conflict and reads the entry again. The
+store itself then checks that a batch belongs to a transaction that its partition was added to, because the broker that
+receives it may not know that yet.
 
-Everything here belongs to the event loop's thread; what waits for the disk runs in threads. Requests for one
-transactional id wait for each other.
+Everything here belongs to the event loop's thread; blocking calls run in threads. Requests for one transactional id are
+serialized.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from ..clock import now_ms
 from ..errors import Conflict, DirectoryLocked, SawlogError, StorageFull, TopicNotFound
 from ..store.assignment import Share
 from ..store.served import Ledger, Marking
-from .groups.commits import NewOffset, StagedOffsets
+from .groups.commits import NewOffset, PendingOffsets
 from .handlers import KafkaError
 from .ledger import Entry, Place, State
 from .wire.errors import ErrorCode
@@ -53,10 +53,10 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("sawlog.broker")
 
-#: How often transactions are looked at whose time may be over, or that could not be completed.
+#: Interval between checks for transactions that have timed out or could not be completed.
 _LOOK_S = 0.5
 _LAST_EPOCH = 2**15 - 2
-#: How often a request looks again after another broker was faster.
+#: Number of attempts after conflicts with other brokers.
 _ATTEMPTS = 10
 
 _P = ParamSpec("_P")
@@ -65,7 +65,7 @@ _Method = Callable[Concatenate["TransactionCoordinator", _P], Awaitable[_T]]
 
 
 def _looking_again(work: _Method[_P, _T]) -> _Method[_P, _T]:
-    """Where brokers share the ledger: what is refused because of an old look at it is looked at again."""
+    """Where brokers share the ledger, retry a method that failed because of stale entries."""
 
     @wraps(work)
     async def call(self: TransactionCoordinator, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -91,15 +91,15 @@ class TransactionCoordinator:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._ledger: Ledger | None = None
-        #: Entries as they were last decoded, with what they were decoded of.
+        #: Decoded entries, with the fields they were decoded from.
         self._decoded: dict[str, tuple[Mapping[str, object], Entry]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._looking: asyncio.Task[None] | None = None
 
-    # --- life
+    # --- lifecycle
 
     async def start(self) -> None:
-        """Load what is known, and complete what was decided. Before clients are served."""
+        """Load the entries and complete decided transactions. Call this before clients are served."""
         broker = self._broker
         try:
             self._ledger = await broker.run(broker.store.ledger)
@@ -116,7 +116,7 @@ class TransactionCoordinator:
         self._looking = asyncio.create_task(self._look())
 
     async def close(self) -> None:
-        """End; what is going on stays as it is in the ledger."""
+        """Stop. Pending transactions remain as they are in the ledger."""
         if self._looking is not None:
             self._looking.cancel()
             with suppress(asyncio.CancelledError):
@@ -126,7 +126,7 @@ class TransactionCoordinator:
             self._ledger = None
 
     async def _look(self) -> None:
-        """Abort what takes too long, complete what could not be completed, forget what nobody uses."""
+        """Periodically abort transactions that time out, complete decided ones, and drop unused ids."""
         while True:
             await asyncio.sleep(_LOOK_S)
             now, expiry_ms = now_ms(), self._broker.config.transactional_id_expiration_ms
@@ -136,7 +136,7 @@ class TransactionCoordinator:
                 if not (late or unused or entry.state.is_decided):
                     continue
                 if not self._broker.nodes.coordinates_transaction(name):
-                    continue  # which looks after it
+                    continue  # its coordinator does this
                 async with self._lock(name):
                     if self._get(name) is not entry:
                         continue  # changed while we waited
@@ -151,9 +151,9 @@ class TransactionCoordinator:
                     except Conflict:
                         continue  # another broker was faster
                     except StorageFull:
-                        continue  # which the broker logs, once; tried again
+                        continue  # logged once by the broker; retried
                     except (SawlogError, OSError) as error:
-                        _logger.warning("transaction %s is tried again: %s", name, error)
+                        _logger.warning("transaction %s will be retried: %s", name, error)
 
     def _lock(self, name: str) -> asyncio.Lock:
         return self._locks.setdefault(name, asyncio.Lock())
@@ -164,12 +164,12 @@ class TransactionCoordinator:
         return self._ledger is not None and self._ledger.is_shared
 
     async def refresh(self) -> None:
-        """Learn what other brokers have stored."""
+        """Read what other brokers have stored."""
         if self._ledger is not None:
             await self._broker.run(self._ledger.refresh)
 
     def _get(self, name: str) -> Entry | None:
-        """An entry; the same object as long as it does not change."""
+        """Return an entry; the same object as long as it does not change."""
         found = None if self._ledger is None else self._ledger.get(name)
         if found is None:
             self._decoded.pop(name, None)
@@ -181,27 +181,27 @@ class TransactionCoordinator:
         return known[1]
 
     async def _save(self, name: str, entry: Entry, *, forget: bool = False) -> Entry:
-        """Make an entry durable, then use it: as it is stored."""
+        """Store an entry durably; return it as stored."""
         if self._ledger is None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "this broker has no transactions")
         await self._broker.run(self._ledger.save, name, entry.version, None if forget else entry.fields())
         return self._get(name) or entry
 
     def _check_coordinator(self, name: str) -> None:
-        """Clients are sent to where a transactional id is coordinated; elsewhere it would work, with conflicts."""
+        """Send clients to the coordinator. Another broker would work as well, but with conflicts."""
         if not self._broker.nodes.coordinates_transaction(name):
             raise KafkaError(ErrorCode.NOT_COORDINATOR, "another broker coordinates this transactional id")
 
     async def _new_producer_id(self) -> int:
         if self._ledger is None:
-            return secrets.randbits(61)  # for idempotence alone nothing has to be stored
+            return secrets.randbits(61)  # idempotence alone needs no storage
         return await self._broker.run(self._ledger.new_producer_id)
 
     # --- producers
 
     @_looking_again
     async def init_producer(self, name: str | None, timeout_ms: int, known: tuple[int, int]) -> tuple[int, int]:
-        """The producer id and epoch with which a client may write from now on; `known` is what it has, or (-1, -1)."""
+        """Return the producer id and epoch for a client. `known` is the pair it has, or (-1, -1)."""
         if name is None:
             return await self._new_producer_id(), 0
         if not name:
@@ -219,7 +219,7 @@ class TransactionCoordinator:
             if not asks_again and known not in ((-1, -1), (entry.producer_id, entry.epoch)):
                 raise KafkaError(ErrorCode.PRODUCER_FENCED, "another producer with this transactional id has begun")
             if asks_again and entry.state is State.EMPTY:
-                return entry.producer_id, entry.epoch  # the answer was lost
+                return entry.producer_id, entry.epoch  # the response was lost
             entry = replace(entry, last_epoch=known[1])
             if entry.state is State.ONGOING:
                 entry = await self._end(name, entry, commit=False, fences=True)
@@ -233,7 +233,7 @@ class TransactionCoordinator:
             return made.producer_id, made.epoch
 
     def _found(self, name: str, producer_id: int, epoch: int) -> Entry:
-        """The entry of a producer that may use it."""
+        """Return the entry of a producer that may use it."""
         entry = self._get(name)
         if entry is None or entry.producer_id != producer_id:
             raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "this producer id is not the transactional id's")
@@ -242,8 +242,7 @@ class TransactionCoordinator:
         return entry
 
     def check_produce(self, name: str | None, producer_id: int, epoch: int, topic: str, partition: int) -> None:
-        """Raise unless this batch belongs to a transaction that its partition was added to, as far as it is known
-        here."""
+        """Raise unless the batch belongs to a transaction that, as far as known, has its partition."""
         if self.is_shared:
             return
         entry = self._get(name or "")
@@ -260,7 +259,7 @@ class TransactionCoordinator:
     async def add_partitions(
         self, name: str, producer_id: int, epoch: int, shares: Iterable[Share]
     ) -> dict[Share, ErrorCode]:
-        """Let a transaction write to partitions: to all of them, or to none."""
+        """Add partitions to a transaction: all of them or none."""
         wanted = list(shares)
         self._check_coordinator(name)
         async with self._lock(name):
@@ -281,7 +280,7 @@ class TransactionCoordinator:
             return dict.fromkeys(wanted, ErrorCode.NONE)
 
     async def _place(self, topic: str, number: int) -> Place | None:
-        """A partition that this broker can end a transaction in; None if there is none."""
+        """Return a partition in which this broker can end a transaction; None if it cannot."""
         try:
             found = await self._broker.partitions.partition(topic, number)
         except TopicNotFound:
@@ -294,7 +293,7 @@ class TransactionCoordinator:
         return topic, found.topic.id, number
 
     def _open(self, name: str, producer_id: int, epoch: int) -> Entry:
-        """An entry whose transaction can be extended, or begun."""
+        """Return an entry whose transaction can be extended or begun."""
         entry = self._found(name, producer_id, epoch)
         if entry.state.is_decided:
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, "the last transaction is not complete yet")
@@ -320,7 +319,7 @@ class TransactionCoordinator:
         offsets: Mapping[Share, NewOffset],
         stage: Callable[[], asyncio.Future[dict[Share, ErrorCode]]],
     ) -> dict[Share, ErrorCode]:
-        """Commit offsets when the transaction is committed. `stage` has the group check and keep them."""
+        """Add offsets to commit with the transaction. `stage` makes the group check and keep them."""
         async with self._lock(name):
             entry = self._open(name, producer_id, epoch)
             if entry.state is not State.ONGOING or group not in entry.offsets:
@@ -337,13 +336,13 @@ class TransactionCoordinator:
 
     @_looking_again
     async def end(self, name: str, producer_id: int, epoch: int, *, commit: bool) -> None:
-        """Commit or abort. When this returns it will be so, whatever happens."""
+        """Commit or abort. The outcome is durable on return."""
         self._check_coordinator(name)
         async with self._lock(name):
             entry = self._found(name, producer_id, epoch)
             decided, done = _states(commit=commit)
             if entry.state is done:
-                return  # it is asked again because the answer was lost
+                return  # a retry: the response was lost
             if entry.state is decided:
                 raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, "it is not complete yet")
             if entry.state is not State.ONGOING:
@@ -351,7 +350,7 @@ class TransactionCoordinator:
             await self._end(name, entry, commit=commit, fences=False)
 
     async def _end(self, name: str, entry: Entry, *, commit: bool, fences: bool) -> Entry:
-        """Decide, tell, complete. With `fences` the producer's epoch is over. The caller has the lock."""
+        """Decide, mark and complete. `fences` invalidates the producer's epoch. The caller holds the lock."""
         decided, done = _states(commit=commit)
         made = replace(entry, state=decided, changed_ms=now_ms())
         if fences:
@@ -361,7 +360,7 @@ class TransactionCoordinator:
         return await self._try_to_complete(name, await self._save(name, made))
 
     async def _end_at_once(self, name: str, entry: Entry, done: State, *, commit: bool) -> Entry:
-        """The three steps as one."""
+        """Perform the three steps as one commit."""
         assert self._ledger is not None
         markers = [
             Marking(topic_id, number, entry.producer_id, entry.epoch, commit)
@@ -373,7 +372,7 @@ class TransactionCoordinator:
         return self._get(name) or entry
 
     async def _try_to_complete(self, name: str, entry: Entry) -> Entry:
-        """It is decided: if it cannot be completed now, it is later."""
+        """Complete a decided transaction, or leave it to a later attempt."""
         try:
             return await self._complete(name, entry)
         except (SawlogError, OSError) as error:
@@ -389,7 +388,7 @@ class TransactionCoordinator:
         return await self._save(name, replace(entry, state=done, partitions=[], offsets={}, changed_ms=now_ms()))
 
     async def _mark(self, entry: Entry, place: Place, commit: bool) -> None:
-        """Write the marker of one partition, durably; not if its topic is gone."""
+        """Write the marker of one partition durably, unless its topic is gone."""
         topic, topic_id, number = place
         try:
             found = await self._broker.partitions.partition(topic, number)
@@ -398,38 +397,38 @@ class TransactionCoordinator:
         if found.topic.id == topic_id:
             await self._broker.run(found.log.append_marker, entry.producer_id, entry.epoch, commit=commit)
 
-    # --- looking
+    # --- inspection
 
     def entries(self) -> dict[str, Entry]:
-        """All transactional ids, by name."""
+        """Return all transactional ids, by name."""
         names = () if self._ledger is None else self._ledger.all()
         return {name: entry for name in names if (entry := self._get(name)) is not None}
 
 
-class SharedOffsets(StagedOffsets):
-    """Offsets of transactions where the ledger has them, for all brokers, and the end of a transaction commits them."""
+class SharedOffsets(PendingOffsets):
+    """Pending offsets in the shared ledger, committed by the end of the transaction."""
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__()
         self._ledger = ledger
 
     def add(self, producer_id: int, group: str, offsets: Mapping[Share, NewOffset]) -> None:
-        """Whoever calls this stores them in the ledger."""
+        """No-op: the caller stores them in the ledger."""
 
     def pending(self, group: str) -> frozenset[Share]:
-        """The partitions for which a group waits for the end of a transaction."""
+        """Return the partitions of a group with offsets in a pending transaction."""
         return self._ledger.pending(group)
 
 
 def _states(*, commit: bool) -> tuple[State, State]:
-    """Decided, and complete."""
+    """Return the decided and the complete state."""
     if commit:
         return State.PREPARE_COMMIT, State.COMPLETE_COMMIT
     return State.PREPARE_ABORT, State.COMPLETE_ABORT
 
 
 def _begun(entry: Entry) -> Entry:
-    """The entry with a transaction that has begun."""
+    """Return the entry with a transaction begun."""
     now = now_ms()
     if entry.state is State.ONGOING:
         return replace(entry, changed_ms=now)

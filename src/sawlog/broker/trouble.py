@@ -1,7 +1,7 @@
-"""Errors of the library as Kafka's error codes, and the answer to a request that failed as a whole.
+"""Library errors as Kafka error codes, and error responses to whole requests.
 
-An API whose response has no error code of its own gets the code in each of its items, so that every client understands
-it: that is `refusal`.
+A response without an error code of its own carries the code in each of its items, so that every client understands it:
+see `refusal`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .wire.apis import Key
 from .wire.errors import ErrorCode
 from .wire.frames import RequestHeader
 
-#: The first type that matches decides.
+#: The first matching type wins.
 _CODES: tuple[tuple[type[BaseException], ErrorCode], ...] = (
     (errors.TopicNotFound, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     (errors.TopicExists, ErrorCode.TOPIC_ALREADY_EXISTS),
@@ -41,7 +41,7 @@ _CODES: tuple[tuple[type[BaseException], ErrorCode], ...] = (
     (OSError, ErrorCode.KAFKA_STORAGE_ERROR),
 )
 
-#: What a coordinator is asked for.
+#: Requests to a coordinator.
 _COORDINATED = frozenset(
     {
         *(Key.JOIN_GROUP, Key.SYNC_GROUP, Key.HEARTBEAT, Key.LEAVE_GROUP, Key.CONSUMER_GROUP_HEARTBEAT),
@@ -49,8 +49,8 @@ _COORDINATED = frozenset(
         *(Key.INIT_PRODUCER_ID, Key.ADD_PARTITIONS_TO_TXN, Key.ADD_OFFSETS_TO_TXN, Key.END_TXN),
     }
 )
-#: What Kafka's coordinators say when their own log fails. Clients look for the coordinator and ask again; most other
-#: codes end them, since Kafka never says those there. All of these requests may be repeated.
+#: Errors that Kafka's coordinators return when their own log fails. Clients then look up the coordinator and retry;
+#: most other codes are fatal to them, because Kafka never returns those here. All of these requests are safe to retry.
 _ASKED_AGAIN = {
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
@@ -59,7 +59,7 @@ _ASKED_AGAIN = {
 
 
 def code_of(error: BaseException, key: int | None = None) -> ErrorCode:
-    """The error code for an error; of a request, if it is given."""
+    """Return the error code for an error, adapted to the API if `key` is given."""
     if isinstance(error, KafkaError):
         return error.code
     code = next((code for kind, code in _CODES if isinstance(error, kind)), ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -82,7 +82,7 @@ _KNOWN_SINCE: dict[ErrorCode, tuple[ErrorCode, dict[Key, int]]] = {
 
 
 def known_code_of(error: BaseException, header: RequestHeader) -> ErrorCode:
-    """The error code for an error in the response to a request; only codes that the request's version knows."""
+    """Return the error code for an error in a response, limited to codes that the request's version knows."""
     code = code_of(error, header.api_key)
     earlier, versions = _KNOWN_SINCE.get(code, (code, {}))
     since = versions.get(Key(header.api_key))
@@ -90,16 +90,16 @@ def known_code_of(error: BaseException, header: RequestHeader) -> ErrorCode:
 
 
 def message_of(error: BaseException) -> str:
-    """What a client is told: the message of an expected error, and no more than the type of an unexpected one."""
+    """Return the message for a client: the text of an expected error, but only the type of an unexpected one."""
     if isinstance(error, OSError) and error.strerror:
-        return error.strerror  # without the number that Python puts before it
+        return error.strerror  # without Python's errno prefix
     if isinstance(error, KeyError) and len(error.args) == 1:
         return str(error.args[0])  # without the quotes
     return str(error) if isinstance(error, (errors.SawlogError, OSError)) else type(error).__name__
 
 
 def _nested(items: str, parts: str, answers: str, number: str, *names: str) -> Callable[[Body, ErrorCode], Body]:
-    """Responses that repeat the topics and partitions of their request."""
+    """Build responses that repeat the topics and partitions of the request."""
 
     def refuse(request: Body, code: ErrorCode) -> Body:
         return {
@@ -161,7 +161,7 @@ def _metadata(request: Body, code: ErrorCode) -> Body:
 
 
 def _each(items: str, answers: str, *names: str) -> Callable[[Body, ErrorCode], Body]:
-    """Responses with an error code for each item of their request."""
+    """Build responses with an error code for each item of the request."""
 
     def refuse(request: Body, code: ErrorCode) -> Body:
         return {
@@ -172,7 +172,7 @@ def _each(items: str, answers: str, *names: str) -> Callable[[Body, ErrorCode], 
 
 
 def _names(items: str, answers: str, name: str) -> Callable[[Body, ErrorCode], Body]:
-    """The same for a request that lists bare names."""
+    """Build responses to requests that list bare names."""
     return lambda request, code: {answers: [{name: item, "error_code": code} for item in request[items] or ()]}
 
 
@@ -302,7 +302,7 @@ _REFUSALS: dict[Key, Callable[[Body, ErrorCode], Body]] = {
 
 
 def refusal(key: int, request: Body, error: BaseException) -> Body:
-    """The answer to a request that failed as a whole."""
+    """Return the response to a request that failed as a whole."""
     code = code_of(error, key)
     make = _REFUSALS.get(Key(key))
     if make is not None:

@@ -202,10 +202,10 @@ def open_users(
         return
     if data is None:
         raise typer.BadParameter("give the store with -d DIR, or its broker with -b HOST:PORT")
-    from ..broker.security.credentials import Users
+    from ..broker.security.credentials import StoredUsers
 
     with open_any(data, mode, create=create) as store:
-        yield Users(store.registry)
+        yield StoredUsers(store.registry)
 
 
 def _connect(broker: str) -> RemoteStore:

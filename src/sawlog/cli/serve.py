@@ -177,7 +177,7 @@ def _greet(broker: Broker, watched: Address | None) -> None:
 
 def _greet_security(broker: Broker) -> None:
     """Print whether connections are encrypted, and how clients authenticate."""
-    guard = broker.guard
+    guard = broker.authenticator
     if guard.tls is not None:
         wanted = ", with certificates of clients" if guard.tls.requires_certificate else ""
         print(f"TLS with {broker.config.tls_certificate}{wanted}", flush=True)

@@ -38,7 +38,7 @@ from ..broker.broker import Broker as _Broker
 from ..broker.config import Address, BrokerConfig, changed
 from ..broker.connection import Connection
 from ..broker.handlers import Answer, Body, Context, Handler, KafkaError
-from ..broker.security.credentials import Users
+from ..broker.security.credentials import StoredUsers
 from ..broker.security.mechanisms import MECHANISMS, MIN_ITERATIONS, Salted
 from ..broker.serve import new_loop, running
 from ..broker.server import Fault
@@ -310,8 +310,8 @@ class Broker:
         """Add a user, who can connect at once: for brokers with `sasl_mechanisms`."""
         broker = self._live()
         salted = [Salted.new(each, password, MIN_ITERATIONS) for each in MECHANISMS.values()]
-        Users(broker.store.registry).put(name, salted)
-        self._call(broker.guard.refresh())
+        StoredUsers(broker.store.registry).put(name, salted)
+        self._call(broker.authenticator.refresh())
 
     def records(self, topic: str) -> list[Record]:
         """The records of a topic, partition by partition, as a consumer would get them."""

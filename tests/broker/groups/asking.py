@@ -15,7 +15,7 @@ from sawlog.broker import wire
 from sawlog.broker.coordinator import Coordinator
 from sawlog.broker.groups.settings import GroupConfig
 from sawlog.broker.handlers import commits, consumer_groups, groups
-from sawlog.broker.security.authorizer import Authority, StoredAcls
+from sawlog.broker.security.authorizer import Authorizer, StoredAcls
 from sawlog.broker.wire.apis import Key
 from sawlog.store.directory.store import Store
 from sawlog.store.served import Node
@@ -72,8 +72,8 @@ class Asked:
             run=run,
             address=lambda: "127.0.0.1:9092",
         )
-        self.authority = Authority(StoredAcls(store.registry), run, ())
-        self.authority.is_open = True
+        self.authorizer = Authorizer(StoredAcls(store.registry), run, ())
+        self.authorizer.is_open = True
 
     async def __aenter__(self) -> Asked:
         return self

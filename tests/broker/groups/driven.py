@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any
 
-from sawlog.broker.groups.classic_group import Group
-from sawlog.broker.groups.members import Joined, JoinRequest, Synced, SyncRequest, encode_subscription
+from sawlog.broker.groups.classic_group import ClassicGroup
+from sawlog.broker.groups.members import JoinRequest, JoinResponse, SyncRequest, SyncResponse, encode_subscription
 from sawlog.broker.groups.settings import GroupConfig
 from sawlog.broker.wire.errors import ErrorCode
 
@@ -65,7 +65,9 @@ def protocols(*names: str, subscription: bytes = TOPICS) -> tuple[tuple[str, byt
 class Client:
     """A member as its client sees it."""
 
-    def __init__(self, group: Group, name: str = "client", *, instance: str | None = None, **options: Any) -> None:
+    def __init__(
+        self, group: ClassicGroup, name: str = "client", *, instance: str | None = None, **options: Any
+    ) -> None:
         self.group = group
         self.name = name
         self.instance = instance
@@ -73,10 +75,10 @@ class Client:
         self.generation = -1
         self.leads = False
         #: What it was answered last, and whether it waits.
-        self.joined: Joined | None = None
-        self.synced: Synced | None = None
+        self.joined: JoinResponse | None = None
+        self.synced: SyncResponse | None = None
         self.waits = 0
-        self.answer: Callable[[Joined], None] = print
+        self.answer: Callable[[JoinResponse], None] = print
         self._requests = 0
         self.options = {
             "session_timeout_ms": SESSION_MS,
@@ -86,7 +88,7 @@ class Client:
             **options,
         }
 
-    def join(self, **changes: Any) -> Joined | None:
+    def join(self, **changes: Any) -> JoinResponse | None:
         """Join, with the id that it was told if it was asked to come back with one. None if that waits."""
         self.joined, self.synced = None, None
         self._ask(**changes)
@@ -117,7 +119,7 @@ class Client:
 
         return answer
 
-    def _on_joined(self, answer: Joined) -> None:
+    def _on_joined(self, answer: JoinResponse) -> None:
         self.joined = answer
         if answer.member_id and answer.error in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED):
             self.id = answer.member_id
@@ -125,10 +127,10 @@ class Client:
             self.generation, self.leads = answer.generation, answer.leader == answer.member_id
 
     @staticmethod
-    def _was_told(answer: Joined) -> ErrorCode:
+    def _was_told(answer: JoinResponse) -> ErrorCode:
         return answer.error
 
-    def sync(self, assignments: Mapping[str, bytes] | None = None, **changes: Any) -> Synced | None:
+    def sync(self, assignments: Mapping[str, bytes] | None = None, **changes: Any) -> SyncResponse | None:
         """Ask for the assignment; None if that waits."""
         self.synced = None
         given = {
@@ -144,7 +146,7 @@ class Client:
         )
         return self.synced
 
-    def _on_synced(self, answer: Synced) -> None:
+    def _on_synced(self, answer: SyncResponse) -> None:
         self.synced = answer
 
     def heartbeat(self) -> ErrorCode:
@@ -180,5 +182,5 @@ def settle(*clients: Client) -> None:
     leader.sync({each.id: each.name.encode() for each in clients})
 
 
-def make_group(clock: Clock, **settings: int) -> Group:
-    return Group("billing", clock, GroupConfig(**settings))
+def make_group(clock: Clock, **settings: int) -> ClassicGroup:
+    return ClassicGroup("billing", clock, GroupConfig(**settings))

@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from sawlog.broker.groups.assignment import assign_ranges, is_pattern, matching
-from sawlog.broker.groups.consumer_group import JOINING, LEAVING, PAUSING, Beat, ConsumerGroup, Told, TopicInfo
+from sawlog.broker.groups.consumer_group import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    STATIC_LEAVE_EPOCH,
+    ConsumerGroup,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    TopicInfo,
+)
 from sawlog.broker.groups.settings import GroupConfig
 from sawlog.broker.wire.errors import ErrorCode as E
 
@@ -39,14 +47,14 @@ class Client:
         self.id = name
         self.instance = instance
         self.options = {"topics": frozenset(topics or ("orders",)), "rebalance_timeout_ms": REBALANCE_MS, **options}
-        self.epoch = JOINING
+        self.epoch = JOIN_EPOCH
         self.owned: frozenset[tuple[str, int]] = frozenset()
         #: What it was told to own.
         self.target: frozenset[tuple[str, int]] = frozenset()
-        self.told: Told | None = None
+        self.told: HeartbeatResponse | None = None
 
-    def send(self, **said: Any) -> Told:
-        beat = Beat(self.id, self.epoch, "client", "127.0.0.1", self.instance, **said)
+    def send(self, **said: Any) -> HeartbeatResponse:
+        beat = HeartbeatRequest(self.id, self.epoch, "client", "127.0.0.1", self.instance, **said)
         self.told = told = self.broker.group.heartbeat(beat, self.broker.topics)
         if told.error is E.NONE:
             self.epoch = told.epoch
@@ -54,14 +62,14 @@ class Client:
                 self.target = told.assignment
         return told
 
-    def join(self) -> Told:
-        self.epoch, self.owned, self.target = JOINING, frozenset(), frozenset()
+    def join(self) -> HeartbeatResponse:
+        self.epoch, self.owned, self.target = JOIN_EPOCH, frozenset(), frozenset()
         return self.send(owned=frozenset(), **self.options)
 
-    def beat(self) -> Told:
+    def beat(self) -> HeartbeatResponse:
         return self.send()
 
-    def report(self) -> Told:
+    def report(self) -> HeartbeatResponse:
         """Say what it owns."""
         return self.send(owned=self.owned)
 
@@ -130,11 +138,11 @@ def test_a_member_that_leaves_frees_its_partitions() -> None:
     first.join()
     second.join()
     settle(first, second)
-    first.epoch = LEAVING
-    assert first.send().epoch == LEAVING
+    first.epoch = LEAVE_EPOCH
+    assert first.send().epoch == LEAVE_EPOCH
     settle(second)
     assert second.numbers == [0, 1, 2, 3]
-    second.epoch = LEAVING
+    second.epoch = LEAVE_EPOCH
     second.send()
     assert (broker.emptied, broker.group.state) == (1, "Empty")
     assert broker.clock.pending == 0
@@ -224,7 +232,7 @@ def test_an_epoch_that_is_behind_commits_what_the_member_has_had_since_then() ->
     assert commit(early, *kept, topic="totals") is E.STALE_MEMBER_EPOCH
     assert commit(early - 1, *kept) is E.STALE_MEMBER_EPOCH, "before it had them"
     assert commit(first.epoch + 1, *kept) is E.STALE_MEMBER_EPOCH
-    second.epoch = LEAVING
+    second.epoch = LEAVE_EPOCH
     second.send()
     settle(first)
     assert first.numbers == [0, 1, 2, 3]
@@ -342,7 +350,7 @@ def test_a_pattern_matches_whole_names_and_never_takes_long() -> None:
     [
         ({"epoch": -3}, E.INVALID_REQUEST),
         ({"epoch": 1, "member_id": ""}, E.INVALID_REQUEST),
-        ({"epoch": PAUSING}, E.INVALID_REQUEST),
+        ({"epoch": STATIC_LEAVE_EPOCH}, E.INVALID_REQUEST),
         ({"rebalance_timeout_ms": None}, E.INVALID_REQUEST),
         ({"owned": None}, E.INVALID_REQUEST),
         ({"owned": frozenset({("aa", 0)})}, E.INVALID_REQUEST),
@@ -350,14 +358,14 @@ def test_a_pattern_matches_whole_names_and_never_takes_long() -> None:
         ({"assignor": "best"}, E.UNSUPPORTED_ASSIGNOR),
         ({"pattern": "("}, E.INVALID_REGULAR_EXPRESSION),
         ({"epoch": 3}, E.UNKNOWN_MEMBER_ID),
-        ({"epoch": LEAVING}, E.UNKNOWN_MEMBER_ID),
+        ({"epoch": LEAVE_EPOCH}, E.UNKNOWN_MEMBER_ID),
     ],
 )
 def test_what_makes_no_sense_is_refused(said: dict[str, Any], error: E) -> None:
     broker = Broker()
     fields = {
         "member_id": "first",
-        "epoch": JOINING,
+        "epoch": JOIN_EPOCH,
         "client_id": "",
         "client_host": "",
         "rebalance_timeout_ms": 1000,
@@ -365,7 +373,7 @@ def test_what_makes_no_sense_is_refused(said: dict[str, Any], error: E) -> None:
         "owned": frozenset(),
         **said,
     }
-    told = broker.group.heartbeat(Beat(**fields), broker.topics)
+    told = broker.group.heartbeat(HeartbeatRequest(**fields), broker.topics)
     assert told.error is error
     assert told.message
     assert broker.group.is_empty
@@ -387,8 +395,8 @@ def test_a_static_member_that_pauses_gets_its_partitions_back_and_nobody_notices
     second.join()
     settle(first, second)
     mine, epoch = second.owned, first.epoch
-    second.epoch = PAUSING
-    assert second.send().epoch == PAUSING
+    second.epoch = STATIC_LEAVE_EPOCH
+    assert second.send().epoch == STATIC_LEAVE_EPOCH
     first.beat()
     assert len(first.target) == 2
     again = Client(broker, "again", instance="two")
@@ -415,7 +423,7 @@ def test_a_static_member_that_stays_away_is_removed() -> None:
     first.join()
     second.join()
     settle(first, second)
-    second.epoch = PAUSING
+    second.epoch = STATIC_LEAVE_EPOCH
     second.send()
     for _ in range(10):
         broker.clock.advance(5)
@@ -558,7 +566,9 @@ def test_whatever_members_do_a_thousand_times_a_partition_has_one_owner() -> Non
 def test_a_group_begins_with_the_epoch_that_it_is_given() -> None:
     group = ConsumerGroup("billing", Clock(), GroupConfig(), first_epoch=1000)
     assert (group.state, group.has_begun) == ("Empty", False)
-    beat = Beat("one", JOINING, "c", "h", rebalance_timeout_ms=1, topics=frozenset({"orders"}), owned=frozenset())
+    beat = HeartbeatRequest(
+        "one", JOIN_EPOCH, "c", "h", rebalance_timeout_ms=1, topics=frozenset({"orders"}), owned=frozenset()
+    )
     assert group.heartbeat(beat, {"orders": ORDERS}).epoch > 1000
     assert group.has_begun
 

@@ -23,7 +23,7 @@ from .asking import Asked, in_loop, until
 ORDERS = ("orders", 0)
 
 
-class Member:
+class ClassicMember:
     """A member that has joined."""
 
     def __init__(self, broker: Asked, name: str, group: str = "billing") -> None:
@@ -65,7 +65,7 @@ def assigned(told: dict[str, Any]) -> dict[UUID, list[int]]:
 @in_loop
 async def test_a_member_is_told_its_partitions_and_when_to_beat(store: Store, version: int) -> None:
     async with Asked(store, group_consumer_heartbeat_interval_ms=700) as broker:
-        member = Member(broker, "" if version == 0 else "mine")
+        member = ClassicMember(broker, "" if version == 0 else "mine")
         told = await member.join(version)
         assert assigned(told) == {UUID(store.topic("orders").id): [0, 1]}
         assert (told["heartbeat_interval_ms"], told["error_message"]) == (700, None)
@@ -86,7 +86,7 @@ async def fetched(broker: Asked, epoch: int, name: str = "mine") -> int:
 @in_loop
 async def test_members_commit_and_fetch_with_their_epoch(store: Store) -> None:
     async with Asked(store) as broker:
-        member = Member(broker, "mine")
+        member = ClassicMember(broker, "mine")
         await member.join()
         said = {"member_id": "mine", "generation_id": member.epoch}
         assert await broker.commit({ORDERS: 3}, said) == {ORDERS: E.NONE}
@@ -103,13 +103,13 @@ async def test_members_commit_and_fetch_with_their_epoch(store: Store) -> None:
 async def test_what_a_member_had_at_a_broker_that_was_killed_does_not_count_at_the_next(store: Store) -> None:
     """It keeps its id, but another member may have its partitions by now."""
     async with Asked(store) as killed:
-        before = Member(killed, "mine")
+        before = ClassicMember(killed, "mine")
         await before.join()
     old = {"member_id": "mine", "generation_id": before.epoch}
     async with Asked(store) as broker:
         assert await broker.commit({ORDERS: 3}, old) == {ORDERS: E.UNKNOWN_MEMBER_ID}
         assert await fetched(broker, before.epoch) == E.UNKNOWN_MEMBER_ID
-        other, again = Member(broker, "other"), Member(broker, "mine")
+        other, again = ClassicMember(broker, "other"), ClassicMember(broker, "mine")
         await other.join()
         assert await fetched(broker, before.epoch) == E.UNKNOWN_MEMBER_ID
         await again.join()
@@ -129,7 +129,7 @@ async def test_members_of_classic_groups_may_fetch_with_their_id_and_generation(
             assert await fetched(broker, generation, name) == E.NONE
         await broker.ask(Key.LEAVE_GROUP, group_id="billing", members=[{"member_id": joined["member_id"]}])
         assert await fetched(broker, joined["generation_id"], joined["member_id"]) == E.NONE, "the group is classic"
-        member = Member(broker, "mine")
+        member = ClassicMember(broker, "mine")
         await member.join()
         assert await fetched(broker, joined["generation_id"], joined["member_id"]) == E.UNKNOWN_MEMBER_ID
 
@@ -168,7 +168,7 @@ async def test_a_member_of_kip_848_joins_a_classic_group_and_shares_its_partitio
     async with Asked(store) as broker:
         classic = await broker.joined()
         await broker.synced(classic, assignment=assignment(0, 1))
-        new = Member(broker, "new")
+        new = ClassicMember(broker, "new")
         assert assigned(await new.join()) == {}, "the other member has not given up anything yet"
         assert await broker.commit({ORDERS: 3}, classic) == {ORDERS: E.NONE}, "its generation still counts"
         assert await beaten(broker, classic) == E.REBALANCE_IN_PROGRESS
@@ -203,7 +203,7 @@ async def test_a_member_of_kip_848_joins_a_classic_group_and_shares_its_partitio
 @in_loop
 async def test_a_classic_member_joins_a_group_of_kip_848_and_takes_it_over(store: Store) -> None:
     async with Asked(store) as broker:
-        old = Member(broker, "old")
+        old = ClassicMember(broker, "old")
         everything = {UUID(store.topic("orders").id): [0, 1]}
         assert assigned(await old.join()) == everything
         classic = await broker.joined()
@@ -232,7 +232,7 @@ async def test_a_classic_member_that_does_not_give_up_its_partitions_is_removed(
     async with Asked(store) as broker:
         classic = await broker.joined(rebalance_timeout_ms=200)
         await broker.synced(classic, assignment=assignment(0, 1))
-        new = Member(broker, "new")
+        new = ClassicMember(broker, "new")
         await new.join()
         assert await beaten(broker, classic) == E.REBALANCE_IN_PROGRESS
         await until(lambda: len(broker.members()) == 1)
@@ -265,7 +265,7 @@ async def test_what_waits_in_a_classic_group_is_answered_when_it_is_taken_over(s
         assert (await syncing)["error_code"] in (E.NONE, E.REBALANCE_IN_PROGRESS)
         told = await second
         assert told["error_code"] == E.MEMBER_ID_REQUIRED
-        new = Member(broker, "new")
+        new = ClassicMember(broker, "new")
         assert (await new.join())["error_code"] == E.NONE
         assert (await rejoined(broker, told))["error_code"] == E.UNKNOWN_MEMBER_ID, "so that it begins anew"
         assert (await rejoined(broker, first))["error_code"] == E.NONE
@@ -276,7 +276,7 @@ async def test_only_groups_of_consumers_are_taken_over(store: Store) -> None:
     async with Asked(store) as broker:
         worker = await broker.joined(protocol_type="connect", protocols=[{"name": "default", "metadata": b"?"}])
         assert worker["error_code"] == E.NONE
-        member = Member(broker, "mine")
+        member = ClassicMember(broker, "mine")
         told = await member.join()
         assert (told["error_code"], "classic" in told["error_message"]) == (E.GROUP_ID_NOT_FOUND, True)
         await broker.ask(Key.LEAVE_GROUP, group_id="billing", members=[{"member_id": worker["member_id"]}])
@@ -291,7 +291,7 @@ async def test_a_static_member_keeps_its_place_when_its_protocol_changes(store: 
         everything = {UUID(store.topic("orders").id): [0, 1]}
         classic = await broker.joined(group_instance_id="one")
         await broker.synced(classic, assignment=assignment(0, 1))
-        upgraded = Member(broker, "new")
+        upgraded = ClassicMember(broker, "new")
         assert assigned(await upgraded.join(instance_id="one")) == everything, (
             "a classic one does not say that it leaves"
         )
@@ -307,7 +307,7 @@ async def test_a_static_member_keeps_its_place_when_its_protocol_changes(store: 
 @in_loop
 async def test_consumers_of_the_library_are_kept_out_and_keep_out(store: Store) -> None:
     async with Asked(store) as broker:
-        member = Member(broker, "mine")
+        member = ClassicMember(broker, "mine")
         with store.consumer("billing", ["orders"], member="worker 7"):
             told = await member.join()
             assert told["error_code"] == E.GROUP_ID_NOT_FOUND
@@ -323,8 +323,8 @@ async def test_consumers_of_the_library_are_kept_out_and_keep_out(store: Store) 
 @in_loop
 async def test_what_cannot_be_joined_says_why(store: Store) -> None:
     async with Asked(store) as broker:
-        assert (await Member(broker, "mine", "").join())["error_code"] == E.INVALID_GROUP_ID
-        member = Member(broker, "mine")
+        assert (await ClassicMember(broker, "mine", "").join())["error_code"] == E.INVALID_GROUP_ID
+        member = ClassicMember(broker, "mine")
         member.epoch = 4
         assert (await member.beat())["error_code"] == E.UNKNOWN_MEMBER_ID
         told = await member.join(subscribed_topic_names=None, subscribed_topic_regex="(")
@@ -336,7 +336,7 @@ async def test_what_cannot_be_joined_says_why(store: Store) -> None:
 @in_loop
 async def test_groups_of_this_kind_are_listed_and_described(store: Store, version: int) -> None:
     async with Asked(store) as broker:
-        member = Member(broker, "mine")
+        member = ClassicMember(broker, "mine")
         await member.join(instance_id="one", subscribed_topic_regex="ord.*", server_assignor="range")
         (listed,) = (await broker.ask(Key.LIST_GROUPS, types_filter=["consumer"]))["groups"]
         assert (listed["group_id"], listed["group_state"], listed["group_type"]) == ("billing", "Stable", "consumer")

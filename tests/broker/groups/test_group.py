@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sawlog.broker.groups.classic_group import Group, State
+from sawlog.broker.groups.classic_group import ClassicGroup, State
 from sawlog.broker.groups.members import encode_subscription
 from sawlog.broker.groups.settings import GroupConfig
 from sawlog.broker.wire.errors import ErrorCode
@@ -23,11 +23,11 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def group(clock: Clock) -> Group:
+def group(clock: Clock) -> ClassicGroup:
     return make_group(clock)
 
 
-def two(group: Group, **options: object) -> tuple[Client, Client]:
+def two(group: ClassicGroup, **options: object) -> tuple[Client, Client]:
     """Two members of a stable group; the first leads."""
     first, second = Client(group, "first", **options), Client(group, "second", **options)
     first.join()
@@ -51,19 +51,19 @@ def keep_alive(clock: Clock, seconds: float, *clients: Client) -> None:
 # --- joining
 
 
-def test_a_single_member_gets_its_generation_at_once_and_leads_it(group: Group) -> None:
+def test_a_single_member_gets_its_generation_at_once_and_leads_it(group: ClassicGroup) -> None:
     client = Client(group)
     joined = client.join()
     assert joined is not None
     assert (joined.error, joined.generation, joined.leader) == (E.NONE, 1, client.id)
     assert [(id, instance) for id, instance, _ in joined.members] == [(client.id, None)]
-    assert group.state is State.COMPLETING
+    assert group.state is State.COMPLETING_REBALANCE
     assert client.sync({client.id: b"all of it"}) is not None
     assert client.assignment == b"all of it"
     assert group.state is State.STABLE
 
 
-def test_a_new_dynamic_member_is_told_its_id_first(group: Group) -> None:
+def test_a_new_dynamic_member_is_told_its_id_first(group: ClassicGroup) -> None:
     answers = []
     request = Client(group, "reader").request()
     group.join(request, answers.append)
@@ -76,17 +76,17 @@ def test_a_new_dynamic_member_is_told_its_id_first(group: Group) -> None:
     assert answers[1].member_id == answers[0].member_id
 
 
-def test_an_old_client_and_a_static_member_join_without_that(group: Group) -> None:
+def test_an_old_client_and_a_static_member_join_without_that(group: ClassicGroup) -> None:
     answers = []
     group.join(replace(Client(group).request(), knows_ids=False), answers.append)
     group.join(Client(group, instance="i").request(), answers.append)
     assert [each.error for each in answers] == [E.NONE]
-    assert group.state is State.PREPARING
+    assert group.state is State.PREPARING_REBALANCE
 
 
 def test_an_id_that_is_not_used_in_time_is_forgotten(clock: Clock) -> None:
     empty = []
-    group = Group("billing", clock, GroupConfig(), lambda: empty.append(True))
+    group = ClassicGroup("billing", clock, GroupConfig(), lambda: empty.append(True))
     answers = []
     request = Client(group).request()
     group.join(request, answers.append)
@@ -97,7 +97,7 @@ def test_an_id_that_is_not_used_in_time_is_forgotten(clock: Clock) -> None:
     assert answers[1].error is E.UNKNOWN_MEMBER_ID
 
 
-def test_a_generation_waits_for_those_who_were_given_an_id(clock: Clock, group: Group) -> None:
+def test_a_generation_waits_for_those_who_were_given_an_id(clock: Clock, group: ClassicGroup) -> None:
     first = Client(group)
     answers = []
     request = Client(group).request()
@@ -118,14 +118,14 @@ def test_a_generation_waits_for_those_who_were_given_an_id(clock: Clock, group: 
         ({"protocol_type": ""}, E.INCONSISTENT_GROUP_PROTOCOL),
     ],
 )
-def test_a_request_that_no_group_accepts_is_refused(group: Group, options: dict, error: ErrorCode) -> None:
+def test_a_request_that_no_group_accepts_is_refused(group: ClassicGroup, options: dict, error: ErrorCode) -> None:
     client = Client(group, **options)
     client.join()
     assert client.error is error
     assert group.is_empty
 
 
-def test_an_unknown_id_is_refused_in_every_state(group: Group) -> None:
+def test_an_unknown_id_is_refused_in_every_state(group: ClassicGroup) -> None:
     stranger = Client(group)
     stranger.id = "nobody"
     assert stranger.join() is not None
@@ -149,7 +149,7 @@ def test_a_group_that_is_full_takes_no_more(clock: Clock) -> None:
     assert first.error is None, "who is in it may join again"
 
 
-def test_a_member_of_another_kind_is_refused(group: Group) -> None:
+def test_a_member_of_another_kind_is_refused(group: ClassicGroup) -> None:
     Client(group).join()
     other = Client(group, protocol_type="connect")
     other.join()
@@ -172,7 +172,7 @@ def test_a_member_of_another_kind_is_refused(group: Group) -> None:
     ],
 )
 def test_the_protocol_that_most_prefer_and_all_support_is_chosen(
-    group: Group, preferences: list[list[str]], chosen: str
+    group: ClassicGroup, preferences: list[list[str]], chosen: str
 ) -> None:
     clients = [Client(group, f"{n}", protocols=protocols(*names)) for n, names in enumerate(preferences)]
     clients[0].join()
@@ -183,7 +183,7 @@ def test_the_protocol_that_most_prefer_and_all_support_is_chosen(
     assert group.protocol == chosen
 
 
-def test_a_member_may_change_its_protocols_as_long_as_one_is_common(group: Group) -> None:
+def test_a_member_may_change_its_protocols_as_long_as_one_is_common(group: ClassicGroup) -> None:
     first, second = two(group, protocols=protocols("range", "sticky"))
     second.join(protocols=protocols("sticky"))
     assert second.error is None
@@ -196,7 +196,7 @@ def test_a_member_may_change_its_protocols_as_long_as_one_is_common(group: Group
 # --- the second member
 
 
-def test_a_second_member_makes_the_first_join_again(group: Group) -> None:
+def test_a_second_member_makes_the_first_join_again(group: ClassicGroup) -> None:
     first, second = two(group)
     assert group.generation == 2
     assert first.leads
@@ -207,7 +207,7 @@ def test_a_second_member_makes_the_first_join_again(group: Group) -> None:
     assert {id for id, _, _ in first.joined.members} == {first.id, second.id}
 
 
-def test_a_member_that_does_not_join_in_time_is_removed_and_the_others_go_on(clock: Clock, group: Group) -> None:
+def test_a_member_that_does_not_join_in_time_is_removed_and_the_others_go_on(clock: Clock, group: ClassicGroup) -> None:
     first, second = two(group)
     third = Client(group, "third")
     third.join()
@@ -221,7 +221,9 @@ def test_a_member_that_does_not_join_in_time_is_removed_and_the_others_go_on(clo
     assert first.sync_error is E.UNKNOWN_MEMBER_ID
 
 
-def test_a_member_that_dies_while_others_wait_is_removed_when_its_session_expires(clock: Clock, group: Group) -> None:
+def test_a_member_that_dies_while_others_wait_is_removed_when_its_session_expires(
+    clock: Clock, group: ClassicGroup
+) -> None:
     first, _ = two(group)
     third = Client(group, "third")
     third.join()
@@ -230,10 +232,10 @@ def test_a_member_that_dies_while_others_wait_is_removed_when_its_session_expire
     assert first.joined is None
     clock.advance(2)
     assert (first.error, third.error) == (E.NONE, E.NONE)
-    assert group.state is State.COMPLETING
+    assert group.state is State.COMPLETING_REBALANCE
 
 
-def test_the_longest_rebalance_timeout_counts(clock: Clock, group: Group) -> None:
+def test_the_longest_rebalance_timeout_counts(clock: Clock, group: ClassicGroup) -> None:
     first, _ = Client(group, "first", rebalance_timeout_ms=90_000), None
     first.join()
     settle(first)
@@ -245,7 +247,7 @@ def test_the_longest_rebalance_timeout_counts(clock: Clock, group: Group) -> Non
     assert second.error is E.NONE
 
 
-def test_a_member_that_waits_does_not_expire(clock: Clock, group: Group) -> None:
+def test_a_member_that_waits_does_not_expire(clock: Clock, group: ClassicGroup) -> None:
     first, second = two(group)
     third = Client(group, "third")
     third.join()
@@ -270,26 +272,26 @@ def test_a_new_member_waits_for_a_limited_time(clock: Clock) -> None:
     assert [id for id, _, _ in first.joined.members] == [first.id]
 
 
-def test_a_client_that_gave_up_before_it_knew_its_id_is_not_waited_for(group: Group) -> None:
+def test_a_client_that_gave_up_before_it_knew_its_id_is_not_waited_for(group: ClassicGroup) -> None:
     first = Client(group, "first")
     first.join()
     settle(first)
     gone = Client(group, "gone", knows_ids=False)
     gone.join()
-    group.gave_up(gone.answer)
+    group.client_gone(gone.answer)
     assert gone.error is E.UNKNOWN_MEMBER_ID
     first.join()
     assert first.joined is not None
     assert [id for id, _, _ in first.joined.members] == [first.id]
 
 
-def test_a_client_that_knows_its_id_may_come_back(group: Group) -> None:
+def test_a_client_that_knows_its_id_may_come_back(group: ClassicGroup) -> None:
     first = Client(group, "first")
     first.join()
     settle(first)
     second = Client(group, "second")
     second.join()
-    group.gave_up(second.answer)
+    group.client_gone(second.answer)
     assert second.join() is None, "the request that was given up is answered, the new one waits"
     assert second.waits == 1
     first.join()
@@ -299,7 +301,7 @@ def test_a_client_that_knows_its_id_may_come_back(group: Group) -> None:
 # --- joining again
 
 
-def test_a_follower_without_news_is_told_of_the_current_generation(group: Group) -> None:
+def test_a_follower_without_news_is_told_of_the_current_generation(group: ClassicGroup) -> None:
     first, second = two(group)
     second.join()
     assert (second.error, second.generation) == (E.NONE, 2)
@@ -309,24 +311,24 @@ def test_a_follower_without_news_is_told_of_the_current_generation(group: Group)
     assert first.heartbeat() is E.NONE
 
 
-def test_the_leader_asks_for_a_rebalance_by_joining_again(group: Group) -> None:
+def test_the_leader_asks_for_a_rebalance_by_joining_again(group: ClassicGroup) -> None:
     first, second = two(group)
     assert first.join() is None
     assert second.heartbeat() is E.REBALANCE_IN_PROGRESS
 
 
-def test_a_new_subscription_is_a_rebalance(group: Group) -> None:
+def test_a_new_subscription_is_a_rebalance(group: ClassicGroup) -> None:
     first, second = two(group)
     assert second.join(protocols=protocols(subscription=encode_subscription(["orders", "totals"]))) is None
     assert first.heartbeat() is E.REBALANCE_IN_PROGRESS
 
 
-def test_joining_again_while_the_leader_assigns_repeats_the_answer(group: Group) -> None:
+def test_joining_again_while_the_leader_assigns_repeats_the_answer(group: ClassicGroup) -> None:
     first, second = Client(group, "first"), Client(group, "second")
     first.join()
     second.join()
     first.join()
-    assert group.state is State.COMPLETING
+    assert group.state is State.COMPLETING_REBALANCE
     first.join()
     second.join()
     assert (first.generation, second.generation) == (2, 2)
@@ -336,7 +338,7 @@ def test_joining_again_while_the_leader_assigns_repeats_the_answer(group: Group)
     assert second.assignment == b"second"
 
 
-def test_a_new_subscription_while_the_leader_assigns_begins_again(group: Group) -> None:
+def test_a_new_subscription_while_the_leader_assigns_begins_again(group: ClassicGroup) -> None:
     first, second, third = (Client(group, name) for name in ("first", "second", "third"))
     first.join()
     second.join()
@@ -350,7 +352,7 @@ def test_a_new_subscription_while_the_leader_assigns_begins_again(group: Group) 
 # --- syncing
 
 
-def test_followers_wait_for_the_leader_and_whom_it_forgets_gets_nothing(group: Group) -> None:
+def test_followers_wait_for_the_leader_and_whom_it_forgets_gets_nothing(group: ClassicGroup) -> None:
     first, second = Client(group, "first"), Client(group, "second")
     first.join()
     second.join()
@@ -360,7 +362,7 @@ def test_followers_wait_for_the_leader_and_whom_it_forgets_gets_nothing(group: G
     assert (first.assignment, second.assignment) == (b"everything", b"")
 
 
-def test_a_sync_of_another_generation_or_protocol_is_refused(group: Group) -> None:
+def test_a_sync_of_another_generation_or_protocol_is_refused(group: ClassicGroup) -> None:
     first, second = Client(group, "first"), Client(group, "second")
     first.join()
     second.join()
@@ -377,7 +379,7 @@ def test_a_sync_of_another_generation_or_protocol_is_refused(group: Group) -> No
     assert second.sync(protocol_type="consumer", protocol="range") is None
 
 
-def test_a_sync_while_members_join_is_told_so(group: Group) -> None:
+def test_a_sync_while_members_join_is_told_so(group: ClassicGroup) -> None:
     first, second = two(group)
     Client(group).join()
     second.sync()
@@ -385,7 +387,7 @@ def test_a_sync_while_members_join_is_told_so(group: Group) -> None:
     assert first.waits == 0
 
 
-def test_a_leader_that_leaves_before_it_assigned_leaves_nobody_waiting(group: Group) -> None:
+def test_a_leader_that_leaves_before_it_assigned_leaves_nobody_waiting(group: ClassicGroup) -> None:
     first, second, third = (Client(group, name) for name in ("first", "second", "third"))
     first.join()
     second.join()
@@ -402,7 +404,7 @@ def test_a_leader_that_leaves_before_it_assigned_leaves_nobody_waiting(group: Gr
     assert {second.assignment, third.assignment} == {b"second", b"third"}
 
 
-def test_a_leader_that_dies_before_it_assigned_is_removed(clock: Clock, group: Group) -> None:
+def test_a_leader_that_dies_before_it_assigned_is_removed(clock: Clock, group: ClassicGroup) -> None:
     first, second = Client(group, "first"), Client(group, "second")
     first.join()
     second.join()
@@ -414,7 +416,9 @@ def test_a_leader_that_dies_before_it_assigned_is_removed(clock: Clock, group: G
     assert second.leads
 
 
-def test_who_does_not_ask_for_its_assignment_is_removed_though_its_heart_beats(clock: Clock, group: Group) -> None:
+def test_who_does_not_ask_for_its_assignment_is_removed_though_its_heart_beats(
+    clock: Clock, group: ClassicGroup
+) -> None:
     first, second = Client(group, "first"), Client(group, "second")
     first.join()
     second.join()
@@ -430,7 +434,7 @@ def test_who_does_not_ask_for_its_assignment_is_removed_though_its_heart_beats(c
 # --- heartbeats, leaving
 
 
-def test_heartbeats_tell_what_a_member_has_to_know(group: Group) -> None:
+def test_heartbeats_tell_what_a_member_has_to_know(group: ClassicGroup) -> None:
     first, second = two(group)
     assert first.heartbeat() is E.NONE
     assert group.heartbeat(first.id, None, 1) is E.ILLEGAL_GENERATION
@@ -440,11 +444,11 @@ def test_heartbeats_tell_what_a_member_has_to_know(group: Group) -> None:
     assert second.heartbeat() is E.REBALANCE_IN_PROGRESS
     first.join()
     second.join()
-    assert group.state is State.COMPLETING
+    assert group.state is State.COMPLETING_REBALANCE
     assert second.heartbeat() is E.NONE
 
 
-def test_a_member_without_heartbeats_expires_and_the_others_take_over(clock: Clock, group: Group) -> None:
+def test_a_member_without_heartbeats_expires_and_the_others_take_over(clock: Clock, group: ClassicGroup) -> None:
     first, second = two(group)
     keep_alive(clock, SESSION_S - 1, second)
     assert group.state is State.STABLE
@@ -457,7 +461,7 @@ def test_a_member_without_heartbeats_expires_and_the_others_take_over(clock: Clo
     assert [id for id, _, _ in second.joined.members] == [second.id]
 
 
-def test_commits_keep_a_session_alive(clock: Clock, group: Group) -> None:
+def test_commits_keep_a_session_alive(clock: Clock, group: ClassicGroup) -> None:
     client = Client(group)
     client.join()
     settle(client)
@@ -468,7 +472,7 @@ def test_commits_keep_a_session_alive(clock: Clock, group: Group) -> None:
 
 def test_the_last_member_that_leaves_makes_the_group_empty(clock: Clock) -> None:
     empty = []
-    group = Group("billing", clock, GroupConfig(), lambda: empty.append(True))
+    group = ClassicGroup("billing", clock, GroupConfig(), lambda: empty.append(True))
     first, second = two(group)
     assert first.leave() is E.NONE
     assert empty == []
@@ -482,7 +486,7 @@ def test_the_last_member_that_leaves_makes_the_group_empty(clock: Clock) -> None
     assert third.generation == group.generation > 2
 
 
-def test_a_member_that_leaves_twice_or_never_joined_is_told_so(group: Group) -> None:
+def test_a_member_that_leaves_twice_or_never_joined_is_told_so(group: ClassicGroup) -> None:
     first, _ = two(group)
     assert group.leave([(first.id, None), (first.id, None), ("nobody", None)]) == [
         E.NONE,
@@ -491,7 +495,7 @@ def test_a_member_that_leaves_twice_or_never_joined_is_told_so(group: Group) -> 
     ]
 
 
-def test_leaving_with_an_id_that_was_never_used_lets_the_others_go_on(group: Group) -> None:
+def test_leaving_with_an_id_that_was_never_used_lets_the_others_go_on(group: ClassicGroup) -> None:
     answers = []
     group.join(Client(group).request(), answers.append)
     first = Client(group)
@@ -500,7 +504,7 @@ def test_leaving_with_an_id_that_was_never_used_lets_the_others_go_on(group: Gro
     assert first.error is E.NONE
 
 
-def test_a_member_that_leaves_while_it_waits_is_answered(group: Group) -> None:
+def test_a_member_that_leaves_while_it_waits_is_answered(group: ClassicGroup) -> None:
     first, second = two(group)
     first.join()
     assert first.waits == 1
@@ -510,7 +514,7 @@ def test_a_member_that_leaves_while_it_waits_is_answered(group: Group) -> None:
     assert second.error is E.NONE
 
 
-def test_the_end_of_a_group_answers_everyone(clock: Clock, group: Group) -> None:
+def test_the_end_of_a_group_answers_everyone(clock: Clock, group: ClassicGroup) -> None:
     first, second = two(group)
     third = Client(group)
     third.join()
@@ -527,7 +531,7 @@ def test_the_end_of_a_group_answers_everyone(clock: Clock, group: Group) -> None
 # --- static members
 
 
-def static_pair(group: Group) -> tuple[Client, Client]:
+def static_pair(group: ClassicGroup) -> tuple[Client, Client]:
     first, second = Client(group, "first", instance="one"), Client(group, "second", instance="two")
     first.join()
     second.join()
@@ -540,7 +544,9 @@ def restarted(client: Client, **options: object) -> Client:
     return Client(client.group, client.name, instance=client.instance, **{**client.options, **options})
 
 
-def test_a_static_member_that_restarts_keeps_its_partitions_and_nobody_notices(clock: Clock, group: Group) -> None:
+def test_a_static_member_that_restarts_keeps_its_partitions_and_nobody_notices(
+    clock: Clock, group: ClassicGroup
+) -> None:
     first, second = static_pair(group)
     clock.advance(SESSION_S - 1)
     first.heartbeat()
@@ -556,7 +562,7 @@ def test_a_static_member_that_restarts_keeps_its_partitions_and_nobody_notices(c
     assert again.heartbeat() is E.NONE
 
 
-def test_the_one_with_the_old_id_is_fenced(group: Group) -> None:
+def test_the_one_with_the_old_id_is_fenced(group: ClassicGroup) -> None:
     _, second = static_pair(group)
     again = restarted(second)
     again.join()
@@ -570,7 +576,7 @@ def test_the_one_with_the_old_id_is_fenced(group: Group) -> None:
     assert again.heartbeat() is E.NONE
 
 
-def test_a_static_leader_that_restarts_is_told_not_to_assign(group: Group) -> None:
+def test_a_static_leader_that_restarts_is_told_not_to_assign(group: ClassicGroup) -> None:
     first, second = static_pair(group)
     again = restarted(first)
     joined = again.join()
@@ -586,7 +592,7 @@ def test_a_static_leader_that_restarts_is_told_not_to_assign(group: Group) -> No
     assert older.join() is None, "it leads: when it joins again, it asks for a rebalance"
 
 
-def test_a_static_member_that_comes_back_with_another_subscription_is_a_rebalance(group: Group) -> None:
+def test_a_static_member_that_comes_back_with_another_subscription_is_a_rebalance(group: ClassicGroup) -> None:
     first, second = static_pair(group)
     again = restarted(second, protocols=protocols(subscription=encode_subscription(["totals"])))
     assert again.join() is None
@@ -595,7 +601,7 @@ def test_a_static_member_that_comes_back_with_another_subscription_is_a_rebalanc
     assert again.error is E.NONE
 
 
-def test_what_a_consumer_owned_before_it_restarted_does_not_make_a_new_subscription(group: Group) -> None:
+def test_what_a_consumer_owned_before_it_restarted_does_not_make_a_new_subscription(group: ClassicGroup) -> None:
     first, second = static_pair(group)
     owned = encode_subscription(["orders"])[:-4] + b"\0\0\0\7sticky!"
     again = restarted(second, protocols=protocols(subscription=owned))
@@ -603,7 +609,7 @@ def test_what_a_consumer_owned_before_it_restarted_does_not_make_a_new_subscript
     assert first.heartbeat() is E.NONE
 
 
-def test_a_static_member_that_comes_back_while_the_leader_assigns_begins_again(group: Group) -> None:
+def test_a_static_member_that_comes_back_while_the_leader_assigns_begins_again(group: ClassicGroup) -> None:
     first, second = Client(group, "first", instance="one"), Client(group, "second", instance="two")
     first.join()
     second.join()
@@ -619,7 +625,7 @@ def test_a_static_member_that_comes_back_while_the_leader_assigns_begins_again(g
     assert again.assignment == b"second"
 
 
-def test_a_duplicate_that_joins_while_the_first_waits_fences_it(group: Group) -> None:
+def test_a_duplicate_that_joins_while_the_first_waits_fences_it(group: ClassicGroup) -> None:
     first, second = static_pair(group)
     first.join()
     assert first.waits == 1
@@ -630,7 +636,7 @@ def test_a_duplicate_that_joins_while_the_first_waits_fences_it(group: Group) ->
     assert twin.error is E.NONE
 
 
-def test_a_static_member_that_is_away_is_not_removed_by_a_rebalance(clock: Clock, group: Group) -> None:
+def test_a_static_member_that_is_away_is_not_removed_by_a_rebalance(clock: Clock, group: ClassicGroup) -> None:
     long = {"session_timeout_ms": 1_000_000, "rebalance_timeout_ms": 5_000}
     first, second = (Client(group, name, instance=name, **long) for name in ("first", "second"))
     first.join()
@@ -651,7 +657,7 @@ def test_a_static_member_that_is_away_is_not_removed_by_a_rebalance(clock: Clock
     assert third.heartbeat() is E.NONE
 
 
-def test_a_static_leader_that_is_away_hands_over(clock: Clock, group: Group) -> None:
+def test_a_static_leader_that_is_away_hands_over(clock: Clock, group: ClassicGroup) -> None:
     long = {"session_timeout_ms": 1_000_000, "rebalance_timeout_ms": 5_000}
     first, second = (Client(group, name, instance=name, **long) for name in ("first", "second"))
     first.join()
@@ -665,7 +671,7 @@ def test_a_static_leader_that_is_away_hands_over(clock: Clock, group: Group) -> 
     assert second.assignment == b"second"
 
 
-def test_static_members_of_which_none_is_back_are_waited_for(clock: Clock, group: Group) -> None:
+def test_static_members_of_which_none_is_back_are_waited_for(clock: Clock, group: ClassicGroup) -> None:
     long = {"session_timeout_ms": 1_000_000, "rebalance_timeout_ms": 5_000}
     first, second = (Client(group, name, instance=name, **long) for name in ("first", "second"))
     third = Client(group, "third", rebalance_timeout_ms=5_000)
@@ -674,14 +680,14 @@ def test_static_members_of_which_none_is_back_are_waited_for(clock: Clock, group
     settle(first, second, third)
     third.leave()
     clock.advance(60)
-    assert group.state is State.PREPARING
+    assert group.state is State.PREPARING_REBALANCE
     second.join()
     assert second.joined is None, "the other one may come as well"
     clock.advance(6)
     assert (second.error, second.leads) == (E.NONE, True)
 
 
-def test_a_static_member_that_stays_away_expires(clock: Clock, group: Group) -> None:
+def test_a_static_member_that_stays_away_expires(clock: Clock, group: ClassicGroup) -> None:
     first, _ = static_pair(group)
     keep_alive(clock, SESSION_S + 1, first)
     assert first.heartbeat() is E.REBALANCE_IN_PROGRESS
@@ -690,7 +696,7 @@ def test_a_static_member_that_stays_away_expires(clock: Clock, group: Group) -> 
     assert len(first.joined.members) == 1
 
 
-def test_an_administrator_removes_a_static_member_by_its_instance_id(group: Group) -> None:
+def test_an_administrator_removes_a_static_member_by_its_instance_id(group: ClassicGroup) -> None:
     first, second = static_pair(group)
     assert group.leave([("", "two"), ("", "three")]) == [E.NONE, E.UNKNOWN_MEMBER_ID]
     assert second.heartbeat() is E.UNKNOWN_MEMBER_ID
@@ -731,7 +737,7 @@ def test_first_members_are_not_waited_for_forever(clock: Clock) -> None:
 # --- committing
 
 
-def test_offsets_are_committed_by_members_of_the_current_generation(group: Group) -> None:
+def test_offsets_are_committed_by_members_of_the_current_generation(group: ClassicGroup) -> None:
     first, second = two(group)
     assert first.commit() is E.NONE
     assert group.commit_error(first.id, None, 1) is E.ILLEGAL_GENERATION
@@ -741,17 +747,17 @@ def test_offsets_are_committed_by_members_of_the_current_generation(group: Group
     assert second.commit() is E.NONE, "what was read may still be committed"
     first.join()
     second.join()
-    assert group.state is State.COMPLETING
+    assert group.state is State.COMPLETING_REBALANCE
     assert second.commit() is E.REBALANCE_IN_PROGRESS
 
 
-def test_an_empty_group_takes_commits_from_anybody(group: Group) -> None:
+def test_an_empty_group_takes_commits_from_anybody(group: ClassicGroup) -> None:
     assert group.commit_error("", None, -1) is E.NONE
     assert group.commit_error("any", None, -1) is E.NONE
     assert group.commit_error("any", None, 3) is E.UNKNOWN_MEMBER_ID
 
 
-def test_a_transaction_commits_with_or_without_a_member(group: Group) -> None:
+def test_a_transaction_commits_with_or_without_a_member(group: ClassicGroup) -> None:
     first, _ = two(group)
     assert group.commit_error("", None, -1, transactional=True) is E.NONE
     assert group.commit_error(first.id, None, 2, transactional=True) is E.NONE
@@ -762,7 +768,7 @@ def test_a_transaction_commits_with_or_without_a_member(group: Group) -> None:
 # --- looking
 
 
-def test_subscriptions_and_assignments_are_shown_when_they_are_settled(group: Group) -> None:
+def test_subscriptions_and_assignments_are_shown_when_they_are_settled(group: ClassicGroup) -> None:
     first, second = two(group)
     assert [(each.id, each.client_id, each.assignment) for each in group.members] == [
         (first.id, "first", b"first"),
@@ -774,6 +780,6 @@ def test_subscriptions_and_assignments_are_shown_when_they_are_settled(group: Gr
     assert {each.assignment for each in group.members} == {b""}
 
 
-def test_a_group_of_another_kind_names_no_topics(group: Group) -> None:
+def test_a_group_of_another_kind_names_no_topics(group: ClassicGroup) -> None:
     Client(group, protocol_type="connect", protocols=protocols(subscription=b"\0\1")).join()
     assert group.topics is None

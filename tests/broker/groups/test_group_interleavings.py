@@ -9,7 +9,7 @@ import random
 
 import pytest
 
-from sawlog.broker.groups.classic_group import Group, State
+from sawlog.broker.groups.classic_group import ClassicGroup, State
 from sawlog.broker.groups.members import encode_subscription
 from sawlog.broker.groups.settings import GroupConfig
 from sawlog.broker.wire.errors import ErrorCode
@@ -37,7 +37,7 @@ class Play:
             group_initial_rebalance_delay_ms=delay_ms, group_new_member_timeout_ms=NEW_MEMBER_MS, group_max_size=5
         )
         self.empty = 0
-        self.group = Group("billing", self.clock, config, self._emptied)
+        self.group = ClassicGroup("billing", self.clock, config, self._emptied)
         self.live: list[Client] = []
         #: Clients that nobody hears of any more. They hold what they were assigned, and may try to commit.
         self.gone: list[Client] = []
@@ -92,7 +92,7 @@ class Play:
         elif dice < 0.83:
             self.stop(client)
         elif dice < 0.86:
-            self.group.gave_up(client.answer)
+            self.group.client_gone(client.answer)
         elif dice < 0.88:
             client.id = ""  # restarted
             client.synced = client.joined = None
@@ -109,7 +109,7 @@ class Play:
 
     def check(self) -> None:
         group, everyone = self.group, self.live + self.gone
-        members = list(group._roster)
+        members = list(group._members)
         parked = sum((each.on_joined is not None) + (each.on_synced is not None) for each in members)
         assert sum(each.waits for each in everyone) == parked, "a request was forgotten"
         assert all(each.session.is_set for each in members), "a member that never expires"
@@ -117,16 +117,16 @@ class Play:
         syncing = [each for each in members if each.on_synced is not None]
         if group.state is State.EMPTY:
             assert not members
-        elif group.state is State.PREPARING:
+        elif group.state is State.PREPARING_REBALANCE:
             assert not syncing
             assert group._joining.is_set or group._gathering.is_set
-        elif group.state is State.COMPLETING:
+        elif group.state is State.COMPLETING_REBALANCE:
             assert not joining
             assert group._syncing.is_set
         elif group.state is State.STABLE:
             assert not joining
             assert not syncing
-        if members and group.state is not State.PREPARING:
+        if members and group.state is not State.PREPARING_REBALANCE:
             assert group.leader in {each.id for each in members}
         self.check_owners(everyone)
 

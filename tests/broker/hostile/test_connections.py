@@ -13,8 +13,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from sawlog.broker.limits import watch
-from sawlog.broker.limits.pace import UNSENT_BYTES
+from sawlog.broker.limits import monitor
+from sawlog.broker.limits.progress import UNSENT_BYTES
 from sawlog.broker.wire import ErrorCode, Key
 from sawlog.testing import Broker
 
@@ -65,8 +65,8 @@ def until(is_so: Callable[[], bool]) -> None:
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at connections often, so that nobody waits for seconds here."""
-    monkeypatch.setattr(watch, "PRESSURE_S", 0.3)
-    monkeypatch.setattr(watch, "_LONGEST_S", 0.1)
+    monkeypatch.setattr(monitor, "PRESSURE_S", 0.3)
+    monkeypatch.setattr(monitor, "_LONGEST_S", 0.1)
 
 
 def blocked(broker: Broker) -> int:
@@ -245,7 +245,7 @@ def test_large_requests_wait_for_room_and_are_all_answered(broker: Broker) -> No
         requests = [peer.encoded(Key.PRODUCE, 9, produce_body("large", raw)) for peer in peers]
         for peer, request in zip(peers, requests, strict=True):
             peer.socket.sendall(request[:70_000])
-        until(lambda: budget.is_waited_for)
+        until(lambda: budget.has_waiters)
         assert budget.used_bytes <= 8 * MIB
         assert serves(broker)  # small requests go on
         with ThreadPoolExecutor(len(peers)) as senders:
@@ -358,7 +358,7 @@ def test_a_stop_answers_those_who_wait_for_room(broker: Broker) -> None:
         until(lambda: live.server.in_flight == 1)
         live.limits.budget.used_bytes += 20 * MIB
         writer.ask(Key.PRODUCE, 9, produce_body("records", batch(b"x")))
-        until(lambda: live.limits.budget.is_waited_for)
+        until(lambda: live.limits.budget.has_waiters)
         began = time.monotonic()
         with ThreadPoolExecutor() as stopping:
             stopping.submit(broker.stop)

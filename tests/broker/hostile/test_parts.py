@@ -12,15 +12,22 @@ from pathlib import Path
 
 import pytest
 
-from sawlog.broker.limits import Budget, Intake, Notices, Oversized, Pace
-from sawlog.broker.limits.intake import SCRATCH_BYTES, Scratch
-from sawlog.broker.limits.outbox import PIECE_BYTES, SMALL_PIECE_BYTES, TURN_BYTES, Outbox, Piece, Turns
-from sawlog.broker.limits.pace import Patience, Seen
+from sawlog.broker.limits import FrameReader, InvalidFrameSize, MemoryBudget, ProgressTracker, RateLimitedLog
+from sawlog.broker.limits.frame_reader import READ_BUFFER_BYTES, ReadBuffer
+from sawlog.broker.limits.progress import ConnectionTimeouts, ProgressSample
+from sawlog.broker.limits.send_queue import (
+    BYTES_PER_ITERATION,
+    CHUNK_BYTES,
+    SMALL_CHUNK_BYTES,
+    Chunk,
+    SendQueue,
+    WriteScheduler,
+)
 
 from ...looping import for_each
 
 KIB = 1 << 10
-LARGE = SCRATCH_BYTES * 4
+LARGE = READ_BUFFER_BYTES * 4
 
 
 class Loop:
@@ -41,10 +48,10 @@ class Loop:
 class Client:
     """A connection without a socket."""
 
-    def __init__(self, budget: Budget, scratch: Scratch | None = None, limit_bytes: int = 1 << 30) -> None:
+    def __init__(self, budget: MemoryBudget, scratch: ReadBuffer | None = None, limit_bytes: int = 1 << 30) -> None:
         self.queue: deque[memoryview] = deque()
         self.resumed = 0
-        self.intake = Intake(scratch or Scratch(), budget, self, self.queue, limit_bytes)
+        self.intake = FrameReader(scratch or ReadBuffer(), budget, self, self.queue, limit_bytes)
 
     def resume(self) -> bool:
         self.resumed += 1
@@ -58,7 +65,7 @@ class Client:
             size = min(len(buffer), len(data))
             buffer[:size] = data[:size]
             data = data[size:]
-            complete += self.intake.took(size)
+            complete += self.intake.received(size)
         return complete
 
     @property
@@ -75,17 +82,17 @@ def loop() -> Loop:
     return Loop()
 
 
-def budget_of(loop: Loop) -> Budget:
+def budget_of(loop: Loop) -> MemoryBudget:
     """Three quarters of it, eight large requests, are for large requests."""
-    return Budget(32 * LARGE // 3 + 1, loop.soon)
+    return MemoryBudget(32 * LARGE // 3 + 1, loop.soon)
 
 
 @pytest.fixture
-def budget(loop: Loop) -> Budget:
+def budget(loop: Loop) -> MemoryBudget:
     return budget_of(loop)
 
 
-BODIES = [bytes(8), bytes(range(256)) * 8, b"z" * (SCRATCH_BYTES - 4), b"L" * LARGE, b"m" * 65533, bytes(9)]
+BODIES = [bytes(8), bytes(range(256)) * 8, b"z" * (READ_BUFFER_BYTES - 4), b"L" * LARGE, b"m" * 65533, bytes(9)]
 #: How many bytes come at once, and in which bodies. A large one in pieces of some bytes takes a hundred thousand calls.
 STEPS = [
     *((step, [BODIES[0], BODIES[1], BODIES[5]]) for step in (1, 3, 4)),
@@ -105,8 +112,8 @@ def test_frames_are_the_same_however_their_bytes_come(loop: Loop, step: int, bod
     assert client.intake.count == len(bodies)
 
 
-def test_connections_share_the_buffer_without_seeing_each_other(budget: Budget) -> None:
-    scratch = Scratch()
+def test_connections_share_the_buffer_without_seeing_each_other(budget: MemoryBudget) -> None:
+    scratch = ReadBuffer()
     one, two = Client(budget, scratch), Client(budget, scratch)
     mine, yours = framed(b"a" * 5000), framed(b"b" * 5000)
     for at in range(0, 5004, 700):
@@ -116,17 +123,17 @@ def test_connections_share_the_buffer_without_seeing_each_other(budget: Budget) 
 
 
 def test_a_large_request_takes_its_bytes_before_they_come_and_waits_if_there_are_none(
-    budget: Budget, loop: Loop
+    budget: MemoryBudget, loop: Loop
 ) -> None:
     budget.used_bytes = 8 * LARGE - LARGE // 2
     client = Client(budget)
     client.send(framed(b"x" * LARGE)[:100])
     assert client.intake.is_waiting
     assert budget.used_bytes == 8 * LARGE - LARGE // 2
-    budget.give(LARGE // 4)
+    budget.release(LARGE // 4)
     loop.turn()
     assert client.intake.is_waiting
-    budget.give(LARGE // 4)
+    budget.release(LARGE // 4)
     loop.turn()
     assert not client.intake.is_waiting
     assert budget.used_bytes == 8 * LARGE
@@ -134,26 +141,26 @@ def test_a_large_request_takes_its_bytes_before_they_come_and_waits_if_there_are
     assert client.frames == [b"x" * LARGE]
 
 
-def test_large_requests_begin_in_the_order_in_which_they_came(budget: Budget, loop: Loop) -> None:
+def test_large_requests_begin_in_the_order_in_which_they_came(budget: MemoryBudget, loop: Loop) -> None:
     budget.used_bytes = 8 * LARGE - 100
     first, second = Client(budget), Client(budget)
     for client in (first, second):
         client.send(framed(b"x" * LARGE)[:8])
-    budget.give(LARGE)
+    budget.release(LARGE)
     loop.turn()
     assert (first.intake.is_waiting, second.intake.is_waiting) == (False, True)
     assert first.intake.close() == LARGE
-    budget.give(LARGE)
+    budget.release(LARGE)
     loop.turn()
     assert not second.intake.is_waiting
 
 
-def test_who_goes_away_does_not_hold_up_the_line(budget: Budget, loop: Loop) -> None:
+def test_who_goes_away_does_not_hold_up_the_line(budget: MemoryBudget, loop: Loop) -> None:
     budget.used_bytes = 8 * LARGE - 100
     first, second = Client(budget), Client(budget)
     first.send(framed(b"x" * 7 * LARGE)[:8])
     second.send(framed(b"x" * LARGE)[:8])
-    budget.give(LARGE)
+    budget.release(LARGE)
     loop.turn()
     assert second.intake.is_waiting  # the first one is first, though it does not fit
     budget.leave(first)
@@ -161,17 +168,17 @@ def test_who_goes_away_does_not_hold_up_the_line(budget: Budget, loop: Loop) -> 
     assert not second.intake.is_waiting
 
 
-def test_a_request_of_the_size_of_the_budget_begins_when_little_else_is_there(budget: Budget) -> None:
+def test_a_request_of_the_size_of_the_budget_begins_when_little_else_is_there(budget: MemoryBudget) -> None:
     budget.used_bytes = 2 * LARGE
     client = Client(budget)
     client.send(framed(b"x" * 10 * LARGE)[:8])
     assert not client.intake.is_waiting
 
 
-def test_a_length_that_is_only_announced_takes_no_memory(budget: Budget) -> None:
+def test_a_length_that_is_only_announced_takes_no_memory(budget: MemoryBudget) -> None:
     with open("/proc/self/statm") as statm:
         before = int(statm.read().split()[1])
-        big = Budget(1 << 34, Loop().soon)
+        big = MemoryBudget(1 << 34, Loop().soon)
         clients = [Client(big) for _ in range(10)]
         for client in clients:
             client.send((200 << 20).to_bytes(4, "big") + bytes(1000))
@@ -180,7 +187,7 @@ def test_a_length_that_is_only_announced_takes_no_memory(budget: Budget) -> None
     assert grown_pages * 4096 < 100 << 20
 
 
-def test_a_promise_is_counted_until_the_response_is(budget: Budget, loop: Loop) -> None:
+def test_a_promise_is_counted_until_the_response_is(budget: MemoryBudget, loop: Loop) -> None:
     budget.promise(11 * LARGE)
     assert budget.is_full
     loop.turn()
@@ -199,7 +206,7 @@ class Transport(asyncio.WriteTransport):
         self.passes_bytes = passes_bytes
         self.kept, self.got = 0, b""
 
-    def writelines(self, list_of_data: Iterable[Piece]) -> None:
+    def writelines(self, list_of_data: Iterable[Chunk]) -> None:
         data = b"".join(list_of_data)
         self.got += data
         passed = min(self.passes_bytes, len(data))
@@ -219,79 +226,79 @@ class Transport(asyncio.WriteTransport):
 @pytest.fixture
 def mapped(tmp_path: Path) -> memoryview:
     path = tmp_path / "records"
-    path.write_bytes(random.Random(7).randbytes(5 * PIECE_BYTES + 123))
+    path.write_bytes(random.Random(7).randbytes(5 * CHUNK_BYTES + 123))
     with path.open("rb") as file:
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
-def outbox_of(budget: Budget) -> Outbox:
+def outbox_of(budget: MemoryBudget) -> SendQueue:
     """One whose turn never ends."""
-    return Outbox(budget, Turns(lambda call: call()), lambda: None)
+    return SendQueue(budget, WriteScheduler(lambda call: call()), lambda: None)
 
 
 def test_responses_are_passed_on_a_piece_at_a_time_in_their_order(mapped: memoryview) -> None:
-    outbox, transport = outbox_of(Budget(1 << 30, Loop().soon)), Transport(0)
-    sent: list[list[Piece]] = [[b"head", mapped], [b"small"], [mapped[5:], b"tail"]]
+    outbox, transport = outbox_of(MemoryBudget(1 << 30, Loop().soon)), Transport(0)
+    sent: list[list[Chunk]] = [[b"head", mapped], [b"small"], [mapped[5:], b"tail"]]
     for buffers in sent:
         outbox.send(transport, buffers, sum(map(len, buffers)))
-    assert transport.kept == PIECE_BYTES  # and nothing of those after it
+    assert transport.kept == CHUNK_BYTES  # and nothing of those after it
     while outbox.size_bytes:
         before = len(transport.got)
         transport.drain()
         outbox.feed(transport)
-        assert before < len(transport.got) <= before + PIECE_BYTES
+        assert before < len(transport.got) <= before + CHUNK_BYTES
     assert transport.got == b"".join(each for buffers in sent for each in buffers)
     assert outbox.copied_bytes == 0
 
 
 def test_a_transport_that_passes_everything_on_gets_everything_at_once(mapped: memoryview) -> None:
-    outbox, transport = outbox_of(Budget(1 << 30, Loop().soon)), Transport(1 << 30)
+    outbox, transport = outbox_of(MemoryBudget(1 << 30, Loop().soon)), Transport(1 << 30)
     outbox.send(transport, [mapped], len(mapped))
     assert transport.got == mapped
     assert outbox.size_bytes == 0
 
 
 def test_what_is_left_in_the_transport_of_a_small_response_holds_up_no_large_one(mapped: memoryview) -> None:
-    outbox, transport = outbox_of(Budget(1 << 30, Loop().soon)), Transport(0)
+    outbox, transport = outbox_of(MemoryBudget(1 << 30, Loop().soon)), Transport(0)
     outbox.send(transport, [b"small"], 5)
     assert transport.kept == 5  # it may say nothing when that is gone
     outbox.send(transport, [mapped], len(mapped))
-    assert transport.kept == 5 + PIECE_BYTES
+    assert transport.kept == 5 + CHUNK_BYTES
 
 
 def test_bytes_of_a_mapped_file_are_not_memory_and_others_are(mapped: memoryview) -> None:
-    outbox, transport = outbox_of(Budget(1 << 30, Loop().soon)), Transport(0)
+    outbox, transport = outbox_of(MemoryBudget(1 << 30, Loop().soon)), Transport(0)
     copied = bytes(mapped)
     outbox.send(transport, [mapped, copied], 2 * len(mapped))
-    assert outbox.size_bytes == 2 * len(mapped) - PIECE_BYTES
+    assert outbox.size_bytes == 2 * len(mapped) - CHUNK_BYTES
     assert outbox.copied_bytes == len(copied)
 
 
 def test_connections_that_have_much_to_send_take_turns(mapped: memoryview) -> None:
     """So that whoever has little to ask for is answered in between."""
     loop, transports = Loop(), [Transport(1 << 30) for _ in range(5)]
-    budget, turns = Budget(1 << 30, loop.soon), Turns(loop.soon)
-    boxes: list[Outbox] = []
+    budget, turns = MemoryBudget(1 << 30, loop.soon), WriteScheduler(loop.soon)
+    boxes: list[SendQueue] = []
     for transport in transports:
         at = len(boxes)
-        boxes.append(Outbox(budget, turns, lambda at=at: boxes[at].feed(transports[at])))  # type: ignore[misc]
+        boxes.append(SendQueue(budget, turns, lambda at=at: boxes[at].feed(transports[at])))  # type: ignore[misc]
         boxes[-1].send(transport, [mapped], len(mapped))
-    assert sum(len(each.got) for each in transports) == TURN_BYTES, "in the turn in which they were asked"
+    assert sum(len(each.got) for each in transports) == BYTES_PER_ITERATION, "in the turn in which they were asked"
     assert [each.is_waiting for each in boxes] == [True] * 5
     while any(each.size_bytes for each in boxes):
         before = sum(len(each.got) for each in transports)
         loop.turn()
         written = sum(len(each.got) for each in transports) - before
-        assert 0 < written < TURN_BYTES + PIECE_BYTES, "the last piece may be a part of the next turn"
+        assert 0 < written < BYTES_PER_ITERATION + CHUNK_BYTES, "the last piece may be a part of the next turn"
     assert all(each.got == mapped for each in transports)
     assert not any(each.is_waiting for each in boxes)
 
 
-def test_pieces_are_small_if_there_is_little_room(budget: Budget, mapped: memoryview) -> None:
+def test_pieces_are_small_if_there_is_little_room(budget: MemoryBudget, mapped: memoryview) -> None:
     outbox, transport = outbox_of(budget), Transport(0)
-    budget.used_bytes = budget.most_bytes * 3 // 4
+    budget.used_bytes = budget.max_bytes * 3 // 4
     outbox.send(transport, [mapped], len(mapped))
-    assert transport.kept == SMALL_PIECE_BYTES
+    assert transport.kept == SMALL_CHUNK_BYTES
 
 
 @pytest.mark.parametrize(
@@ -305,28 +312,32 @@ def test_pieces_are_small_if_there_is_little_room(budget: Budget, mapped: memory
         (b"\0\0\0\7", "a request of 7 bytes"),
     ],
 )
-def test_a_length_that_cannot_be_is_refused_and_says_what_it_looks_like(budget: Budget, head: bytes, said: str) -> None:
-    with pytest.raises(Oversized, match=said):
+def test_a_length_that_cannot_be_is_refused_and_says_what_it_looks_like(
+    budget: MemoryBudget, head: bytes, said: str
+) -> None:
+    with pytest.raises(InvalidFrameSize, match=said):
         Client(budget, limit_bytes=1000).send(head)
     assert budget.used_bytes == 0
 
 
 # --- time
 
-PATIENCE = Patience(first_frame_s=10, frame_s=30, idle_s=600, frame_bytes_per_s=1000)
-NEW = Seen(
+PATIENCE = ConnectionTimeouts(first_frame_s=10, frame_s=30, idle_s=600, frame_bytes_per_s=1000)
+NEW = ProgressSample(
     requests=0, partial_bytes=0, expected_bytes=0, is_reading=True, is_busy=False, taken_bytes=0, untaken_bytes=0
 )
 OLD = NEW._replace(requests=5, taken_bytes=500)
 
 
-def same(seen: Seen, second: int) -> Seen:
+def same(seen: ProgressSample, second: int) -> ProgressSample:
     return seen
 
 
-def closed_after(seen: Seen, changes: Callable[[Seen, int], Seen] = same) -> tuple[int, str] | None:
+def closed_after(
+    seen: ProgressSample, changes: Callable[[ProgressSample, int], ProgressSample] = same
+) -> tuple[int, str] | None:
     """After how many seconds a connection that looks like this is closed, and why; within an hour."""
-    pace = Pace()
+    pace = ProgressTracker()
     pace.look(seen, 0, PATIENCE)
     for second in range(1, 3600):
         late = pace.look(changes(seen, second), 1, PATIENCE)
@@ -348,7 +359,7 @@ def closed_after(seen: Seen, changes: Callable[[Seen, int], Seen] = same) -> tup
         pytest.param(NEW._replace(is_reading=False, partial_bytes=9), None, id="is not read from"),
     ],
 )
-def test_who_takes_too_long_is_closed(seen: Seen, closed: tuple[int, str] | None) -> None:
+def test_who_takes_too_long_is_closed(seen: ProgressSample, closed: tuple[int, str] | None) -> None:
     assert closed_after(seen) == closed
 
 
@@ -367,14 +378,14 @@ def test_who_goes_on_is_not_closed() -> None:
 
 def test_a_flood_of_lines_is_cut_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
-    notices = Notices(lambda: now, lines=3, while_s=60)
+    rate_limited_log = RateLimitedLog(lambda: now, max_lines=3, window_s=60)
     for number in range(1000):
-        notices.tell("size", "line %s", number)
-    notices.tell("other", "another line")
+        rate_limited_log.tell("size", "line %s", number)
+    rate_limited_log.tell("other", "another line")
     assert [record.getMessage() for record in caplog.records] == ["line 0", "line 1", "line 2", "another line"]
     now = 61.0
-    notices.tell("size", "line again")
-    notices.tell_left_out()
+    rate_limited_log.tell("size", "line again")
+    rate_limited_log.report_suppressed()
     assert [record.getMessage() for record in caplog.records[4:]] == [
         "997 more lines like those about 'size' were left out",
         "line again",
@@ -383,13 +394,13 @@ def test_a_flood_of_lines_is_cut_and_counted(caplog: pytest.LogCaptureFixture) -
 
 def test_what_was_left_out_is_said_also_if_nothing_follows(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
-    notices = Notices(lambda: now, lines=1, while_s=60)
+    rate_limited_log = RateLimitedLog(lambda: now, max_lines=1, window_s=60)
     for _ in range(3):
-        notices.tell("size", "line", level=logging.ERROR)
-    notices.tell_left_out()
+        rate_limited_log.tell("size", "line", level=logging.ERROR)
+    rate_limited_log.report_suppressed()
     now = 60.0
-    notices.tell_left_out()
-    notices.tell_left_out()
+    rate_limited_log.report_suppressed()
+    rate_limited_log.report_suppressed()
     assert [record.getMessage() for record in caplog.records] == [
         "line",
         "2 more lines like those about 'size' were left out",
@@ -397,11 +408,11 @@ def test_what_was_left_out_is_said_also_if_nothing_follows(caplog: pytest.LogCap
 
 
 def test_what_was_left_out_is_said_when_the_broker_stops(caplog: pytest.LogCaptureFixture) -> None:
-    notices = Notices(lambda: 0.0, lines=1, while_s=60)
+    rate_limited_log = RateLimitedLog(lambda: 0.0, max_lines=1, window_s=60)
     for _ in range(3):
-        notices.tell("size", "line")
-    notices.end()
-    notices.end()
+        rate_limited_log.tell("size", "line")
+    rate_limited_log.end()
+    rate_limited_log.end()
     assert [record.getMessage() for record in caplog.records] == [
         "line",
         "2 more lines like those about 'size' were left out",

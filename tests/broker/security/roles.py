@@ -79,7 +79,7 @@ def change(broker: Broker, *bindings: Binding) -> None:
     stored = StoredAcls(broker.store.registry)
     stored.delete([Filter()])
     stored.add(bindings)
-    broker._call(broker._live().authority.refresh())
+    broker._call(broker._live().authorizer.refresh())
 
 
 def asked_by(broker: Broker, client_id: str, key: Key, version: int, body: Body) -> Body:

@@ -10,7 +10,7 @@ import pytest
 
 from sawlog.broker.config import BrokerConfig, from_text
 from sawlog.broker.security.acls import CLUSTER_NAME, Binding, Operation, Pattern, Permission, Resource
-from sawlog.broker.security.api_requirements import guarded
+from sawlog.broker.security.api_requirements import with_authorization
 from sawlog.broker.wire import ErrorCode, Key
 from sawlog.errors import InvalidConfig
 from sawlog.testing import Broker
@@ -432,9 +432,9 @@ def test_super_users_are_principals_and_are_listed_with_semicolons_on_a_command_
 def test_an_address_of_ipv4_is_recognised_behind_a_listener_for_both_families(broker: Broker) -> None:
     from types import SimpleNamespace
 
-    from sawlog.broker.security.authorizer import who
+    from sawlog.broker.security.authorizer import identity_of
 
-    assert who(SimpleNamespace(principal="User:ann", client_host="::ffff:10.0.0.1")).host == "10.0.0.1"
+    assert identity_of(SimpleNamespace(principal="User:ann", client_host="::ffff:10.0.0.1")).host == "10.0.0.1"
 
 
 def test_rules_for_a_host_hold_for_clients_from_there(broker: Broker) -> None:
@@ -445,7 +445,7 @@ def test_rules_for_a_host_hold_for_clients_from_there(broker: Broker) -> None:
 
 def test_a_handler_without_a_row_cannot_be_guarded() -> None:
     with pytest.raises((KeyError, ValueError)):
-        guarded(999, lambda context, request: asyncio.sleep(0))  # type: ignore[arg-type,return-value]
+        with_authorization(999, lambda context, request: asyncio.sleep(0))  # type: ignore[arg-type,return-value]
 
 
 def test_refusals_are_counted(broker: Broker) -> None:

@@ -168,7 +168,7 @@ def test_a_file_that_cannot_be_read_for_a_moment_leaves_the_last_rules_in_force(
             raise OSError(24, "Too many open files")
 
         monkeypatch.setattr(StoredAcls, "read", fail)
-        broker._call(broker._live().authority.refresh())
+        broker._call(broker._live().authorizer.refresh())
         assert (topics(broker, "ann"), topics(broker, "bob")) == (["orders"], [])
 
 

@@ -75,7 +75,7 @@ def test_an_administrator_adds_describes_and_deletes_users(
         assert talker.log_in("gil", "of gil", "SCRAM-SHA-512")["error_code"] == 0
     assert "SCRAM-SHA-512=iterations=8192" in run(CONFIGS, *given, *user, "--describe")
     run(CONFIGS, *given, *user, "--alter", "--delete-config", "SCRAM-SHA-512")
-    assert "gil" not in tls_broker._live().guard._stored.list()
+    assert "gil" not in tls_broker._live().authenticator._stored.list()
 
 
 def test_a_certificate_is_enough_where_it_is_required(authority: Authority, server: Files, tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ def test_requests_are_small_before_authentication_and_large_after(scram_broker: 
 def test_who_does_not_authenticate_in_time_is_dropped() -> None:
     with Broker(sasl_mechanisms=["SCRAM-SHA-256"]) as broker:
         broker.add_user("ann", "x")
-        guard = broker._live().guard
+        guard = broker._live().authenticator
         with Talker(broker.address) as good:
             good.ask(Key.API_VERSIONS, 0, {})  # it was accepted before the time is short
             guard.timeout_s = 0.2

@@ -358,7 +358,7 @@ def test_a_key_with_a_password_needs_the_password(authority: Authority, server: 
     with pytest.raises(InvalidConfig) as found:
         load(**given, tls_key_password_file=str(password))
     assert "something else" not in str(found.value)
-    assert f"tls_key_password_file: {password} is not that of the key" in str(found.value)
+    assert f"tls_key_password_file: {password} does not decrypt the key" in str(found.value)
 
 
 def test_wrong_files_are_reported_before_there_is_a_store(server: Files, tmp_path: Path) -> None:

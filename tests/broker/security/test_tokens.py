@@ -198,7 +198,7 @@ def test_a_request_behind_the_last_message_is_answered(scram_broker: Broker, old
 def test_who_stops_half_way_is_dropped() -> None:
     with Broker(sasl_mechanisms=["SCRAM-SHA-256"]) as broker:
         broker.add_user("ann", "x")
-        broker._live().guard.timeout_s = 0.2
+        broker._live().authenticator.timeout_s = 0.2
         with Old(broker.address) as old:
             old.socket.sendall(old.encoded(Key.SASL_HANDSHAKE, 0, {"mechanism": "SCRAM-SHA-256"}))
             while old.socket.recv(1000):

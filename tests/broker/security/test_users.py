@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sawlog.broker.security.credentials import DOCUMENT, KnownUsers, Users
+from sawlog.broker.security.credentials import DOCUMENT, StoredUsers, UserCache
 from sawlog.broker.security.mechanisms import SHA_256, SHA_512, Salted
 from sawlog.broker.wire import ErrorCode, Key
 from sawlog.errors import CorruptFile, InvalidConfig, UserNotFound
@@ -27,15 +27,15 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def users(store: Store) -> Users:
-    return Users(store.registry)
+def users(store: Store) -> StoredUsers:
+    return StoredUsers(store.registry)
 
 
 def salted(password: str = "secret", mechanism: Any = SHA_256) -> Salted:
     return Salted.new(mechanism, password, 4096)
 
 
-def test_a_user_that_was_added_is_listed_and_can_be_deleted(users: Users) -> None:
+def test_a_user_that_was_added_is_listed_and_can_be_deleted(users: StoredUsers) -> None:
     users.put("bob", [salted()])
     users.put("ann", [salted(), salted(mechanism=SHA_512)])
     assert users.list() == {"ann": {"SCRAM-SHA-256": 4096, "SCRAM-SHA-512": 4096}, "bob": {"SCRAM-SHA-256": 4096}}
@@ -45,7 +45,7 @@ def test_a_user_that_was_added_is_listed_and_can_be_deleted(users: Users) -> Non
         users.delete("ann")
 
 
-def test_a_new_password_replaces_the_old_one(users: Users) -> None:
+def test_a_new_password_replaces_the_old_one(users: StoredUsers) -> None:
     users.put("ann", [salted("old"), salted("old", SHA_512)])
     users.put("ann", [salted("new")])
     found = users.read().users["ann"]
@@ -53,7 +53,7 @@ def test_a_new_password_replaces_the_old_one(users: Users) -> None:
     assert [found["SCRAM-SHA-256"].matches(SHA_256, each) for each in ("old", "new")] == [False, True]
 
 
-def test_no_password_is_stored(store: Store, users: Users) -> None:
+def test_no_password_is_stored(store: Store, users: StoredUsers) -> None:
     made = salted("correct horse battery staple")
     users.put("ann", [made])
     for file in Path(store.path).rglob("*"):
@@ -65,13 +65,13 @@ def test_no_password_is_stored(store: Store, users: Users) -> None:
 
 
 @pytest.mark.parametrize("name", ["", " ann", "a\nb", "a" * 256, "ANONYMOUS", "a\0b"])
-def test_a_name_that_would_confuse_is_refused(users: Users, name: str) -> None:
+def test_a_name_that_would_confuse_is_refused(users: StoredUsers, name: str) -> None:
     with pytest.raises(InvalidConfig):
         users.put(name, [salted()])
 
 
 @pytest.mark.parametrize("iterations", [0, 4095, 16385, 2**31 - 1, -1])
-def test_iterations_outside_of_kafkas_range_are_refused(users: Users, iterations: int) -> None:
+def test_iterations_outside_of_kafkas_range_are_refused(users: StoredUsers, iterations: int) -> None:
     with pytest.raises(InvalidConfig, match="from 4096 to 16384"):
         users.put("ann", [Salted(SHA_256, iterations, b"s" * 16, bytes(32))])
 
@@ -80,7 +80,7 @@ def test_iterations_outside_of_kafkas_range_are_refused(users: Users, iterations
     "fields", [{"users": 7}, {"users": {"ann": {"SCRAM-SHA-256": {}}}}, {"users": {"ann": 1}}, {"secret": 5}]
 )
 def test_stored_users_that_make_no_sense_are_an_error_and_not_an_empty_list(
-    store: Store, users: Users, fields: dict[str, Any]
+    store: Store, users: StoredUsers, fields: dict[str, Any]
 ) -> None:
     store.registry.change(DOCUMENT, lambda before: fields)
     with pytest.raises(CorruptFile, match="users"):
@@ -90,30 +90,30 @@ def test_stored_users_that_make_no_sense_are_an_error_and_not_an_empty_list(
 # --- what a broker knows
 
 
-def test_unknown_users_look_like_the_users_that_there_are(users: Users) -> None:
+def test_unknown_users_look_like_the_users_that_there_are(users: StoredUsers) -> None:
     """No shape gives away that a name exists, neither the usual one nor a rare one."""
     for name in ("ann", "bob", "eve"):
         users.put(name, [Salted(SHA_256, 8192, name.encode() * 8, bytes(32))])
     users.put("odd", [Salted(SHA_256, 4096, b"odd " * 4, bytes(32))])
-    known = KnownUsers(users.read())
+    known = UserCache(users.read())
     seen = Counter((each.iterations, len(each.salt)) for n in range(400) for each in [known.find(f"no {n}", SHA_256)])
     assert set(seen) == {(8192, 24), (4096, 16)}
     assert 50 < seen[4096, 16] < 150  # a quarter, as among the users
     users.put("new", [Salted(SHA_256, 5000, b"new " * 5, bytes(32))])
-    later = KnownUsers(users.read())
+    later = UserCache(users.read())
     moved = [n for n in range(400) if later.find(f"no {n}", SHA_256) != known.find(f"no {n}", SHA_256)]
     assert {later.find(f"no {n}", SHA_256).iterations for n in moved} == {5000}  # nobody else changes
 
 
-def test_an_unknown_user_is_the_same_each_time(users: Users) -> None:
+def test_an_unknown_user_is_the_same_each_time(users: StoredUsers) -> None:
     for name in ("ann", "bob", "eve"):
         users.put(name, [Salted(SHA_256, 8192, name.encode() * 8, bytes(32))])
-    known = KnownUsers(users.read())
+    known = UserCache(users.read())
     pretended, real = known.find("nobody", SHA_256), known.find("ann", SHA_256)
     assert (pretended.iterations, len(pretended.salt)) == (real.iterations, len(real.salt)) == (8192, 24)
     assert len(pretended.stored_key) == len(real.stored_key)
     assert known.find("nobody", SHA_256) == pretended
-    assert KnownUsers(users.read()).find("nobody", SHA_256) == pretended  # also after a restart
+    assert UserCache(users.read()).find("nobody", SHA_256) == pretended  # also after a restart
     assert known.find("nobody else", SHA_256).salt != pretended.salt
     assert known.find("nobody", SHA_512).salt != pretended.salt
 
@@ -122,7 +122,7 @@ def test_pretended_salts_are_those_of_one_store(tmp_path: Path) -> None:
     salts = set()
     for name in ("one", "two"):
         with Store.open(tmp_path / name) as store:
-            salts.add(KnownUsers(Users(store.registry).prepare()).find("nobody", SHA_256).salt)
+            salts.add(UserCache(StoredUsers(store.registry).prepare()).find("nobody", SHA_256).salt)
     assert len(salts) == 2
 
 
@@ -146,7 +146,7 @@ def test_users_that_another_process_adds_and_deletes_are_noticed(scram_broker: B
         with Talker(scram_broker.address) as talker:
             return int(talker.log_in("new", "one")["error_code"])
 
-    other = Users(scram_broker.store.registry)  # as `sawlog user add -d` does it
+    other = StoredUsers(scram_broker.store.registry)  # as `sawlog user add -d` does it
     other.put("new", [salted("one")])
     _until(lambda: logs_in() == ErrorCode.NONE)
     other.delete("new")

@@ -1,1 +1,1 @@
-"""Consumer groups of the network: who is a member, who has which partitions, what they have committed."""
+"""Consumer groups of the broker: membership, assignment and committed offsets."""

@@ -1,11 +1,11 @@
-"""Who gets which partition, where the broker decides (KIP-848).
+"""Server-side assignment of partitions (KIP-848), and matching of subscription patterns.
 
-*uniform* is balanced and sticky: `topics.groups.assignment`, by which consumers of this library share partitions too.
-*range* gives each member neighbouring partitions, the same ones of every topic if all have as many, so that records
-that belong together meet in one member.
+*uniform* is balanced and sticky; consumers of this library share partitions by the same function,
+`store.assignment.assign`. *range* gives each member consecutive partitions, the same numbers of every topic if all
+topics have as many, so that co-partitioned records meet in one member.
 
-Regular expressions of clients, matched in linear time: RE2, which Kafka's brokers use as well. Arrow brings it, and
-is imported when a client first sends one: it takes memory, and time at the start.
+Patterns of clients are matched in linear time by RE2, which Kafka's brokers use as well. It comes with Arrow, which is
+imported when a client first sends a pattern, because the import costs memory and startup time.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from itertools import accumulate
 
 from ...store.assignment import Share, assign
 
-#: The topics of each member, all partitions, and their owners; what each member should own.
+#: Maps the topics of each member, all partitions and their current owners to the partitions of each member.
 Assignor = Callable[[Mapping[str, Collection[str]], Iterable[Share], Mapping[Share, str]], dict[str, set[Share]]]
 
 
 def assign_ranges(
     subscriptions: Mapping[str, Collection[str]], partitions: Iterable[Share], owners: Mapping[Share, str]
 ) -> dict[str, set[Share]]:
-    """Neighbouring partitions of each topic. Members are in the order of their ids, whoever had what before."""
+    """Assign consecutive partitions of each topic to the members, in the order of their ids, regardless of current
+    owners."""
     plan: dict[str, set[Share]] = {member: set() for member in subscriptions}
     counts: dict[str, int] = {}
     for topic, number in partitions:
@@ -45,7 +46,7 @@ DEFAULT = "uniform"
 
 
 def is_pattern(pattern: str) -> bool:
-    """Whether it is a regular expression."""
+    """Whether RE2 accepts the regular expression."""
     import pyarrow as pa
 
     try:
@@ -56,7 +57,7 @@ def is_pattern(pattern: str) -> bool:
 
 
 def matching(pattern: str, names: Iterable[str]) -> frozenset[str]:
-    """The names that match as a whole."""
+    """Return the names that match as a whole."""
     return _matching(pattern, tuple(names))
 
 

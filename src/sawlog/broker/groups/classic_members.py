@@ -1,17 +1,17 @@
-"""`ClassicMembers`: members of the classic protocol in a group whose partitions the broker assigns.
+"""`ClassicProtocolAdapter`: members of the classic protocol in a group whose partitions the broker assigns.
 
-Applications change `group.protocol` one instance after the other, so for a while a group has members of both protocols
-(the online migration of KIP-848). From the first member of KIP-848 on, the broker assigns the partitions of all:
+Applications change `group.protocol` one instance at a time, so for a while a group has members of both protocols (the
+online migration of KIP-848). From the first member of KIP-848 on, the broker assigns the partitions of all:
 
-- JoinGroup is answered at once, without a leader. It says what the member subscribes to and still owns, so it counts as
-  a heartbeat; the generation is the member's epoch.
-- SyncGroup returns what the member may own now.
-- Heartbeat is answered with REBALANCE_IN_PROGRESS while the member has to join again: to give up partitions, or because
-  some are free for it. If it does not within its rebalance timeout, it is removed.
+- JoinGroup is answered immediately, without a leader. It carries the member's subscription and the partitions it still
+  owns, so it counts as a heartbeat; the generation is the member's epoch.
+- SyncGroup returns the partitions that the member may own now.
+- Heartbeat is answered with REBALANCE_IN_PROGRESS while the member must rejoin: to give up partitions, or because some
+  are free for it. A member that does not rejoin within its rebalance timeout is removed.
 
-A group stays that way until it is empty, also when only members of the classic protocol are left.
+The group stays in this mode until it is empty, even when only members of the classic protocol remain.
 
-Sans-io, as `consumer_group`. Threads: one.
+Sans-io, like `consumer_group`. Single-threaded.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from collections.abc import Iterable, Mapping
 
 from ...store.assignment import Share
 from ..wire.errors import ErrorCode
-from .consumer_group import JOINING, PAUSING, Beat, ConsumerGroup, ConsumerMember, TopicInfo
+from .consumer_group import JOIN_EPOCH, STATIC_LEAVE_EPOCH, ConsumerGroup, ConsumerMember, HeartbeatRequest, TopicInfo
 from .members import (
     CONSUMER,
-    Joined,
+    ClassicMember,
     JoinRequest,
-    Member,
-    Synced,
+    JoinResponse,
     SyncRequest,
+    SyncResponse,
     assigned_partitions,
     encode_assignment,
     owned_partitions,
@@ -40,46 +40,46 @@ from .settings import GroupConfig
 _logger = logging.getLogger("sawlog.broker.groups")
 
 
-class ClassicMembers:
-    """The classic protocol, for the members of one group."""
+class ClassicProtocolAdapter:
+    """The classic protocol for the members of one group."""
 
     def __init__(self, group: ConsumerGroup, config: GroupConfig) -> None:
         self._group = group
         self._config = config
 
-    def adopt(self, members: Iterable[Member], generation: int, topics: Mapping[str, TopicInfo]) -> None:
-        """Take over the members of a classic group, if it has any, with what they own."""
+    def adopt(self, members: Iterable[ClassicMember], generation: int, topics: Mapping[str, TopicInfo]) -> None:
+        """Take over the members of a classic group, with the partitions they own."""
         members = list(members)
         for each in members:
             if each.is_new and not each.knows_id:
-                continue  # it comes back as another one
+                continue  # it will rejoin under a new id
             owned = assigned_partitions(each.assignment)
             made = self._group.adopt(each.id, each.instance_id, generation, _by_id(owned, topics))
             made.client_id, made.client_host = each.client_id, each.client_host
             made.topics = frozenset().union(*(subscribed_topics(said) or () for _, said in each.protocols[:1]))
             self._keep(made, each.session_timeout_ms, each.rebalance_timeout_ms)
         if members:
-            _logger.info("group %s: the broker assigns its partitions from now on", self._group.name)
+            _logger.info("group %s: the broker now assigns its partitions", self._group.name)
 
     def _keep(self, member: ConsumerMember, session_timeout_ms: int, rebalance_timeout_ms: int) -> None:
         member.is_classic = True
         member.session_timeout_ms, member.rebalance_timeout_ms = session_timeout_ms, rebalance_timeout_ms
         member.session.set(session_timeout_ms)
 
-    def join(self, request: JoinRequest, topics: Mapping[str, TopicInfo]) -> Joined:
-        """A JoinGroup request."""
+    def join(self, request: JoinRequest, topics: Mapping[str, TopicInfo]) -> JoinResponse:
+        """Answer a JoinGroup request."""
         group, topic_names = self._group, subscribed_topics(request.protocols[0][1]) if request.protocols else None
         error = self._join_error(request, topic_names)
         if error is not ErrorCode.NONE:
-            return Joined(error, request.member_id)
+            return JoinResponse(error, request.member_id)
         before = group.static_member(request.instance_id)
         if before is not None and not request.member_id:
-            before.epoch = PAUSING  # it has restarted, and takes its own place
+            before.epoch = STATIC_LEAVE_EPOCH  # it has restarted and takes over its own partitions
         known = group.member(request.member_id)
-        told = group.heartbeat(
-            Beat(
+        response = group.heartbeat(
+            HeartbeatRequest(
                 member_id=request.member_id or f"{request.instance_id or request.client_id}-{uuid.uuid4()}",
-                epoch=JOINING if known is None else known.epoch,
+                epoch=JOIN_EPOCH if known is None else known.epoch,
                 client_id=request.client_id,
                 client_host=request.client_host,
                 instance_id=request.instance_id,
@@ -90,13 +90,13 @@ class ClassicMembers:
             ),
             topics,
         )
-        member = group.member(told.member_id or "")
+        member = group.member(response.member_id or "")
         if member is None:
-            return Joined(told.error, request.member_id)
+            return JoinResponse(response.error, request.member_id)
         self._keep(member, request.session_timeout_ms, request.rebalance_timeout_ms)
         if not member.revoking:
             member.revoking_alarm.stop()
-        return Joined(ErrorCode.NONE, member.id, member.epoch, CONSUMER, request.protocols[0][0])
+        return JoinResponse(ErrorCode.NONE, member.id, member.epoch, CONSUMER, request.protocols[0][0])
 
     def _join_error(self, request: JoinRequest, topics: frozenset[str] | None) -> ErrorCode:
         least, most = self._config.group_min_session_timeout_ms, self._config.group_max_session_timeout_ms
@@ -108,29 +108,29 @@ class ClassicMembers:
             return self._group.member_error(request.member_id, request.instance_id)
         return ErrorCode.NONE
 
-    def sync(self, request: SyncRequest) -> Synced:
-        """A SyncGroup request."""
+    def sync(self, request: SyncRequest) -> SyncResponse:
+        """Answer a SyncGroup request."""
         error = self._error(request.member_id, request.instance_id, request.generation)
         member = self._group.member(request.member_id)
         if error is not ErrorCode.NONE or member is None:
-            return Synced(error)
+            return SyncResponse(error)
         member.session.set(member.session_timeout_ms)
         if self._group.has_newer_target(member) and not member.revoking:
-            return Synced(self._rejoin(member))
+            return SyncResponse(self._rejoin(member))
         names = self._group.names(member.assigned)
-        return Synced(ErrorCode.NONE, CONSUMER, request.protocol, encode_assignment(names))
+        return SyncResponse(ErrorCode.NONE, CONSUMER, request.protocol, encode_assignment(names))
 
     def heartbeat(
         self, member_id: str, instance_id: str | None, generation: int, topics: Mapping[str, TopicInfo]
     ) -> ErrorCode:
-        """A Heartbeat request."""
+        """Answer a Heartbeat request."""
         error = self._error(member_id, instance_id, generation)
         member = self._group.member(member_id)
         if error is not ErrorCode.NONE or member is None:
             return error
         member.session.set(member.session_timeout_ms)
-        self._group.look_at(topics)
-        return self._rejoin(member) if self._group.has_to_move(member) else ErrorCode.NONE
+        self._group.refresh_topics(topics)
+        return self._rejoin(member) if self._group.must_reconcile(member) else ErrorCode.NONE
 
     def _rejoin(self, member: ConsumerMember) -> ErrorCode:
         if not member.revoking_alarm.is_set:
@@ -145,5 +145,5 @@ class ClassicMembers:
 
 
 def _by_id(shares: Iterable[Share], topics: Mapping[str, TopicInfo]) -> frozenset[Share]:
-    """Partitions by the ids of their topics; those of topics that are gone are left out."""
+    """Translate topic names into ids. Partitions of deleted topics are left out."""
     return frozenset((topics[name].id, number) for name, number in shares if name in topics)

@@ -1,8 +1,8 @@
-"""`CommitQueue`: offsets on their way to the store's groups log, many commits with one write.
+"""`CommitQueue`: group commit for consumer offsets.
 
-A turn of the groups log costs an fsync, whatever it writes. So while one turn is under way commits gather, and the next
-turn writes all of them. They are written in the order in which they came, and `settled` waits for those before it: who
-fetches offsets after another member's commit was accepted sees it.
+A write to the store's groups log costs an fsync regardless of its size. Commits that arrive during one write are
+therefore collected and written together by the next one, in the order of arrival. `flush` waits for all earlier
+commits, so a member that fetches offsets sees every commit accepted before.
 
 All methods belong to the event loop's thread; reading and writing run in threads.
 """
@@ -22,20 +22,19 @@ from ...store.committed_offsets import Committed
 from ...store.groups import Change
 from ...store.served import ServedTopic, StoreService
 from ..wire.errors import ErrorCode
-from .stored import Topics
+from .stored import TopicLookup
 
 _logger = logging.getLogger("sawlog.broker.groups")
 _T = TypeVar("_T")
 
 
-class Run(Protocol):
-    """Calls something that may wait for the disk, in a thread."""
+class RunInThread(Protocol):
+    """Runs a blocking call in a thread."""
 
-    def __call__(self, call: Callable[[], _T], /) -> asyncio.Future[_T]:
-        """Call it."""
+    def __call__(self, call: Callable[[], _T], /) -> asyncio.Future[_T]: ...
 
 
-#: An offset that stands for the end of a partition.
+#: Denotes the end of a partition.
 _END = -1
 
 
@@ -44,29 +43,30 @@ class NewOffset:
     """An offset that a client commits."""
 
     offset: int
-    #: The leader epoch of the last record that it read; -1 if it does not say.
+    #: Leader epoch of the last record read; -1 if unknown.
     leader_epoch: int = -1
     metadata: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What one request commits; an offset that is None is deleted."""
+    """The offsets of one request. None deletes an offset."""
 
     group: str
     offsets: Mapping[Share, NewOffset | None]
-    #: The id of the member; empty if it was not one.
+    #: Member id; empty if the client is not a member.
     member_id: str = ""
-    #: Whether this broker serves the group. Else consumers that opened the store themselves may own a partition.
+    #: Whether this broker holds the group's claim. Otherwise consumers that opened the store directly may own a
+    #: partition.
     by_server: bool = True
-    #: The name of the transaction that it belongs to, and its mark: see `topics.groups.groups.Change`.
+    #: Name and mark of the transaction it belongs to: see `store.groups.Change`.
     transaction: tuple[str, str] | None = None
 
 
 class CommitQueue:
-    """Commits that wait for their turn."""
+    """Offset commits waiting to be written."""
 
-    def __init__(self, store: StoreService, loop: asyncio.AbstractEventLoop, run: Run) -> None:
+    def __init__(self, store: StoreService, loop: asyncio.AbstractEventLoop, run: RunInThread) -> None:
         self._store = store
         self._loop = loop
         self._run = run
@@ -74,17 +74,17 @@ class CommitQueue:
         self._writing: asyncio.Task[None] | None = None
 
     async def write(self, commit: Commit) -> dict[Share, ErrorCode]:
-        """Commit durably; the result has a code for each offset. It is written even if nobody waits any more."""
+        """Commit durably; return an error code for each offset. Cancelling the caller does not undo it."""
         return await self._add(commit)
 
-    async def write_together(self, commits: Sequence[Commit]) -> None:
-        """Commit durably, all of them or none; raises what prevents it. What does not exist any more is left out."""
-        await self.settled()
+    async def write_atomically(self, commits: Sequence[Commit]) -> None:
+        """Commit durably, all or nothing; raise the store's error on failure. Deleted topics are skipped."""
+        await self.flush()
         if commits:
             await self._run(lambda: self._write(commits))
 
-    async def settled(self) -> None:
-        """Wait until everything is written that was accepted before."""
+    async def flush(self) -> None:
+        """Wait until everything accepted before is written."""
         if self._writing is not None:
             await self._add(None)
 
@@ -112,23 +112,23 @@ class CommitQueue:
         try:
             return await self._run(lambda: self._write(commits))
         except (DirectoryLocked, LogClosed, AmbiguousAppend) as error:
-            # Another process is stuck in its turn, we are stopping, or the bucket does not answer.
-            _logger.warning("offsets could not be committed, clients try again: %s", error)
+            # Another process holds the lock, this broker is stopping, or the bucket does not answer.
+            _logger.warning("cannot commit offsets, clients will retry: %s", error)
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        except StorageFull:  # which the broker logs, once
+        except StorageFull:  # logged once by the broker
             code = ErrorCode.KAFKA_STORAGE_ERROR
         except (SawlogError, OSError) as error:
-            _logger.error("offsets could not be committed: %s", error)
+            _logger.error("cannot commit offsets: %s", error)
             code = ErrorCode.KAFKA_STORAGE_ERROR
         except Exception:
-            _logger.exception("offsets could not be committed")
+            _logger.exception("cannot commit offsets")
             code = ErrorCode.UNKNOWN_SERVER_ERROR
         return [dict.fromkeys(commit.offsets, code) for commit in commits]
 
     # --- in a thread
 
     def _write(self, commits: Sequence[Commit]) -> Sequence[dict[Share, ErrorCode]]:
-        topics = Topics(self._store)
+        topics = TopicLookup(self._store)
         changes = [
             Change(
                 commit.group,
@@ -152,9 +152,9 @@ class CommitQueue:
 
 
 def _committed(topic: ServedTopic, number: int, member_id: str, new: NewOffset) -> Committed:
-    """What is stored. A client that names no leader epoch has read in the current one: consumers of this library go by
-    it if the log loses its end, and the client gets back what it said. The same holds for a negative offset, by which a
-    client says to begin at the end (-1) or at the beginning."""
+    """Return the offset as stored. A client that names no leader epoch has read in the current one: consumers of this
+    library use the epoch to detect that the log lost its end. A negative offset means the end (-1) or the beginning and
+    is stored as the actual offset. The client gets back the values it sent."""
     offset, epoch = new.offset, new.leader_epoch
     if offset < 0 or epoch < 0:
         try:
@@ -164,7 +164,7 @@ def _committed(topic: ServedTopic, number: int, member_id: str, new: NewOffset) 
             if epoch < 0:
                 epoch = log.leader_epoch
         except SawlogError as error:
-            _logger.warning("partition %d of %s cannot be asked for its epoch: %s", number, topic.name, error)
+            _logger.warning("cannot read the epoch of partition %d of %s: %s", number, topic.name, error)
             offset = max(offset, 0)
     told_epoch = None if epoch == new.leader_epoch else new.leader_epoch
     told_offset = None if offset == new.offset else new.offset
@@ -172,7 +172,7 @@ def _committed(topic: ServedTopic, number: int, member_id: str, new: NewOffset) 
 
 
 def _refused(group: str, error: GroupError) -> ErrorCode:
-    """As Kafka refuses a commit from outside while a group has members; or one that another broker coordinates."""
+    """Return the error of a refused commit: the group has members elsewhere, or another broker coordinates it."""
     _logger.warning("a commit to group %s was refused: %s", group, error)
     return ErrorCode.NOT_COORDINATOR if isinstance(error, NotCoordinator) else ErrorCode.UNKNOWN_MEMBER_ID
 
@@ -181,24 +181,24 @@ def _code(is_there: bool) -> ErrorCode:
     return ErrorCode.NONE if is_there else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-class StagedOffsets:
+class PendingOffsets:
     """Offsets of transactions that have not ended. In memory: the transaction log makes them durable."""
 
     def __init__(self) -> None:
         self._staged: dict[int, dict[str, dict[Share, NewOffset]]] = {}
 
     def add(self, producer_id: int, group: str, offsets: Mapping[Share, NewOffset]) -> None:
-        """Add what a producer commits if its transaction does."""
+        """Add offsets that a producer commits with its transaction."""
         self._staged.setdefault(producer_id, {}).setdefault(group, {}).update(offsets)
 
     def of(self, producer_id: int) -> Mapping[str, Mapping[Share, NewOffset]]:
-        """What a producer's transaction commits, by group."""
+        """Return the offsets of a producer's transaction, by group."""
         return self._staged.get(producer_id, {})
 
     def drop(self, producer_id: int) -> Iterable[str]:
-        """Forget a producer's; the groups that are concerned."""
+        """Drop the offsets of a producer; return the affected groups."""
         return list(self._staged.pop(producer_id, ()))
 
     def pending(self, group: str) -> frozenset[Share]:
-        """The partitions for which a group waits for the end of a transaction."""
+        """Return the partitions of a group with offsets in a pending transaction."""
         return frozenset(share for groups in self._staged.values() for share in groups.get(group, ()))

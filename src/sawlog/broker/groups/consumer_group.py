@@ -1,25 +1,25 @@
-"""`ConsumerGroup`: one group of the protocol of KIP-848, in which the broker assigns the partitions.
+"""`ConsumerGroup`: a group of the KIP-848 protocol, in which the broker assigns the partitions.
 
-There is one request, a heartbeat: a member says what it subscribes to and what it owns, and is told what to own. Nobody
-waits for anybody.
+There is one request, the heartbeat: a member reports its subscription and the partitions it owns, and learns the
+partitions it should own. No request waits for another member.
 
-- The *group epoch* increases whenever members, subscriptions or partitions change. A target is computed for it: who
-  should own what.
-- A member goes to its target by itself. First it gives up what it should not own any more, and says so in a later
-  heartbeat. Then it gets what it should own, as far as nobody else has it. Its *member epoch* is that of the target
-  that it has reached; with another one its heartbeats and commits are refused.
-- So a partition has one owner: it is free only when its owner has said that it gave it up, or is removed. A member is
-  removed when it leaves, when nothing was heard of it for the session timeout, or when it does not give up within its
-  rebalance timeout what it should.
+- The *group epoch* increases whenever members, subscriptions or partitions change. A target assignment is computed for
+  each.
+- Each member moves to its target independently. First it gives up the partitions it should no longer own, and reports
+  that in a later heartbeat. Then it gets those it should own, as far as no other member has them. Its *member epoch* is
+  that of the target it has reached; heartbeats and commits with another epoch are refused.
+- A partition therefore has one owner: it is free only when its owner has reported giving it up, or is removed. A member
+  is removed when it leaves, when it is silent for the session timeout, or when it does not give up partitions within
+  its rebalance timeout.
 
-Members keep their ids when they join again, so an epoch must not be given out a second time: a commit or a fetch of
-before would count again. Nothing of a group is stored, so a group that a broker begins to coordinate, also after it was
-killed, begins with an epoch that is left to chance (`first_epoch`).
+Members keep their ids when they rejoin, so an epoch must not be reused: an old commit or fetch would become valid
+again. Groups are not stored, so a group that a broker begins to coordinate, even after a crash, begins at a random
+epoch (`first_epoch`).
 
-A static member that leaves for a while keeps its partitions for the session timeout, and whoever comes back with its
+A static member that leaves temporarily keeps its partitions for the session timeout; a member that joins with its
 instance id gets them.
 
-Sans-io, as `group`: time comes from `Timers`. Partitions are (topic id in hex, number). Threads: one.
+Sans-io, like `classic_group`: time comes from `Timers`. Partitions are (topic id in hex, number). Single-threaded.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from ...display import counted
 from ...store.assignment import Share
 from ..wire.errors import ErrorCode
 from .assignment import ASSIGNORS, DEFAULT, is_pattern, matching
-from .settings import Alarm, GroupConfig, Timers
+from .settings import DeadlineTimer, GroupConfig, Timers
 
 _logger = logging.getLogger("sawlog.broker.groups")
 
-#: Member epochs that are none: joining, leaving, and leaving for a while.
-JOINING, LEAVING, PAUSING = 0, -1, -2
-#: What a member of each protocol is told that has another epoch.
+#: Special member epochs: joining, leaving, and temporary leave of a static member.
+JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH = 0, -1, -2
+#: Errors for another epoch, in either protocol.
 _OTHER_EPOCH = (ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.ILLEGAL_GENERATION)
 
 
@@ -47,14 +47,14 @@ _OTHER_EPOCH = (ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.ILLEGAL_GENERATION)
 class TopicInfo:
     """A topic that members may read."""
 
-    #: In hex.
+    #: In hexadecimal.
     id: str
     partitions: int
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
-    """What a heartbeat says. None: as before."""
+class HeartbeatRequest:
+    """A ConsumerGroupHeartbeat request. None means unchanged."""
 
     member_id: str
     epoch: int
@@ -67,31 +67,31 @@ class Beat:
     pattern: str | None = None
     assignor: str | None = None
     owned: frozenset[Share] | None = None
-    #: Which topics the member may know of: a pattern matches no others.
+    #: Whether the member may describe a topic. A pattern matches no others.
     sees: Callable[[str], bool] = lambda topic: True
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """The answer to a heartbeat."""
+class HeartbeatResponse:
+    """The response to a heartbeat."""
 
     error: ErrorCode
     message: str | None = None
     member_id: str | None = None
     epoch: int = 0
-    #: All that the member should own; None: as it was told before.
+    #: All partitions that the member should own; None if unchanged.
     assignment: frozenset[Share] | None = None
 
 
 @dataclass(slots=True)
 class ConsumerMember:
-    """One member."""
+    """A member of a KIP-848 group."""
 
     id: str
     instance_id: str | None
-    #: Rings when its session has expired; when it has not given up in time what it should.
-    session: Alarm = field(repr=False)
-    revoking_alarm: Alarm = field(repr=False)
+    #: Fire when the session expires, and when the member has not given up partitions in time.
+    session: DeadlineTimer = field(repr=False)
+    revoking_alarm: DeadlineTimer = field(repr=False)
     client_id: str = ""
     client_host: str = ""
     rack_id: str | None = None
@@ -102,30 +102,30 @@ class ConsumerMember:
     topics: frozenset[str] = frozenset()
     pattern: str = ""
     sees: Callable[[str], bool] = lambda topic: True
-    #: The topics that the pattern matches.
+    #: Topics that match the pattern.
     matched: frozenset[str] = frozenset()
     assignor: str | None = None
-    epoch: int = JOINING
-    previous_epoch: int = JOINING
+    epoch: int = JOIN_EPOCH
+    previous_epoch: int = JOIN_EPOCH
     assigned: set[Share] = field(default_factory=set)
-    #: The epoch from which on it has had each partition that it owns.
+    #: Epoch since which it has owned each partition.
     since: dict[Share, int] = field(default_factory=dict)
-    #: What it has to give up, and has not said yet that it did.
+    #: Partitions that it must give up and has not reported yet.
     revoking: set[Share] = field(default_factory=set)
 
     @property
     def subscription(self) -> frozenset[str]:
-        """The names of all topics that it reads, whether they exist or not."""
+        """Names of all subscribed topics, existing or not."""
         return self.topics | self.matched
 
     def stop(self) -> None:
-        """It is gone."""
+        """Stop the timers."""
         self.session.stop()
         self.revoking_alarm.stop()
 
 
 class ConsumerGroup:
-    """The members of one group, and who should own what."""
+    """The members of one group and their target assignment."""
 
     def __init__(
         self,
@@ -137,10 +137,10 @@ class ConsumerGroup:
         first_epoch: int = 0,
     ) -> None:
         self.name = name
-        #: No epoch that members were told before is close to it.
+        #: Random, so that it is far from any epoch that members know.
         self._first_epoch = first_epoch
         self.epoch = first_epoch
-        #: The group epoch for which the target was computed.
+        #: Group epoch of the current target.
         self.assignment_epoch = first_epoch
         self._timers = timers
         self._config = config
@@ -149,42 +149,40 @@ class ConsumerGroup:
         self._static: dict[str, str] = {}
         self._topics: Mapping[str, TopicInfo] = {}
         self._target: dict[str, set[Share]] = {}
-        #: Who has a partition, or has not given it up yet.
+        #: Owners of partitions, including those that have not given one up yet.
         self._owners: dict[Share, str] = {}
 
     # --- properties
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no members."""
         return not self._members
 
     @property
     def has_begun(self) -> bool:
-        """Whether it has had members."""
+        """Whether it has ever had members."""
         return self.assignment_epoch > self._first_epoch
 
     @property
     def members(self) -> Sequence[ConsumerMember]:
-        """Who is in it."""
         return list(self._members.values())
 
     @property
     def state(self) -> str:
-        """As Kafka's tools show it."""
+        """State, as Kafka's tools display it."""
         if not self._members:
             return "Empty"
         if self.epoch > self.assignment_epoch:
             return "Assigning"
-        settled = all(
-            each.epoch in (self.assignment_epoch, PAUSING) and each.assigned == self.target_of(each.id)
+        is_settled = all(
+            each.epoch in (self.assignment_epoch, STATIC_LEAVE_EPOCH) and each.assigned == self.target_of(each.id)
             for each in self._members.values()
         )
-        return "Stable" if settled else "Reconciling"
+        return "Stable" if is_settled else "Reconciling"
 
     @property
     def assignor(self) -> str:
-        """The assignor that most members ask for."""
+        """Assignor that most members request."""
         votes: dict[str, int] = {}
         for member in self._members.values():
             if member.assignor is not None:
@@ -193,49 +191,49 @@ class ConsumerGroup:
 
     @property
     def topics(self) -> frozenset[str]:
-        """The topics that its members read."""
+        """Topics that the members read."""
         return frozenset().union(*(each.subscription for each in self._members.values()))
 
     @property
     def has_patterns(self) -> bool:
-        """Whether somebody reads what a pattern matches, so that every topic matters."""
+        """Whether a member subscribes by pattern, so that every topic matters."""
         return any(each.pattern for each in self._members.values())
 
     def member(self, member_id: str) -> ConsumerMember | None:
-        """A member; None if there is none of that id."""
+        """Return a member; None if the id is unknown."""
         return self._members.get(member_id)
 
     def static_member(self, instance_id: str | None) -> ConsumerMember | None:
-        """The member that has an instance id; None if there is none."""
+        """Return the member with an instance id; None if there is none."""
         return self._members.get(self._static.get(instance_id or "", ""))
 
     def names(self, shares: Iterable[Share]) -> list[Share]:
-        """Partitions by the names of their topics."""
+        """Translate topic ids into names."""
         found = {topic.id: name for name, topic in self._topics.items()}
         return [(found[id], number) for id, number in shares if id in found]
 
     def has_newer_target(self, member: ConsumerMember) -> bool:
-        """Whether a target was computed since a member has reached its last one."""
+        """Whether a target was computed after the one that the member reached."""
         return member.epoch != self.assignment_epoch
 
-    def has_to_move(self, member: ConsumerMember) -> bool:
-        """Whether a member is not where its target is, and can get closer."""
+    def must_reconcile(self, member: ConsumerMember) -> bool:
+        """Whether a member has not reached its target and can make progress."""
         if self.has_newer_target(member) or member.revoking:
             return True
         return any(share not in self._owners for share in self.target_of(member.id) - member.assigned)
 
     def target_of(self, member_id: str) -> set[Share]:
-        """What a member should own."""
+        """Return the partitions that a member should own."""
         return self._target.get(member_id, set())
 
     # --- heartbeats
 
-    def heartbeat(self, beat: Beat, topics: Mapping[str, TopicInfo]) -> Told:
-        """A heartbeat. `topics` are those that the group and this member read, or all."""
+    def heartbeat(self, beat: HeartbeatRequest, topics: Mapping[str, TopicInfo]) -> HeartbeatResponse:
+        """Answer a heartbeat. `topics` are those that the group and this member read, or all."""
         error, message = self._error(beat)
         if error is not ErrorCode.NONE:
-            return Told(error, message)
-        if beat.epoch in (LEAVING, PAUSING):
+            return HeartbeatResponse(error, message)
+        if beat.epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
             return self._leave(beat)
         known = len(self._members)
         member = self._members.get(beat.member_id)
@@ -244,12 +242,12 @@ class ConsumerGroup:
         member.is_classic, member.session_timeout_ms = False, self._config.group_consumer_session_timeout_ms
         if self._update(member, beat) or len(self._members) > known:
             self.epoch += 1
-        self.look_at(topics)
+        self.refresh_topics(topics)
         before = set(member.assigned)
         self._reconcile(member, beat.owned)
         member.session.set(member.session_timeout_ms)
         is_told = beat.epoch != member.epoch or member.assigned != before or _is_full(beat)
-        return Told(
+        return HeartbeatResponse(
             ErrorCode.NONE,
             None,
             member.id,
@@ -257,28 +255,28 @@ class ConsumerGroup:
             frozenset(member.assigned) if is_told else None,
         )
 
-    def _error(self, beat: Beat) -> tuple[ErrorCode, str | None]:
-        """Why a heartbeat is refused."""
+    def _error(self, beat: HeartbeatRequest) -> tuple[ErrorCode, str | None]:
+        """Return the error and message of an invalid heartbeat, or NONE."""
         invalid = _invalid(beat)
         if invalid is not None:
             return invalid
-        if beat.epoch == JOINING:
+        if beat.epoch == JOIN_EPOCH:
             known = self._static.get(beat.instance_id or "")
             if known is not None and known != beat.member_id and not self._may_replace(self._members[known]):
                 return ErrorCode.UNRELEASED_INSTANCE_ID, f"another member has the instance id {beat.instance_id!r}"
             if beat.member_id not in self._members and known is None and self._is_full:
                 return (
                     ErrorCode.GROUP_MAX_SIZE_REACHED,
-                    f"the group has {counted(len(self._members), 'member')}, which is the most",
+                    f"the group has {counted(len(self._members), 'member')}, the maximum",
                 )
             return ErrorCode.NONE, None
         error = self.member_error(beat.member_id, beat.instance_id)
         if error is not ErrorCode.NONE:
             return error, "the member has to join again"
         member = self._members[beat.member_id]
-        if beat.epoch in (LEAVING, PAUSING) or beat.epoch == member.epoch:
+        if beat.epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH) or beat.epoch == member.epoch:
             return ErrorCode.NONE, None
-        # The answer with the next epoch may have been lost.
+        # The response with the next epoch may have been lost.
         owned = beat.owned
         if beat.epoch == member.previous_epoch < member.epoch and owned is not None and owned <= member.assigned:
             return ErrorCode.NONE, None
@@ -286,16 +284,16 @@ class ConsumerGroup:
 
     @staticmethod
     def _may_replace(member: ConsumerMember) -> bool:
-        """Whether another member may take over an instance id. Static members of the classic protocol do not say that
-        they leave, so that they are replaced as they replace each other."""
-        return member.epoch == PAUSING or member.is_classic
+        """Whether another member may take over an instance id. Static members of the classic protocol do not announce
+        that they leave, so they are replaced as in the classic protocol."""
+        return member.epoch == STATIC_LEAVE_EPOCH or member.is_classic
 
     @property
     def _is_full(self) -> bool:
         return len(self._members) >= self._config.group_max_size
 
     def member_error(self, member_id: str, instance_id: str | None = None) -> ErrorCode:
-        """Whether that is a member."""
+        """Return the error unless this is a member."""
         if instance_id is not None:
             known = self._static.get(instance_id)
             if known is None:
@@ -305,19 +303,19 @@ class ConsumerGroup:
         return ErrorCode.NONE if member_id in self._members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def epoch_error(self, member_id: str, epoch: int) -> ErrorCode:
-        """Whether a member with that epoch may fetch offsets."""
+        """Return the error unless a member with that epoch may fetch offsets."""
         error = self.member_error(member_id)
         if error is ErrorCode.NONE and epoch != self._members[member_id].epoch:
-            # The classic protocol knows no epochs.
+            # The classic protocol has no epochs.
             is_classic = self._members[member_id].is_classic
             return ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH
         return error
 
     def commit_error(self, member_id: str, epoch: int, partitions: Iterable[Share]) -> ErrorCode:
-        """Whether a member with that epoch may commit offsets of these partitions, by the names of their topics.
+        """Return the error for a commit of these partitions, given by topic name, or NONE.
 
-        It may not have heard of its present epoch yet. An earlier one will do for partitions that it has had since then
-        (KIP-1251): nobody else can have read them meanwhile.
+        The member may not know its current epoch yet. An earlier one is accepted for partitions that it has owned since
+        then (KIP-1251): no other member can have read them in between.
         """
         error = self.epoch_error(member_id, epoch)
         if error not in _OTHER_EPOCH or epoch > self._members[member_id].epoch:
@@ -332,13 +330,13 @@ class ConsumerGroup:
         made = ConsumerMember(
             member_id,
             instance_id,
-            Alarm(self._timers, lambda: self._expired(made, "its session expired")),
-            Alarm(self._timers, lambda: self._expired(made, "it did not give up partitions in time")),
+            DeadlineTimer(self._timers, lambda: self._expired(made, "its session expired")),
+            DeadlineTimer(self._timers, lambda: self._expired(made, "it did not give up partitions in time")),
         )
         return made
 
     def adopt(self, member_id: str, instance_id: str | None, epoch: int, owned: Iterable[Share]) -> ConsumerMember:
-        """A member of a classic group, with the generation of that group and what it owns."""
+        """Add a member of a classic group, with that group's generation and the partitions it owns."""
         made = self._members[member_id] = self._new_member(member_id, instance_id)
         if instance_id is not None:
             self._static[instance_id] = member_id
@@ -351,8 +349,8 @@ class ConsumerGroup:
         self.epoch = max(self.epoch, epoch) + 1
         return made
 
-    def _admit(self, beat: Beat) -> ConsumerMember:
-        """A new member; a static one gets what it had before."""
+    def _admit(self, beat: HeartbeatRequest) -> ConsumerMember:
+        """Add a member. A static one inherits the subscription and target of its predecessor."""
         made = self._new_member(beat.member_id or str(uuid.uuid4()), beat.instance_id)
         before = self._members.get(self._static.get(beat.instance_id or "", ""))
         if before is not None:
@@ -366,8 +364,8 @@ class ConsumerGroup:
         _logger.info("group %s: member %s joins", self.name, made.id)
         return made
 
-    def _update(self, member: ConsumerMember, beat: Beat) -> bool:
-        """Remember what a heartbeat says; whether the target has to be computed again."""
+    def _update(self, member: ConsumerMember, beat: HeartbeatRequest) -> bool:
+        """Apply a heartbeat to a member; return whether a new target is needed."""
         before = (member.topics, member.pattern, member.assignor)
         member.client_id, member.client_host, member.sees = beat.client_id, beat.client_host, beat.sees
         member.rack_id = member.rack_id if beat.rack_id is None else beat.rack_id
@@ -381,21 +379,21 @@ class ConsumerGroup:
             member.assignor = beat.assignor
         return before != (member.topics, member.pattern, member.assignor)
 
-    def _leave(self, beat: Beat) -> Told:
+    def _leave(self, beat: HeartbeatRequest) -> HeartbeatResponse:
         member = self._members[beat.member_id]
-        if beat.epoch == PAUSING and member.instance_id is not None:
-            _logger.info("group %s: static member %s leaves for a while", self.name, member.id)
-            member.epoch = PAUSING
+        if beat.epoch == STATIC_LEAVE_EPOCH and member.instance_id is not None:
+            _logger.info("group %s: static member %s leaves temporarily", self.name, member.id)
+            member.epoch = STATIC_LEAVE_EPOCH
             member.session.set(self._config.group_consumer_session_timeout_ms)
         else:
             self._remove(member, "it leaves")
-        return Told(ErrorCode.NONE, None, member.id, beat.epoch)
+        return HeartbeatResponse(ErrorCode.NONE, None, member.id, beat.epoch)
 
     def _expired(self, member: ConsumerMember, why: str) -> None:
         self._remove(member, why)
 
     def remove(self, members: Iterable[tuple[str, str | None]]) -> list[ErrorCode]:
-        """An administrator removes members: by their id, or static ones by their instance id."""
+        """Remove members on behalf of an administrator: by id, or static ones by instance id."""
         codes: list[ErrorCode] = []
         for member_id, instance_id in members:
             known = member_id or self._static.get(instance_id or "", "")
@@ -420,7 +418,7 @@ class ConsumerGroup:
             del self._static[member.instance_id]
 
     def _release(self, member: ConsumerMember) -> None:
-        """It owns nothing any more."""
+        """Free all partitions of a member."""
         for share in member.assigned | member.revoking:
             del self._owners[share]
         member.assigned.clear()
@@ -429,16 +427,16 @@ class ConsumerGroup:
         member.revoking_alarm.stop()
 
     def end(self) -> None:
-        """The coordinator stops."""
+        """Drop all members, because the coordinator stops."""
         for member in self._members.values():
             member.stop()
         self._members.clear()
 
-    # --- who should own what
+    # --- assignment
 
-    def look_at(self, topics: Mapping[str, TopicInfo]) -> None:
-        """Notice topics that are new, gone, recreated or have got more partitions, and compute a new target if it is
-        needed. `topics` are those that the group reads, or all."""
+    def refresh_topics(self, topics: Mapping[str, TopicInfo]) -> None:
+        """Detect new, deleted, recreated or extended topics, and compute a new target if needed. `topics` are those
+        that the group reads, or all."""
         for member in self._members.values():
             if member.pattern:
                 member.matched = frozenset(filter(member.sees, matching(member.pattern, topics)))
@@ -462,7 +460,7 @@ class ConsumerGroup:
         _logger.info("group %s: epoch %d, %s", self.name, self.epoch, counted(len(self._members), "member"))
 
     def _reconcile(self, member: ConsumerMember, owned: frozenset[Share] | None) -> None:
-        """Lead a member to its target: first it gives up, then it gets."""
+        """Move a member toward its target: first revoke partitions, then assign new ones."""
         if self._is_revoking(member, owned):
             return
         target = self.target_of(member.id)
@@ -480,7 +478,7 @@ class ConsumerGroup:
             member.previous_epoch, member.epoch = member.epoch, self.assignment_epoch
 
     def _is_revoking(self, member: ConsumerMember, owned: frozenset[Share] | None) -> bool:
-        """Whether it has not said yet that it gave up what it should."""
+        """Whether the member has yet to report giving up its revoked partitions."""
         if not member.revoking:
             return False
         if owned is None or owned & member.revoking:
@@ -492,8 +490,8 @@ class ConsumerGroup:
         return False
 
 
-def _invalid(beat: Beat) -> tuple[ErrorCode, str] | None:
-    """What is wrong with a heartbeat, whatever the group."""
+def _invalid(beat: HeartbeatRequest) -> tuple[ErrorCode, str] | None:
+    """Return the error and message of a heartbeat that is invalid for any group."""
     reason = _nonsense(beat)
     if reason is not None:
         return ErrorCode.INVALID_REQUEST, reason
@@ -504,19 +502,22 @@ def _invalid(beat: Beat) -> tuple[ErrorCode, str] | None:
     return None
 
 
-def _nonsense(beat: Beat) -> str | None:
-    """What does not fit together in a heartbeat."""
-    is_joining = beat.epoch == JOINING
+def _nonsense(beat: HeartbeatRequest) -> str | None:
+    """Return how the fields of a heartbeat contradict each other."""
+    is_joining = beat.epoch == JOIN_EPOCH
     return next(
         (
             reason
             for is_wrong, reason in (
-                (beat.epoch < PAUSING, f"{beat.epoch} is no member epoch"),
-                (not is_joining and not beat.member_id, "a member that has joined has an id"),
-                (beat.epoch == PAUSING and beat.instance_id is None, "only a static member leaves for a while"),
-                (is_joining and beat.rebalance_timeout_ms is None, "who joins says its rebalance timeout"),
-                (is_joining and beat.owned != frozenset(), "who joins owns nothing, and says so"),
-                (is_joining and beat.topics is None and not beat.pattern, "who joins says which topics it reads"),
+                (beat.epoch < STATIC_LEAVE_EPOCH, f"{beat.epoch} is not a member epoch"),
+                (not is_joining and not beat.member_id, "a member that has joined must send its id"),
+                (
+                    beat.epoch == STATIC_LEAVE_EPOCH and beat.instance_id is None,
+                    "only a static member can leave temporarily",
+                ),
+                (is_joining and beat.rebalance_timeout_ms is None, "a joining member must state its rebalance timeout"),
+                (is_joining and beat.owned != frozenset(), "a joining member must state that it owns no partitions"),
+                (is_joining and beat.topics is None and not beat.pattern, "a joining member must state its topics"),
             )
             if is_wrong
         ),
@@ -524,8 +525,8 @@ def _nonsense(beat: Beat) -> str | None:
     )
 
 
-def _is_full(beat: Beat) -> bool:
-    """Whether a member says everything: it has lost its connection, and may have missed an answer."""
+def _is_full(beat: HeartbeatRequest) -> bool:
+    """Whether a heartbeat states everything: the member reconnected and may have missed a response."""
     return (
         beat.rebalance_timeout_ms is not None
         and (beat.topics is not None or beat.pattern is not None)

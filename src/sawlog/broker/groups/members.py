@@ -1,4 +1,10 @@
-"""What consumers put into the opaque bytes of the classic protocol: their topics, and what they were assigned.
+"""Members of a classic group: their requests, responses and subscriptions.
+
+`GroupMembers` is the membership of a group: its leader, its static members and the protocols that all members support.
+It has no timers and no states. All members always have a protocol in common: check `is_compatible` before adding or
+changing one.
+
+The classic protocol carries subscriptions and assignments as opaque bytes:
 
 ```
 subscription    int16 version · array of topics (string) · bytes user data · ... (later versions append)
@@ -6,15 +12,9 @@ assignment      int16 version · array of (topic: string, partitions: array of i
 string          int16 length · UTF-8;  array and bytes: int32 length · elements
 ```
 
-The coordinator passes these on unread. It looks into them only to say who reads a topic, whether a restarted static
-member still wants what it wanted, and in a group of both protocols (`classic_members`). Other users of the protocol
-(Kafka Connect) put other things there.
-
-The members of a group of Kafka's classic protocol, and what they ask and are told.
-
-`Roster`: who is in a group, who leads it, and which protocols they have in common. No time, no states.
-
-At every moment all members have a protocol in common: `is_compatible` is asked before one is added or changed.
+The coordinator passes these on unread. It parses them only to find the readers of a topic, to check whether a restarted
+static member wants the same topics, and in a group of both protocols (`classic_members`). Other users of the protocol,
+such as Kafka Connect, store other things there.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from ..wire.errors import ErrorCode
 from ..wire.messages.groups import ASSIGNMENT, SUBSCRIPTION, VERSIONS
 from ..wire.reading import decoder
 from ..wire.schema import Fields
-from .settings import Alarm
+from .settings import DeadlineTimer
 
-#: The protocol type of consumers.
+#: Protocol type of consumers.
 CONSUMER = "consumer"
 
 _INT16, _INT32 = Struct(">h"), Struct(">i")
 
 
 def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
-    """The topics of a subscription; None if it is not one."""
+    """Return the topics of a subscription; None if it cannot be parsed."""
     try:
         (count,) = _INT32.unpack_from(subscription, 2)
         position, topics = 6, set[str]()
@@ -57,12 +57,12 @@ def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
 
 
 def owned_partitions(subscription: bytes) -> list[Share]:
-    """What a member says that it still owns; nothing if it does not say."""
+    """Return the partitions that a member says it still owns; empty if it does not say."""
     return _partitions(SUBSCRIPTION, "owned_partitions", subscription)
 
 
 def assigned_partitions(assignment: bytes) -> list[Share]:
-    """The partitions of an assignment; none if it is not one."""
+    """Return the partitions of an assignment; empty if it cannot be parsed."""
     return _partitions(ASSIGNMENT, "assigned_partitions", assignment)
 
 
@@ -76,8 +76,8 @@ def _partitions(fields: Fields, name: str, data: bytes) -> list[Share]:
 
 
 def same_topics(before: bytes, after: bytes) -> bool:
-    """Whether two subscriptions are to the same topics. The rest differs when a consumer restarts, because it then
-    owns nothing; that does not change what others get."""
+    """Whether two subscriptions name the same topics. The rest differs when a consumer restarts, because it owns
+    nothing then, but does not affect the assignment."""
     if before == after:
         return True
     topics = subscribed_topics(before)
@@ -85,14 +85,14 @@ def same_topics(before: bytes, after: bytes) -> bool:
 
 
 def encode_subscription(topics: Iterable[str]) -> bytes:
-    """A subscription of version 0."""
+    """Encode a subscription in version 0."""
     names = [each.encode() for each in topics]
     parts = [_INT16.pack(len(name)) + name for name in names]
     return _INT16.pack(0) + _INT32.pack(len(names)) + b"".join(parts) + _INT32.pack(-1)
 
 
 def encode_assignment(shares: Iterable[Share]) -> bytes:
-    """An assignment of version 0."""
+    """Encode an assignment in version 0."""
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(shares):
         topics.setdefault(topic, []).append(partition)
@@ -103,16 +103,16 @@ def encode_assignment(shares: Iterable[Share]) -> bytes:
     return made + _INT32.pack(-1)
 
 
-#: The protocols that a member supports (the names of its assignors) with its subscription for each, best first.
+#: Protocols that a member supports (names of assignors) with its subscription for each, in order of preference.
 Protocols = tuple[tuple[str, bytes], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """What a JoinGroup request says."""
+    """A JoinGroup request."""
 
     member_id: str
-    #: group.instance.id: of a static member, which keeps its partitions while it restarts.
+    #: group.instance.id of a static member, which keeps its partitions across a restart.
     instance_id: str | None
     client_id: str
     client_host: str
@@ -120,16 +120,16 @@ class JoinRequest:
     rebalance_timeout_ms: int
     protocol_type: str
     protocols: Protocols
-    #: Whether a new member is first told its id, and joins with it (version 4 on): a client that gave up waiting is
-    #: then not taken for one more member when it tries again.
+    #: Whether a new member first receives its id and joins with it (version 4 on), so that a retry after a client
+    #: timeout does not count as another member.
     knows_ids: bool = True
-    #: Whether the leader can be told not to assign (version 9 on).
+    #: Whether the leader understands skip_assignment (version 9 on).
     may_skip: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
-    """The answer to a JoinGroup request."""
+class JoinResponse:
+    """The response to a JoinGroup request."""
 
     error: ErrorCode
     member_id: str
@@ -137,27 +137,27 @@ class Joined:
     protocol_type: str | None = None
     protocol: str | None = None
     leader: str = ""
-    #: For the leader: id, instance id and subscription of each member.
+    #: For the leader only: id, instance id and subscription of each member.
     members: tuple[tuple[str, str | None, bytes], ...] = ()
     skip_assignment: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SyncRequest:
-    """What a SyncGroup request says."""
+    """A SyncGroup request."""
 
     member_id: str
     instance_id: str | None
     generation: int
     protocol_type: str | None
     protocol: str | None
-    #: Of the leader: what each member gets.
+    #: From the leader only: the assignment of each member.
     assignments: Mapping[str, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Synced:
-    """The answer to a SyncGroup request."""
+class SyncResponse:
+    """The response to a SyncGroup request."""
 
     error: ErrorCode
     protocol_type: str | None = None
@@ -166,8 +166,8 @@ class Synced:
 
 
 @dataclass(slots=True)
-class Member:
-    """One member."""
+class ClassicMember:
+    """A member of a classic group."""
 
     id: str
     instance_id: str | None
@@ -176,21 +176,21 @@ class Member:
     session_timeout_ms: int
     rebalance_timeout_ms: int
     protocols: Protocols
-    #: Rings when its session has expired.
-    session: Alarm = field(repr=False)
+    #: Fires when the session expires.
+    session: DeadlineTimer = field(repr=False)
     assignment: bytes = b""
-    #: Whether it has not been in a generation yet.
+    #: Whether it has not been part of a generation yet.
     is_new: bool = True
-    #: Whether it was told its id before it joined.
+    #: Whether it received its id before it joined.
     knows_id: bool = True
-    #: Whether it was told of the current generation, and has not asked for its assignment since.
+    #: Whether it knows the current generation but has not requested its assignment since.
     owes_sync: bool = False
-    #: Waiting for the next generation; for its assignment.
-    on_joined: Callable[[Joined], None] | None = None
-    on_synced: Callable[[Synced], None] | None = None
+    #: Answer the pending JoinGroup and SyncGroup requests.
+    on_joined: Callable[[JoinResponse], None] | None = None
+    on_synced: Callable[[SyncResponse], None] | None = None
 
     def update(self, request: JoinRequest) -> None:
-        """It joins again, with these."""
+        """Apply the values of another JoinGroup request."""
         self.client_id, self.client_host = request.client_id, request.client_host
         self.session_timeout_ms = request.session_timeout_ms
         self.rebalance_timeout_ms = request.rebalance_timeout_ms
@@ -198,52 +198,51 @@ class Member:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether one of its requests is waiting for the others: it sends no heartbeats meanwhile."""
+        """Whether a request is pending. The member sends no heartbeats meanwhile."""
         return self.on_joined is not None or self.on_synced is not None
 
-    def alive(self) -> None:
-        """It was heard of: its session begins anew."""
+    def restart_session(self) -> None:
+        """Restart the session timeout after a request."""
         self.session.set(self.session_timeout_ms)
 
     def supports(self, protocol: str) -> bool:
-        """Whether it can use that protocol."""
         return any(name == protocol for name, _ in self.protocols)
 
     def subscription(self, protocol: str | None) -> bytes:
-        """What it says for a protocol; nothing if it does not know it."""
+        """Return the subscription for a protocol; empty if the member does not support it."""
         return next((said for name, said in self.protocols if name == protocol), b"")
 
-    def answer_join(self, answer: Joined) -> None:
-        """Answer its JoinGroup request, if one is waiting."""
+    def answer_join(self, answer: JoinResponse) -> None:
+        """Answer the pending JoinGroup request, if any."""
         waiting, self.on_joined = self.on_joined, None
         if waiting is not None:
             waiting(answer)
 
-    def answer_sync(self, answer: Synced) -> None:
-        """Answer its SyncGroup request, if one is waiting."""
+    def answer_sync(self, answer: SyncResponse) -> None:
+        """Answer the pending SyncGroup request, if any."""
         waiting, self.on_synced = self.on_synced, None
         if waiting is not None:
             waiting(answer)
 
     def refuse(self, error: ErrorCode) -> None:
-        """Answer whatever is waiting with an error."""
-        self.answer_join(Joined(error, self.id))
-        self.answer_sync(Synced(error))
+        """Answer pending requests with an error."""
+        self.answer_join(JoinResponse(error, self.id))
+        self.answer_sync(SyncResponse(error))
 
 
-class Roster:
+class GroupMembers:
     """The members of one group, in the order in which they joined."""
 
     def __init__(self) -> None:
-        #: Of all members; stays when the last one leaves.
+        #: Common to all members; stays when the last one leaves.
         self.protocol_type: str | None = None
-        #: The id of the member that assigns partitions.
+        #: Id of the member that assigns partitions.
         self.leader: str | None = None
-        self._members: dict[str, Member] = {}
-        #: Ids of static members, by their instance id.
+        self._members: dict[str, ClassicMember] = {}
+        #: Member ids by instance id.
         self._static: dict[str, str] = {}
 
-    def __iter__(self) -> Iterator[Member]:
+    def __iter__(self) -> Iterator[ClassicMember]:
         return iter(list(self._members.values()))
 
     def __len__(self) -> int:
@@ -252,31 +251,30 @@ class Roster:
     def __contains__(self, member_id: str) -> bool:
         return member_id in self._members
 
-    def __getitem__(self, member_id: str) -> Member:
+    def __getitem__(self, member_id: str) -> ClassicMember:
         return self._members[member_id]
 
     def static_id(self, instance_id: str | None) -> str | None:
-        """The member id of a static member; None if there is none."""
+        """Return the member id of a static member; None if there is none."""
         return None if instance_id is None else self._static.get(instance_id)
 
-    def add(self, member: Member, protocol_type: str) -> None:
-        """Add one."""
+    def add(self, member: ClassicMember, protocol_type: str) -> None:
         if not self._members:
             self.protocol_type = protocol_type
         self._members[member.id] = member
         if member.instance_id is not None:
             self._static[member.instance_id] = member.id
 
-    def rename(self, member: Member, member_id: str) -> None:
-        """Give a static member a new id; it keeps its place, also as leader."""
+    def rename(self, member: ClassicMember, member_id: str) -> None:
+        """Give a static member a new id. It keeps its position and its leadership."""
         if self.leader == member.id:
             self.leader = member_id
         member.id = member_id
         self._members = {each.id: each for each in self._members.values()}
         self._static[member.instance_id or ""] = member_id
 
-    def remove(self, member: Member) -> None:
-        """Remove one. If it led, the one that joined first leads."""
+    def remove(self, member: ClassicMember) -> None:
+        """Remove a member. If it was the leader, the oldest remaining member becomes the leader."""
         del self._members[member.id]
         if member.instance_id is not None:
             del self._static[member.instance_id]
@@ -284,11 +282,11 @@ class Roster:
             self.leader = next(iter(self._members), None)
 
     def clear(self) -> None:
-        """Remove all."""
         self._members, self._static, self.leader = {}, {}, None
 
     def error(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Whether that is a member. A static one is known by its instance id: the last that joined with it counts."""
+        """Return the error unless this is a member. A static member is known by its instance id: the last one to join
+        counts."""
         if instance_id is not None:
             known = self._static.get(instance_id)
             if known is None:
@@ -298,7 +296,7 @@ class Roster:
         return ErrorCode.NONE if member_id in self._members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def is_compatible(self, request: JoinRequest) -> bool:
-        """Whether who joins has a protocol in common with all others."""
+        """Whether the joining member has a protocol in common with all others."""
         if not request.protocol_type or not request.protocols:
             return False
         if self._members and request.protocol_type != self.protocol_type:
@@ -308,7 +306,7 @@ class Roster:
         return any(all(each.supports(name) for each in others) for name, _ in request.protocols)
 
     def elect_protocol(self) -> str:
-        """Of the protocols that all support, the one that most prefer; of several, the one the leader names first."""
+        """Return the protocol that most members prefer among those that all support; the leader's order breaks ties."""
         votes: dict[str, int] = {}
         everyone = list(self)
         for member in everyone:
@@ -319,7 +317,7 @@ class Roster:
         return max(votes, key=lambda name: (votes[name], -order.index(name)))
 
     def topics(self) -> frozenset[str] | None:
-        """The topics that the members read; None if they do not say, because they are not consumers."""
+        """Return the topics that the members read; None if unknown, because they are not consumers."""
         found: set[str] = set()
         for member in self:
             for _, subscription in member.protocols:

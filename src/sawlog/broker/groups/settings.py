@@ -1,6 +1,7 @@
-"""`GroupConfig`: the limits of groups. A comment has Kafka's name of each, where Kafka has one.
+"""`GroupConfig`, the limits of groups, and `DeadlineTimer`, their timers.
 
-Time for groups: an event loop's clock, or one that a test drives.
+The comment of each setting gives Kafka's name for it, where Kafka has one. Time comes from an event loop's clock, or
+from one that a test drives.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
-    """What members may ask for, and how long the coordinator waits."""
+    """Limits on members, and timeouts of the coordinator."""
 
     #: group.min.session.timeout.ms
     group_min_session_timeout_ms: int = 6_000
@@ -23,83 +24,81 @@ class GroupConfig:
     group_initial_rebalance_delay_ms: int = 0
     #: group.max.size
     group_max_size: int = 10_000
-    #: How long a new member may wait for its first generation. It sends no heartbeats meanwhile, and a client that has
-    #: given up would be waited for.
+    #: Maximum time that a new member waits for its first generation. It sends no heartbeats meanwhile, so without a
+    #: limit the group would wait for a client that has given up.
     group_new_member_timeout_ms: int = 300_000
-    #: How long a group without members and without offsets is remembered: offsets.retention.check.interval.ms
+    #: offsets.retention.check.interval.ms: how long a group without members and offsets is kept.
     group_empty_ms: int = 600_000
-    #: offset.metadata.max.bytes: the longest text that can be committed with an offset.
+    #: offset.metadata.max.bytes: maximum length of the text committed with an offset.
     offset_metadata_max_bytes: int = 4_096
-    #: group.consumer.session.timeout.ms: of members whose partitions the broker assigns (KIP-848).
+    #: group.consumer.session.timeout.ms: for members of the KIP-848 protocol.
     group_consumer_session_timeout_ms: int = 45_000
-    #: group.consumer.heartbeat.interval.ms: the same.
+    #: group.consumer.heartbeat.interval.ms: for members of the KIP-848 protocol.
     group_consumer_heartbeat_interval_ms: int = 5_000
 
     @classmethod
     def of(cls, config: object) -> GroupConfig:
-        """The fields of the same name of a larger config; the default of those that it does not have."""
+        """Copy the fields of the same name from a larger configuration; the others keep their defaults."""
         return cls(**{each.name: getattr(config, each.name) for each in fields(cls) if hasattr(config, each.name)})
 
 
 class Handle(Protocol):
-    """A call that is due at some time."""
+    """A scheduled call."""
 
-    def cancel(self) -> None:
-        """Do not call it."""
+    def cancel(self) -> None: ...
 
 
 class Timers(Protocol):
-    """The part of an event loop that groups need."""
+    """The part of an event loop that groups use."""
 
     def time(self) -> float:
-        """Seconds, by a clock that never goes back."""
+        """Return seconds of a monotonic clock."""
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> Handle:
-        """Call a function when that many seconds have passed."""
+        """Call a function after `delay` seconds."""
 
 
-class Alarm:
-    """Calls a function when the time that was set last has come.
+class DeadlineTimer:
+    """Calls a function when the deadline set last has passed.
 
-    Setting it to a later time costs nothing: a heartbeat does it, many times a second. The timer that is running then
-    finds that it is too early, and waits for the rest.
+    Moving the deadline later is cheap, because heartbeats do it many times a second: the running timer notices that it
+    fired too early and waits for the rest.
     """
 
-    __slots__ = ("_due_s", "_handle", "_ring", "_rings_s", "_timers")
+    __slots__ = ("_callback", "_due_s", "_fires_s", "_handle", "_timers")
 
-    def __init__(self, timers: Timers, ring: Callable[[], None]) -> None:
+    def __init__(self, timers: Timers, callback: Callable[[], None]) -> None:
         self._timers = timers
-        self._ring = ring
+        self._callback = callback
         self._due_s = 0.0
-        self._rings_s = 0.0
+        self._fires_s = 0.0
         self._handle: Handle | None = None
 
     @property
     def is_set(self) -> bool:
-        """Whether it will ring."""
+        """Whether the timer will fire."""
         return self._handle is not None
 
     def set(self, delay_ms: float) -> None:
-        """Ring after that many milliseconds, and not before."""
+        """Fire after `delay_ms` milliseconds, and not before."""
         self._due_s = self._timers.time() + delay_ms / 1000
-        if self._handle is not None and self._rings_s > self._due_s:
+        if self._handle is not None and self._fires_s > self._due_s:
             self.stop()
         if self._handle is None:
             self._wait()
 
     def stop(self) -> None:
-        """Do not ring."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
 
     def _wait(self) -> None:
-        self._rings_s = self._due_s
-        self._handle = self._timers.call_later(max(self._due_s - self._timers.time(), 0.0), self._come)
+        self._fires_s = self._due_s
+        self._handle = self._timers.call_later(max(self._due_s - self._timers.time(), 0.0), self._fired)
 
-    def _come(self) -> None:
+    def _fired(self) -> None:
         self._handle = None
         if self._timers.time() < self._due_s:
             self._wait()
         else:
-            self._ring()
+            self._callback()

@@ -1,4 +1,4 @@
-"""What the store knows of groups and topics. All of it reads the disk: in a thread."""
+"""Groups and topics as stored. All functions read the disk: call them in a thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .members import CONSUMER, encode_assignment, encode_subscription
 
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
-    """A group, as it is listed and described."""
+    """A group as listed and described."""
 
     name: str
     protocol_type: str
@@ -28,15 +28,15 @@ class GroupSummary:
     type: str = "classic"
 
 
-class Topics:
-    """The topics of a store at one moment, each looked up once."""
+class TopicLookup:
+    """The topics of a store at one moment, each looked up at most once."""
 
     def __init__(self, store: StoreService) -> None:
         self._store = store
         self._found: dict[str, ServedTopic | None] = {}
 
     def find(self, name: str) -> ServedTopic | None:
-        """One of them; None if it does not exist."""
+        """Return a topic; None if it does not exist."""
         if name not in self._found:
             try:
                 self._found[name] = self._store.topic(name)
@@ -45,18 +45,18 @@ class Topics:
         return self._found[name]
 
     def __getitem__(self, name: str) -> ServedTopic:
-        """One that exists."""
+        """Return a topic that exists."""
         found = self.find(name)
         assert found is not None
         return found
 
     def __contains__(self, share: Share) -> bool:
-        """Whether that partition exists."""
+        """Whether the partition exists."""
         topic = self.find(share[0])
         return topic is not None and 0 <= share[1] < topic.partitions
 
     def valid(self, offsets: Mapping[Share, Committed]) -> dict[Share, Committed]:
-        """Those of topics that still exist, and were not recreated since."""
+        """Return the offsets whose topics still exist and were not recreated since the commit."""
         return {
             share: each
             for share, each in offsets.items()
@@ -65,27 +65,27 @@ class Topics:
 
 
 def missing_partitions(store: StoreService, shares: Iterable[Share]) -> set[Share]:
-    """Those that do not exist."""
-    topics = Topics(store)
+    """Return the partitions that do not exist."""
+    topics = TopicLookup(store)
     return {share for share in shares if share not in topics}
 
 
 def topic_infos(store: StoreService, names: Iterable[str] | None) -> Mapping[str, TopicInfo]:
-    """The topics of these names that exist, or all."""
-    topics = Topics(store)
+    """Return the topics of these names that exist, or all topics."""
+    topics = TopicLookup(store)
     wanted = store.topics() if names is None else names
     found = {name: topics.find(name) for name in wanted}
     return {name: TopicInfo(UUID(topic.id).hex, topic.partitions) for name, topic in found.items() if topic is not None}
 
 
 def stored_groups(store: StoreService) -> dict[str, GroupSummary]:
-    """All groups that have committed, or that have members which opened the store themselves."""
+    """Return all groups that have committed offsets, or members that opened the store directly."""
     found = {name: stored_group(store, name) for name in store.groups.list()}
     return {name: each for name, each in found.items() if each is not None}
 
 
 def stored_group(store: StoreService, name: str) -> GroupSummary | None:
-    """One of these; None if it does not exist."""
+    """Return one of these groups; None if it does not exist."""
     try:
         seen = store.groups.describe(name)
     except (GroupNotFound, InvalidConfig):

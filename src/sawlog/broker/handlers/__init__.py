@@ -1,7 +1,7 @@
-"""What answers each request: one module per family, each with a table `HANDLERS` from API key to function.
+"""Request handlers: one module per family, each with a table `HANDLERS` from API key to function.
 
-A handler gets a `Context` and the decoded request, and returns the response, or an awaitable of it; None if none is
-sent. It runs in the event loop's thread. What may wait for the disk goes through `Broker.run`.
+A handler gets a `Context` and the decoded request. It returns the response, or an awaitable of it; None sends no
+response. Handlers run in the event loop's thread. Calls that may block on the disk go through `Broker.run`.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ Answer = Body | None | Awaitable[Body | None]
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Who asks, and whom."""
+    """The client and the broker of a request."""
 
     broker: Broker
     header: RequestHeader
     client_host: str
-    #: Where clients of this listener are sent.
+    #: Address that clients of this listener should connect to.
     advertised: Address
-    #: Who asks, as ACLs name them.
+    #: Principal of the client, as ACLs name it.
     principal: str = ANONYMOUS
-    #: What the connection has proved so far.
+    #: Authentication state of the connection.
     session: Session | None = None
 
 
@@ -43,7 +43,7 @@ Handler = Callable[[Context, Body], Answer]
 
 
 class KafkaError(SawlogError):
-    """An error as Kafka's clients know it; it concerns the whole request."""
+    """An error with Kafka's error code. It concerns the whole request."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         self.code = code

@@ -1,7 +1,7 @@
-"""Rules about who may do what: DescribeAcls, CreateAcls, DeleteAcls.
+"""Access control rules: DescribeAcls, CreateAcls, DeleteAcls.
 
-On a broker without access control they are refused with SECURITY_DISABLED, as by Kafka without an authorizer. Rules
-that were added in the data directory are in force there as well, so then they are served.
+A broker without access control refuses these with SECURITY_DISABLED, as Kafka does without an authorizer. Rules added
+in the data directory are in force even there, so once there are some, these requests are served.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _E = TypeVar("_E", bound=IntEnum)
 
 
 def _disabled(context: Context) -> KafkaError | None:
-    """The error on a broker without access control."""
+    """Return the error of a broker without access control; None if it has access control."""
     broker = context.broker
-    if broker.config.has_access_control or not broker.authority.is_open:
+    if broker.config.has_access_control or not broker.authorizer.is_open:
         return None
     return KafkaError(
         ErrorCode.SECURITY_DISABLED,
@@ -34,22 +34,22 @@ def _disabled(context: Context) -> KafkaError | None:
 
 
 async def describe_acls(context: Context, request: Body) -> Body:
-    """The bindings that match a filter, also those that another process has just added."""
-    authority = context.broker.authority
+    """Return the bindings that match a filter, including those that another process has just added."""
+    authorizer = context.broker.authorizer
     try:
         wanted = _filter(request)
-        await authority.refresh()
+        await authorizer.refresh()
         if (disabled := _disabled(context)) is not None:
             raise disabled
-        if authority.trouble is not None:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, authority.trouble)
+        if authorizer.unreadable is not None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, authorizer.unreadable)
     except SawlogError as error:
         return {"error_code": _code(error), "error_message": message_of(error), "resources": []}
-    return {"error_code": ErrorCode.NONE, "error_message": None, "resources": _by_pattern(authority.bindings(wanted))}
+    return {"error_code": ErrorCode.NONE, "error_message": None, "resources": _by_pattern(authorizer.bindings(wanted))}
 
 
 def _by_pattern(bindings: Iterable[Binding]) -> list[Body]:
-    """Bindings, which are in order, grouped by the resources that they are about."""
+    """Group sorted bindings by the resources they cover."""
     found: list[Body] = []
     for (resource, name, pattern), some in groupby(bindings, key=lambda each: (each.resource, each.name, each.pattern)):
         acls = [_entry(each) for each in some]
@@ -67,7 +67,7 @@ def _entry(binding: Binding) -> Body:
 
 
 async def create_acls(context: Context, request: Body) -> Body:
-    """Add bindings. Each that is wrong is refused by itself; the others are added together."""
+    """Add bindings. Invalid ones are refused individually; the others are added together."""
     if (disabled := _disabled(context)) is not None:
         return {"results": [_failed(disabled) for _ in request["creations"]]}
     results: list[Body] = []
@@ -80,14 +80,15 @@ async def create_acls(context: Context, request: Body) -> Body:
             results.append(_failed(error))
     try:
         if made:
-            await context.broker.authority.add(made)
+            await context.broker.authorizer.add(made)
     except SawlogError as error:
         results = [_failed(error) if each is _NO_ERROR else each for each in results]
     return {"results": results}
 
 
 async def delete_acls(context: Context, request: Body) -> Body:
-    """Delete what matches filters. Each that is wrong is refused by itself; the others are applied together."""
+    """Delete the bindings that match filters. Invalid filters are refused individually; the others are applied
+    together."""
     if (disabled := _disabled(context)) is not None:
         return {"filter_results": [_failed(disabled) for _ in request["filters"]]}
     filters: list[Filter | SawlogError] = []
@@ -97,7 +98,7 @@ async def delete_acls(context: Context, request: Body) -> Body:
         except SawlogError as error:
             filters.append(error)
     try:
-        matched = iter(await context.broker.authority.delete([each for each in filters if isinstance(each, Filter)]))
+        matched = iter(await context.broker.authorizer.delete([each for each in filters if isinstance(each, Filter)]))
     except SawlogError as error:
         return {"filter_results": [_failed(error) for _ in filters]}
     return {
@@ -119,7 +120,7 @@ def _deleted(binding: Binding) -> Body:
     return {**_NO_ERROR, **pattern, **_entry(binding)}
 
 
-# --- what the numbers of a request mean
+# --- decoding
 
 
 def _binding(given: Body) -> Binding:
@@ -165,7 +166,7 @@ def _failed(error: SawlogError) -> Body:
 
 
 def _code(error: SawlogError) -> ErrorCode:
-    """What is wrong with a binding is wrong with the request."""
+    """Return the error code. An invalid binding is an invalid request."""
     return ErrorCode.INVALID_REQUEST if isinstance(error, InvalidConfig) else code_of(error)
 
 

@@ -1,4 +1,4 @@
-"""Creating, changing and deleting topics, and their settings."""
+"""Topics and their settings: creating, changing, deleting, describing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..wire.errors import ErrorCode
 from . import Body, Context, KafkaError
 
 _TOPIC, _BROKER, _BROKER_LOGGER, _GROUP = 2, 4, 8, 32
-#: Where the value of a setting comes from.
+#: Sources of a setting's value.
 _FROM_TOPIC, _FROM_STATIC, _FROM_DEFAULT = 1, 4, 5
 _BOOLEAN, _STRING, _INT, _LONG, _DOUBLE, _LIST = 1, 2, 3, 5, 6, 7
 _SET, _DELETE, _APPEND, _SUBTRACT = 0, 1, 2, 3
@@ -29,7 +29,7 @@ _SET, _DELETE, _APPEND, _SUBTRACT = 0, 1, 2, 3
 
 
 async def create_topics(context: Context, request: Body) -> Body:
-    """Create topics; each succeeds or fails by itself."""
+    """Create topics, each independently."""
     names = [each["name"] for each in request["topics"]]
     made = [
         await _create(context, each, validate_only=request["validate_only"], twice=names.count(each["name"]) > 1)
@@ -63,13 +63,13 @@ async def _create(context: Context, asked: Body, *, validate_only: bool, twice: 
 
 
 def _created(given: dict[str, settings.Value]) -> list[Body]:
-    """The settings of a new topic, as the answer to CreateTopics has them: without what describes them."""
+    """Return the settings of a new topic in the form of CreateTopics, without documentation."""
     wanted = ("name", "value", "read_only", "config_source", "is_sensitive")
     return [{key: row[key] for key in wanted} for row in _rows(given, None)]
 
 
 def _partitions_of(context: Context, asked: Body) -> int:
-    """The number of partitions that a request means."""
+    """Return the requested number of partitions."""
     count, replicas, assignments = asked["num_partitions"], asked["replication_factor"], asked["assignments"]
     if assignments:
         if count != -1 or replicas != -1:
@@ -97,7 +97,7 @@ def _check_names(names: Iterable[str]) -> None:
 
 
 async def delete_topics(context: Context, request: Body) -> Body:
-    """Delete topics by name, or by id."""
+    """Delete topics by name or by id."""
     asked = request["topics"] or [{"name": name, "topic_id": bytes(16)} for name in request["topic_names"] or ()]
     return {"responses": [await _delete(context, each) for each in asked]}
 
@@ -123,7 +123,7 @@ async def _delete(context: Context, asked: Body) -> Body:
 
 
 async def create_partitions(context: Context, request: Body) -> Body:
-    """Add partitions."""
+    """Add partitions to topics."""
     results = [
         await _grow(context, each, validate_only=request["validate_only"])
         for each in {each["name"]: each for each in request["topics"]}.values()
@@ -158,7 +158,7 @@ async def _grow(context: Context, asked: Body, *, validate_only: bool) -> Body:
 
 
 async def describe_configs(context: Context, request: Body) -> Body:
-    """The settings of topics and of this broker, with their defaults and where each comes from."""
+    """Return the settings of topics and of this broker, with their defaults and sources."""
     return {"results": [await _describe(context, each, request) for each in request["resources"]]}
 
 
@@ -231,7 +231,7 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-#: Kafka's names of what clients ask a broker for.
+#: Kafka's names of the broker settings that clients request.
 _BROKER_NAMES = {
     "auto_create_topics": "auto.create.topics.enable",
     "default_partitions": "num.partitions",
@@ -257,7 +257,7 @@ _GROUP_NAMES = {
 }
 
 
-#: What each of them is, for who asks for documentation.
+#: Documentation of the settings.
 _ABOUT = {
     "advertised.listeners": "Where clients are told to connect.",
     "auto.create.topics.enable": "Whether a topic that a client asks for is created.",
@@ -286,13 +286,13 @@ _ABOUT = {
 
 
 def _values(context: Context, names: dict[str, str]) -> dict[str, tuple[Any, Any]]:
-    """Settings of the broker under Kafka's names, each with its default."""
+    """Return broker settings under Kafka's names, each with its default."""
     config, defaults = context.broker.config, {each.name: each.default for each in fields(BrokerConfig)}
     return {name: (getattr(config, ours), defaults[ours]) for ours, name in names.items()}
 
 
 def _broker_rows(context: Context, wanted: list[str] | None) -> list[Body]:
-    """The settings of the broker, under Kafka's names. They are given when it starts."""
+    """Return the settings of the broker under Kafka's names. They are fixed at startup."""
     values = _values(context, _BROKER_NAMES)
     values["node.id"] = values["broker.id"] = (context.broker.node_id, None)
     values["default.replication.factor"] = (1, 1)
@@ -304,7 +304,7 @@ def _broker_rows(context: Context, wanted: list[str] | None) -> list[Body]:
 
 
 def _setting_rows(values: dict[str, tuple[Any, Any]], wanted: list[str] | None) -> list[Body]:
-    """Settings that nobody can change while the broker runs."""
+    """Return settings that cannot change while the broker runs."""
     rows: list[Body] = []
     for name, (value, default) in sorted(values.items()):
         if wanted is not None and name not in wanted:
@@ -347,7 +347,7 @@ async def _alter(
         topic = await broker.partitions.topic(name)
         changes = changes_of(topic, asked["configs"])
         _check_names(changes)
-        settings.changed(topic.settings, changes)  # refuses before anything is changed
+        settings.changed(topic.settings, changes)  # raises before anything is changed
         if not request["validate_only"]:
             await broker.alter_topic(name, changes)
     except SawlogError as error:
@@ -356,12 +356,12 @@ async def _alter(
 
 
 def _replaced(topic: ServedTopic, configs: list[Body]) -> dict[str, object]:
-    """These settings, and no others."""
+    """Return the changes that leave exactly these settings."""
     return {**dict.fromkeys(topic.settings), **{each["name"]: each["value"] for each in configs}}
 
 
 def _changes(topic: ServedTopic, configs: list[Body]) -> dict[str, object]:
-    """What incremental operations come to."""
+    """Return the changes that incremental operations amount to."""
     changes: dict[str, object] = {}
     for each in configs:
         name, operation, value = each["name"], each["config_operation"], each["value"]
@@ -384,12 +384,12 @@ def _changes(topic: ServedTopic, configs: list[Body]) -> dict[str, object]:
 
 
 def _parts(value: settings.Value | None) -> list[str]:
-    """The elements of a list, in order; none of an empty text."""
+    """Return the elements of a list; empty for an empty text."""
     return [part.strip() for part in str(value).split(",")] if value else []
 
 
 async def describe_log_dirs(context: Context, request: Body) -> Body:
-    """The size of partitions, all in the store's directory."""
+    """Return the sizes of partitions, all in the store's directory."""
     broker = context.broker
     wanted = None if request["topics"] is None else {each["topic"]: each["partitions"] for each in request["topics"]}
     topics: list[Body] = []

@@ -1,12 +1,13 @@
-"""Who a client is: SaslHandshake and SaslAuthenticate; and the users: DescribeUserScramCredentials,
-AlterUserScramCredentials and DescribeClientQuotas."""
+"""Authentication and users: SaslHandshake, SaslAuthenticate, DescribeUserScramCredentials, AlterUserScramCredentials
+and DescribeClientQuotas.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 
 from ...errors import InvalidConfig
-from ..security.credentials import Users, check_name, check_salted
+from ..security.credentials import StoredUsers, check_name, check_salted
 from ..security.mechanisms import BY_NUMBER, MECHANISMS, Mechanism, Salted
 from ..security.session import Session
 from ..trouble import message_of
@@ -21,7 +22,7 @@ async def handshake(context: Context, request: Body) -> Body:
 
 
 async def authenticate(context: Context, request: Body) -> Body:
-    """Go on with it."""
+    """Process the next message of the mechanism."""
     return await _session(context).authenticate(bytes(request["auth_bytes"]))
 
 
@@ -31,9 +32,9 @@ def _session(context: Context) -> Session:
 
 
 async def describe_users(context: Context, request: Body) -> Body:
-    """Which users there are, with which mechanisms; no secrets."""
+    """Return the users with their mechanisms, without secrets."""
     broker = context.broker
-    users = await broker.run(Users(broker.store.registry).list)
+    users = await broker.run(StoredUsers(broker.store.registry).list)
     asked = [each["name"] for each in request["users"] or ()]
     counts = Counter(asked)
     results = []
@@ -53,24 +54,24 @@ async def describe_users(context: Context, request: Body) -> Body:
 
 
 async def alter_users(context: Context, request: Body) -> Body:
-    """Add, change and delete credentials. If one change of a user is wrong, nothing of this user is changed."""
+    """Add, change and delete credentials. If one change of a user is invalid, none of that user's changes apply."""
     broker = context.broker
     deletions, upsertions = request["deletions"], request["upsertions"]
     names = list(dict.fromkeys(each["name"] for each in (*deletions, *upsertions)))
     wrong = _wrong(deletions, upsertions)
     lacking = await broker.run(
-        Users(broker.store.registry).alter,
+        StoredUsers(broker.store.registry).alter,
         [(each["name"], _mechanism(each)) for each in deletions if each["name"] not in wrong],
         [(each["name"], _salted(each)) for each in upsertions if each["name"] not in wrong],
     )
     for name in lacking:
         wrong[name] = KafkaError(ErrorCode.RESOURCE_NOT_FOUND, "the user has no such credential")
-    await broker.guard.refresh()
+    await broker.authenticator.refresh()
     return {"results": [_result(name, wrong.get(name)) for name in names]}
 
 
 def _wrong(deletions: list[Body], upsertions: list[Body]) -> dict[str, KafkaError]:
-    """What is wrong with the changes of each user; the first thing counts."""
+    """Return the first error of each user's changes."""
     counts = Counter((each["name"], each["mechanism"]) for each in (*deletions, *upsertions))
     found: dict[str, KafkaError] = {}
     for each in (*deletions, *upsertions):
@@ -107,7 +108,7 @@ def _result(name: str, error: KafkaError | None) -> Body:
 
 
 def describe_quotas(context: Context, request: Body) -> Body:
-    """There are none. Kafka's tool asks for them when it describes users."""
+    """Return no quotas: there are none. Kafka's tool requests them when it describes users."""
     return {"error_code": ErrorCode.NONE, "error_message": None, "entries": []}
 
 

@@ -1,8 +1,8 @@
-"""What administrators ask about a cluster, answered for a cluster of one broker: ElectLeaders, DescribeQuorum,
-AlterPartitionReassignments, ListPartitionReassignments, AlterReplicaLogDirs, ListConfigResources, DescribeClientQuotas.
+"""Cluster administration, for a cluster of one broker: ElectLeaders, DescribeQuorum, AlterPartitionReassignments,
+ListPartitionReassignments, AlterReplicaLogDirs, ListConfigResources, DescribeClientQuotas.
 
-Each partition has one replica, here, in one directory, and this broker leads it. So asking for that changes nothing and
-succeeds, and asking for anything else is refused with the error that Kafka has for it.
+Each partition has one replica, on this broker, in one directory, and this broker leads it. A request for exactly that
+changes nothing and succeeds; any other request fails with the error that Kafka has for it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ..wire.errors import ErrorCode
 from . import Body, Context
 
 _TOPIC, _BROKER, _BROKER_LOGGER = 2, 4, 8
-#: Where Kafka keeps its metadata. Here is no such log: what is stored of topics is in the store's files.
+#: Topic of Kafka's metadata log. There is no such log here: the store's files describe the topics.
 _METADATA_LOG = "__cluster_metadata"
 
 
 async def _topic(context: Context, name: str) -> ServedTopic | ErrorCode:
-    """A topic, or why there is none."""
+    """Return a topic, or the error code."""
     try:
         return await context.broker.partitions.topic(name)
     except TopicNotFound:
@@ -32,7 +32,7 @@ async def _topic(context: Context, name: str) -> ServedTopic | ErrorCode:
 
 
 def _error(topic: ServedTopic | ErrorCode, partition: int) -> ErrorCode:
-    """Whether a partition exists."""
+    """Return the error unless the partition exists."""
     if isinstance(topic, ErrorCode):
         return topic
     is_there = 0 <= partition < topic.partitions
@@ -44,7 +44,7 @@ def _with_message(made: Body, code: ErrorCode, message: str | None = None) -> Bo
 
 
 async def elect_leaders(context: Context, request: Body) -> Body:
-    """Every partition is led by its only replica. Asked about all, only those are listed that had an election: none."""
+    """Every partition is led by its only replica. A request for all lists only those that had an election: none."""
     results: list[Body] = []
     for asked in request["topic_partitions"] or ():
         topic = await _topic(context, asked["topic"])
@@ -57,7 +57,7 @@ async def elect_leaders(context: Context, request: Body) -> Body:
 
 
 async def alter_partition_reassignments(context: Context, request: Body) -> Body:
-    """To this broker, where they are; there is never a reassignment that could be ended."""
+    """Accept reassignments to this broker, where partitions already are. There is never a reassignment to cancel."""
     responses: list[Body] = []
     for asked in request["topics"]:
         topic = await _topic(context, asked["name"])
@@ -85,12 +85,12 @@ def _reassigned(context: Context, topic: ServedTopic | ErrorCode, asked: Body) -
 
 
 async def list_partition_reassignments(context: Context, request: Body) -> Body:
-    """None is ever going on."""
+    """Return no reassignments."""
     return {"error_code": ErrorCode.NONE, "error_message": None, "topics": []}
 
 
 async def alter_replica_log_dirs(context: Context, request: Body) -> Body:
-    """To the store's directory, where they are."""
+    """Accept moves to the store's directory, where partitions already are."""
     results: dict[str, list[Body]] = {}
     for directory in request["dirs"]:
         for asked in directory["topics"]:
@@ -104,7 +104,7 @@ async def alter_replica_log_dirs(context: Context, request: Body) -> Body:
 
 
 async def describe_quorum(context: Context, request: Body) -> Body:
-    """A quorum of one, which decides alone. It votes on no log, so that log ends at 0."""
+    """Describe a quorum of one. It votes on no log, so its log ends at 0."""
     broker, advertised = context.broker, context.advertised
     topics = [
         {
@@ -128,7 +128,7 @@ def _quorum(context: Context, asked: Body, partition: Body) -> Body:
 
 
 async def list_config_resources(context: Context, request: Body) -> Body:
-    """What DescribeConfigs can be asked about. Version 0 asks only for metrics that clients push: there are none."""
+    """Return the resources of DescribeConfigs. Version 0 asks only for client metrics, which do not exist."""
     if context.header.version == 0:
         return {"error_code": ErrorCode.NONE, "config_resources": []}
     wanted = set(request["resource_types"]) or {_TOPIC, _BROKER, _BROKER_LOGGER}
@@ -146,7 +146,7 @@ def _resources(kind: int, names: Iterable[str]) -> list[Body]:
 
 
 async def describe_client_quotas(context: Context, request: Body) -> Body:
-    """There are none, and AlterClientQuotas is not offered."""
+    """Return no quotas: there are none, and AlterClientQuotas is not offered."""
     return {"error_code": ErrorCode.NONE, "error_message": None, "entries": []}
 
 

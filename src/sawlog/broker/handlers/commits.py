@@ -18,7 +18,7 @@ _BY_ID = 10
 
 
 class _Names:
-    """The names of the topics in a request. What is unknown has none."""
+    """Names of the topics in a request; unknown topics have none."""
 
     def __init__(self, ids: Mapping[bytes, str] | None) -> None:
         self._ids = ids
@@ -42,7 +42,7 @@ class _Names:
 
 
 async def offset_commit(context: Context, request: Body) -> Body:
-    """Durable when it is answered."""
+    """Commit offsets durably."""
     topics: Sequence[Body] = request["topics"]
     names = await _Names.of(context)
     offsets = {
@@ -64,7 +64,7 @@ async def offset_commit(context: Context, request: Body) -> Body:
 
 
 def _codes(topic: Body, name: str | None, codes: Mapping[Share, ErrorCode], unknown: ErrorCode) -> Body:
-    """The error codes of a topic's partitions."""
+    """Return the error codes of a topic's partitions."""
     return {
         **{key: topic[key] for key in ("name", "topic_id") if key in topic},
         "partitions": [
@@ -78,7 +78,7 @@ def _codes(topic: Body, name: str | None, codes: Mapping[Share, ErrorCode], unkn
 
 
 async def offset_fetch(context: Context, request: Body) -> Body:
-    """Of one group, or from version 8 on of several."""
+    """Return the offsets of one group, or of several from version 8 on."""
     version, stable = context.header.version, request["require_stable"]
     if version >= 8:
         return {"groups": [await _fetched(context, each, stable) for each in request["groups"]]}
@@ -120,7 +120,7 @@ async def _fetched(context: Context, group: Body, stable: bool) -> Body:
 
 
 async def _all_offsets(context: Context, name: str, stable: bool) -> list[Body]:
-    """Everything that a group has committed."""
+    """Return all committed offsets of a group."""
     groups = context.broker.groups
     unstable = groups.pending_offsets(name) if stable else frozenset[Share]()
     found = await groups.fetch(name, None)
@@ -166,7 +166,7 @@ def _answer(number: int, committed: Committed | None, code: ErrorCode) -> Body:
 
 
 async def offset_delete(context: Context, request: Body) -> Body:
-    """Offsets of topics that the group does not read."""
+    """Delete offsets of topics that the group does not read."""
     topics: Sequence[Body] = request["topics"]
     shares = [(topic["name"], each["partition_index"]) for topic in topics for each in topic["partitions"]]
     code, codes = await context.broker.groups.delete_offsets(request["group_id"], shares)

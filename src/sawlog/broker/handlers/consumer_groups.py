@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from uuid import UUID
 
 from ...store.assignment import Share
-from ..groups.consumer_group import Beat, ConsumerGroup, ConsumerMember
+from ..groups.consumer_group import ConsumerGroup, ConsumerMember, HeartbeatRequest
 from ..wire.apis import Key
 from ..wire.errors import ErrorCode
 from . import Body, Context
@@ -14,11 +14,11 @@ from .groups import operations_of
 
 
 async def consumer_group_heartbeat(context: Context, request: Body) -> Body:
-    """What a member says, and what it should own."""
+    """Process a member's heartbeat and return its assignment."""
     owned = request["topic_partitions"]
     told = await context.broker.groups.consumer_heartbeat(
         request["group_id"],
-        Beat(
+        HeartbeatRequest(
             member_id=request["member_id"],
             epoch=request["member_epoch"],
             client_id=context.header.client_id or "",
@@ -30,7 +30,7 @@ async def consumer_group_heartbeat(context: Context, request: Body) -> Body:
             pattern=request["subscribed_topic_regex"],
             assignor=request["server_assignor"],
             owned=None if owned is None else _shares(owned),
-            sees=context.broker.authority.sees(context),
+            sees=context.broker.authorizer.sees(context),
         ),
     )
     return {
@@ -66,7 +66,7 @@ def _by_topic(shares: Iterable[Share]) -> dict[str, list[int]]:
 
 
 async def consumer_group_describe(context: Context, request: Body) -> Body:
-    """Members, what they have and what they should have."""
+    """Return members with their current and target assignments."""
     names = {id.hex(): name for name, id in (await context.broker.groups.topic_ids()).items()}
     groups = [
         _described(name, context.broker.groups.consumer_group(name), names, operations_of(context, request, name))

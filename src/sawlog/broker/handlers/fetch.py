@@ -1,8 +1,8 @@
-"""Fetch: batches as they are stored, from any offset, waiting for new ones.
+"""Fetch: stored batches from any offset, waiting for new ones.
 
-A fetch that finds too little waits until the visible end of one of its partitions moves, or its time is over. Nothing
-polls. It returns at least one whole batch, however large; the first may begin before the offset that was asked for.
-Fetch sessions are not kept: each request names all of its partitions.
+A fetch that finds too little data waits until the visible end of one of its partitions moves, or until its timeout.
+Nothing polls. It returns at least one whole batch, however large; the first one may begin before the requested offset.
+There are no fetch sessions: each request names all of its partitions.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from . import Answer, Body, Context, KafkaError
 _logger = logging.getLogger("sawlog.broker")
 
 _NO_ID = bytes(16)
-#: From this version on topics are named by their ids.
+#: From this version on, topics are named by id.
 _BY_ID_FROM = 13
 
 
 def fetch(context: Context, request: Body) -> Answer:
-    """Read what there is; wait if that is too little."""
+    """Read available batches; wait if there are too few."""
     if request["session_id"] != 0 and request["session_epoch"] > 0:
         raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "there are no fetch sessions here")
     asked = _Fetch(context, request)
@@ -43,7 +43,7 @@ def fetch(context: Context, request: Body) -> Answer:
 
 
 class _Fetch:
-    """One request."""
+    """One fetch request."""
 
     def __init__(self, context: Context, request: Body) -> None:
         self._context = context
@@ -52,17 +52,17 @@ class _Fetch:
         self._deadline = context.broker.loop.time() + max(request["max_wait_ms"], 0) / 1000
         self._min_bytes = request["min_bytes"]
         self._max_bytes = context.broker.limits.fetch_bytes(request["max_bytes"])
-        #: How much memory what the last look has found takes.
+        #: Memory occupied by the last read.
         self._copied_bytes = 0
-        #: What is being read elsewhere, or was.
+        #: Pending and completed reads of remote data.
         self._loads: dict[Partition, asyncio.Future[Fetched]] = {}
-        #: For each topic and partition of the request, in its order.
+        #: For each topic and partition of the request, in order.
         self._places: list[tuple[Body, list[tuple[Body, Partition | ErrorCode]]]] = []
 
     # --- the partitions
 
     def is_open(self) -> bool:
-        """Whether all partitions are open; else `_open` opens them."""
+        """Whether all partitions are open; otherwise call `_open`."""
         known, by_id = self._context.broker.partitions, self._context.header.version >= _BY_ID_FROM
         for topic in self._request["topics"]:
             name = known.name_of(topic["topic_id"]) if by_id else topic["topic"]
@@ -95,7 +95,7 @@ class _Fetch:
     # --- reading
 
     def read(self, *, enough: int | None = None) -> Body | None:
-        """The response; None if there is too little and time is left."""
+        """Return the response; None if there is too little data and time is left."""
         enough = self._min_bytes if enough is None else enough
         left, size, copied, failed = self._max_bytes, 0, 0, False
         topics: list[Body] = []
@@ -112,7 +112,7 @@ class _Fetch:
             topics.append({"topic": topic["topic"], "topic_id": topic["topic_id"], "partitions": parts})
         self._copied_bytes = copied
         if self._loads and self._is_loading:
-            return None  # a client that waits for less than that takes would never get anything
+            return None  # otherwise a client with a shorter timeout would never get anything
         if size >= enough or failed or not topics:
             return {"error_code": ErrorCode.NONE, "session_id": 0, "responses": topics}
         return None
@@ -154,9 +154,9 @@ class _Fetch:
         if page is None:
             return
         if page.size_bytes > room and not first:
-            return  # a large batch does not fit into what is left; the next fetch begins with it
+            return  # a large batch does not fit; the next fetch begins with it
         made["records"] = page.buffers
-        # What was read may be newer than the end that was looked at first.
+        # The data read may extend beyond the end determined before.
         made["high_watermark"] = max(made["high_watermark"], found.log.visible_offset)
         made["last_stable_offset"] = page.last_stable_offset
         if self._committed:
@@ -166,12 +166,12 @@ class _Fetch:
         self._context.broker.metrics.fetched(found.topic.name, page.size_bytes)
 
     def _page(self, found: Partition, start: int, room: int) -> Fetched | None:
-        """What there is; None if that has to be read elsewhere first."""
+        """Return the available batches; None if they must be loaded first."""
         load = self._loads.get(found) if self._loads else None
         if load is not None:
             return load.result() if load.done() else None
         isolation: Isolation = "committed" if self._committed else "uncommitted"
-        if found.log.is_tiered and start < found.log.local_offset:  # only in the replica, which may answer late
+        if found.log.is_tiered and start < found.log.local_offset:  # only in the replica, which may be slow
             self._loads[found] = self._context.broker.run(_fetched, found, start, room, isolation)
             return None
         page = found.log.fetch(start, room, isolation=isolation)
@@ -185,7 +185,7 @@ class _Fetch:
         return not all(each.done() for each in self._loads.values())
 
     def _diverges(self, part: Body, found: Partition, made: Body) -> bool:
-        """Whether the client has read what the log no longer has: it goes back to where they agree."""
+        """Whether the client has read records that the log no longer has. It truncates to where they agree."""
         epoch = part["last_fetched_epoch"]
         if epoch < 0:
             return False
@@ -209,7 +209,7 @@ class _Fetch:
         try:
             while True:
                 while budget.is_over and not broker.is_stopping:
-                    await budget.room()
+                    await budget.wait_for_room()
                 self._max_bytes = broker.limits.fetch_bytes(self._request["max_bytes"])
                 rest = self._deadline - broker.loop.time()
                 answer = self.read(enough=0 if rest <= 0 or broker.is_stopping else None)
@@ -219,7 +219,7 @@ class _Fetch:
                 if self._is_loading:
                     await asyncio.wait(self._loads.values())
                     continue
-                self._loads.clear()  # that was too little
+                self._loads.clear()  # too little data
                 woken.clear()
                 try:
                     async with asyncio.timeout(rest):
@@ -230,11 +230,11 @@ class _Fetch:
             for partition in found:
                 partition.forget(woken.set)
             for load in self._loads.values():
-                load.add_done_callback(_retrieved)  # nobody may want it any more
+                load.add_done_callback(_retrieved)  # the request may be gone
 
 
 def _fetched(found: Partition, start: int, room: int, isolation: Isolation) -> Fetched:
-    """A page that may take long. In a thread."""
+    """Read a page, which may take long. Runs in a thread."""
     page = found.log.fetch(start, room, isolation=isolation)
     return page.result() if isinstance(page, Future) else page
 
@@ -245,7 +245,7 @@ def _retrieved(load: asyncio.Future[Fetched]) -> None:
 
 
 def check_epoch(given: int, current: int) -> None:
-    """A client that knows a newer epoch, or an older one, must look at the metadata again."""
+    """Raise if the client's leader epoch is newer or older than the current one, so that it refreshes its metadata."""
     if given < 0 or given == max(current, 0):
         return
     code = ErrorCode.FENCED_LEADER_EPOCH if given < current else ErrorCode.UNKNOWN_LEADER_EPOCH

@@ -17,7 +17,7 @@ _KEY_TYPES: dict[int, Kind] = {0: "group", 1: "transaction"}
 
 
 def find_coordinator(context: Context, request: Body) -> Body:
-    """The broker that is asked for a key."""
+    """Return the coordinator of each key."""
     if context.header.version >= 4:
         return {"coordinators": [{"key": key, **_found(context, request, key)} for key in request["coordinator_keys"]]}
     return _found(context, request, request["key"])
@@ -38,7 +38,7 @@ def _found(context: Context, request: Body, key: str) -> Body:
 
 
 async def join_group(context: Context, request: Body) -> Body:
-    """Answered when the next generation begins."""
+    """Join a group. The response comes when the next generation begins."""
     version = context.header.version
     session_ms = request["session_timeout_ms"]
     joined = await context.broker.groups.join(
@@ -72,7 +72,7 @@ async def join_group(context: Context, request: Body) -> Body:
 
 
 async def sync_group(context: Context, request: Body) -> Body:
-    """Answered when the leader has assigned."""
+    """Return the member's assignment when the leader has assigned."""
     synced = await context.broker.groups.sync(
         request["group_id"],
         SyncRequest(
@@ -93,7 +93,7 @@ async def sync_group(context: Context, request: Body) -> Body:
 
 
 async def heartbeat(context: Context, request: Body) -> Body:
-    """A sign of life, and whether there is a rebalance."""
+    """Keep a session alive and report rebalances."""
     return {
         "error_code": await context.broker.groups.heartbeat(
             request["group_id"], request["member_id"], request["group_instance_id"], request["generation_id"]
@@ -102,7 +102,7 @@ async def heartbeat(context: Context, request: Body) -> Body:
 
 
 def leave_group(context: Context, request: Body) -> Body:
-    """One member, or from version 3 on several."""
+    """Remove one member, or several from version 3 on."""
     groups = context.broker.groups
     if context.header.version < 3:
         (code,) = groups.leave(request["group_id"], [(request["member_id"], None)])
@@ -122,7 +122,7 @@ def leave_group(context: Context, request: Body) -> Body:
 
 
 async def list_groups(context: Context, request: Body) -> Body:
-    """All groups, of the network and of the store."""
+    """Return all groups, of the broker and of the store."""
     states = {each.lower() for each in request["states_filter"]}
     types = {each.lower() for each in request["types_filter"]}
     return {
@@ -141,7 +141,7 @@ async def list_groups(context: Context, request: Body) -> Body:
 
 
 async def describe_groups(context: Context, request: Body) -> Body:
-    """Members, and what they were assigned."""
+    """Return members with their assignments."""
     groups = [
         _described(context, name, await context.broker.groups.describe(name), operations_of(context, request, name))
         for name in request["groups"]
@@ -150,14 +150,14 @@ async def describe_groups(context: Context, request: Body) -> Body:
 
 
 def operations_of(context: Context, request: Body, name: str) -> int:
-    """What the client may do with a group, if it asks for that."""
+    """Return the operations that the client may perform on a group, if requested."""
     if not request["include_authorized_operations"]:
         return NOT_ASKED
-    return context.broker.authority.operations(context, Resource.GROUP, name)
+    return context.broker.authorizer.operations(context, Resource.GROUP, name)
 
 
 def _described(context: Context, name: str, found: GroupSummary | None, operations: int) -> Body:
-    if found is None or found.type != "classic":  # those are described by ConsumerGroupDescribe
+    if found is None or found.type != "classic":  # ConsumerGroupDescribe describes those
         is_told = context.header.version >= 6
         return {
             "error_code": ErrorCode.GROUP_ID_NOT_FOUND if is_told else ErrorCode.NONE,
@@ -191,7 +191,7 @@ def _described(context: Context, name: str, found: GroupSummary | None, operatio
 
 
 async def delete_groups(context: Context, request: Body) -> Body:
-    """Groups without members, with their offsets."""
+    """Delete groups without members, with their offsets."""
     names = dict.fromkeys(request["groups_names"])
     return {
         "results": [{"group_id": name, "error_code": await context.broker.groups.delete(name)} for name in names],

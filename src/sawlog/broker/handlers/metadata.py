@@ -1,4 +1,4 @@
-"""Which brokers, topics and partitions there are: ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions."""
+"""Brokers, topics and partitions: ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ...store.names import check_topic_name
 from ...store.served import ServedTopic
 from ..partitions import id_of
 from ..security.acls import CLUSTER_NAME, Operation, Resource
-from ..security.authorizer import who
+from ..security.authorizer import identity_of
 from ..trouble import code_of
 from ..wire.apis import Key
 from ..wire.errors import ErrorCode
@@ -17,21 +17,21 @@ from ..wire.schema import NOT_ASKED
 from . import Body, Context, KafkaError
 
 NO_ID = bytes(16)
-#: From this version on the answer about an unknown id has no name; before, the name cannot be null.
+#: From this version on, the response about an unknown id has no name; before, the name cannot be null.
 _UNNAMED_FROM = 12
-#: The lowest level of each feature, and the highest, which is in force.
+#: Minimum and maximum level of each feature; the maximum is in force.
 _FEATURES = {
     "group.version": (0, 1),  # KIP-848
-    "metadata.version": (7, 25),  # of Kafka 3.3 and 4.0: there are topic ids, and no ZooKeeper
+    "metadata.version": (7, 25),  # Kafka 3.3 to 4.0: topic ids, no ZooKeeper
     "transaction.version": (0, 1),  # from 2 on, producers expect an epoch per transaction (KIP-890)
 }
-#: From this version of ApiVersions on a range may begin with 0.
+#: From this version of ApiVersions on, a range may begin with 0.
 _ZERO_FROM = 4
 
 
 def api_versions(context: Context, request: Body) -> Body:
-    """The ranges of versions that are understood, and the levels of the features that Kafka negotiates apart from
-    them. Version 3 lists no range that begins with 0, because clients of that time fail on it."""
+    """Return the supported version ranges and the feature levels, which Kafka negotiates separately. Version 3 omits
+    ranges that begin with 0, because clients of that time fail on them."""
     least = 1 if context.header.version < _ZERO_FROM else 0
     return {
         "error_code": ErrorCode.NONE,
@@ -50,10 +50,10 @@ def api_versions(context: Context, request: Body) -> Body:
 
 
 async def metadata(context: Context, request: Body) -> Body:
-    """The broker, and the topics that are asked for."""
+    """Return the brokers and the requested topics."""
     broker = context.broker
     asked = request["topics"]
-    # Before version 1 no topic means all of them; from then on null does.
+    # Before version 1, an empty list means all topics; from then on, null does.
     if asked is None or (context.header.version == 0 and not asked):
         topics = [_listed(context, name, each) for name, each in (await broker.partitions.catalogue()).items()]
     else:
@@ -70,24 +70,24 @@ async def metadata(context: Context, request: Body) -> Body:
 
 
 def _with_operations(context: Context, topic: Body) -> Body:
-    """A topic with what the client may do with it."""
+    """Add the operations that the client may perform on a topic."""
     if topic["error_code"] != ErrorCode.NONE:
         return topic
-    operations = context.broker.authority.operations(context, Resource.TOPIC, topic["name"])
+    operations = context.broker.authorizer.operations(context, Resource.TOPIC, topic["name"])
     return {**topic, "topic_authorized_operations": operations}
 
 
 def _cluster_operations(context: Context, request: Body) -> int:
-    """What the client may do with the cluster, if it asks for that; nothing if it may not know."""
+    """Return the operations that the client may perform on the cluster, if requested and if it may describe it."""
     if not request["include_cluster_authorized_operations"]:
         return NOT_ASKED
-    authority = context.broker.authority
-    may_know = authority.allows(who(context), Operation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME)
-    return authority.operations(context, Resource.CLUSTER) if may_know else 0
+    authorizer = context.broker.authorizer
+    may_know = authorizer.allows(identity_of(context), Operation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME)
+    return authorizer.operations(context, Resource.CLUSTER) if may_know else 0
 
 
 def _listed(context: Context, name: str, topic: ServedTopic | SawlogError) -> Body:
-    """A topic of the list of all; with an error if it cannot be looked at: it is there, whatever is wrong with it."""
+    """Describe a topic in the list of all topics; with an error if it exists but cannot be read."""
     if isinstance(topic, SawlogError):
         return _missing(name, code_of(topic))
     return _described(context, topic, opened=False)
@@ -99,7 +99,8 @@ def _brokers(context: Context) -> list[Body]:
 
 
 async def _asked(context: Context, asked: Body, *, create: bool) -> Body:
-    """One topic: by its id if it has one, whatever its name is. Java sends an empty name beside an id, not null."""
+    """Describe one topic, by its id if it has one, regardless of its name. Java sends an empty name with an id, not
+    null."""
     broker, name = context.broker, asked["name"]
     if asked["topic_id"] != NO_ID or name is None:
         name = await broker.partitions.find_name(asked["topic_id"])
@@ -122,12 +123,12 @@ async def _asked(context: Context, asked: Body, *, create: bool) -> Body:
             try:
                 await broker.partitions.partition(topic.name, index)
             except SawlogError:
-                continue  # described as one that has an error
+                continue  # described with an error
     return _described(context, topic, opened=True)
 
 
 async def _created(context: Context, name: str) -> ServedTopic:
-    """A new topic, or the one that another client has just created."""
+    """Return a new topic, or the one that another client has just created."""
     try:
         return await context.broker.create_topic(name)
     except TopicExists:
@@ -135,7 +136,7 @@ async def _created(context: Context, name: str) -> ServedTopic:
 
 
 def _absent(name: str) -> ErrorCode:
-    """Why there is no topic of a name."""
+    """Return the error for a missing topic of that name."""
     try:
         check_topic_name(name)
     except InvalidTopicName:
@@ -158,7 +159,7 @@ def _described(context: Context, topic: ServedTopic, *, opened: bool) -> Body:
 
 
 def _partition(context: Context, topic: ServedTopic, index: int, *, opened: bool) -> dict[str, Any]:
-    """One partition. The leader epoch of one that is not open is not known; clients do without it."""
+    """Describe one partition. The leader epoch of a partition that is not open is unknown; clients do without it."""
     node, found = context.broker.nodes.leader(topic.id, index), context.broker.partitions.known(topic.name, index)
     code = ErrorCode.KAFKA_STORAGE_ERROR if found is None and opened else ErrorCode.NONE
     return {
@@ -173,7 +174,7 @@ def _partition(context: Context, topic: ServedTopic, index: int, *, opened: bool
 
 
 async def describe_cluster(context: Context, request: Body) -> Body:
-    """The brokers."""
+    """Return the brokers."""
     if request["endpoint_type"] != 1:
         raise KafkaError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, "there are no controllers here, only a broker")
     return {
@@ -188,7 +189,7 @@ async def describe_cluster(context: Context, request: Body) -> Body:
 
 
 async def describe_topic_partitions(context: Context, request: Body) -> Body:
-    """Topics, a page of partitions at a time."""
+    """Return topics, one page of partitions at a time."""
     broker, cursor = context.broker, request["cursor"]
     names = sorted({each["name"] for each in request["topics"]})
     if not names:
@@ -210,7 +211,7 @@ async def describe_topic_partitions(context: Context, request: Body) -> Body:
 
 
 def _eligible(part: Body) -> Body:
-    """Not null, which the protocol allows: Java's client fails on it."""
+    """Return empty lists instead of null, which the protocol allows but Java's client fails on."""
     return {**part, "eligible_leader_replicas": [], "last_known_elr": []}
 
 

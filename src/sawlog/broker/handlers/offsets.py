@@ -1,4 +1,4 @@
-"""Where a partition begins and ends: ListOffsets, OffsetForLeaderEpoch, DeleteRecords."""
+"""Offsets of partitions: ListOffsets, OffsetForLeaderEpoch, DeleteRecords."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ..wire.errors import ErrorCode
 from . import Body, Context, KafkaError
 from .fetch import check_epoch
 
-#: What a timestamp in ListOffsets means if it is none.
+#: Special timestamps of ListOffsets.
 _LATEST, _EARLIEST, _MAX_TIMESTAMP, _EARLIEST_LOCAL, _LATEST_TIERED = -1, -2, -3, -4, -5
 _BEGINNINGS = (_EARLIEST, _EARLIEST_LOCAL)
 
 
 async def list_offsets(context: Context, request: Body) -> Body:
-    """The offset at a time, or at an end, of each partition."""
+    """Return the offset at a timestamp, or at either end, of each partition."""
     committed = request["isolation_level"] == 1
     await context.broker.catch_up()
     topics: list[Body] = []
@@ -47,8 +47,8 @@ async def _listed(context: Context, name: str, part: Body, *, committed: bool) -
 
 
 async def _settle(context: Context, log: ServedLog) -> None:
-    """Wait until what is written now is visible. With acks=1 it is acknowledged before, and who then asks where the
-    partition ends expects it to be counted. If it cannot be synced, what is visible counts."""
+    """Wait until everything written so far is visible. With acks=1, records are acknowledged before that, and a client
+    that then asks for the end expects them to be included. If the sync fails, the visible end counts."""
     written = log.written_offset
     if not log.locked or log.visible_offset >= written:
         return
@@ -59,12 +59,12 @@ async def _settle(context: Context, log: ServedLog) -> None:
 
 
 def _end(settled: asyncio.Future[None]) -> None:
-    if not settled.done():  # nobody waits any more if the connection is gone
+    if not settled.done():  # done already if the connection is gone
         settled.set_result(None)
 
 
 async def _find(context: Context, found: Partition, wanted: int, *, committed: bool) -> tuple[int, int, int]:
-    """Offset, timestamp and leader epoch."""
+    """Return offset, timestamp and leader epoch."""
     log = found.log
     if wanted == _LATEST:
         end, epoch = log.position(isolation="committed" if committed else "uncommitted")
@@ -73,7 +73,7 @@ async def _find(context: Context, found: Partition, wanted: int, *, committed: b
         lowest = log.lowest_offset if wanted == _EARLIEST else log.local_offset
         return lowest, -1, _epoch_at(log, lowest)
     if wanted == _LATEST_TIERED:
-        last = log.local_offset - 1  # the last offset that is only in the replica
+        last = log.local_offset - 1  # the last offset that exists only in the replica
         return (last, -1, _epoch_at(log, last)) if last >= log.lowest_offset else (-1, -1, -1)
     if wanted == _MAX_TIMESTAMP:
         newest = await context.broker.run(log.newest)
@@ -84,7 +84,7 @@ async def _find(context: Context, found: Partition, wanted: int, *, committed: b
 
 
 def _at(log: ServedLog, timestamp: int, committed: bool) -> tuple[int, int, int]:
-    """The first record that is not older; (-1, -1, -1) if there is none."""
+    """Return the first record at or after a timestamp; (-1, -1, -1) if there is none."""
     end = log.last_stable_offset if committed else log.visible_offset
     offset = log.offset_at(timestamp)
     record = next(log.scan(offset, end, isolation="uncommitted"), None) if offset < end else None
@@ -94,13 +94,13 @@ def _at(log: ServedLog, timestamp: int, committed: bool) -> tuple[int, int, int]
 
 
 def _epoch_at(log: ServedLog, offset: int) -> int:
-    """The leader epoch that an offset belongs to."""
+    """Return the leader epoch of an offset."""
     epochs = [epoch for epoch, first in log.leader_epochs if first <= offset]
     return epochs[-1] if epochs else max(log.leader_epoch, 0)
 
 
 async def offset_for_leader_epoch(context: Context, request: Body) -> Body:
-    """Where a leader epoch ends: a client that has read beyond that goes back."""
+    """Return the end of a leader epoch. A client that has read beyond it truncates."""
     await context.broker.catch_up()
     topics: list[Body] = []
     for topic in request["topics"]:
@@ -119,8 +119,8 @@ async def offset_for_leader_epoch(context: Context, request: Body) -> Body:
 
 
 def _end_of(log: ServedLog, epoch: int) -> tuple[int, int]:
-    """The largest epoch that is not above the given one, and its end. An epoch of which nothing is left ends where the
-    log begins; (-1, -1) for one that is yet to come."""
+    """Return the largest epoch up to the given one, and its end. An epoch without remaining records ends at the start
+    of the log; a future epoch gives (-1, -1)."""
     end, current = log.position(isolation="uncommitted")
     if epoch == current:
         return current, end
@@ -131,7 +131,7 @@ def _end_of(log: ServedLog, epoch: int) -> tuple[int, int]:
 
 
 async def delete_records(context: Context, request: Body) -> Body:
-    """Drop the beginning of partitions."""
+    """Delete the beginning of partitions."""
     await context.broker.catch_up()
     topics: list[Body] = []
     for topic in request["topics"]:
@@ -149,12 +149,12 @@ async def delete_records(context: Context, request: Body) -> Body:
 
 
 def _trim(found: Partition, offset: int) -> int:
-    """Drop what is below an offset, or with -1 everything; the new beginning."""
+    """Delete the records below an offset, or all with -1; return the new start."""
     if found.topic.settings.get("cleanup.policy") == "compact":
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "records of a compacted topic cannot be deleted by offset")
     log = found.log
     if log.locked and log.visible_offset < log.written_offset and not 0 <= offset <= log.visible_offset:
-        log.sync()  # acknowledged with acks=1, and not visible yet: it can be deleted, too
+        log.sync()  # records acknowledged with acks=1 may not be visible yet, but can be deleted
     end = log.visible_offset
     offset = end if offset == -1 else offset
     if not 0 <= offset <= end:

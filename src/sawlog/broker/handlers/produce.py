@@ -1,12 +1,12 @@
-"""Produce: batches are checked, placed by patching their offsets, and acknowledged when the log says so.
+"""Produce: check batches, append them with patched offsets, and acknowledge them when the log does.
 
-Placing happens at once, in the order of the requests of a connection; the answer waits for what `acks` asks for:
+Batches are appended immediately, in the order of the requests of a connection. The response waits as `acks` requires:
 
-- all (-1): as durable as the topic's policy promises; under "always" that is the shared fdatasync;
-- 1: written. A sync begins in the background;
-- 0: there is no answer.
+- all (-1): as durable as the topic's policy promises; with "always", the shared fdatasync;
+- 1: written. A sync starts in the background;
+- 0: there is no response.
 
-So a connection may have many requests on their way, and one fdatasync acknowledges all of them.
+A connection may therefore have many requests in flight, and one fdatasync acknowledges all of them.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _HEADER = Struct(">8x i 4x b 4x h i q q q h i i")
 _LENGTH_END = 12
 _COMPRESSION, _TRANSACTIONAL, _CONTROL = 0x07, 0x10, 0x20
 _ZSTD = 4
-#: From this version on a client can read zstd.
+#: From this version on, a client can read zstd.
 _ZSTD_FROM = 7
 _NO_ID = bytes(16)
 
 
 def produce(context: Context, request: Body) -> Answer:
-    """Place batches. Answered at once if nothing has to be opened or waited for."""
+    """Append batches. Answer immediately if nothing has to be opened or awaited."""
     acks = request["acks"]
     if acks not in (-1, 0, 1):
         raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {acks}")
@@ -52,7 +52,8 @@ def produce(context: Context, request: Body) -> Answer:
 
 
 class _BadRecords(KafkaError):
-    """Some records of a batch cannot be stored, so none is. Clients are told which: the others can be sent again."""
+    """Invalid records, because of which the whole batch is refused. Clients learn which ones, and can resend the
+    others."""
 
     def __init__(self, code: ErrorCode, message: str, indexes: list[int]) -> None:
         super().__init__(code, message)
@@ -60,7 +61,7 @@ class _BadRecords(KafkaError):
 
 
 class _Pending:
-    """A request of which some batches are placed and not acknowledged yet."""
+    """A produce request with batches that are not acknowledged yet."""
 
     def __init__(self, context: Context, request: Body, acks: int) -> None:
         self._context = context
@@ -70,10 +71,10 @@ class _Pending:
         self._done: asyncio.Future[Body | None] | None = None
         self._topics: list[Body] = []
 
-    # --- placing
+    # --- appending
 
     def place_known(self) -> list[tuple[Body, Body, Body]]:
-        """Place what goes to partitions that are open and locked; returns the others."""
+        """Append batches to partitions that are open and locked; return the others."""
         known = self._context.broker.partitions.known
         missing: list[tuple[Body, Body, Body]] = []
         for topic in self._request["topic_data"]:
@@ -86,7 +87,7 @@ class _Pending:
                 parts.append(made)
                 found = None if name is None else known(name, part["index"])
                 if missing or found is None or found.forwarded or not found.log.locked:
-                    missing.append((topic, part, made))  # in order: one producer's batches follow each other
+                    missing.append((topic, part, made))  # keep the order of a producer's batches
                 else:
                     self._place(found, part, made)
         return missing
@@ -154,13 +155,13 @@ class _Pending:
         self._settle(found, placed.stop, made)
 
     def _promise(self, found: Partition, placed: Future[range], data: memoryview, made: Body) -> None:
-        """Only a commit says where a batch is: then it is also durable, whatever `acks` asks for."""
+        """Wait for the commit that determines the offset. The batch is then durable, whatever `acks` says."""
         self._waits += self._acks != 0
         later = self._context.broker.later
         placed.add_done_callback(lambda done: later(self._kept, found, done, data, made))
 
     def _kept(self, found: Partition, placed: Future[range], data: memoryview, made: Body) -> None:
-        """A promise is kept, or will never be. In the event loop."""
+        """Handle the outcome of a commit. In the event loop."""
         error = placed.exception()
         if error is None:
             self._stored(found, placed.result(), data, made)
@@ -168,7 +169,7 @@ class _Pending:
             self._settled(made, error)
 
     def _stored(self, found: Partition, placed: range, data: memoryview, made: Body) -> None:
-        """A batch is in the log."""
+        """Record a batch that is in the log."""
         broker = self._context.broker
         broker.metrics.produced(found.topic.name, len(placed), len(data))
         if broker.room.is_short:
@@ -176,7 +177,7 @@ class _Pending:
         _accept(made, found, placed, data)
 
     def _checked(self, found: Partition, records: Any) -> memoryview:
-        """The batch, if its header may be stored; the log checks the rest."""
+        """Return the batch if its header is valid; the log checks the rest."""
         limits, context = found.limits, self._context
         size = 0 if records is None else len(records)
         if size < HEADER_BYTES:
@@ -220,16 +221,16 @@ class _Pending:
     # --- acknowledging
 
     def _settle(self, found: Partition, offset: int, made: Body) -> None:
-        """Wait for a batch as `acks` asks for."""
+        """Wait for a batch as `acks` requires."""
         if self._acks != -1:
-            found.log.when_settled(offset, _nothing)  # a sync begins in the background
+            found.log.when_settled(offset, _nothing)  # starts a sync in the background
             return
         self._waits += 1
         later = self._context.broker.later
         found.log.when_settled(offset, lambda error: later(self._settled, made, error))
 
     def _settled(self, made: Body, error: BaseException | None) -> None:
-        """A batch is durable, or will never be. In the event loop."""
+        """Handle the outcome of a sync. In the event loop."""
         if error is not None:
             self._refuse(made, error)
         self._waits -= 1
@@ -237,7 +238,7 @@ class _Pending:
             self._done.set_result(self._response())
 
     def answer(self) -> Answer:
-        """The response, now or later."""
+        """Return the response, or an awaitable of it."""
         if self._acks == 0:
             self._check_unanswered()
             return None
@@ -247,7 +248,7 @@ class _Pending:
         return self._done
 
     def _check_unanswered(self) -> None:
-        """A client that wants no answer notices an error only if its connection is closed, as Kafka does it."""
+        """Close the connection after an error with acks=0, as Kafka does: the client has no other way to notice."""
         for topic in self._topics:
             for part in topic["partition_responses"]:
                 if part["error_code"] != ErrorCode.NONE:
@@ -268,7 +269,7 @@ def _accept(made: Body, found: Partition, placed: range, data: memoryview) -> No
 
 
 def _check_times(limits: TopicLimits, data: memoryview, first: int, last: int, max_bytes: int) -> None:
-    """Timestamps far from now are most often a mistake in the unit."""
+    """Refuse timestamps far from now, which are usually a mistake in the unit."""
     now = now_ms()
     lowest, highest = now - limits.timestamp_before_max_ms, now + limits.timestamp_after_max_ms
     if last > highest or 0 <= first < lowest:
@@ -287,17 +288,17 @@ def _check_keys(data: memoryview, max_bytes: int) -> None:
 
 
 def _indexes(data: memoryview, is_bad: Callable[[Record], bool], max_bytes: int) -> list[int]:
-    """Where in a batch such records are."""
+    """Return the indexes of the records in a batch that match."""
     from ...batch.read import decode
 
     return [index for index, record in enumerate(decode(data, max_bytes=max_bytes)) if is_bad(record)]
 
 
 def _nothing(error: BaseException | None) -> None:
-    """Nobody waits for this sync; if it fails, the log refuses what comes next."""
+    """Ignore the outcome of a sync that no request waits for. If it fails, the log refuses later appends."""
 
 
-#: Requests of one connection need not wait for each other's acknowledgement.
+#: Produce requests of one connection do not wait for each other's acknowledgement.
 produce.pipelined = True  # type: ignore[attr-defined]
 
 HANDLERS = {Key.PRODUCE: produce}

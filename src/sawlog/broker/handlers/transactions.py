@@ -18,7 +18,7 @@ from . import Body, Context, KafkaError
 
 
 async def init_producer_id(context: Context, request: Body) -> Body:
-    """An id for an idempotent producer, or the next epoch of a transactional one."""
+    """Return an id for an idempotent producer, or the next epoch of a transactional one."""
     known = request["producer_id"], request["producer_epoch"]
     try:
         producer_id, epoch = await context.broker.transactions.init_producer(
@@ -30,7 +30,7 @@ async def init_producer_id(context: Context, request: Body) -> Body:
 
 
 async def add_partitions_to_txn(context: Context, request: Body) -> Body:
-    """Let transactions write to partitions."""
+    """Add partitions to transactions."""
     if context.header.version >= 4:
         results = [
             {"transactional_id": each["transactional_id"], "topic_results": await _add(context, each)}
@@ -63,7 +63,7 @@ async def _add(context: Context, asked: Body) -> list[Body]:
 
 
 async def add_offsets_to_txn(context: Context, request: Body) -> Body:
-    """Let a transaction commit offsets of a group."""
+    """Add a group to a transaction."""
     try:
         await context.broker.transactions.add_offsets(
             request["transactional_id"], request["producer_id"], request["producer_epoch"], request["group_id"]
@@ -74,7 +74,7 @@ async def add_offsets_to_txn(context: Context, request: Body) -> Body:
 
 
 async def txn_offset_commit(context: Context, request: Body) -> Body:
-    """Commit offsets when the transaction is committed."""
+    """Add offsets to commit with the transaction."""
     producer_id, group = request["producer_id"], request["group_id"]
     offsets = {
         (topic["name"], part["partition_index"]): NewOffset(
@@ -109,7 +109,7 @@ async def txn_offset_commit(context: Context, request: Body) -> Body:
 
 
 async def end_txn(context: Context, request: Body) -> Body:
-    """Commit or abort."""
+    """Commit or abort a transaction."""
     try:
         await context.broker.transactions.end(
             request["transactional_id"],
@@ -123,7 +123,7 @@ async def end_txn(context: Context, request: Body) -> Body:
 
 
 async def list_transactions(context: Context, request: Body) -> Body:
-    """Transactional ids, by state, producer, age or pattern."""
+    """Return transactional ids, filtered by state, producer, age or pattern."""
     states, ids, age_ms = set(request["state_filters"]), set(request["producer_id_filters"]), request["duration_filter"]
     unknown = sorted(states - {state.value for state in State})
     try:
@@ -143,7 +143,7 @@ async def list_transactions(context: Context, request: Body) -> Body:
 
 
 async def describe_transactions(context: Context, request: Body) -> Body:
-    """Transactional ids in full."""
+    """Return the details of transactional ids."""
     entries = context.broker.transactions.entries()
     found: list[Body] = []
     for name in request["transactional_ids"]:
@@ -170,7 +170,7 @@ async def describe_transactions(context: Context, request: Body) -> Body:
 
 
 async def describe_producers(context: Context, request: Body) -> Body:
-    """The producers that partitions know."""
+    """Return the producers that partitions know."""
     topics: list[Body] = []
     for topic in request["topics"]:
         parts: list[Body] = []

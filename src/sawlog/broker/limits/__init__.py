@@ -1,26 +1,32 @@
-"""What a broker gives to its clients at most, and what happens when they want more.
+"""Limits on the memory, connections and time that clients may use, and what happens when they exceed them.
 
 ```
-limits.py     Limits: how large a frame may be, how many connections there may be, who is refused and why
-budget.py     Budget: the bytes of all requests and responses together; who waits until there is room
-intake.py     Intake: frames out of the bytes of one connection, with memory only for what has really come
-outbox.py     Outbox: responses on their way to one connection; Turns: all connections take turns with that
-pace.py       Pace: how long one connection may take for what
-peers.py      what the system knows of the other end
-watch.py      Watch: looks at every connection once in a while, and drops those that take too long or too much
-notices.py    Notices: lines for the log, not more than somebody can read
+limits.py         Limits: maximum frame size, number of connections, and why a connection is refused;
+                  RateLimitedLog: a bounded number of log lines per reason
+budget.py         MemoryBudget: bytes of all requests and responses in memory, and the queue of those that wait for room
+frame_reader.py   FrameReader: frames from the bytes of one connection, with memory only for bytes received
+send_queue.py     SendQueue: responses to one connection; WriteScheduler: shares the event loop between connections
+progress.py       ProgressTracker: timeouts of one connection, and socket options
+monitor.py        ConnectionMonitor: checks every connection periodically and drops slow or oversized ones
 ```
 
-All of it belongs to the event loop's thread. Nothing here is done per record; what is done per request is adding up a
-few numbers.
+Everything here belongs to the event loop's thread. Nothing is done per record; the cost per request is a few additions.
 """
 
 from __future__ import annotations
 
-from .budget import Budget
-from .intake import Intake, Oversized
-from .limits import Limits, Notices
-from .pace import Pace
-from .watch import Watch
+from .budget import MemoryBudget
+from .frame_reader import FrameReader, InvalidFrameSize
+from .limits import Limits, RateLimitedLog
+from .monitor import ConnectionMonitor
+from .progress import ProgressTracker
 
-__all__ = ["Budget", "Intake", "Limits", "Notices", "Oversized", "Pace", "Watch"]
+__all__ = [
+    "ConnectionMonitor",
+    "FrameReader",
+    "InvalidFrameSize",
+    "Limits",
+    "MemoryBudget",
+    "ProgressTracker",
+    "RateLimitedLog",
+]

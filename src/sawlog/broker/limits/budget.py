@@ -1,19 +1,19 @@
-"""The bytes that a broker keeps for its clients, all together, and who waits until there is room.
+"""`MemoryBudget`: the bytes that a broker buffers for its clients, and the queues for room.
 
-Counted are requests from their arrival to their answer, large ones from the moment that their length is known, and
-responses until the client has taken them. Back-pressure instead of memory:
+It counts requests from their arrival to their response (large ones from the moment their length is known), and
+responses until the client has read them. The broker applies back-pressure instead of using more memory:
 
 ```
-used < most * 3/4       everybody is served
-used >= most * 3/4      no large request begins to be read; the rest is for small ones and for responses
-used >= most            a connection that has requests in flight is not read from; a fetch returns little
-used >= most * 5/4      nothing is read from any connection, and no fetch is answered
+used < max * 3/4        all requests are served
+used >= max * 3/4       no new large request is read; the rest is for small requests and responses
+used >= max             a connection with requests in flight is not read from; fetches return little
+used >= max * 5/4       nothing is read from any connection, and no fetch is answered
 ```
 
-So clients with small requests go on while somebody with large ones has filled the rest. A request that is as large as
-the whole budget begins when little else is there.
+Clients with small requests therefore continue while large requests fill the rest. A request as large as the whole
+budget starts when little else is in memory.
 
-Who has to wait stands in a line, and is called in its order. Large requests have a line of their own.
+Waiters are woken in order. Large requests have their own queue.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from typing import Protocol
 
 
 class Waiter(Protocol):
-    """Somebody who waits for room."""
+    """A party that waits for room."""
 
     def resume(self) -> bool:
-        """There is room. Whether it was enough; else it stays in the line."""
+        """Continue now that there is room. Return False to stay in the queue."""
 
 
 class _Awaited:
@@ -45,66 +45,65 @@ class _Awaited:
         return True
 
 
-class Budget:
-    """What all connections share. `soon` calls something in the loop's next turn."""
+class MemoryBudget:
+    """The memory shared by all connections. `soon` schedules a call for the next iteration of the event loop."""
 
-    __slots__ = ("_is_calling", "_large", "_line", "_soon", "most_bytes", "promised_bytes", "used_bytes")
+    __slots__ = ("_large", "_queue", "_soon", "_wakes_soon", "max_bytes", "promised_bytes", "used_bytes")
 
-    def __init__(self, most_bytes: int, soon: Callable[[Callable[[], None]], object]) -> None:
-        self.most_bytes = most_bytes
-        #: Connections add to it themselves; who gives back calls `give`.
+    def __init__(self, max_bytes: int, soon: Callable[[Callable[[], None]], object]) -> None:
+        self.max_bytes = max_bytes
+        #: Connections add to it directly; `release` subtracts.
         self.used_bytes = 0
-        #: What has been read for responses that are not counted yet.
+        #: Bytes read for responses that are not counted yet.
         self.promised_bytes = 0
         self._soon = soon
-        #: Who waits for any room, and who waits for much of it, in their order.
-        self._line: dict[Waiter, None] = {}
+        #: Waiters for any room, and waiters for a large request, in order.
+        self._queue: dict[Waiter, None] = {}
         self._large: dict[Waiter, None] = {}
-        self._is_calling = False
+        self._wakes_soon = False
 
     @property
     def is_full(self) -> bool:
-        """Whether nobody should have more than one request."""
-        return self.used_bytes + self.promised_bytes >= self.most_bytes
+        """Whether no connection should have more than one request in flight."""
+        return self.used_bytes + self.promised_bytes >= self.max_bytes
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more should be read or answered at all."""
-        return self.used_bytes + self.promised_bytes >= self.most_bytes + (self.most_bytes >> 2)
+        """Whether nothing more should be read or answered."""
+        return self.used_bytes + self.promised_bytes >= self.max_bytes + (self.max_bytes >> 2)
 
     @property
-    def is_waited_for(self) -> bool:
-        """Whether somebody waits for room."""
-        return bool(self._line or self._large)
+    def has_waiters(self) -> bool:
+        return bool(self._queue or self._large)
 
-    def room_bytes(self) -> int:
-        """What is left."""
-        return max(self.most_bytes - self.used_bytes - self.promised_bytes, 0)
+    def available_bytes(self) -> int:
+        """Return the free bytes."""
+        return max(self.max_bytes - self.used_bytes - self.promised_bytes, 0)
 
-    # --- taking and giving back
+    # --- reserving and releasing
 
-    def reserve(self, size_bytes: int, who: Waiter) -> bool:
-        """Take the bytes of a large request before they have come, if there is room and nobody was there before. Else
-        stand in the line."""
-        is_next = not self._large or next(iter(self._large)) is who
-        quarter = self.most_bytes >> 2
-        fits = self.used_bytes + size_bytes <= self.most_bytes - quarter or self.used_bytes <= quarter
+    def reserve(self, size_bytes: int, waiter: Waiter) -> bool:
+        """Reserve the bytes of a large request before they arrive, if there is room and no earlier waiter. Otherwise
+        join the queue and return False."""
+        is_next = not self._large or next(iter(self._large)) is waiter
+        quarter = self.max_bytes >> 2
+        fits = self.used_bytes + size_bytes <= self.max_bytes - quarter or self.used_bytes <= quarter
         if is_next and fits:
             self.used_bytes += size_bytes
             return True
-        self._large[who] = None
+        self._large[waiter] = None
         return False
 
-    def give(self, size_bytes: int) -> None:
-        """Bytes are no longer needed."""
+    def release(self, size_bytes: int) -> None:
+        """Return bytes to the budget and wake waiters soon."""
         self.used_bytes -= size_bytes
-        if (self._line or self._large) and not self._is_calling:
-            self._is_calling = True
-            self._soon(self._call)
+        if (self._queue or self._large) and not self._wakes_soon:
+            self._wakes_soon = True
+            self._soon(self._wake)
 
     def promise(self, size_bytes: int) -> None:
-        """Count what was read for a response, until the connection counts it, at the latest in the loop's next turn:
-        many fetches may be woken by the same record."""
+        """Count bytes read for a response until the connection counts them, at the latest in the next iteration of the
+        event loop: one record may wake many fetches."""
         if not self.promised_bytes:
             self._soon(self._forget_soon)
         self.promised_bytes += size_bytes
@@ -114,28 +113,28 @@ class Budget:
 
     def _forget(self) -> None:
         self.promised_bytes = 0
-        self.give(0)
+        self.release(0)
 
-    def lift(self) -> None:
-        """Let everybody go on who waits: the broker is stopping."""
-        self.most_bytes = sys.maxsize
-        self.give(0)
+    def lift_limit(self) -> None:
+        """Let all waiters continue: the broker is stopping."""
+        self.max_bytes = sys.maxsize
+        self.release(0)
 
     # --- waiting
 
-    def wait(self, who: Waiter) -> None:
-        """Stand in the line."""
-        self._line[who] = None
+    def wait(self, waiter: Waiter) -> None:
+        """Join the queue."""
+        self._queue[waiter] = None
 
-    def leave(self, who: Waiter) -> None:
-        """Do not wait any longer."""
-        self._line.pop(who, None)
-        if who in self._large:
-            del self._large[who]
-            self.give(0)
+    def leave(self, waiter: Waiter) -> None:
+        """Leave the queues."""
+        self._queue.pop(waiter, None)
+        if waiter in self._large:
+            del self._large[waiter]
+            self.release(0)
 
-    async def room(self) -> None:
-        """Wait in the line."""
+    async def wait_for_room(self) -> None:
+        """Block until there may be room."""
         waiter = _Awaited(asyncio.get_running_loop().create_future())
         self.wait(waiter)
         try:
@@ -143,14 +142,14 @@ class Budget:
         finally:
             self.leave(waiter)
 
-    def _call(self) -> None:
-        """Call those who can go on now. Whoever stands in the line again is not called again before the next time."""
-        self._is_calling = False
-        for who in list(self._line):
+    def _wake(self) -> None:
+        """Wake the waiters that can continue. A waiter that joins the queue again is not woken again this time."""
+        self._wakes_soon = False
+        for waiter in list(self._queue):
             if self.is_full:
                 break
-            if self._line.pop(who, self) is None:
-                who.resume()
+            if self._queue.pop(waiter, self) is None:
+                waiter.resume()
         while self._large:
             first = next(iter(self._large))
             if not first.resume():

@@ -1,7 +1,8 @@
-"""Who talks to a broker: TLS, certificates and passwords.
+"""Authentication and authorization of the broker's clients.
 
-`tls` has the certificate, `listener` accepts encrypted connections, `distinguished` names the owner of a certificate.
-`scram` and `plain` are the mechanisms, `users` are stored, `known` are those that a running broker has in memory.
-`session` is what one connection has proved so far, `guard` what all connections of a broker share. `rules` says which
-settings go together.
+`tls` accepts encrypted connections, reloads certificates and names their owners. `mechanisms` implements PLAIN and
+SCRAM and checks the security settings. `credentials` stores users and caches them in a running broker. `session` is the
+authentication state of one connection; `authenticator` is shared by all connections. `acls` decides what a set of
+access control lists allows, `authorizer` applies the lists of a store, and `api_requirements` states what each Kafka
+API requires, in the terms of `authorization`.
 """

@@ -1,25 +1,22 @@
-"""Access control lists: who is allowed or denied what, on which resources, from where. Values only, no I/O.
+"""Access control lists: bindings, filters and their evaluation. Values only, no I/O.
 
-A `Binding` is one rule: a principal ("User:ann"; "User:*" is everybody), a host (an IP address; "*" is every one), an
-operation, allow or deny, and a pattern of resources of one type:
+A `Binding` allows or denies a principal ("User:ann", or "User:*" for every user) an operation from a host (an IP
+address, or "*" for every host) on the resources of one type that match a pattern:
 
 ```
-literal     orders      the topic orders; the name * stands for every name
+literal     orders      the topic orders; the name * matches every name
 prefixed    orders-     every topic whose name begins with orders-
 ```
 
-A `Filter` selects bindings, to list or delete them. Numbers and meanings are Kafka's.
+A `Filter` selects bindings to list or delete. Numbers and meanings are Kafka's.
 
-`Rules`: what a set of bindings allows. Values only, no I/O.
+An `AclIndex` evaluates a set of bindings. An operation is allowed if a binding allows it and none denies it. Allowing
+READ, WRITE, DELETE or ALTER implies DESCRIBE, and ALTER_CONFIGS implies DESCRIBE_CONFIGS; denying an operation implies
+nothing. A resource that no binding covers is denied, unless `allow_if_no_acl` is set (Kafka's
+`allow.everyone.if.no.acl.found`).
 
-Something is allowed if a binding allows it and none denies it. Allowing to read, write, delete or alter allows to
-describe as well, altering a configuration allows to describe it; denying denies no more than it says.
-
-What no binding concerns is refused; or, if `open_without`, allowed to everybody, as Kafka does with
-`allow.everyone.if.no.acl.found`.
-
-Decisions are remembered, because clients repeat the same few questions with each request; a change of the bindings
-makes new rules, which remember nothing yet. Not thread-safe: a broker asks in its event loop.
+Decisions are cached, because clients repeat the same few questions with each request. A change of the bindings creates
+a new index with an empty cache. Not thread-safe: the broker uses it in its event loop.
 """
 
 from __future__ import annotations
@@ -32,17 +29,17 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from ...errors import InvalidConfig
 
-#: Every name, as a literal pattern; every host.
+#: Matches every name in a literal pattern, and every host.
 EVERY: Final = "*"
 EVERYBODY: Final = "User:*"
-#: The name of the only resource of type cluster.
+#: Name of the only resource of type cluster.
 CLUSTER_NAME: Final = "kafka-cluster"
-#: The longest name, principal and host.
-_LONGEST = 1024
+#: Maximum length of a name, principal or host.
+_MAX_LENGTH = 1024
 
 
 class Resource(IntEnum):
-    """Types of resources."""
+    """Resource types."""
 
     ANY = 1
     TOPIC = 2
@@ -54,7 +51,7 @@ class Resource(IntEnum):
 
 
 class Pattern(IntEnum):
-    """How the name of a binding is meant. A filter may also ask for any, or for all that match a name."""
+    """How a binding's name matches. ANY and MATCH are for filters: MATCH selects the bindings that cover a name."""
 
     ANY = 1
     MATCH = 2
@@ -63,7 +60,7 @@ class Pattern(IntEnum):
 
 
 class Operation(IntEnum):
-    """What can be done with a resource."""
+    """Operations on a resource."""
 
     ANY = 1
     ALL = 2
@@ -83,14 +80,14 @@ class Operation(IntEnum):
 
 
 class Permission(IntEnum):
-    """Deny wins over allow."""
+    """Whether a binding denies or allows. Deny wins."""
 
     ANY = 1
     DENY = 2
     ALLOW = 3
 
 
-#: Which operations a type of resource has.
+#: Valid operations by resource type.
 OPERATIONS: Final[Mapping[Resource, tuple[Operation, ...]]] = {
     Resource.TOPIC: (
         Operation.READ,
@@ -123,12 +120,12 @@ OPERATIONS: Final[Mapping[Resource, tuple[Operation, ...]]] = {
     Resource.USER: (Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
 }
 
-#: Which bindings that allow something allow an operation as well, beside those for the operation itself and for all.
+#: Operations whose ALLOW implies the key, in addition to the operation itself and ALL.
 _IMPLYING: Final = {
     Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
     Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),
 }
-#: By operation: those whose bindings allow it, and those whose bindings deny it.
+#: For each operation, the operations of a binding that allow it, and those that deny it.
 ALLOWING: Final = {each: frozenset({each, Operation.ALL, *_IMPLYING.get(each, ())}) for each in Operation}
 DENYING: Final = {each: frozenset({each, Operation.ALL}) for each in Operation}
 
@@ -136,23 +133,23 @@ _E = TypeVar("_E", bound=IntEnum)
 
 
 def word(value: IntEnum) -> str:
-    """How people write it: `transactional-id`."""
+    """Return the spelling for people, such as `transactional-id`."""
     return value.name.lower().replace("_", "-")
 
 
 def parse(kind: type[_E], text: str) -> _E:
-    """What a word means; capitals, hyphens and underscores do not matter, so that Kafka's spellings work too."""
+    """Parse a word. Case, hyphens and underscores are ignored, so Kafka's spellings work too."""
     wanted = text.replace("-", "").replace("_", "").lower()
     for each in kind:
         if each.name.replace("_", "").lower() == wanted:
             return each
-    words = [word(each) for each in kind if each != 1]  # 1 is any, which only filters have
+    words = [word(each) for each in kind if each != 1]  # 1 is ANY, for filters only
     raise InvalidConfig(f"{text!r} is unknown; use one of {', '.join(words)}")
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """One rule. `InvalidConfig` if it cannot be one."""
+    """One access control rule. Raises `InvalidConfig` if invalid."""
 
     resource: Resource
     name: str
@@ -169,20 +166,20 @@ class Binding:
             if value == 1:
                 raise InvalidConfig(f"a rule names one {type(value).__name__.lower()}; any is for filters only")
         for what, text in (("name", self.name), ("principal", self.principal), ("host", self.host)):
-            if not 1 <= len(text) <= _LONGEST or not text.isprintable():
-                raise InvalidConfig(f"the {what} of a rule has 1 to {_LONGEST} printable characters")
+            if not 1 <= len(text) <= _MAX_LENGTH or not text.isprintable():
+                raise InvalidConfig(f"the {what} of a rule has 1 to {_MAX_LENGTH} printable characters")
         check_principal(self.principal)
         if self.resource is Resource.CLUSTER and self.name != CLUSTER_NAME:
             raise InvalidConfig(f"the name of the cluster is {CLUSTER_NAME}, not {self.name!r}")
 
     @property
     def fields(self) -> dict[str, str]:
-        """Its values as words, as they are stored and shown."""
+        """The values as words, as stored and displayed."""
         return {each.name: _shown(getattr(self, each.name)) for each in fields(self)}
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Binding:
-        """From `fields`; `InvalidConfig` if anything is missing, unknown or too much."""
+        """Parse `fields`. Raise `InvalidConfig` for a missing, unknown or extra field."""
         names = {each.name for each in fields(cls)}
         if given.keys() != names or not all(isinstance(value, str) for value in given.values()):
             raise InvalidConfig(f"a rule has the fields {', '.join(sorted(names))}, each a text")
@@ -199,10 +196,10 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which bindings. What is None or any matches everything.
+    """Selects bindings. None and ANY match everything.
 
-    The pattern `match` selects by effect: every binding that concerns the resource of that name. The others select by
-    the name that the binding has.
+    With the pattern MATCH, `name` selects every binding that covers the resource of that name. With any other pattern,
+    it selects the bindings of exactly that name.
     """
 
     resource: Resource = Resource.ANY
@@ -214,7 +211,6 @@ class Filter:
     host: str | None = None
 
     def matches(self, binding: Binding) -> bool:
-        """Whether it is one of them."""
         return (
             self.resource in (Resource.ANY, binding.resource)
             and self.operation in (Operation.ANY, binding.operation)
@@ -233,14 +229,14 @@ class Filter:
 
 
 def covers(binding: Binding, name: str) -> bool:
-    """Whether a binding concerns the resource of that name, which has its type."""
+    """Whether a binding covers the resource of that name, which has the binding's type."""
     if binding.pattern is Pattern.PREFIXED:
         return name.startswith(binding.name)
     return binding.name in (name, EVERY)
 
 
 def check_principal(text: str) -> None:
-    """`InvalidConfig` unless it can be somebody's."""
+    """Raise `InvalidConfig` unless the text is a principal."""
     kind, colon, name = text.partition(":")
     if not (kind and colon and name):
         raise InvalidConfig(f"a principal is TYPE:NAME, as User:ann or {EVERYBODY}, not {text!r}")
@@ -250,24 +246,24 @@ def _shown(value: str | IntEnum) -> str:
     return word(value) if isinstance(value, IntEnum) else value
 
 
-#: How many decisions are remembered, and about names of what length: whoever asks for ever new or long names makes it
-#: forget, and no more.
-_REMEMBERED, _REMEMBERED_CHARACTERS = 20_000, 255
+#: Maximum number of cached decisions, and maximum length of a cached name. A client that sends ever new or long names
+#: empties the cache but does not grow it.
+_CACHE_SIZE, _CACHED_NAME_LENGTH = 20_000, 255
 
 
-class Who(NamedTuple):
-    """Whoever asks."""
+class ClientIdentity(NamedTuple):
+    """The client that sends a request."""
 
     principal: str
     host: str
 
 
-class Rules:
-    """The bindings, found by the resources that they concern."""
+class AclIndex:
+    """A set of bindings, indexed by the resources they cover."""
 
-    def __init__(self, bindings: Iterable[Binding], *, open_without: bool = False) -> None:
+    def __init__(self, bindings: Iterable[Binding], *, allow_if_no_acl: bool = False) -> None:
         self.bindings = frozenset(bindings)
-        self._open_without = open_without
+        self._allow_if_no_acl = allow_if_no_acl
         self._literal: defaultdict[tuple[Resource, str], list[Binding]] = defaultdict(list)
         self._prefixed: defaultdict[tuple[Resource, str], list[Binding]] = defaultdict(list)
         lengths: defaultdict[Resource, set[int]] = defaultdict(set)
@@ -277,34 +273,34 @@ class Rules:
                 lengths[each.resource].add(len(each.name))
             else:
                 self._literal[each.resource, each.name].append(each)
-        #: The lengths of prefixes, by type: a name is looked up once for each.
+        #: Prefix lengths by type: a lookup tries each of them.
         self._lengths = {resource: sorted(found) for resource, found in lengths.items()}
-        self._known: dict[tuple[Who, Operation, Resource, str], bool] = {}
+        self._decisions: dict[tuple[ClientIdentity, Operation, Resource, str], bool] = {}
 
-    def allows(self, who: Who, operation: Operation, resource: Resource, name: str) -> bool:
-        """Whether somebody may do something with one resource."""
-        if len(name) > _REMEMBERED_CHARACTERS:
-            return self._decide(who, operation, self._about(resource, name))
-        asked = who, operation, resource, name
-        found = self._known.get(asked)
+    def allows(self, client: ClientIdentity, operation: Operation, resource: Resource, name: str) -> bool:
+        """Whether a client may perform an operation on one resource."""
+        if len(name) > _CACHED_NAME_LENGTH:
+            return self._decide(client, operation, self._covering(resource, name))
+        asked = client, operation, resource, name
+        found = self._decisions.get(asked)
         if found is None:
-            if len(self._known) >= _REMEMBERED:
-                self._known.clear()
-            found = self._known[asked] = self._decide(who, operation, self._about(resource, name))
+            if len(self._decisions) >= _CACHE_SIZE:
+                self._decisions.clear()
+            found = self._decisions[asked] = self._decide(client, operation, self._covering(resource, name))
         return found
 
-    def allows_some(self, who: Who, operation: Operation, resource: Resource) -> bool:
-        """Whether there is a name, of whatever resource of the type, for which it is allowed."""
-        if self._open_without and (resource, EVERY) not in self._literal:
-            return True  # names are left that no binding concerns
-        concerned = [each for each in self.bindings if each.resource is resource and _is_for(each, who)]
-        denied = [each for each in concerned if _denies(each, operation)]
+    def allows_some(self, client: ClientIdentity, operation: Operation, resource: Resource) -> bool:
+        """Whether the operation is allowed for at least one name of the type, existing or not."""
+        if self._allow_if_no_acl and (resource, EVERY) not in self._literal:
+            return True  # a name that no binding covers remains
+        applicable = [each for each in self.bindings if each.resource is resource and _is_for(each, client)]
+        denied = [each for each in applicable if _denies(each, operation)]
         return any(
-            _allows(each, operation) and not any(_swallows(other, each) for other in denied) for each in concerned
+            _allows(each, operation) and not any(_overrides(other, each) for other in denied) for each in applicable
         )
 
-    def _about(self, resource: Resource, name: str) -> Iterator[Binding]:
-        """The bindings that concern a resource."""
+    def _covering(self, resource: Resource, name: str) -> Iterator[Binding]:
+        """Return the bindings that cover a resource."""
         yield from self._literal.get((resource, name), ())
         if name != EVERY:
             yield from self._literal.get((resource, EVERY), ())
@@ -313,19 +309,19 @@ class Rules:
                 break
             yield from self._prefixed.get((resource, name[:length]), ())
 
-    def _decide(self, who: Who, operation: Operation, about: Iterable[Binding]) -> bool:
-        is_allowed, is_concerned = False, False
-        for each in about:
-            is_concerned = True
-            if _is_for(each, who):
+    def _decide(self, client: ClientIdentity, operation: Operation, covering: Iterable[Binding]) -> bool:
+        is_allowed, has_acl = False, False
+        for each in covering:
+            has_acl = True
+            if _is_for(each, client):
                 if _denies(each, operation):
                     return False
                 is_allowed = is_allowed or _allows(each, operation)
-        return is_allowed if is_concerned else self._open_without
+        return is_allowed if has_acl else self._allow_if_no_acl
 
 
-def _is_for(binding: Binding, who: Who) -> bool:
-    return binding.principal in (who.principal, EVERYBODY) and binding.host in (who.host, EVERY)
+def _is_for(binding: Binding, client: ClientIdentity) -> bool:
+    return binding.principal in (client.principal, EVERYBODY) and binding.host in (client.host, EVERY)
 
 
 def _allows(binding: Binding, operation: Operation) -> bool:
@@ -336,10 +332,10 @@ def _denies(binding: Binding, operation: Operation) -> bool:
     return binding.permission is Permission.DENY and binding.operation in DENYING[operation]
 
 
-def _swallows(denied: Binding, allowed: Binding) -> bool:
-    """Whether a binding denies every resource that another one allows."""
+def _overrides(denied: Binding, allowed: Binding) -> bool:
+    """Whether a DENY binding covers every resource that an ALLOW binding covers."""
     if denied.pattern is Pattern.LITERAL:
         return denied.name == EVERY or (allowed.pattern is Pattern.LITERAL and denied.name == allowed.name)
     if allowed.pattern is Pattern.LITERAL and allowed.name == EVERY:
-        return False  # other names are left
+        return False  # other names remain
     return covers(denied, allowed.name)

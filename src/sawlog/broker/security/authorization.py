@@ -1,8 +1,8 @@
-"""What becomes of a request: the parts of which the table in `gate.py` is made.
+"""The building blocks of `api_requirements`: check a request, forward what is allowed, answer the rest.
 
-A guard looks at a request and returns a `Plan`: what of it the handler gets, and how the rest is answered. Most
-requests name several resources; what the client may not do with some of them is answered with an error for these alone,
-in the form that `trouble.refusal` gives to errors of the API.
+A `RequestCheck` inspects a request and returns a `CheckedRequest`: the part that the handler gets, and how to complete
+the response. Most requests name several resources. Those that the client may not use are answered with an error of
+their own, in the form that `trouble.refusal` gives to the errors of the API.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ..trouble import refusal
 from ..wire.apis import BY_KEY, Key
 from ..wire.errors import ErrorCode
 from ..wire.schema import ARRAY, Fields
-from .acls import CLUSTER_NAME, Operation, Resource, Who, word
-from .authorizer import Authority
+from .acls import CLUSTER_NAME, ClientIdentity, Operation, Resource, word
+from .authorizer import Authorizer
 
 _logger = logging.getLogger("sawlog.broker")
 
@@ -34,98 +34,98 @@ CODES: Final = {
 
 
 @dataclass(slots=True)
-class Asker:
-    """Who asks, for what: one for each request."""
+class AuthorizationContext:
+    """The client, API and version of one request, with the decisions about it."""
 
-    authority: Authority
-    who: Who
+    authorizer: Authorizer
+    client: ClientIdentity
     key: Key
     version: int
-    #: The names of the topics that the request names by id; None for one that does not exist.
+    #: Names of the topics that the request refers to by id; None for an id that does not exist.
     names: Mapping[bytes, str | None]
     #: All topics, if the request asks for all of them.
     topics: Sequence[str] = ()
-    #: Whether topics that are asked for are created.
+    #: Whether the broker creates missing topics on request.
     creates: bool = False
-    #: What was refused, for messages: by the error, because within a request one error has one reason.
+    #: Reasons for the error messages, by error: within a request, one error has one reason.
     _reasons: dict[ErrorCode, str] = field(default_factory=dict)
 
-    def may(self, operation: Operation, resource: Resource, name: str = CLUSTER_NAME) -> bool:
-        """Whether it is allowed, for what is left out silently if not."""
-        return self.authority.allows(self.who, operation, resource, name)
+    def allows(self, operation: Operation, resource: Resource, name: str = CLUSTER_NAME) -> bool:
+        """Whether an operation is allowed. Use this where a denied resource is silently left out."""
+        return self.authorizer.allows(self.client, operation, resource, name)
 
-    def may_some(self, operation: Operation, resource: Resource) -> bool:
-        """Whether it is allowed for some resource of the type."""
-        return self.authority.allows_some(self.who, operation, resource)
+    def allows_some(self, operation: Operation, resource: Resource) -> bool:
+        """Whether the operation is allowed on at least one resource of the type."""
+        return self.authorizer.allows_some(self.client, operation, resource)
 
     def refused(self, operation: Operation, resource: Resource, name: str = CLUSTER_NAME) -> ErrorCode | None:
-        """The error if it is not allowed; then it is logged."""
-        if self.may(operation, resource, name):
+        """Return the error if an operation is not allowed, and log the denial."""
+        if self.allows(operation, resource, name):
             return None
         api, code = BY_KEY[self.key].name, CODES[resource]
-        reason = f"{self.who.principal} is not allowed: {api} needs {word(operation)} on the {word(resource)}"
+        reason = f"{self.client.principal} is not allowed: {api} needs {word(operation)} on the {word(resource)}"
         self._reasons[code] = reason
-        _logger.info("%s %r (from %s)", reason, name, self.who.host)
+        _logger.info("%s %r (from %s)", reason, name, self.client.host)
         return code
 
     def sees(self, topic: str) -> bool:
-        """Whether it may know of a topic."""
-        return self.may(Operation.DESCRIBE, Resource.TOPIC, topic)
+        """Whether the client may describe a topic."""
+        return self.allows(Operation.DESCRIBE, Resource.TOPIC, topic)
 
     def refusal(self, request: Body, code: ErrorCode) -> Body:
-        """The answer to a request, or to a part of one, that is refused."""
+        """Return the error response to a request, or to the denied part of one."""
         made = refusal(self.key, request, KafkaError(code))
         reason = self._reasons.get(code)
         return made if reason is None else _explained(BY_KEY[self.key].response, made, reason)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What becomes of a request."""
+class CheckedRequest:
+    """The outcome of a check."""
 
-    #: What the handler gets, one after the other; most often it is one request.
+    #: Requests for the handler, in order; usually one.
     requests: tuple[Body, ...]
-    #: Makes the response of what the handler answered; None: it is the response.
+    #: Builds the response from the handler's answers. None if the handler's answer is the response.
     finish: Callable[[list[Body]], Body] | None = None
 
 
-#: Looks at a request.
-Guard: TypeAlias = Callable[[Asker, Body], Plan]
-#: The error of one element of a request, if it is refused.
-Verdict: TypeAlias = Callable[[Asker, Body], ErrorCode | None]
+#: Checks a whole request.
+RequestCheck: TypeAlias = Callable[[AuthorizationContext, Body], CheckedRequest]
+#: Returns the error of one element of a request, or None if it is allowed.
+ElementCheck: TypeAlias = Callable[[AuthorizationContext, Body], ErrorCode | None]
 
 
-class Need(NamedTuple):
-    """An operation on the resource that a field of the request names; on the cluster if there is no field."""
+class Requirement(NamedTuple):
+    """An operation on the resource that a field of the request names, or on the cluster if `field` is None."""
 
     operation: Operation
     resource: Resource
     field: str | None = None
 
-    def refused(self, asker: Asker, request: Body) -> ErrorCode | None:
-        """The error if the client may not do it."""
-        return asker.refused(self.operation, self.resource, CLUSTER_NAME if self.field is None else request[self.field])
+    def refused(self, auth: AuthorizationContext, request: Body) -> ErrorCode | None:
+        """Return the error if the client may not perform the operation."""
+        return auth.refused(self.operation, self.resource, CLUSTER_NAME if self.field is None else request[self.field])
 
 
-def answered(body: Body) -> Plan:
-    """The handler is not asked."""
-    return Plan((), lambda bodies: body)
+def answered(body: Body) -> CheckedRequest:
+    """Answer without calling the handler."""
+    return CheckedRequest((), lambda bodies: body)
 
 
-def free(asker: Asker, request: Body) -> Plan:
-    """Everybody may ask."""
-    return Plan((request,))
+def free(auth: AuthorizationContext, request: Body) -> CheckedRequest:
+    """Allow the request to every client."""
+    return CheckedRequest((request,))
 
 
-def whole(*needs: Need, hide: Callable[[Asker, Body], Body] | None = None) -> Guard:
-    """A request that is refused as a whole, unless all needs are met; the first that is not says the error."""
+def whole(*needs: Requirement, hide: Callable[[AuthorizationContext, Body], Body] | None = None) -> RequestCheck:
+    """Check a request as a whole. The first requirement that is not met determines the error."""
 
-    def guard(asker: Asker, request: Body) -> Plan:
+    def guard(auth: AuthorizationContext, request: Body) -> CheckedRequest:
         for need in needs:
-            code = need.refused(asker, request)
+            code = need.refused(auth, request)
             if code is not None:
-                return answered(asker.refusal(request, code))
-        return Plan((request,), None if hide is None else lambda bodies: hide(asker, bodies[0]))
+                return answered(auth.refusal(request, code))
+        return CheckedRequest((request,), None if hide is None else lambda bodies: hide(auth, bodies[0]))
 
     return guard
 
@@ -133,70 +133,72 @@ def whole(*needs: Need, hide: Callable[[Asker, Body], Body] | None = None) -> Gu
 def each(
     items: str,
     answers: str,
-    verdict: Verdict,
-    *needs: Need,
-    unless: Need | None = None,
-    hide: Callable[[Asker, Body], Body] | None = None,
-) -> Guard:
-    """A request with a list of elements, each refused or not; its response has a list of answers. `needs` are those of
-    the request as a whole, and who may do `unless` may do it with every element."""
+    verdict: ElementCheck,
+    *needs: Requirement,
+    unless: Requirement | None = None,
+    hide: Callable[[AuthorizationContext, Body], Body] | None = None,
+) -> RequestCheck:
+    """Check a request element by element. `items` is its list of elements, `answers` the list in the response. `needs`
+    apply to the request as a whole. A client that meets `unless` may use every element."""
 
-    def guard(asker: Asker, request: Body) -> Plan:
+    def guard(auth: AuthorizationContext, request: Body) -> CheckedRequest:
         for need in needs:
-            code = need.refused(asker, request)
+            code = need.refused(auth, request)
             if code is not None:
-                return answered(asker.refusal(request, code))
-        may_all = unless is not None and asker.may(unless.operation, unless.resource)
-        good, bad = (request[items], {}) if may_all else split(asker, request[items] or (), verdict)
+                return answered(auth.refusal(request, code))
+        may_all = unless is not None and auth.allows(unless.operation, unless.resource)
+        good, bad = (request[items], {}) if may_all else split(auth, request[items] or (), verdict)
 
         def finish(bodies: list[Body]) -> Body:
             made = bodies[0] if bodies else {answers: []}
             if hide is not None:
-                made = hide(asker, made)
+                made = hide(auth, made)
             for code, some in bad.items():
-                refused = asker.refusal({**request, items: some}, code)[answers]
+                refused = auth.refusal({**request, items: some}, code)[answers]
                 made = {**made, answers: [*made[answers], *refused]}
             return made
 
         if not bad:
-            return Plan((request,), None if hide is None else finish)
-        return Plan(({**request, items: good},) if good else (), finish)
+            return CheckedRequest((request,), None if hide is None else finish)
+        return CheckedRequest(({**request, items: good},) if good else (), finish)
 
     return guard
 
 
-def split(asker: Asker, items: Iterable[Body], verdict: Verdict) -> tuple[list[Body], dict[ErrorCode, list[Body]]]:
-    """The elements that are allowed, and the others by their errors."""
+def split(
+    auth: AuthorizationContext, items: Iterable[Body], verdict: ElementCheck
+) -> tuple[list[Body], dict[ErrorCode, list[Body]]]:
+    """Return the allowed elements, and the denied ones by error."""
     good: list[Body] = []
     bad: dict[ErrorCode, list[Body]] = {}
     for item in items:
-        code = verdict(asker, item)
+        code = verdict(auth, item)
         (good if code is None else bad.setdefault(code, [])).append(item)
     return good, bad
 
 
-def named(operation: Operation, resource: Resource, field: str | None = None) -> Verdict:
-    """Elements that are names themselves, or have a field with one."""
+def named(operation: Operation, resource: Resource, field: str | None = None) -> ElementCheck:
+    """Check elements that are names, or that have one in `field`."""
 
-    def verdict(asker: Asker, item: Body) -> ErrorCode | None:
-        return asker.refused(operation, resource, str(item) if field is None else item[field])
+    def verdict(auth: AuthorizationContext, item: Body) -> ErrorCode | None:
+        return auth.refused(operation, resource, str(item) if field is None else item[field])
 
     return verdict
 
 
-def topic_of(operation: Operation, field: str = "name") -> Verdict:
-    """Elements that name a topic by its id, in versions that do so, else by its name."""
+def topic_of(operation: Operation, field: str = "name") -> ElementCheck:
+    """Check elements that refer to a topic by id, in versions that have ids, or else by name."""
 
-    def verdict(asker: Asker, item: Body) -> ErrorCode | None:
+    def verdict(auth: AuthorizationContext, item: Body) -> ErrorCode | None:
         topic_id = item.get("topic_id", NO_ID)
-        name = item[field] if topic_id == NO_ID else asker.names[bytes(topic_id)]
-        return ErrorCode.UNKNOWN_TOPIC_ID if name is None else asker.refused(operation, Resource.TOPIC, name)
+        name = item[field] if topic_id == NO_ID else auth.names[bytes(topic_id)]
+        return ErrorCode.UNKNOWN_TOPIC_ID if name is None else auth.refused(operation, Resource.TOPIC, name)
 
     return verdict
 
 
 def _explained(fields: Fields, body: Body, message: str) -> Body:
-    """A refusal with a message beside each error code, where the API has one."""
+    """Add a message next to each error code, where the API has a field for it."""
     made = dict(body)
     for each_field in fields:
         name, inner = each_field.name, each_field.inner

@@ -1,20 +1,17 @@
-"""The users of a broker, as they are stored: what their passwords are checked against, never a password.
+"""The users of a broker: verifiers for their passwords, never the passwords themselves.
+
+`StoredUsers` reads and changes the document "users" of the store's registry. It is safe for threads and processes: the
+registry serializes changes.
 
 ```
-document "users" of the store's registry
-  secret    32 random bytes, from which salts for users that do not exist are made
-  users     {name: {mechanism: {iterations, salt, stored_key, server_key}}}, bytes as base64
+secret    32 random bytes, from which salts for nonexistent users are derived
+users     {name: {mechanism: {iterations, salt, stored_key, server_key}}}, bytes as base64
 ```
 
-Safe for threads and processes: changes go through the registry, one at a time.
-
-The users that a running broker knows, in memory: looking one up takes the same time whether it exists or not.
-
-A user that does not exist gets a credential that nothing matches, with a salt that is the same each time it is asked
-for: who is answered cannot tell whether the name exists. Salt length and iterations are those of one of the users,
-chosen by the name: those that few users have are met as rarely among names that do not exist.
-
-Belongs to the event loop's thread.
+`UserCache` holds the users of a running broker in memory and belongs to the event loop's thread. Lookups take the same
+time whether or not the user exists. A nonexistent user gets a credential that nothing matches, with a salt that is the
+same on every attempt, so a client cannot tell whether a name exists. Its salt length and iterations are those of an
+existing user, chosen by the name: a rare combination is as rare among nonexistent names.
 """
 
 from __future__ import annotations
@@ -36,48 +33,47 @@ from .mechanisms import MAX_ITERATIONS, MECHANISMS, MIN_ITERATIONS, SALT_BYTES, 
 
 DOCUMENT: Final = "users"
 _SECRET_BYTES: Final = 32
-_LONGEST_NAME: Final = 255
-#: The name of those who have none.
-NOBODY: Final = "ANONYMOUS"
-#: The principal of a client that has not authenticated.
-ANONYMOUS: Final = f"User:{NOBODY}"
-#: The credentials of a user, by mechanism.
+_MAX_NAME_LENGTH: Final = 255
+#: Name of an unauthenticated client.
+ANONYMOUS_NAME: Final = "ANONYMOUS"
+#: Principal of an unauthenticated client.
+ANONYMOUS: Final = f"User:{ANONYMOUS_NAME}"
+#: A user's credentials, by mechanism.
 Credentials = Mapping[str, Credential]
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """All users, in one version of the document."""
+class UserSnapshot:
+    """All users in one version of the document."""
 
     version: int
     users: Mapping[str, Credentials]
     secret: bytes = field(repr=False)
 
 
-class Users:
+class StoredUsers:
     """The users of one store."""
 
     def __init__(self, registry: DocumentRegistry) -> None:
         self._registry = registry
 
-    def read(self) -> Snapshot:
-        """All users as they are now."""
+    def read(self) -> UserSnapshot:
         return _snapshot(self._registry.read(DOCUMENT))
 
-    def prepare(self) -> Snapshot:
-        """The same; the first time the secret is made, so that answers about unknown users stay the same."""
+    def prepare(self) -> UserSnapshot:
+        """Read the users; create the secret if missing, so that the answers about unknown users stay the same."""
         found = self.read()
         return found if found.secret else self._change(lambda users: None)
 
     def list(self) -> dict[str, dict[str, int]]:
-        """The names of all users, sorted, with the iterations of each mechanism."""
+        """Return the user names, sorted, with the iterations of each mechanism."""
         return {
             name: {mechanism: each.iterations for mechanism, each in sorted(credentials.items())}
             for name, credentials in sorted(self.read().users.items())
         }
 
     def put(self, name: str, salted: Sequence[Salted]) -> None:
-        """Add a user, or replace its passwords: with mechanisms that are not given it cannot authenticate any more."""
+        """Add a user or replace its credentials. Mechanisms that are not given are removed."""
         check_name(name)
         for each in salted:
             check_salted(each)
@@ -89,7 +85,7 @@ class Users:
         self._change(edit)
 
     def delete(self, name: str) -> None:
-        """Delete a user. Connections that it has go on."""
+        """Delete a user. Existing connections stay open."""
 
         def edit(users: dict[str, Any]) -> None:
             if users.pop(name, None) is None:
@@ -98,8 +94,8 @@ class Users:
         self._change(edit)
 
     def alter(self, deletions: Sequence[tuple[str, Mechanism]], upsertions: Sequence[tuple[str, Salted]]) -> set[str]:
-        """Change single credentials, in one step. Returns the names of users that lacked what was to be deleted;
-        nothing of these is changed. Everything else must have been checked."""
+        """Change single credentials in one step. Return the users that lack a credential to delete; these are not
+        changed at all. The caller has checked everything else."""
         lacking: set[str] = set()
 
         def edit(users: dict[str, Any]) -> None:
@@ -118,7 +114,7 @@ class Users:
         self._change(edit)
         return lacking
 
-    def _change(self, edit: Callable[[dict[str, Any]], None]) -> Snapshot:
+    def _change(self, edit: Callable[[dict[str, Any]], None]) -> UserSnapshot:
         def edited(fields: Mapping[str, Any]) -> Mapping[str, Any]:
             users = dict(fields.get("users", {}))
             edit(users)
@@ -129,18 +125,18 @@ class Users:
 
 
 def check_name(name: str) -> None:
-    """Whether a user can have this name; `InvalidConfig`."""
-    if not 1 <= len(name) <= _LONGEST_NAME or not name.isprintable() or name != name.strip():
-        raise InvalidConfig(f"a user's name has 1 to {_LONGEST_NAME} printable characters, and no spaces around it")
-    if name == NOBODY:
-        raise InvalidConfig(f"{NOBODY} is the name of those who are not authenticated")
+    """Raise `InvalidConfig` unless a user can have this name."""
+    if not 1 <= len(name) <= _MAX_NAME_LENGTH or not name.isprintable() or name != name.strip():
+        raise InvalidConfig(f"a user's name has 1 to {_MAX_NAME_LENGTH} printable characters, and no spaces around it")
+    if name == ANONYMOUS_NAME:
+        raise InvalidConfig(f"{ANONYMOUS_NAME} is the name of unauthenticated clients")
 
 
 def check_salted(salted: Salted) -> None:
-    """Whether a salted password can be stored; `InvalidConfig`."""
+    """Raise `InvalidConfig` unless the salted password can be stored."""
     if not MIN_ITERATIONS <= salted.iterations <= MAX_ITERATIONS:
         raise InvalidConfig(f"iterations must be from {MIN_ITERATIONS} to {MAX_ITERATIONS}, not {salted.iterations}")
-    if not 1 <= len(salted.salt) <= 1024:  # how long a good one is, is for who makes it: Kafka takes any
+    if not 1 <= len(salted.salt) <= 1024:  # any length within reason, as in Kafka
         raise InvalidConfig(f"a salt has 1 to 1024 bytes, not {len(salted.salt)}")
     if len(salted.password) != salted.mechanism.size_bytes:
         raise InvalidConfig(f"a salted password has {salted.mechanism.size_bytes} bytes, not {len(salted.password)}")
@@ -149,7 +145,7 @@ def check_salted(salted: Salted) -> None:
 # --- the document
 
 
-def _snapshot(document: Document) -> Snapshot:
+def _snapshot(document: Document) -> UserSnapshot:
     try:
         users = {
             name: {
@@ -161,7 +157,7 @@ def _snapshot(document: Document) -> Snapshot:
             }
             for name, credentials in document.fields.get("users", {}).items()
         }
-        return Snapshot(document.version, users, _bytes(document.fields.get("secret", "")))
+        return UserSnapshot(document.version, users, _bytes(document.fields.get("secret", "")))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise CorruptFile(f"the stored users cannot be read: {type(error).__name__}") from None
 
@@ -186,68 +182,68 @@ def _bytes(text: str) -> bytes:
         raise ValueError("not base64") from error
 
 
-#: What others see of a credential: the iterations and the length of the salt.
+#: The visible part of a credential: iterations and salt length.
 _Shape = tuple[int, int]
-#: That of a new user.
-_USUAL: Final[_Shape] = (MAX_ITERATIONS, SALT_BYTES)
+#: The shape of a new user's credential.
+_DEFAULT_SHAPE: Final[_Shape] = (MAX_ITERATIONS, SALT_BYTES)
 
 
-class KnownUsers:
-    """All users, as they were when they were last looked at."""
+class UserCache:
+    """All users as of the last refresh."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._now = snapshot
+    def __init__(self, snapshot: UserSnapshot) -> None:
+        self._current = snapshot
         self._shapes = _shapes(snapshot)
 
     @property
     def version(self) -> int:
-        """The version of the document."""
-        return self._now.version
+        """Version of the document."""
+        return self._current.version
 
     @property
     def names(self) -> Set[str]:
-        """All names."""
-        return self._now.users.keys()
+        return self._current.users.keys()
 
-    def replace(self, snapshot: Snapshot) -> None:
-        """Know these from now on. What is older than what is known is ignored: it was read before a change."""
-        if snapshot.version > self._now.version:
-            self._now, self._shapes = snapshot, _shapes(snapshot)
+    def replace(self, snapshot: UserSnapshot) -> None:
+        """Replace the snapshot. An older one is ignored: it was read before a change."""
+        if snapshot.version > self._current.version:
+            self._current, self._shapes = snapshot, _shapes(snapshot)
 
     def finder(self, mechanism: Mechanism) -> Callable[[str], Credential]:
-        """Look up credentials of one mechanism."""
+        """Return a lookup function for the credentials of one mechanism."""
         return lambda name: self.find(name, mechanism)
 
     def find(self, name: str, mechanism: Mechanism) -> Credential:
-        """The credential of a user, or one that nothing matches."""
-        pretended = self._pretended(name, mechanism)  # always made: it must not take longer for one of the two
-        return self._now.users.get(name, {}).get(mechanism.name, pretended)
+        """Return the credential of a user, or one that nothing matches."""
+        decoy = self._decoy(name, mechanism)  # computed in both cases, so that both take the same time
+        return self._current.users.get(name, {}).get(mechanism.name, decoy)
 
     def strongest(self, name: str, mechanisms: tuple[Mechanism, ...]) -> tuple[Mechanism, Credential]:
-        """For a check of a password: the first of these mechanisms for which the user has a credential."""
-        known = self._now.users.get(name)
+        """Return the first of these mechanisms for which the user has a credential, to check a password against."""
+        known = self._current.users.get(name)
         for mechanism in mechanisms:
             if mechanism.name in (self._shapes if known is None else known):
                 return mechanism, self.find(name, mechanism)
-        return SHA_512, self._pretended(name, SHA_512)
+        return SHA_512, self._decoy(name, SHA_512)
 
-    def _pretended(self, name: str, mechanism: Mechanism) -> Credential:
+    def _decoy(self, name: str, mechanism: Mechanism) -> Credential:
         def made(what: str) -> bytes:
-            return hmac.digest(self._now.secret, f"{what}\0{mechanism.name}\0{name}".encode(), "sha512")
+            return hmac.digest(self._current.secret, f"{what}\0{mechanism.name}\0{name}".encode(), "sha512")
 
         def score(shape: _Shape) -> float:
             point = int.from_bytes(made(f"shape {shape[0]} {shape[1]}")[:6], "big") + 1
-            return math.log(point / (1 << 48)) / shapes[shape]  # so that a new shape moves few names, to it alone
+            # Weighted rendezvous hashing: a new shape moves few names, all of them to it.
+            return math.log(point / (1 << 48)) / shapes[shape]
 
-        shapes = self._shapes.get(mechanism.name) or {_USUAL: 1}
+        shapes = self._shapes.get(mechanism.name) or {_DEFAULT_SHAPE: 1}
         iterations, length = max(sorted(shapes), key=score)
         size = mechanism.size_bytes
         salt = (made("salt") * (length // 64 + 1))[:length]
         return Credential(iterations, salt, made("stored key")[:size], made("server key")[:size])
 
 
-def _shapes(snapshot: Snapshot) -> dict[str, Counter[_Shape]]:
-    """For each mechanism how many of its users have which shape."""
+def _shapes(snapshot: UserSnapshot) -> dict[str, Counter[_Shape]]:
+    """Count the users of each mechanism by shape."""
     counts: dict[str, Counter[_Shape]] = {}
     for credentials in snapshot.users.values():
         for mechanism, each in credentials.items():

@@ -1,10 +1,12 @@
-"""PLAIN (RFC 4616): a name and a password, in clear text, so over TLS only.
+"""The SASL mechanisms PLAIN and SCRAM as pure functions of bytes, and the rules for a broker's security settings.
+
+PLAIN (RFC 4616) sends a name and a password in clear text, so it requires TLS:
 
 ```
-[as whom] NUL user NUL password
+[authorization identity] NUL user NUL password
 ```
 
-SCRAM (RFC 5802, RFC 7677), both sides, without input and output: bytes in, bytes out.
+SCRAM (RFC 5802, RFC 7677), client and server:
 
 ```
 client first    n,,n=ann,r=<client nonce>
@@ -13,16 +15,14 @@ client final    c=biws,r=<both nonces>,p=<proof>
 server final    v=<signature>
 ```
 
-The password never crosses the network, and the server does not store it: it has `StoredKey`, which checks a proof and
-cannot make one, and `ServerKey`, with which the server proves that it knows the user.
+With SCRAM, the password never crosses the network and the server does not store it. The server has `StoredKey`, which
+verifies a proof but cannot create one, and `ServerKey`, with which it proves that it knows the user.
 
-Passwords and names are used as their UTF-8 bytes, without SASLprep, as Kafka's brokers and clients do: a password that
-was normalised here would be another one than the client's.
+Passwords and names are used as UTF-8 bytes without SASLprep, as in Kafka's brokers and clients: normalizing a password
+here would make it differ from the client's.
 
-What is wrong raises `AuthenticationFailed`. The message never contains a secret, and for a wrong password it is the
-same as for a user that does not exist.
-
-Which settings of a broker's security go together, and when other machines may connect.
+Errors raise `AuthenticationFailed`. The message never contains a secret, and it is the same for a wrong password and
+for a nonexistent user.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ _LONGEST_MESSAGE = 4096
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """What a client says of itself."""
+    """A user name and password as sent with PLAIN."""
 
     user: str
     password: str = field(repr=False)
 
     @classmethod
     def parse(cls, message: bytes) -> Login:
-        """From the message of a client."""
+        """Parse the message of a client."""
         if len(message) > _LONGEST_MESSAGE:
             raise AuthenticationFailed(f"a message of {len(message)} bytes; the most is {_LONGEST_MESSAGE}")
         try:
@@ -70,18 +70,18 @@ class Login:
         return cls(parts[1], parts[2])
 
     def message(self) -> bytes:
-        """The same as bytes."""
+        """Encode the message of a client."""
         return f"\0{self.user}\0{self.password}".encode()
 
 
-#: Kafka's limits. Fewer are too easy to guess, more are a way to keep a client busy.
+#: Kafka's limits. Fewer iterations make guessing too easy; more could keep a client busy.
 MIN_ITERATIONS: Final = 4096
 MAX_ITERATIONS: Final = 16_384
 SALT_BYTES: Final = 32
-#: A client accepts what a server demands up to here; RFC 7677 advises more than Kafka allows.
+#: Maximum number of iterations that a client accepts. RFC 7677 recommends more than Kafka allows.
 _CLIENT_MAX_ITERATIONS: Final = 1_000_000
 _NONCE_BYTES: Final = 24
-#: No message of a client is longer.
+#: Maximum length of a message.
 _LONGEST: Final = 4096
 _WRONG: Final = "the user or the password is wrong"
 
@@ -97,12 +97,12 @@ _CLIENT_FINAL: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Mechanism:
-    """A member of the family: SCRAM with one hash."""
+    """SCRAM with one hash function."""
 
     name: str
-    #: As `hashlib` calls it.
+    #: Name in `hashlib`.
     hash: str
-    #: Kafka's number of it.
+    #: Kafka's number.
     number: int
 
     def digest(self, data: bytes) -> bytes:
@@ -112,7 +112,7 @@ class Mechanism:
         return hmac.digest(key, data, self.hash)
 
     def salted(self, password: str, salt: bytes, iterations: int) -> bytes:
-        """The password, salted: takes milliseconds. It is as good as the password itself."""
+        """Hash a password with a salt, which takes milliseconds. The result is as sensitive as the password."""
         return hashlib.pbkdf2_hmac(self.hash, password.encode(), salt, iterations)
 
     @property
@@ -122,14 +122,14 @@ class Mechanism:
 
 SHA_256: Final = Mechanism("SCRAM-SHA-256", "sha256", 1)
 SHA_512: Final = Mechanism("SCRAM-SHA-512", "sha512", 2)
-#: The stronger one first.
+#: Strongest first.
 MECHANISMS: Final = {each.name: each for each in (SHA_512, SHA_256)}
 BY_NUMBER: Final = {each.number: each for each in MECHANISMS.values()}
 
 
 @dataclass(frozen=True, slots=True)
 class Salted:
-    """A salted password, with which credentials are made: what Kafka's administrators send."""
+    """A salted password, from which credentials are derived. Kafka's admin clients send it."""
 
     mechanism: Mechanism
     iterations: int
@@ -138,12 +138,12 @@ class Salted:
 
     @classmethod
     def new(cls, mechanism: Mechanism, password: str, iterations: int = MAX_ITERATIONS) -> Salted:
-        """With a salt of its own."""
+        """Hash a password with a new random salt."""
         salt = secrets.token_bytes(SALT_BYTES)
         return cls(mechanism, iterations, salt, mechanism.salted(password, salt, iterations))
 
     def credential(self) -> Credential:
-        """What a server stores of it."""
+        """Derive the part that a server stores."""
         sign = self.mechanism.sign
         stored_key = self.mechanism.digest(sign(self.password, b"Client Key"))
         return Credential(self.iterations, self.salt, stored_key, sign(self.password, b"Server Key"))
@@ -151,7 +151,7 @@ class Salted:
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """What a server knows of a user's password."""
+    """The verifier that a server stores for a password."""
 
     iterations: int
     salt: bytes = field(repr=False)
@@ -159,14 +159,14 @@ class Credential:
     server_key: bytes = field(repr=False)
 
     def matches(self, mechanism: Mechanism, password: str) -> bool:
-        """Whether this is the password. Takes as long as salting it, whatever the answer."""
+        """Whether the password is correct. Takes as long as hashing it in either case."""
         salted = mechanism.salted(password, self.salt, self.iterations)
         made = Salted(mechanism, self.iterations, self.salt, salted).credential()
         return hmac.compare_digest(made.stored_key, self.stored_key)
 
 
 class Server:
-    """The server's side of one exchange. `find` returns the credential of a user, or one that nothing matches."""
+    """The server side of one exchange. `find` returns the credential of a user, or one that nothing matches."""
 
     def __init__(
         self, mechanism: Mechanism, find: Callable[[str], Credential], *, nonce: Callable[[], str] | None = None
@@ -177,20 +177,23 @@ class Server:
         self._step = self._first
         self._gs2 = self._bare = self._said = self._nonce = ""
         self._credential: Credential | None = None
-        #: Who claims to be talking; proved when `is_done`.
+        #: The claimed user name; verified when `is_done`.
         self.user = ""
         self.is_done = False
 
     def respond(self, message: bytes) -> bytes:
         """Answer the next message of the client."""
-        step, self._step = self._step, self._too_much  # one attempt: an error ends the exchange
+        step, self._step = self._step, self._too_much  # a single attempt: an error ends the exchange
         return step(_text(message)).encode()
 
     def _first(self, text: str) -> str:
         found = _CLIENT_FIRST.fullmatch(text)
         if found is None:
             raise AuthenticationFailed("the first message of the client is malformed")
-        if found["binding"] not in ("n", "y"):  # y: the client could bind to the channel, and knows that we cannot
+        if found["binding"] not in (
+            "n",
+            "y",
+        ):  # y: the client knows that we lack it
             raise AuthenticationFailed("channel binding is not supported")
         bare = _BARE.fullmatch(found["bare"])
         if bare is None:
@@ -212,7 +215,7 @@ class Server:
         if found is None:
             raise AuthenticationFailed("the last message of the client is malformed")
         if not hmac.compare_digest(found["nonce"].encode(), self._nonce.encode()):
-            raise AuthenticationFailed("the nonce is not the one of this exchange")
+            raise AuthenticationFailed("the nonce does not belong to this exchange")
         if _bytes(found["binding"]) != self._gs2.encode():
             raise AuthenticationFailed("the channel binding has changed during the exchange")
         proof, sign, known = _bytes(found["proof"]), self._mechanism.sign, self._credential
@@ -231,7 +234,7 @@ class Server:
 
 
 class Client:
-    """The client's side of one exchange."""
+    """The client side of one exchange."""
 
     def __init__(
         self, mechanism: Mechanism, user: str, password: str, *, nonce: str | None = None, min_iterations: int = 4096
@@ -244,11 +247,11 @@ class Client:
         self._signature = b""
 
     def first(self) -> bytes:
-        """What the client says first."""
+        """Return the client's first message."""
         return f"n,,{self._bare}".encode()
 
     def final(self, message: bytes) -> bytes:
-        """The proof, as an answer to the server's first message."""
+        """Answer the server's first message with the proof."""
         found = _SERVER_FIRST.fullmatch(_text(message))
         if found is None:
             raise AuthenticationFailed("the first message of the broker is malformed")
@@ -267,14 +270,14 @@ class Client:
         return f"{unproved},p={_base64(proof)}".encode()
 
     def verify(self, message: bytes) -> None:
-        """Check the server's last message: only who knows the user can have made it."""
+        """Check the server's last message, which proves that the server knows the user."""
         text = _text(message)
         if not text.startswith("v=") or not hmac.compare_digest(_bytes(text[2:].partition(",")[0]), self._signature):
             raise AuthenticationFailed("the broker could not prove that it knows the user")
 
 
 def new_nonce() -> str:
-    """Random, printable, without commas."""
+    """Return a random nonce: printable, without commas."""
     return secrets.token_urlsafe(_NONCE_BYTES)
 
 
@@ -314,20 +317,21 @@ def _xor(left: bytes, right: bytes) -> bytes:
     return bytes(a ^ b for a, b in zip(left, right, strict=True))
 
 
-#: What clients can authenticate with, as Kafka calls it.
+#: Supported mechanisms, by Kafka's names.
 OFFERED: Final = (*MECHANISMS, NAME)
-#: Whether clients are asked for a certificate.
+#: Values of tls_client_auth.
 CLIENT_AUTH: Final = ("none", "requested", "required")
 _WITH_CERTIFICATE: Final = ("tls_key", "tls_key_password_file", "tls_client_ca", "tls_client_auth")
 
 
 def client_auth(config: BrokerConfig) -> str:
-    """Whether clients are asked for a certificate: if nothing else is said, whoever has an authority requires one."""
+    """Return the effective tls_client_auth. With tls_client_ca, the default is "required"."""
     return config.tls_client_auth or ("none" if config.tls_client_ca is None else "required")
 
 
 def check(config: BrokerConfig) -> None:
-    """`InvalidConfig` if the settings contradict each other, or let strangers in without a word."""
+    """Raise `InvalidConfig` if settings contradict each other, or would silently admit unauthenticated clients from
+    other machines."""
     if config.tls_certificate is None:
         for name in _WITH_CERTIFICATE:
             if getattr(config, name) is not None:

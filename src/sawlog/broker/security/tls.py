@@ -1,24 +1,23 @@
-"""The owner of a certificate as text, as Kafka names it: `CN=ann,OU=billing,O=example` (RFC 2253).
+"""TLS: accepting connections, reloading certificates, and naming the owner of a client certificate.
+
+`TlsListener` completes the handshake before it creates a `Connection`. asyncio's own server would keep one context
+forever and offers no control over pending handshakes. Here each connection uses the context in force when it arrives,
+and handshakes are limited in time, in number, and in number per address: a client that connects and stays silent costs
+a socket for seconds and cannot lock out others.
+
+`Tls.context` is the context for new connections. When a file changes, or on SIGHUP, all files are loaded into a new
+context; existing connections keep the old one. If the new files are invalid (a key of another certificate, a truncated
+file), the error is logged and the old context stays in use until the files change again.
+
+`name_of` returns the owner of a certificate as Kafka names it: `CN=ann,OU=billing,O=example` (RFC 2253).
 
 ```
 Certificate     SEQUENCE { tbs SEQUENCE { [0] version?, serial, algorithm, issuer, validity, subject, ... }, ... }
 subject         SEQUENCE of SET of SEQUENCE { type OID, value string }
 ```
 
-The last part comes first. Types that RFC 2253 has no word for are written as numbers, with their values in hexadecimal,
-as Java does it. Only certificates that TLS has verified come here; what cannot be parsed is an error nevertheless.
-
-The certificate of a listener, and loading it again while the broker runs.
-
-`Tls.context` is what new connections use. When one of the files changes, or on SIGHUP, all are read again into a new
-context; existing connections go on with the old one. If the new files are wrong (a key of another certificate, half a
-file), that is logged and the old context stays in use until they change again.
-
-Accepting TLS connections: the handshake is over before a `Connection` hears of a client.
-
-asyncio's own server would keep one context for ever, and give no hold on clients that are within their handshake. Here
-each connection takes the context that is in use when it comes, and handshakes have a limit of time, of number, and of
-number per address: who connects and says nothing costs a socket for seconds, and cannot keep others out.
+The last part comes first. Types that RFC 2253 does not name are written as numbers with hexadecimal values, as Java
+does. TLS has verified these certificates already; one that cannot be parsed is an error nevertheless.
 """
 
 from __future__ import annotations
@@ -52,15 +51,15 @@ _WORDS: Final = {
     "0.9.2342.19200300.100.1.1": "UID",
     "0.9.2342.19200300.100.1.25": "DC",
 }
-#: The types of strings, and how their bytes are read.
+#: ASN.1 string types and their encodings.
 _ENCODINGS: Final = {0x0C: "utf-8", 0x13: "ascii", 0x14: "latin-1", 0x16: "ascii", 0x1C: "utf-32-be", 0x1E: "utf-16-be"}
 _ESCAPED: Final = frozenset(',=+<>#;"\\')
-#: Tag, content, and all of its bytes.
+#: Tag, content, and the whole element.
 _Element = tuple[int, memoryview, memoryview]
 
 
 def name_of(certificate: bytes) -> str:
-    """The subject of a certificate in DER."""
+    """Return the subject of a DER certificate."""
     try:
         [(_, whole, _)] = _elements(memoryview(certificate))
         (_, signed, _) = next(_elements(whole))
@@ -99,19 +98,19 @@ def _escaped(text: str) -> str:
 
 
 def _elements(data: memoryview) -> Iterator[_Element]:
-    """The elements that lie one after the other."""
+    """Yield consecutive elements."""
     position = 0
     while position < len(data):
         tag, length, start = data[position], data[position + 1], position + 2
         if length & 0x80:
             count = length & 0x7F
             if not 1 <= count <= 4:
-                raise ValueError("a length of an unknown form")
+                raise ValueError("a length in an unknown form")
             length = int.from_bytes(data[start : start + count])
             start += count
         end = start + length
         if end > len(data):
-            raise ValueError("an element ends after the certificate")
+            raise ValueError("an element extends beyond the certificate")
         yield tag, data[start:end], data[position:end]
         position = end
 
@@ -136,13 +135,13 @@ def _oid(data: memoryview) -> str:
 _logger = logging.getLogger("sawlog.broker")
 
 _VERIFY: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
-#: What shows that a file has changed: for each its inode, size and time.
+#: Fingerprint of the files: inode, size and modification time of each.
 _Stamp = tuple[tuple[int, int, int] | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Where certificate and key are, and who may connect."""
+    """Paths of the certificate and key, and the policy for client certificates."""
 
     certificate: str
     key: str | None
@@ -152,7 +151,7 @@ class TlsFiles:
 
     @classmethod
     def of(cls, config: BrokerConfig) -> TlsFiles | None:
-        """As the settings say; None: no TLS."""
+        """Return the files of a configuration; None without TLS."""
         if config.tls_certificate is None:
             return None
         return cls(
@@ -164,7 +163,7 @@ class TlsFiles:
         )
 
     def load(self) -> ssl.SSLContext:
-        """Read the files; `InvalidConfig` if they are wrong."""
+        """Load the files. Raise `InvalidConfig` if they are invalid."""
         self._check_kinds()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -176,7 +175,7 @@ class TlsFiles:
         return context
 
     def _check_kinds(self) -> None:
-        """Raise if something is no file: reading from a pipe would wait for ever."""
+        """Raise unless every path is a regular file: reading from a pipe would block forever."""
         given = {
             "tls_certificate": self.certificate,
             "tls_key": self.key,
@@ -188,12 +187,12 @@ class TlsFiles:
                 raise InvalidConfig(f"{setting}: {each} cannot be read: it is not a regular file")
 
     def stamp(self) -> _Stamp:
-        """What is different when a file was changed."""
+        """Return a fingerprint that changes with the files."""
         return tuple(_stamp(each) for each in (self.certificate, self.key, self.key_password, self.client_ca) if each)
 
 
 class Tls:
-    """The context that is in use. `load` and `refresh` may wait for the disk; one thread at a time."""
+    """The current TLS context. `load` and `refresh` read files and may block; call them from one thread at a time."""
 
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
@@ -202,11 +201,11 @@ class Tls:
 
     @property
     def requires_certificate(self) -> bool:
-        """Whether every client has shown a certificate."""
+        """Whether every client must present a certificate."""
         return self._files.client_auth == "required"
 
     def refresh(self, *, force: bool = False) -> bool:
-        """Read the files again if one has changed; whether other ones are in use now."""
+        """Reload the files if one has changed; return whether a new context is in use."""
         stamp = self._files.stamp()
         if stamp == self._stamp and not force:
             return False
@@ -221,11 +220,11 @@ class Tls:
 
 
 def load_chain(context: ssl.SSLContext, certificate: str, key: str | None, password_file: str | None) -> None:
-    """Read a certificate with its chain, and its key, which may be in the same file; `InvalidConfig`."""
+    """Load a certificate chain and its key, which may be in the same file. Raise `InvalidConfig` on failure."""
 
     was_asked = False
 
-    def password() -> str:  # asked for only if the key is encrypted; without this OpenSSL would ask the terminal
+    def password() -> str:  # called only for an encrypted key; otherwise OpenSSL would prompt on the terminal
         nonlocal was_asked
         was_asked = True
         if password_file is None:
@@ -236,9 +235,9 @@ def load_chain(context: ssl.SSLContext, certificate: str, key: str | None, passw
         context.load_cert_chain(certificate, key, password)
     except ssl.SSLError as error:
         where = certificate if key is None else f"{certificate} with tls_key: {key}"
-        reason = error.reason or "no certificate or no key in it, or only a part of it"
-        if was_asked:  # the certificate has been read, and the key begins as one should
-            reason = f"the password in tls_key_password_file: {password_file} is not that of the key"
+        reason = error.reason or "the certificate or the key is missing or truncated"
+        if was_asked:  # the certificate was read, and the key has a valid header
+            reason = f"the password in tls_key_password_file: {password_file} does not decrypt the key"
         raise InvalidConfig(f"tls_certificate: {where} cannot be used: {reason}") from None
     except OSError as error:
         missing = next(
@@ -253,19 +252,19 @@ def load_chain(context: ssl.SSLContext, certificate: str, key: str | None, passw
 
 
 def load_authorities(context: ssl.SSLContext, path: str, setting: str) -> None:
-    """Read certificates of authorities; `InvalidConfig`."""
+    """Load CA certificates. Raise `InvalidConfig` on failure."""
     try:
         context.load_verify_locations(path)
     except ssl.SSLError as error:
-        reason = error.reason or "it is damaged, or only a part of it"
+        reason = error.reason or "it is damaged or truncated"
         raise InvalidConfig(f"{setting}: {path} has no certificate: {reason}") from None
     except OSError as error:
         raise InvalidConfig(f"{setting}: {path} cannot be read: {error.strerror}") from error
 
 
 def read_password(path: Path, setting: str = "") -> str:
-    """The password in a file: all of it but the end of the line. No message contains any of it; they begin with
-    `setting`."""
+    """Read a password from a file, without the line terminator. No error message contains any of it; messages begin
+    with `setting`."""
     try:
         text = path.read_text("utf-8")
     except OSError as error:
@@ -287,16 +286,16 @@ def _stamp(path: str) -> tuple[int, int, int] | None:
 
 
 _BACKLOG: Final = 1024
-#: Clients within their handshake, in total and per address; further ones are dropped.
+#: Maximum number of pending handshakes, in total and per address; more are dropped.
 _MOST, _MOST_PER_HOST = 1024, 256
-#: How long a client is waited for that should say goodbye.
+#: How long to wait for the peer's close_notify.
 _SHUTDOWN_S: Final = 1.0
-#: How long to wait after accepting failed, for want of descriptors for example.
+#: Pause after a failed accept, for want of file descriptors for example.
 _PAUSE_S: Final = 0.5
 
 
 class TlsListener:
-    """Listening sockets, and the handshakes that have begun."""
+    """Listening sockets and pending handshakes."""
 
     def __init__(
         self,
@@ -306,7 +305,7 @@ class TlsListener:
         *,
         timeout_s: float,
     ) -> None:
-        """`make` makes the protocol of a connection, `refused` is told why one did not come about."""
+        """`make` creates the protocol of a connection; `refused` is called with the reason for a failed one."""
         self._tls = tls
         self._make = make
         self._refused = refused
@@ -331,7 +330,7 @@ class TlsListener:
         return port
 
     def close(self) -> None:
-        """Stop listening, and drop those who are within their handshake. Connections go on."""
+        """Stop listening and drop pending handshakes. Established connections stay open."""
         for task in (*self._accepting, *self._handshakes):
             task.cancel()
         for each in self._sockets:
@@ -343,7 +342,7 @@ class TlsListener:
             try:
                 accepted, peer = await self._loop.sock_accept(listening)
             except OSError as error:
-                _logger.error("a connection could not be accepted: %s", error.strerror or error)
+                _logger.error("cannot accept a connection: %s", error.strerror or error)
                 await asyncio.sleep(_PAUSE_S)
                 continue
             host = str(peer[0])
@@ -354,7 +353,7 @@ class TlsListener:
             task = self._loop.create_task(self._shake_hands(accepted, host))
             self._handshakes.add(task)
             self._by_host[host] += 1
-            task.add_done_callback(lambda task, host=host: self._over(task, host))  # type: ignore[misc] # of this turn
+            task.add_done_callback(lambda task, host=host: self._over(task, host))  # type: ignore[misc] # bind it now
 
     def _over(self, task: asyncio.Task[None], host: str) -> None:
         self._handshakes.discard(task)
@@ -372,7 +371,7 @@ class TlsListener:
                 ssl_handshake_timeout=self._timeout_s,
                 ssl_shutdown_timeout=_SHUTDOWN_S,
             )
-        except OSError as error:  # also of TLS, and of time
+        except OSError as error:  # includes TLS errors and timeouts
             reason = getattr(error, "reason", None) or error.strerror or str(error) or type(error).__name__
             _logger.info("the TLS handshake with %s failed: %s", host, reason)
             self._refused("tls")

@@ -11,17 +11,17 @@ buffers = wire.encode_request(wire.Key.METADATA, 9, correlation_id=7, client_id=
 correlation_id, body = wire.decode_response(wire.Key.METADATA, 9, frame)
 ```
 
-What a message consists of is data: one table per message in `messages/`, one named field per line. `schema` is the
-notation, `reading` and `writing` turn a table and a version into functions, `fast` is the same for Produce and Fetch,
-written by hand, and `frames` adds length and header.
+Messages are described by data: one table per message in `messages/`, one named field per line. `schema` is the
+notation, `reading` and `writing` compile a table and a version into functions, `fast` contains handwritten equivalents
+for Produce and Fetch, and `frames` adds length and header.
 
 Values are plain dicts: Kafka's field names in snake_case, lists for arrays, 16 bytes for a uuid. `records` stay views
-into the frame that was received, and are sent without being copied. A decoded dict has every field of every version;
-a field that the version on the wire does not have has its default. What is encoded may leave out fields that have their
-default; a field that the version does not have is not written; a key that no version knows is an error.
+of the received frame and are sent without a copy. A decoded dict has every field of every version; a field that the
+version on the wire lacks has its default. A dict to encode may omit fields with their default; fields that the version
+lacks are not written; a key that no version knows is an error.
 
-Bytes that are not a message raise `Malformed`, in time and memory bounded by their size. The only state here are the
-functions that were compiled: any thread may call anything.
+Invalid bytes raise `Malformed`, in time and memory bounded by their size. The only state are the compiled functions:
+everything is thread-safe.
 """
 
 from __future__ import annotations

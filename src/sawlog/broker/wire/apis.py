@@ -1,4 +1,4 @@
-"""All APIs that can be read and written, by key."""
+"""All supported APIs, by key."""
 
 from __future__ import annotations
 
@@ -10,25 +10,7 @@ from .schema import Api
 
 __all__ = ["BY_KEY", "Api", "Key"]
 
-_FAMILIES = (
-    security,
-    cluster,
-    records,
-    records,
-    records,
-    groups,
-    groups,
-    groups,
-    groups,
-    topics,
-    topics,
-    cluster,
-    cluster,
-    transactions,
-    transactions,
-    security,
-    security,
-)
+_FAMILIES = (security, cluster, records, groups, topics, transactions)
 
 BY_KEY: Final[dict[int, Api]] = {
     api.key: api for family in _FAMILIES for api in vars(family).values() if isinstance(api, Api)

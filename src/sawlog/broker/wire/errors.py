@@ -1,7 +1,4 @@
-"""The numbers of Kafka's APIs, as far as a table in `messages/` describes them.
-
-Kafka's error codes: what a response says instead of raising.
-"""
+"""Kafka's numbers: `Key` for the APIs described in `messages/`, and `ErrorCode` for the errors in responses."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from typing import Final
 
 
 class Key(IntEnum):
-    """The first two bytes of a request: which API it is for."""
+    """The API of a request: its first two bytes."""
 
     PRODUCE = 0
     FETCH = 1
@@ -207,7 +204,7 @@ class ErrorCode(IntEnum):
 
     @property
     def retriable(self) -> bool:
-        """Whether the same request may succeed later. Clients retry these by themselves."""
+        """Whether the same request may succeed later. Clients retry these automatically."""
         return self in RETRIABLE
 
 

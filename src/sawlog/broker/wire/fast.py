@@ -1,9 +1,9 @@
-"""Produce and Fetch by hand: what a broker reads and writes for every batch.
+"""Handwritten readers and writers for Produce and Fetch, which a broker uses for every batch.
 
-The tables in `messages/produce.py` and `messages/fetch.py` say the same, and `tests/broker/wire/test_fast.py` compares:
-the same dicts from the same bytes, the same bytes from the same dicts, an error where the tables give one. Only what a
-server needs is here: requests are read, responses are written. What is rare is left to the tables. Each function here
-returns the function for one version.
+The tables in `messages/records.py` define the same, and `tests/broker/wire/test_fast.py` compares both: the same dicts
+from the same bytes, the same bytes from the same dicts, an error where the tables give one. Only the server side is
+here: requests are read, responses are written. Rare cases are left to the tables. Each function returns the function
+for one version.
 """
 
 from __future__ import annotations
@@ -352,7 +352,7 @@ def produce_response(version: int) -> Encoder:
     count = 5 if version >= 5 else 4 if version >= 2 else 3
     names = ("index", "error_code", "base_offset", "log_append_time_ms", "log_start_offset")[:count]
     item, numbers = Struct(">ihqqq"[: 1 + count]), itemgetter(*names)
-    # What is only there after an error is left to the table's writers.
+    # Fields that occur only after an error are left to the table's writers.
     by_name = {field.name: field for field in partition_responses}
     put_record_errors = value_writer(by_name["record_errors"], version, flexible=flexible)
     put_error_message = value_writer(by_name["error_message"], version, flexible=flexible)

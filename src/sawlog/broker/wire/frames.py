@@ -6,12 +6,12 @@ response   size i32 | correlation_id i32 | tags, if flexible and not ApiVersions
 token      size i32 | bytes of a SASL mechanism, in both directions, after version 0 of SaslHandshake
 ```
 
-The size counts what follows it. A frame here is what follows the size; what is encoded has the size, too. `client_id`
-may be null and has a 16-bit length also in flexible versions. A response to ApiVersions never has tags in its header:
-the client does not know yet what the broker speaks.
+The size counts the bytes that follow it. A frame to decode excludes the size; encoded buffers include it. `client_id`
+may be null and has a 16-bit length even in flexible versions. The header of an ApiVersions response never has tags: the
+client does not know the broker's versions yet.
 
-A decoded message takes up to a hundred times the memory of its bytes, if it consists of empty structs. So a request
-without records may not be large.
+A decoded message can take a hundred times the memory of its bytes if it consists of empty structs, so the size of a
+request without records is limited.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _SIZE: Final = Struct(">i")
 #: The largest request of an API other than Produce. 100,000 partitions of a commit take some 3 MB.
 LARGEST_WITHOUT_RECORDS: Final = 8 << 20
 
-#: An error code that is not zero, and the message beside it.
+#: A nonzero error code and its message.
 FoundError: TypeAlias = tuple[int, str | None]
 _ErrorFinder: TypeAlias = Callable[[Body, list[FoundError]], None]
 
-# Filled when a version is used for the first time. Two threads may compile the same function; either will do.
+# Filled when a version is first used. Two threads may compile the same function; either one works.
 _request_decoders: dict[tuple[int, int], Decoder] = {}
 _response_decoders: dict[tuple[int, int], Decoder] = {}
 _request_encoders: dict[tuple[int, int], Encoder] = {}
@@ -47,7 +47,7 @@ _error_finders: dict[tuple[int, int], _ErrorFinder | None] = {}
 
 
 class RequestHeader(NamedTuple):
-    """What every request begins with. `body_at` is where its body starts in the frame."""
+    """The header of a request. `body_at` is the position of the body in the frame."""
 
     api_key: int
     version: int
@@ -57,7 +57,7 @@ class RequestHeader(NamedTuple):
 
 
 def parse_header(frame: memoryview) -> RequestHeader:
-    """Return the header of a request. Its API and version may be unknown: that is for the caller to answer."""
+    """Parse the header of a request. Its API and version may be unknown; the caller handles that."""
     try:
         api_key, version, correlation_id, length = _REQUEST.unpack_from(frame)
         position = _REQUEST.size

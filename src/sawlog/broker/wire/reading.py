@@ -1,13 +1,13 @@
-"""Bytes to dicts: a table and a version become one function that reads that message.
+"""Bytes to dicts: a table and a version are compiled into a function that reads the message.
 
-A reader takes the frame and a position and returns the value and the position after it. Fields of fixed size that
-follow each other are read by one `struct` call.
+A reader takes the frame and a position and returns the value and the position after it. Consecutive fields of fixed
+size are read by one `struct` call.
 
-A length is compared with the bytes that are left before anything is allocated; the length of an array with the bytes
-that its elements need at least. So time and memory are bounded by the size of the frame; but an element of two bytes
-becomes a dict of hundreds, so all arrays of a request together may have `ELEMENTS_MAX` elements.
+A length is compared with the remaining bytes before anything is allocated, and the length of an array with the minimum
+size of its elements. Time and memory are therefore bounded by the size of the frame. As an element of two bytes becomes
+a dict of hundreds, all arrays of a request together are limited to `ELEMENTS_MAX` elements.
 
-A reader may also raise `struct.error`, `IndexError` or `UnicodeDecodeError` where the frame ends or is no text;
+A reader may also raise `struct.error`, `IndexError` or `UnicodeDecodeError` where the frame ends or is not text;
 `decoder` turns them into `Malformed`.
 """
 
@@ -27,10 +27,10 @@ Reader: TypeAlias = Callable[[memoryview, int], tuple[Any, int]]
 Length: TypeAlias = Callable[[memoryview, int], tuple[int, int]]
 Decoder: TypeAlias = Callable[[memoryview, int], Body]
 
-#: What a reader may raise besides `Malformed`.
+#: Exceptions that a reader may raise, apart from `Malformed`.
 UNREADABLE: Final = (StructError, IndexError, UnicodeDecodeError)
 
-#: How many elements the arrays of a request may have, all together. A commit of 100,000 partitions has that many.
+#: Maximum number of array elements in a request, in total. A commit of 100,000 partitions has that many.
 ELEMENTS_MAX: Final = 200_000
 
 
@@ -81,7 +81,7 @@ def uvarint(frame: memoryview, position: int) -> tuple[int, int]:
 
 
 def skip_tags(frame: memoryview, position: int) -> int:
-    """Return the position after tagged fields that nobody needs."""
+    """Return the position after tagged fields that are ignored."""
     count, position = uvarint(frame, position)
     for _ in range(count):
         _, position = uvarint(frame, position)

@@ -33,13 +33,14 @@ from typing import Any, Final, TypeAlias
 
 from .errors import Key
 
-#: A message or a part of it. Handlers know which field has which type; a union of all would make them ask each time.
+#: A message or a part of it. Handlers know the type of each field; a union of all types would make them check each
+#: time.
 Body: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kind:
-    """How one value is written. `code` is its format for `struct` if its size is fixed."""
+    """The encoding of one value. `code` is its `struct` format if its size is fixed."""
 
     name: str
     code: str = ""
@@ -62,7 +63,7 @@ STRUCT: Final = Kind("struct", zero={})
 
 #: `nullable=ALWAYS`: in every version that has the field.
 ALWAYS: Final = 0
-#: A bit set of authorized operations that was not asked for.
+#: Value of a bit set of authorized operations that was not requested.
 NOT_ASKED: Final = -(1 << 31)
 INT32_MAX: Final = (1 << 31) - 1
 INT64_MAX: Final = (1 << 63) - 1
@@ -72,23 +73,23 @@ _ZERO: Final = object()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Field:
-    """One field: its place is where it stands in the table."""
+    """One field. Its position on the wire is its position in the table."""
 
     name: str
     kind: Kind
-    #: The first version that has it.
+    #: First version that has it.
     since: int
-    #: The last version that has it.
+    #: Last version that has it.
     until: int | None
-    #: The first version in which it may be null.
+    #: First version in which it may be null.
     nullable: int | None
     default: object
     tag: int | None
-    #: What an array or a struct consists of.
+    #: Content of an array or a struct.
     inner: tuple[Field, ...] | Kind = ()
 
     def __post_init__(self) -> None:
-        # A mistake in a table shows when the table is imported.
+        # A mistake in a table fails at import.
         assert self.until is None or self.until >= self.since, f"{self.name} ends before it begins"
         assert self.default is not None or self.nullable is not None, f"{self.name} is null, but never may be"
 
@@ -144,7 +145,7 @@ struct = partial(_field, STRUCT)
 
 
 class Api:
-    """One API: its key, the versions that can be read and written, and the tables of its request and its response."""
+    """One API: its key, its supported versions, and the tables of its request and response."""
 
     __slots__ = ("flexible_from", "key", "name", "request", "response", "versions")
 
@@ -152,10 +153,10 @@ class Api:
         self, key: Key, *, versions: tuple[int, int], flexible_from: int | None, request: Fields, response: Fields
     ) -> None:
         self.key = key
-        #: As Kafka writes it: `FindCoordinator`.
+        #: Kafka's spelling, such as `FindCoordinator`.
         self.name = "".join(word.capitalize() for word in key.name.split("_"))
         self.versions = range(versions[0], versions[1] + 1)
-        #: None: no version of it is flexible.
+        #: None if no version is flexible.
         self.flexible_from = flexible_from
         self.request = tuple(request)
         self.response = tuple(response)

@@ -1,10 +1,10 @@
-"""Dicts to bytes: a table and a version become one function that writes that message.
+"""Dicts to bytes: a table and a version are compiled into a function that writes the message.
 
-A writer appends to a `Sink`. Records are not copied into it: it notes where they belong, and `Sink.buffers` cuts the
-written bytes there.
+A writer appends to a `Sink`. Records are not copied into it: the sink notes their position, and `Sink.buffers` splits
+the written bytes there.
 
-What does not fit the table (a key that no version has, text where a number belongs, null where it is not allowed)
-raises `Unencodable`: that is a mistake of the caller, not of the peer.
+A value that does not match the table (a key that no version has, text for a number, null where it is not allowed)
+raises `Unencodable`: that is an error of the caller, not of the peer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Writer: TypeAlias = Callable[["Sink", Any], None]
 PutLength: TypeAlias = Callable[["Sink", int], None]
 Encoder: TypeAlias = Callable[["Sink", Body], None]
 
-#: What a writer may raise besides `Unencodable` if a value has the wrong type or does not fit.
+#: Exceptions that a writer may raise, apart from `Unencodable`, if a value has the wrong type or does not fit.
 UNWRITABLE: Final = (StructError, TypeError, AttributeError, ValueError)
 
 _INT16: Final = Struct(">h")
@@ -228,7 +228,7 @@ def _scalar(kind: Kind, put_length: PutLength) -> Writer:
 
 
 def defaults_of(fields: Sequence[Field], version: int) -> Body:
-    """Return what a struct has that is not given."""
+    """Return the defaults of a struct's fields."""
     return {field.name: _default(field, version) for field in fields}
 
 
@@ -259,7 +259,7 @@ def _struct(fields: tuple[Field, ...], version: int, flexible: bool, what: str) 
 
 
 def tags_writer(fields: Sequence[Field], version: int) -> Callable[[Sink, Body], None]:
-    """Return a function that writes the tagged fields of a struct: those that do not have their default."""
+    """Return a function that writes the tagged fields of a struct that differ from their default."""
     tagged = sorted((field for field in fields if field.exists_in(version) and field.tag is not None), key=_tag)
     known = [
         (_tag(field), field.name, _normaliser(field), field.default, value_writer(field, version, flexible=True))

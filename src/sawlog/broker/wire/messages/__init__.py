@@ -1,4 +1,4 @@
-"""What Kafka's messages consist of: one module per family, one table per message, one field per line.
+"""The tables of Kafka's messages: one module per family, one table per message, one field per line.
 
-The notation is `schema`'s. Ranges of versions are those that today's clients and those of some years ago use.
+See `schema` for the notation. The version ranges cover current clients and those of recent years.
 """

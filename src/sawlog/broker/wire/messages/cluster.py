@@ -1,9 +1,4 @@
-"""Who leads what: topics, partitions, brokers, coordinators.
-
-The controllers of a cluster: who votes, and who leads.
-
-Where partitions lie, and who leads them.
-"""
+"""Brokers, partitions, coordinators and replicas: metadata, the controller quorum, and partition placement."""
 
 from __future__ import annotations
 
@@ -35,7 +30,7 @@ METADATA = Api(
         # Null is all topics; in version 0 an empty list is.
         array("topics", nullable=1).of(
             uuid("topic_id", since=10),
-            # Null: the topic is named by its id.
+            # Null: the topic is given by id.
             string("name", nullable=10),
         ),
         boolean("allow_auto_topic_creation", since=4, default=True),
@@ -274,7 +269,7 @@ DESCRIBE_LOG_DIRS = Api(
             ),
             int64("total_bytes", since=4, default=-1),
             int64("usable_bytes", since=4, default=-1),
-            # Whether no new replica may be placed there.
+            # Whether new replicas may not be placed there.
             boolean("is_cordoned", since=5),
         ),
     ],
@@ -318,7 +313,7 @@ ALTER_PARTITION_REASSIGNMENTS = Api(
             string("name"),
             array("partitions").of(
                 int32("partition_index"),
-                # Null: stay as it is, and end what is going on.
+                # Null: cancel the pending reassignment.
                 array("replicas", nullable=ALWAYS, default=None).of(INT32),
             ),
         ),

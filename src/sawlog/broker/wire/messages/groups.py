@@ -1,14 +1,7 @@
-"""The classic group protocol: join, synchronise, stay, leave.
+"""Groups: the classic protocol, the KIP-848 protocol, administration and committed offsets.
 
-Groups seen from outside: list, describe, delete.
-
-The committed offsets of groups.
-
-The group protocol of KIP-848, in which the broker assigns the partitions.
-
-What consumers put into the opaque bytes of JoinGroup and SyncGroup, each after an int16 with its version.
-
-A broker passes these on unread. It, and tools that describe a group, look inside to say who has which partition.
+`SUBSCRIPTION` and `ASSIGNMENT` describe the opaque bytes that consumers send in JoinGroup and SyncGroup, each after an
+int16 with its version. A broker passes these on unread; it parses them, as tools do, only to describe a group.
 """
 
 from __future__ import annotations
@@ -56,7 +49,7 @@ JOIN_GROUP = Api(
         string("protocol_type", since=7, nullable=ALWAYS, default=None),
         string("protocol_name", nullable=7),
         string("leader"),
-        # A leader that joins again keeps the assignment that there is.
+        # A leader that rejoins keeps the existing assignment.
         boolean("skip_assignment", since=9),
         string("member_id"),
         # Only the leader gets them.
@@ -325,7 +318,7 @@ CONSUMER_GROUP_HEARTBEAT = Api(
     request=[
         string("group_id"),
         string("member_id"),
-        # 0 joins, -1 leaves, -2 leaves for a while (a static member).
+        # 0 joins, -1 leaves, -2 leaves temporarily (a static member).
         int32("member_epoch"),
         # From here on, null and -1 mean: as in the last heartbeat.
         string("instance_id", nullable=ALWAYS, default=None),

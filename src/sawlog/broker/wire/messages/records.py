@@ -1,9 +1,4 @@
-"""Produce: batches of records for partitions.
-
-Fetch: batches of records of partitions, from an offset.
-
-Offsets of a partition: by time, by epoch, and where its log starts.
-"""
+"""Records and offsets: Produce, Fetch, ListOffsets, OffsetForLeaderEpoch and DeleteRecords."""
 
 from __future__ import annotations
 

@@ -1,14 +1,10 @@
-"""What a client asks first: which APIs there are, and who it is.
+"""API versions, authentication, access control lists, users and quotas.
 
-Access control lists.
+Access control lists use these numbers. Resource types: 1 any, 2 topic, 3 group, 4 cluster, 5 transactional id, 6
+delegation token, 7 user. Patterns: 1 any, 2 match, 3 literal, 4 prefixed. Operations: 1 any, 2 all, 3 read, 4 write, 5
+create, 6 delete, 7 alter, 8 describe, and more. Permissions: 1 any, 2 deny, 3 allow.
 
-Types of resources: 1 any, 2 topic, 3 group, 4 cluster, 5 transactional id, 6 delegation token, 7 user. Of patterns:
-1 any, 2 match, 3 literal, 4 prefixed. Operations: 1 any, 2 all, 3 read, 4 write, 5 create, 6 delete, 7 alter,
-8 describe, and more. Permissions: 1 any, 2 deny, 3 allow.
-
-Users and quotas.
-
-Mechanisms: 1 SCRAM-SHA-256, 2 SCRAM-SHA-512. Types of match: 0 the name, 1 the default, 2 any.
+SCRAM mechanisms: 1 SCRAM-SHA-256, 2 SCRAM-SHA-512. Match types of quotas: 0 the name, 1 the default, 2 any.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Topics: create, delete, and more partitions.
+"""Topics and settings: creating and deleting topics, adding partitions, describing and altering settings.
 
-Settings of topics and brokers.
-
-Types of resources: 2 topic, 4 broker, 8 loggers of a broker, 16 client metrics, 32 group.
+Resource types: 2 topic, 4 broker, 8 broker loggers, 16 client metrics, 32 group.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Transactions, and producers that are idempotent.
-
-Producers and transactions seen from outside.
-"""
+"""Idempotent producers and transactions, and their administration."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ ADD_PARTITIONS_TO_TXN = Api(
     versions=(0, 5),
     flexible_from=3,
     request=[
-        # From version 4 on brokers ask each other; clients stay with version 3.
+        # From version 4 on, for brokers only; clients stay with version 3.
         array("transactions", since=4).of(
             string("transactional_id"),
             int64("producer_id"),
@@ -137,7 +134,7 @@ END_TXN = Api(
     response=[
         int32("throttle_time_ms"),
         int16("error_code"),
-        # Who the next transaction comes from: with transaction.version 2 each has an epoch of its own.
+        # Producer id and epoch of the next transaction: with transaction.version 2, each has its own epoch.
         int64("producer_id", since=5, default=-1),
         int16("producer_epoch", since=5, default=-1),
     ],

@@ -1,9 +1,10 @@
-"""Frames out of the bytes of one connection.
+"""`FrameReader`: frames from the bytes of one connection.
 
-All connections read into one buffer, which the loop fills and this empties at once: a connection without a request has
-no memory of its own. What is left of a small frame is kept until the rest comes; a large one gets a buffer of its own,
-out of which the log writes it without a copy. Before that its bytes are taken from the budget. The buffer's pages
-are the system's until bytes come into them, so that a length which is only announced costs nothing.
+All connections read into one shared buffer, which the event loop fills and the reader empties immediately, so a
+connection without a request has no memory of its own. The start of a small frame is kept until the rest arrives. A
+large frame gets its own buffer, from which the log writes it without a copy; its bytes are reserved in the budget
+first. The operating system allocates the pages of that buffer only as bytes arrive, so a length that is merely
+announced costs no memory.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from struct import Struct
 
 import numpy as np
 
-from .budget import Budget, Waiter
+from .budget import MemoryBudget, Waiter
 
 _SIZE = Struct(">i")
-#: The least that a request has: key, version and correlation id.
-LEAST_BYTES = 8
-SCRATCH_BYTES = 64 << 10
+#: Minimum size of a request: key, version and correlation id.
+MIN_REQUEST_BYTES = 8
+READ_BUFFER_BYTES = 64 << 10
 
-#: What other protocols begin with.
-_STRANGERS = {
+#: First bytes of other protocols.
+_OTHER_PROTOCOLS = {
     b"\x16\x03": "TLS: this listener speaks plain text, so the client's security.protocol must not be SSL",
     b"\x15\x03": "TLS: this listener speaks plain text, so the client's security.protocol must not be SSL",
     b"GET ": "HTTP: Kafka clients connect here; metrics are served at the address of --metrics",
@@ -36,27 +37,27 @@ _STRANGERS = {
 }
 
 
-class Oversized(Exception):
-    """A length that no request may have."""
+class InvalidFrameSize(Exception):
+    """A frame size outside the allowed range."""
 
     def __init__(self, size: int, least: int, limit: int, head: bytes) -> None:
-        looks = _STRANGERS.get(head) or _STRANGERS.get(head[:2])
+        looks = _OTHER_PROTOCOLS.get(head) or _OTHER_PROTOCOLS.get(head[:2])
         hint = "" if looks is None else f"; this looks like {looks}"
         super().__init__(f"a request of {size} bytes; {least} to {limit} are allowed{hint}")
 
 
-class Scratch:
-    """The buffer that all connections of a loop read into."""
+class ReadBuffer:
+    """The buffer that all connections of an event loop read into."""
 
     __slots__ = ("data", "view")
 
     def __init__(self) -> None:
-        self.data = bytearray(SCRATCH_BYTES)
+        self.data = bytearray(READ_BUFFER_BYTES)
         self.view = memoryview(self.data)
 
 
-class Intake:
-    """What one connection has sent and is not a request yet. Complete frames go to `queue`."""
+class FrameReader:
+    """Incomplete frames of one connection. Complete frames go to `queue`."""
 
     __slots__ = (
         "_budget",
@@ -70,34 +71,34 @@ class Intake:
         "expected_bytes",
         "filled_bytes",
         "is_waiting",
-        "least_bytes",
         "limit_bytes",
+        "min_bytes",
         "reserved_bytes",
     )
 
     def __init__(
-        self, scratch: Scratch, budget: Budget, owner: Waiter, queue: deque[memoryview], limit_bytes: int
+        self, read_buffer: ReadBuffer, budget: MemoryBudget, owner: Waiter, queue: deque[memoryview], limit_bytes: int
     ) -> None:
-        self._data, self._view = scratch.data, scratch.view
+        self._data, self._view = read_buffer.data, read_buffer.view
         self._budget, self._owner, self._queue = budget, owner, queue
-        #: The largest request. It may change between frames: it is small before a client has said who it is.
+        #: Maximum request size. It may change between frames: it is small before authentication.
         self.limit_bytes = limit_bytes
-        #: The smallest. A message of a SASL mechanism may have less than a request.
-        self.least_bytes = LEAST_BYTES
+        #: Minimum request size. A message of a SASL mechanism may be smaller than a request.
+        self.min_bytes = MIN_REQUEST_BYTES
         self._rest: bytes | bytearray = b""
         self._frame: memoryview | None = None
         self.filled_bytes = 0
-        #: The size of the frame that is being read, if that is known.
+        #: Size of the current frame, if known.
         self.expected_bytes = 0
-        #: What was taken from the budget for it.
+        #: Bytes reserved in the budget for it.
         self.reserved_bytes = 0
-        #: Whether there is no room for it: nothing may be read until `retry` says so.
+        #: Whether the frame waits for room. Nothing may be read until `retry` returns True.
         self.is_waiting = False
-        #: How many frames were complete.
+        #: Number of complete frames.
         self.count = 0
 
     def buffer(self) -> memoryview:
-        """Where the next bytes go."""
+        """Return the buffer for the next bytes."""
         frame = self._frame
         if frame is not None:
             return frame[self.filled_bytes :]
@@ -108,9 +109,9 @@ class Intake:
         self._data[:size] = rest
         return self._view[size:]
 
-    def took(self, size_bytes: int) -> int:
-        """So many bytes have come; the bytes of the frames that are complete now, which the caller gives back to the
-        budget. After `Oversized` nothing of the connection is of use."""
+    def received(self, size_bytes: int) -> int:
+        """Process received bytes; return the size of the frames now complete, which the caller releases to the budget.
+        After `InvalidFrameSize` the connection is unusable."""
         if self._frame is None:
             return self._cut(len(self._rest) + size_bytes)
         self.filled_bytes += size_bytes
@@ -123,18 +124,18 @@ class Intake:
         return expected
 
     def _cut(self, end: int) -> int:
-        """Take the frames out of the shared buffer, which is filled up to `end`."""
+        """Extract the frames from the shared buffer, which is filled up to `end`."""
         data, start, complete = self._data, 0, 0
         self.expected_bytes = 0
         while end - start >= 4:
             (size,) = _SIZE.unpack_from(data, start)
-            if not self.least_bytes <= size <= self.limit_bytes:
-                raise Oversized(size, self.least_bytes, self.limit_bytes, bytes(data[start : start + 4]))
+            if not self.min_bytes <= size <= self.limit_bytes:
+                raise InvalidFrameSize(size, self.min_bytes, self.limit_bytes, bytes(data[start : start + 4]))
             first = start + 4
             after = first + size
             if after > end:
                 self.expected_bytes = size
-                if size > SCRATCH_BYTES - 4 and self._begin_large(size, first, end):
+                if size > READ_BUFFER_BYTES - 4 and self._begin_large(size, first, end):
                     start = end
                 break
             self._queue.append(memoryview(data[first:after]))  # slicing a bytearray copies
@@ -148,7 +149,7 @@ class Intake:
         return complete
 
     def _begin_large(self, size: int, first: int, end: int) -> bool:
-        """Get a buffer for a large frame, if there is room."""
+        """Allocate the buffer of a large frame if there is room."""
         self.is_waiting = not self._budget.reserve(size, self._owner)
         if self.is_waiting:
             return False
@@ -159,7 +160,7 @@ class Intake:
         return True
 
     def retry(self) -> bool:
-        """Try to get the buffer that there was no room for."""
+        """Try again to allocate the buffer of a frame that waits for room; return whether nothing waits any more."""
         if self.is_waiting:
             size = len(self._rest)
             self._data[:size] = self._rest
@@ -167,7 +168,7 @@ class Intake:
         return not self.is_waiting
 
     def close(self) -> int:
-        """Forget everything; the bytes to give back to the budget."""
+        """Drop everything; return the bytes to release to the budget."""
         reserved, self.reserved_bytes = self.reserved_bytes, 0
         self._frame, self._rest, self.is_waiting, self.filled_bytes = None, b"", False, 0
         return reserved

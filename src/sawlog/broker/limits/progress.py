@@ -1,0 +1,138 @@
+"""The progress of one connection, its timeouts, and the socket options behind them.
+
+A connection has limited time for its first request, for the rest of a request, for reading its responses, and for being
+idle. Time is counted in checks, not by the clock, and only while the broker waits for the client: a connection is not
+late while it is not read from for lack of room, or while the broker itself is stalled.
+"""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+#: TCP_ESTABLISHED, in the first byte of TCP_INFO.
+_ESTABLISHED: Final = 1
+_TCP_INFO: Final = getattr(socket, "TCP_INFO", None)  # Linux only
+#: Maximum number of unsent bytes that the kernel buffers for a connection, beyond those in flight.
+UNSENT_BYTES: Final = 1 << 20
+_UNSENT: Final = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+
+
+class Socket(Protocol):
+    """The socket methods used here. The sockets of an event loop have no others."""
+
+    def getsockopt(self, level: int, name: int, size: int, /) -> bytes:
+        """Return an option as bytes."""
+
+    def setsockopt(self, level: int, name: int, value: int, /) -> None: ...
+
+
+def prepare(found: Socket | None) -> None:
+    """Enable keepalive, so that the kernel detects a dead peer, and limit its send buffer. By default the kernel
+    buffers 4 MB for each slow client, and other clients wait while it copies them."""
+    if found is not None:
+        with suppress(OSError):
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if _UNSENT is not None:
+            with suppress(OSError):
+                found.setsockopt(socket.IPPROTO_TCP, _UNSENT, UNSENT_BYTES)
+
+
+def is_closed(found: Socket) -> bool:
+    """Whether the peer has closed or reset the connection, even if unread bytes precede that."""
+    if _TCP_INFO is None:
+        return False
+    try:
+        return found.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 1)[0] != _ESTABLISHED
+    except OSError:
+        return False
+
+
+#: A connection slower than this may be dropped when others wait for room.
+SLOW_BYTES_PER_S = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionTimeouts:
+    """Timeouts of a connection."""
+
+    first_frame_s: float
+    frame_s: float
+    idle_s: float
+    #: A frame may take longer than `frame_s` if its bytes arrive at this rate.
+    frame_bytes_per_s: int
+
+
+class ProgressSample(NamedTuple):
+    """The state of a connection at one moment."""
+
+    #: Number of complete requests received.
+    requests: int
+    #: Bytes received of the next request, and its total size if known.
+    partial_bytes: int
+    expected_bytes: int
+    #: Whether the broker reads from the connection.
+    is_reading: bool
+    #: Whether a request is in progress.
+    is_busy: bool
+    #: Bytes of responses that the client has read, and has not read.
+    taken_bytes: int
+    untaken_bytes: int
+
+
+class ProgressTracker:
+    """Compares successive samples of one connection."""
+
+    __slots__ = ("_idle_s", "_moved_bytes", "_request_s", "_requests", "_taken_bytes", "is_slow")
+
+    def __init__(self) -> None:
+        self._requests = 0
+        self._taken_bytes = 0
+        self._moved_bytes = 0
+        #: Whether the client moved hardly any bytes since the previous check, though it could have.
+        self.is_slow = False
+        #: Seconds that the current request has been arriving, or has been awaited.
+        self._request_s = 0.0
+        #: Seconds without bytes received or sent.
+        self._idle_s = 0.0
+
+    def look(self, sample: ProgressSample, elapsed_s: float, timeouts: ConnectionTimeouts) -> tuple[str, str] | None:
+        """Check the connection again. If it should be closed, return the reason as a keyword and as a sentence."""
+        moved_bytes = sample.taken_bytes + sample.partial_bytes
+        self.is_slow = (
+            sample.requests == self._requests
+            and (sample.is_reading or sample.untaken_bytes > 0)
+            and moved_bytes - self._moved_bytes < SLOW_BYTES_PER_S * elapsed_s
+        )
+        self._moved_bytes = moved_bytes
+        if sample.requests != self._requests or sample.taken_bytes != self._taken_bytes:
+            if sample.requests != self._requests:
+                self._request_s = 0.0
+            self._requests, self._taken_bytes, self._idle_s = sample.requests, sample.taken_bytes, 0.0
+        if sample.untaken_bytes:
+            return self._unread(sample, elapsed_s, timeouts)
+        if not sample.is_reading or sample.is_busy:
+            self._idle_s = 0.0
+            return None
+        if sample.partial_bytes or not sample.requests:
+            return self._late(sample, elapsed_s, timeouts)
+        self._idle_s += elapsed_s
+        return ("idle", f"no request for {self._idle_s:.0f} s") if self._idle_s >= timeouts.idle_s else None
+
+    def _unread(self, sample: ProgressSample, elapsed_s: float, timeouts: ConnectionTimeouts) -> tuple[str, str] | None:
+        self._idle_s += elapsed_s
+        if self._idle_s < timeouts.idle_s:
+            return None
+        return "unread", f"{sample.untaken_bytes:,} bytes of responses were not read for {self._idle_s:.0f} s"
+
+    def _late(self, sample: ProgressSample, elapsed_s: float, timeouts: ConnectionTimeouts) -> tuple[str, str] | None:
+        self._request_s += elapsed_s
+        allowed = timeouts.frame_s if sample.requests else timeouts.first_frame_s
+        if self._request_s < max(allowed, sample.expected_bytes / timeouts.frame_bytes_per_s):
+            return None
+        if not sample.partial_bytes:
+            return "silent", f"no first request within {self._request_s:.0f} s"
+        expected = f" of {sample.expected_bytes:,}" if sample.expected_bytes else ""
+        return "slow", f"{sample.partial_bytes:,}{expected} bytes of a request came in {self._request_s:.0f} s"
