@@ -173,9 +173,9 @@ def _filled(bench: Bench, size: int) -> tuple[str, Path]:
         for _ in range(size // len(chunk)):
             topic.partition(0).append_batches(chunk, trusted=True)
             other.partition(0).append_batches(chunk, trusted=True)
-        extents = store._core.look(lambda state: list(state.extents(topic.id, 0, 0)), fresh=True)
+        extents = store._session.look(lambda state: list(state.extents(topic.id, 0, 0)), fresh=True)
         for run in small_runs(Place("t", topic.id, 0), extents):
-            consolidate(store._core, run)
+            consolidate(store._session, run)
     return url, path
 
 
@@ -204,7 +204,7 @@ def _ranges(store: ObjectStore) -> list[tuple[str, int, int]]:
     """The requests that ours makes."""
     topic = store.topic("t")
     found: list[tuple[str, int, int]] = []
-    for each in store._core.look(lambda state: list(state.extents(topic.id, 0, 0))):
+    for each in store._session.look(lambda state: list(state.extents(topic.id, 0, 0))):
         if found and found[-1][0] == each.key and found[-1][2] + each.size_bytes <= REQUEST_BYTES:
             found[-1] = (each.key, found[-1][1], found[-1][2] + each.size_bytes)
         else:
@@ -283,9 +283,9 @@ def _published(bench: Bench, size: int, often: int) -> float:
         options = write_options({"path": url, "topic": "t", "cache_bytes": "0", **PLACE.slow(bench)})
         again = Staged("job", staged.parts * often)
         took = timed(lambda: spark_commit.publish(options, "job", [again])).wall_s
-        stored = store._core.look(lambda state: len(state.referenced()), fresh=True)
+        stored = store._session.look(lambda state: len(state.referenced()), fresh=True)
         expect(stored, sum(len(part.pieces) for part in staged.parts), "objects that were adopted")
-        Bucket(url, PLACE.server(bench).options).delete_many(store._core.look(lambda state: state.referenced()))
+        Bucket(url, PLACE.server(bench).options).delete_many(store._session.look(lambda state: state.referenced()))
     return took
 
 
@@ -314,14 +314,14 @@ def _open(bench: Bench) -> list[Row]:
     with ObjectStore.open(f"memory://{url}", upkeep_interval_s=None) as store:
         topic = store.create_topic("t", partitions)
         data = encode([bytes(20)])
-        core = store._core
+        session = store._session
         actions = [topic.partition(number).action(data, trusted=True)[0] for number in range(partitions)]
         for number in range(commits):
-            core._journal.commit([[actions[number % partitions]]], data)
-        core.checkpoint()
-        last = core.known()
-        core._journal.commit([[actions[0]]], data)
-        bucket, near = Bucket(url, PLACE.server(bench).options), core.bucket
+            session._journal.commit([[actions[number % partitions]]], data)
+        session.checkpoint()
+        last = session.known()
+        session._journal.commit([[actions[0]]], data)
+        bucket, near = Bucket(url, PLACE.server(bench).options), session.bucket
         keys = [STORE, f"commits/{last:020}", *(entry.key for entry in near.list("checkpoints/"))]
         size = 0
         for key in keys:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from sawlog.errors import AmbiguousAppend, CorruptData, SawlogError, StorageError, UnsafeStorage
 from sawlog.store.objects.journal.checkpoints import COMMITS
 from sawlog.store.objects.journal.journal import HISTORY_S
-from sawlog.store.objects.journal.parameters import STORE, Terms
+from sawlog.store.objects.journal.parameters import STORE, StoreParameters
 from sawlog.store.objects.maintenance.repair import diagnose, repair
 from sawlog.store.objects.store import ObjectStore
 
@@ -25,7 +25,7 @@ from .planted import planted
 from .simulated import Faults, SimulatedBucket, SimulatedClocks, World, determined
 
 KINDS = ("deleted", "rolled back", "last commit", "sawlog.json", "careless")
-TERMS = Terms(belief_s=60.0, grace_s=600.0, readers_s=300.0, checkpoint_every=8)
+PARAMETERS = StoreParameters(belief_s=60.0, grace_s=600.0, readers_s=300.0, checkpoint_every=8)
 FAULTS = Faults(lost=0.01, applied=0.02, repeated=0.02, denied=0.005, flipped=0.01)
 #: How much longer than between two checks a writer may take to notice: requests fail, and it has pauses.
 _SLACK_S = 15.0
@@ -51,7 +51,7 @@ class Loss:
         while True:
             try:
                 bucket, clocks = SimulatedBucket(self.world), SimulatedClocks(self.world)
-                return ObjectStore.open(bucket, terms=TERMS, upkeep_interval_s=None, clocks=clocks)
+                return ObjectStore.open(bucket, parameters=PARAMETERS, upkeep_interval_s=None, clocks=clocks)
             except UnsafeStorage:
                 raise
             except StorageError:

@@ -27,7 +27,7 @@ from sawlog.store.objects.maintenance import consolidate
 from sawlog.store.objects.maintenance.collect import Collector
 from sawlog.store.objects.partition.partition import ObjectPartition
 from sawlog.store.objects.partition.pieces import placed
-from sawlog.store.objects.session import Core
+from sawlog.store.objects.session import StoreSession
 from sawlog.store.objects.state import actions
 from sawlog.store.objects.state.commit import Commit, Nonce, is_tombstone
 from sawlog.store.objects.state.entries import Entries
@@ -117,7 +117,7 @@ def _believed_late(patch: _Patch, is_affected: Callable[[], bool], now_s: Callab
 
 def _deleted_above_the_floor(patch: _Patch, is_affected: Callable[[], bool], now_s: Callable[[], float]) -> None:
     def collect(self: Collector, report: Any, view: Any) -> None:
-        referenced = self._core.look(lambda state: state.referenced(), fresh=True)
+        referenced = self._session.look(lambda state: state.referenced(), fresh=True)
         for prefix in (STAGED, SEGMENTS):
             for entry in self._bucket.list(prefix):
                 if entry.key not in referenced:
@@ -187,8 +187,8 @@ def _maintenance_through_the_cache(patch: _Patch, is_affected: Callable[[], bool
     patch(consolidate, "read", _read_through_the_cache)
 
 
-def _read_through_the_cache(core: Core, extents: Any, check: Any) -> Iterator[Any]:
-    for extent, data in core.extents.read_all(extents):
+def _read_through_the_cache(session: StoreSession, extents: Any, check: Any) -> Iterator[Any]:
+    for extent, data in session.extents.read_all(extents):
         placed(data, extent.base_offset, extent.leader_epoch)
         yield extent, data
 
@@ -201,8 +201,8 @@ def _verification_through_the_cache(patch: _Patch, is_affected: Callable[[], boo
     verify = ObjectPartition._verify_extent
 
     def through_the_cache(self: ObjectPartition, extent: Any, path: str, report: Any) -> None:
-        data = bytes(self._core.extents.read(extent))
-        with mock.patch.object(type(self._core.bucket), "get_range", return_value=data):
+        data = bytes(self._session.extents.read(extent))
+        with mock.patch.object(type(self._session.bucket), "get_range", return_value=data):
             verify(self, extent, path, report)
 
     patch(ObjectPartition, "_verify_extent", through_the_cache)

@@ -24,7 +24,7 @@ from sawlog.batch.build import encode
 from sawlog.errors import AmbiguousAppend, GroupError, StorageError
 from sawlog.store.directory.transactions.staging import Part
 from sawlog.store.objects.bucket.bucket import Bucket, Entry, Unanswered
-from sawlog.store.objects.journal.parameters import Terms
+from sawlog.store.objects.journal.parameters import StoreParameters
 from sawlog.store.objects.store import ObjectStore
 
 from .acting import Diary
@@ -34,9 +34,9 @@ from .verdict import KEYED, PARTITIONS, PLAIN, SHORT, Place, value_of
 GROUP = "billing"
 
 
-def terms(grace_s: float) -> Terms:
-    """Terms with times that are short enough to wait for."""
-    return Terms(belief_s=grace_s / 3, grace_s=grace_s, readers_s=grace_s / 5, checkpoint_every=8)
+def parameters(grace_s: float) -> StoreParameters:
+    """StoreParameters with times that are short enough to wait for."""
+    return StoreParameters(belief_s=grace_s / 3, grace_s=grace_s, readers_s=grace_s / 5, checkpoint_every=8)
 
 
 class FaultyBucket(Bucket):
@@ -138,7 +138,7 @@ class Site:
     def found(self, topics: bool = True) -> None:
         """Create the store; with the topics that are written here."""
         os.environ.update(self.variables)
-        with ObjectStore.open(self.url, terms=terms(self.grace_s), upkeep_interval_s=None) as store:
+        with ObjectStore.open(self.url, parameters=parameters(self.grace_s), upkeep_interval_s=None) as store:
             if topics:
                 store.create_topic(PLAIN, PARTITIONS[PLAIN])
                 store.create_topic(KEYED, cleanup_policy="compact", min_cleanable_dirty_ratio=0.1)
@@ -217,7 +217,7 @@ class Writer:
         values = [value_of(self._diary.name, 10 * number, 700)]
         action, _ = self._store.topic(PLAIN).partition(1).action(encode(values))
         self._hesitate()
-        first, end = self._store.core.commit([action])[0]  # type: ignore[misc]
+        first, end = self._store.session.commit([action])[0]  # type: ignore[misc]
         self._acknowledged((PLAIN, 1), range(first, end), values)
 
     def _hesitate(self) -> None:

@@ -27,7 +27,7 @@ from sawlog.batch.build import encode
 from sawlog.errors import AmbiguousAppend, CorruptData, StorageError
 from sawlog.store.directory.transactions.staging import Part
 from sawlog.store.objects.journal.journal import Journal
-from sawlog.store.objects.journal.parameters import Terms
+from sawlog.store.objects.journal.parameters import StoreParameters
 from sawlog.store.objects.maintenance import consolidate
 from sawlog.store.objects.partition import partition
 from sawlog.store.objects.state.commit import UpgradeRequired
@@ -51,7 +51,7 @@ from .verdict import (
 
 _T = TypeVar("_T")
 
-TERMS = Terms(belief_s=6.0, grace_s=12.0, readers_s=2.0, checkpoint_every=4)
+PARAMETERS = StoreParameters(belief_s=6.0, grace_s=12.0, readers_s=2.0, checkpoint_every=4)
 #: How long somebody is stopped: shorter than an answer is believed, longer, longer than the grace period.
 STOPS_S = (0.5, 2.0, 5.0, 8.0, 20.0, 30.0)
 FAULTS = Faults(
@@ -119,7 +119,7 @@ class Scenario:
         while True:
             try:
                 bucket, clocks = SimulatedBucket(self.world), SimulatedClocks(self.world)
-                store = ObjectStore.open(bucket, terms=TERMS, upkeep_interval_s=None, clocks=clocks)
+                store = ObjectStore.open(bucket, parameters=PARAMETERS, upkeep_interval_s=None, clocks=clocks)
                 break
             except StorageError:
                 self.world.sleep(0.1)
@@ -216,7 +216,7 @@ class Scenario:
         action, inline = store.topic(PLAIN).partition(1).action(encode([self._record(value) for value in values]))
         assert not inline
         self.world.sleep(self.world.random.choice((0, *STOPS_S)))
-        first, end = store._core.commit([action])[0]  # type: ignore[misc]
+        first, end = store._session.commit([action])[0]  # type: ignore[misc]
         self._note((PLAIN, 1), range(first, end), values)
 
     def _transact(self, store: ObjectStore, name: str, number: int) -> None:
@@ -312,7 +312,7 @@ class Scenario:
     def _read(self, store: ObjectStore, name: str, extent: Extent) -> bytes:
         while True:
             try:
-                return bytes(store._core.extents.read(extent))
+                return bytes(store._session.extents.read(extent))
             except StorageError as error:
                 if error.errno == errno.ENOENT:
                     self.result.wrong.append(f"{extent.key}, which the snapshot {name} refers to, is gone")
@@ -430,10 +430,10 @@ class Scenario:
                 self.result.wrong += wrong_with_records(self.open(), self.told)
             # Until nothing is collected any more: notes, the floor, garbage and a sweep take a grace period each.
             for _ in range(12):
-                self.world.now_s += TERMS.grace_s + 1
+                self.world.now_s += PARAMETERS.grace_s + 1
                 self._upkeep(store)
             self.result.wrong += wrong_with_records(self.open(), self.told)
-            self.result.wrong += wrong_with_bucket(store._core)
+            self.result.wrong += wrong_with_bucket(store._session)
             self._compare_digests(store)
             if self._cache is not None:
                 self.result.wrong += wrong_with_proofs(self.open(), self.world)
@@ -457,10 +457,10 @@ class Scenario:
 
     def _compare_digests(self, store: ObjectStore) -> None:
         """Against a fold over all commits that there ever were."""
-        truth = Journal(SimulatedBucket(World(0)), TERMS)
+        truth = Journal(SimulatedBucket(World(0)), PARAMETERS)
         for key in sorted(self.world.history):
             truth._fold(self.world.history[key])
-        number, digest = store._core.look(lambda state: (state.number, state.digest), fresh=True)
+        number, digest = store._session.look(lambda state: (state.number, state.digest), fresh=True)
         if (number, digest) != (truth.state.number, truth.state.digest):
             self.result.wrong.append(f"the state after {number} commits is not that of all {truth.state.number}")
 

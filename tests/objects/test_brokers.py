@@ -45,7 +45,7 @@ from sawlog.store.committed_offsets import Committed
 from sawlog.store.groups import Change
 from sawlog.store.objects.bucket.bucket import Bucket
 from sawlog.store.objects.partition.partition import ObjectPartition
-from sawlog.store.objects.serving.fleet import ObjectFleet
+from sawlog.store.objects.serving.fleet import ObjectBrokers
 from sawlog.store.objects.serving.service import ObjectService
 from sawlog.store.objects.store import ObjectStore
 from sawlog.store.served import Marking
@@ -187,7 +187,7 @@ def test_a_broker_that_listens_removes_who_was_at_its_address(services: tuple[Ob
     """After a crash it comes back with another id: clients need not wait until the others have missed the old one."""
     one, other = services
     one.groups.claim("g", "here").take()
-    again = ObjectFleet(one._core)
+    again = ObjectBrokers(one._session)
     again.join(None, "127.0.0.1", 9000)
     other.catch_up()
     assert [node.id for node in other.fleet.nodes()] == [1, 2, 3], "it may still find that it cannot listen"
@@ -273,7 +273,7 @@ def test_batches_that_a_broker_has_stamped_are_what_is_committed(services: tuple
     log._place_batches(batch(Producer(7, 0, 0), b"a")).result()
     fetched = log.fetch(0)
     assert isinstance(fetched, Fetched)  # from memory
-    partition = ObjectPartition(one._core, "orders", one.topic("orders").id, 0, LogConfig())
+    partition = ObjectPartition(one._session, "orders", one.topic("orders").id, 0, LogConfig())
     assert [record.value for record in partition.uncached().scan()] == [b"a"]
     assert partition.verify().ok
     assert fetched.raw == partition.fetch(0).raw

@@ -17,7 +17,7 @@ from sawlog.store.objects.bucket import cache as cache_module
 from sawlog.store.objects.bucket.bucket import Bucket
 from sawlog.store.objects.bucket.cache import BlockCache, default_path
 from sawlog.store.objects.extent_reader import ExtentReader
-from sawlog.store.objects.journal.notifier import Recent
+from sawlog.store.objects.journal.notifier import CommitCache
 from sawlog.store.objects.partition.pieces import place_rows, placed
 from sawlog.store.objects.state.commit import Commit, Nonce, Tombstone
 from sawlog.store.objects.state.extents import Extent, content_digest
@@ -329,7 +329,7 @@ def committed(bucket: Bucket) -> list[Extent]:
 def test_a_commit_of_many_partitions_is_two_requests(bucket: Counted) -> None:
     """Each partition has its own few bytes of it."""
     wanted = committed(bucket)
-    reader = ExtentReader(bucket, recent=Recent())
+    reader = ExtentReader(bucket, recent=CommitCache())
     assert [bytes(reader.read(each)) for each in wanted[:2]] == [BATCH] * 2
     bucket.delete("commits/0")
     assert [bytes(reader.read(each)) for each in wanted] == [BATCH] * 10
@@ -337,7 +337,7 @@ def test_a_commit_of_many_partitions_is_two_requests(bucket: Counted) -> None:
 
 
 def test_a_commit_that_was_folded_is_read_from_memory(bucket: Counted) -> None:
-    wanted, recent = committed(bucket), Recent()
+    wanted, recent = committed(bucket), CommitCache()
     found = bucket.get("commits/0")
     assert found is not None
     recent.add("commits/0", found)
@@ -348,7 +348,7 @@ def test_a_commit_that_was_folded_is_read_from_memory(bucket: Counted) -> None:
 @pytest.mark.parametrize("damage", ["a bit", "the end", "a tombstone", "all"])
 def test_a_commit_that_is_damaged_is_not_kept_in_memory(bucket: Counted, damage: str) -> None:
     """What is in memory is served without looking at its checksums again."""
-    wanted, recent = committed(bucket), Recent()
+    wanted, recent = committed(bucket), CommitCache()
     reader = ExtentReader(bucket, recent=recent)
     assert reader.read(wanted[0]) == BATCH
     data = bytearray(bucket.get("commits/0") or b"")

@@ -50,7 +50,7 @@ class Cluster:
         return begin(self._undo, self._scratch, f"{name}-{self._started}", address, *command)
 
     def add_worker(self) -> Any:
-        """One with a core, at an address of its own."""
+        """One with a session, at an address of its own."""
         address = f"127.0.0.{self._started + 2}"
         place = ["--host", address, "--webui-port", "0", "--cores", "1", "--memory", "1g"]
         place += ["--work-dir", str(self._scratch / f"work-{self._started}"), self.url]

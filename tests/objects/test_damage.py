@@ -56,14 +56,14 @@ class Warmed:
                 if kind == "staged":
                     action, inline = partition.action(BATCH)
                     assert inline
-                    action["key"] = store.core.upload(BATCH)
-                    store.core.commit([action])
+                    action["key"] = store.session.upload(BATCH)
+                    store.session.commit([action])
                 else:
                     partition.append_batches(BATCH)
             if kind == "segments":
                 place = consolidate.Place("orders", store.topic("orders").id, 0)
                 [run] = consolidate.small_runs(place, partition.extents(0, 9), old_commits=100)
-                assert consolidate.consolidate(store.core, run)
+                assert consolidate.consolidate(store.session, run)
         self.store = ObjectStore.open(f"file://{self.bucket}", upkeep_interval_s=None)
         give_cache(self.store, self.cache)
         self.partition = self.store.topic("orders").partition(0)
@@ -121,7 +121,7 @@ def test_consolidation_leaves_what_is_damaged_although_the_cache_has_a_good_copy
     place = consolidate.Place("orders", warmed.store.topic("orders").id, 0)
     extents = tuple(warmed.partition.extents(0, 9))
     with pytest.raises((CorruptBatch, StorageError)):
-        consolidate.consolidate(warmed.store.core, consolidate.Run(place, extents))
+        consolidate.consolidate(warmed.store.session, consolidate.Run(place, extents))
     assert tuple(warmed.partition.extents(0, 9)) == extents
 
 

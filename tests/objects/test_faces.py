@@ -346,7 +346,7 @@ def test_what_a_replaced_topic_had_is_forgotten(objects: ObjectStore) -> None:
     objects.groups.commit("billing", {("orders", 0): 1})
     objects.groups.commit("billing", {("next", 0): 1})
     objects.replace_topic("orders", "next")
-    names = objects.core.look(lambda state: [name for name, _ in state.entries])
+    names = objects.session.look(lambda state: [name for name, _ in state.entries])
     assert not [name for name in names if old.id in name]
     assert {name.partition("/")[0] for name in names if new.id in name} == {"end", "extent", "offset"}
 
@@ -561,7 +561,7 @@ def test_a_consumer_goes_on_when_the_bucket_is_back(objects: ObjectStore, monkey
 def test_an_idle_consumer_asks_about_once_a_second(objects: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     objects.create_topic("orders", partitions=4)
     with objects.consumer("g", ["orders"]) as consumer:
-        _wait(lambda: objects._core._calm_s >= 0.8 or consumer.poll(0.1) != [])
+        _wait(lambda: objects._session._calm_s >= 0.8 or consumer.poll(0.1) != [])
         counting = _Counting(monkeypatch)
         assert consumer.poll(1.2) == []
         assert counting.count <= 3
@@ -623,10 +623,10 @@ def test_tasks_append_records_and_streams(store: Any) -> None:
 @pytest.mark.parametrize("given", ["a", 1.5, True, [1], b"1"])
 def test_an_expected_offset_that_is_none_is_refused_before_anything_is_stored(objects: ObjectStore, given: Any) -> None:
     partition = objects.create_topic("orders").partition(0)
-    before = objects._core.known()
+    before = objects._session.known()
     with pytest.raises(InvalidRecordType, match="expect_offset"):
         partition.append(b"x", expect_offset=given)
-    assert objects._core.known() == before
+    assert objects._session.known() == before
 
 
 def test_trimming_beyond_the_end_drops_nothing(store: Any) -> None:

@@ -53,7 +53,7 @@ def test_whoever_commits_all_the_time_keeps_nobody_out(latency_s: float, others:
         journal = Journal(SlowBucket(world, latency_s), clocks=SimulatedClocks(world))
         while True:
             journal.commit([[]])
-            journal.give_way()
+            journal.back_off()
 
     def late() -> None:
         journal = Journal(SlowBucket(world, latency_s), clocks=SimulatedClocks(world))

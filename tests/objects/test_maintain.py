@@ -12,7 +12,7 @@ from sawlog.batch.build import encode
 from sawlog.batch.header import BASE, LAST
 from sawlog.errors import LogClosed, ReadOnlyLog, StorageError
 from sawlog.log.ingest import rows_of
-from sawlog.store.objects.journal.parameters import Terms
+from sawlog.store.objects.journal.parameters import StoreParameters
 from sawlog.store.objects.maintenance import consolidate
 from sawlog.store.objects.maintenance.collect import Collector
 from sawlog.store.objects.maintenance.consolidate import Place, small_runs
@@ -22,7 +22,7 @@ from sawlog.store.objects.topic import ObjectTopic
 
 from .simulated import SimulatedBucket, SimulatedClocks, World
 
-TERMS = Terms(belief_s=10, grace_s=60, readers_s=5, checkpoint_every=8)
+PARAMETERS = StoreParameters(belief_s=10, grace_s=60, readers_s=5, checkpoint_every=8)
 
 
 @pytest.fixture
@@ -40,14 +40,14 @@ def opened(world: World, mode: str = "w") -> ObjectStore:
     return ObjectStore.open(
         SimulatedBucket(world),
         mode,  # type: ignore[arg-type]
-        terms=TERMS,
+        parameters=PARAMETERS,
         upkeep_interval_s=None,
         clocks=SimulatedClocks(world),
     )
 
 
 def extents(store: ObjectStore, topic: ObjectTopic) -> list[Extent]:
-    return store._core.look(lambda state: list(state.extents(topic.id, 0, 0)), fresh=True)
+    return store._session.look(lambda state: list(state.extents(topic.id, 0, 0)), fresh=True)
 
 
 def values(topic: ObjectTopic) -> list[bytes | None]:
@@ -60,9 +60,9 @@ def objects(world: World, prefix: str) -> list[str]:
 
 def collect_for_long(world: World, store: ObjectStore) -> None:
     for _ in range(10):
-        store._core.commit([{"do": "forget names", "names": []}])
-        world.now_s += TERMS.grace_s
-        Collector(store._core, workers=1).run()
+        store._session.commit([{"do": "forget names", "names": []}])
+        world.now_s += PARAMETERS.grace_s
+        Collector(store._session, workers=1).run()
 
 
 # --- consolidation
@@ -102,7 +102,7 @@ def test_a_run_that_was_changed_meanwhile_is_left_alone(world: World, store: Obj
         topic.append(b"%d" % number)
     (run,) = small_runs(Place("t", topic.id, 0), extents(store, topic))
     topic.partition(0).trim(3)
-    assert consolidate.consolidate(store._core, run) is None
+    assert consolidate.consolidate(store._session, run) is None
     assert [each.base_offset for each in extents(store, topic)][:2] == [3, 4]
     collect_for_long(world, store)
     assert not objects(world, SEGMENTS)
@@ -114,8 +114,8 @@ def test_two_maintainers_at_once_do_it_once(world: World, store: ObjectStore) ->
         topic.append(b"%d" % number)
     (run,) = small_runs(Place("t", topic.id, 0), extents(store, topic))
     with opened(world) as other:
-        assert consolidate.consolidate(store._core, run)
-        assert consolidate.consolidate(other._core, run) is None
+        assert consolidate.consolidate(store._session, run)
+        assert consolidate.consolidate(other._session, run) is None
     assert values(topic) == [b"%d" % number for number in range(20)]
 
 
@@ -124,8 +124,8 @@ def test_a_single_extent_in_an_old_commit_is_consolidated_so_that_the_commit_can
 ) -> None:
     topic = store.create_topic("t")
     topic.append(b"alone")
-    for _ in range(2 * TERMS.checkpoint_every + 1):
-        store._core.commit([{"do": "forget names", "names": []}])
+    for _ in range(2 * PARAMETERS.checkpoint_every + 1):
+        store._session.commit([{"do": "forget names", "names": []}])
     store.upkeep()
     assert extents(store, topic)[0].key.startswith(SEGMENTS)
 
@@ -154,8 +154,8 @@ def test_what_a_partition_has_in_a_large_object_stays_there() -> None:
 def test_a_commit_is_consolidated_however_large_its_batches_are(world: World, store: ObjectStore) -> None:
     topic = store.create_topic("t", segment_bytes=1000)
     topic.append(bytes(5000))
-    for _ in range(2 * TERMS.checkpoint_every + 1):
-        store._core.commit([{"do": "forget names", "names": []}])
+    for _ in range(2 * PARAMETERS.checkpoint_every + 1):
+        store._session.commit([{"do": "forget names", "names": []}])
     store.upkeep()
     assert extents(store, topic)[0].key.startswith(SEGMENTS)
 
@@ -285,9 +285,9 @@ def test_tombstones_go_after_their_time(store: ObjectStore) -> None:
         store.upkeep()
         assert values(topic) == [None, b"c", b"d" * 500]
         assert not store.upkeep()  # the other one has time
-        number = store._core.known()
+        number = store._session.known()
         store.upkeep()
-        assert store._core.known() == number
+        assert store._session.known() == number
 
 
 def test_more_keys_than_the_table_holds_take_several_rounds(store: ObjectStore) -> None:
@@ -316,8 +316,8 @@ def test_upkeep_needs_a_store_that_writes(world: World, store: ObjectStore) -> N
 
 def test_a_checkpoint_is_made_if_the_one_who_should_have_did_not(world: World, store: ObjectStore) -> None:
     with mock.patch("sawlog.store.objects.journal.committer.Committer._checkpoint"):
-        for _ in range(TERMS.checkpoint_every + 1):
-            store._core.commit([{"do": "forget names", "names": []}])
+        for _ in range(PARAMETERS.checkpoint_every + 1):
+            store._session.commit([{"do": "forget names", "names": []}])
     assert not objects(world, "checkpoints/")
     store.upkeep()
     assert objects(world, "checkpoints/")
@@ -330,12 +330,12 @@ def test_an_idle_store_is_left_alone(world: World, store: ObjectStore) -> None:
     collect_for_long(world, store)
     store.upkeep()
     store.upkeep()
-    number, keys = store._core.known(), set(world.objects)
+    number, keys = store._session.known(), set(world.objects)
     for _ in range(5):
-        world.now_s += TERMS.grace_s
+        world.now_s += PARAMETERS.grace_s
         store.upkeep()
-        Collector(store._core, workers=1).run()
-    assert store._core.known() == number
+        Collector(store._session, workers=1).run()
+    assert store._session.known() == number
     assert set(world.objects) <= keys | {key for key in world.objects if key.startswith("notes/")}
 
 
@@ -358,7 +358,7 @@ class StoppingBucket(SimulatedBucket):
 def test_whoever_closes_a_store_does_not_wait_until_much_is_maintained(world: World, rounds: int) -> None:
     bucket = StoppingBucket(world)
     clocks = SimulatedClocks(world)
-    with ObjectStore.open(bucket, terms=TERMS, upkeep_interval_s=None, clocks=clocks) as store:
+    with ObjectStore.open(bucket, parameters=PARAMETERS, upkeep_interval_s=None, clocks=clocks) as store:
         topic = store.create_topic("keyed", cleanup_policy="compact", segment_bytes=4096)
         for number in range(400):
             topic.append(bytes(100), key=b"%d" % number)
@@ -368,7 +368,7 @@ def test_whoever_closes_a_store_does_not_wait_until_much_is_maintained(world: Wo
         elif rounds == 2:
             for _ in range(4):
                 store.upkeep()
-                world.sleep(2 * TERMS.grace_s)
+                world.sleep(2 * PARAMETERS.grace_s)
         store._maintainer._collector._workers = 1  # a simulated bucket has one client
         store._maintainer._since_collection = None
         bucket.store, bucket.stop_at = store, bucket.requests + 30

@@ -19,12 +19,12 @@ class Group:
     """The actions of members, one commit each."""
 
     def __init__(self, store: ObjectStore) -> None:
-        self.core = store._core
+        self.session = store._session
         self.topic = store.create_topic("orders", 2)
 
     def do(self, what: str, member: str | None = None, **fields: Any) -> Any:
         action = {"do": what, "group": "g", **({} if member is None else {"member": member}), **fields}
-        return self.core.commit([action])[0]
+        return self.session.commit([action])[0]
 
     def join(self, member: str, *, works: bool = False) -> None:
         self.do("join group", member, name=member, process="", topics=["orders"], timeout_ms=1, time_ms=0, works=works)
@@ -45,11 +45,11 @@ class Group:
 
     @property
     def owners(self) -> dict[tuple[str, int], str]:
-        return self.core.look(lambda state: owners_of(state, "g"), fresh=True)
+        return self.session.look(lambda state: owners_of(state, "g"), fresh=True)
 
     @property
     def members(self) -> set[str]:
-        return set(self.core.look(lambda state: members_of(state, "g"), fresh=True))
+        return set(self.session.look(lambda state: members_of(state, "g"), fresh=True))
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_a_group_with_members_is_not_deleted_and_a_deleted_topic_has_no_owners(g
     group.commit("a", 0, 1)
     with pytest.raises(GroupActive):
         group.do("delete group")
-    group.core.commit([{"do": "delete topic", "name": "orders", "id": group.topic.id}])
+    group.session.commit([{"do": "delete topic", "name": "orders", "id": group.topic.id}])
     assert group.owners == {}
     assert group.take("a", 0) == [None]
     group.do("leave group", "a")

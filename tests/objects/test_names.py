@@ -21,7 +21,7 @@ def store(tmp_path: Path) -> ObjectStore:
 
 
 def names(store: ObjectStore) -> list[str]:
-    return store._core.look(lambda state: sorted(state.entries.names("named/")), fresh=True)
+    return store._session.look(lambda state: sorted(state.entries.names("named/")), fresh=True)
 
 
 def commit(store: ObjectStore, name: str, sequence: int) -> None:
@@ -53,6 +53,6 @@ def test_upkeep_forgets_names_that_were_not_used_for_a_month(
 def test_a_name_that_is_used_again_meanwhile_is_not_forgotten(store: ObjectStore) -> None:
     """Another process may commit between finding that a name is old and dropping it."""
     commit(store, "query", 0)
-    store._core.commit([{"do": "forget names", "names": ["query", "unknown"], "before_ms": now_ms() - KEPT_MS}])
+    store._session.commit([{"do": "forget names", "names": ["query", "unknown"], "before_ms": now_ms() - KEPT_MS}])
     assert names(store) == ["named/query"]
     store.close()

@@ -11,7 +11,7 @@ import pytest
 
 from sawlog.errors import GroupActive
 from sawlog.store.committed_offsets import Committed
-from sawlog.store.objects.queues import ObjectBooks, ObjectCrew, pages_of
+from sawlog.store.objects.queues import ObjectDeliveries, ObjectWorkers, pages_of
 from sawlog.store.objects.store import ObjectStore
 from sawlog.store.queues.host import TurnLost
 from sawlog.store.queues.options import Terms
@@ -81,16 +81,16 @@ def test_of_two_exchanges_at_the_same_moment_one_is_lost(store: ObjectStore) -> 
         prefetch=10,
         worker=None,
     )
-    crew = ObjectCrew(store._core, wanted)
+    crew = ObjectWorkers(store._session, wanted)
     worker = crew.join()
-    books = ObjectBooks(store._core, crew)
+    books = ObjectDeliveries(store._session, crew)
     with books.turn() as first, books.turn() as second:
         assert first.pages("workers") == second.pages("workers") == {}
         made = {("jobs", 0): Committed.by_member(worker, topic.id, 1, 0)}
         first.write_all([("workers", made)], pages={"workers": {("jobs", 0): {0: b"page"}}})
         with pytest.raises(TurnLost):
             second.write_all([("workers", made)], pages={"workers": {("jobs", 0): {0: b"other"}}})
-    assert pages_of(store._core._journal.state, "workers") == {("jobs", 0): {0: b"page"}}
+    assert pages_of(store._session._journal.state, "workers") == {("jobs", 0): {0: b"page"}}
 
 
 def test_a_message_that_is_not_answered_comes_again_and_then_is_dead(store: ObjectStore) -> None:

@@ -8,14 +8,14 @@ import pytest
 
 from sawlog.errors import CorruptData, SawlogError, StoreNotFound
 from sawlog.store.objects.journal.checkpoints import COMMITS, commit_key, listed
-from sawlog.store.objects.journal.parameters import STORE, STORE_COPY, Terms
+from sawlog.store.objects.journal.parameters import STORE, STORE_COPY, StoreParameters
 from sawlog.store.objects.maintenance.collect import Collector
 from sawlog.store.objects.maintenance.repair import Diagnosis, diagnose, repair
 from sawlog.store.objects.store import ObjectStore
 
 from .simulated import SimulatedBucket, SimulatedClocks, World
 
-TERMS = Terms(belief_s=20, grace_s=60, readers_s=5, checkpoint_every=4)
+PARAMETERS = StoreParameters(belief_s=20, grace_s=60, readers_s=5, checkpoint_every=4)
 _FOLDER = "before-repair-1"
 
 
@@ -26,7 +26,7 @@ def world() -> World:
 
 def opened(world: World) -> ObjectStore:
     clocks = SimulatedClocks(world)
-    return ObjectStore.open(SimulatedBucket(world), terms=TERMS, upkeep_interval_s=None, clocks=clocks)
+    return ObjectStore.open(SimulatedBucket(world), parameters=PARAMETERS, upkeep_interval_s=None, clocks=clocks)
 
 
 def filled(world: World, appends: int) -> None:
@@ -61,13 +61,13 @@ def test_nothing_is_wrong_with_a_store_that_lost_nothing(world: World) -> None:
     filled(world, 9)
     store = opened(world)
     for _ in range(6):
-        store._core.commit([{"do": "forget names", "names": []}])
+        store._session.commit([{"do": "forget names", "names": []}])
         store.upkeep()
-        world.now_s += TERMS.grace_s
-        Collector(store._core, workers=1).run()
+        world.now_s += PARAMETERS.grace_s
+        Collector(store._session, workers=1).run()
     found = diagnose(SimulatedBucket(world))
     assert not found.findings
-    assert found.state.digest == store._core.look(lambda state: state.digest, fresh=True)
+    assert found.state.digest == store._session.look(lambda state: state.digest, fresh=True)
 
 
 def drop(*numbers: int) -> Callable[[World], None]:
@@ -124,9 +124,9 @@ def test_a_store_that_lost_commits_returns_to_the_state_before_them(
     assert values(world) == list(range(left + 9))
     store = opened(world)
     for _ in range(6):  # and what is left of the old history does not keep upkeep from its work
-        world.now_s += TERMS.grace_s
+        world.now_s += PARAMETERS.grace_s
         store.upkeep()
-        Collector(store._core, workers=1).run()
+        Collector(store._session, workers=1).run()
     assert values(world) == list(range(left + 9))
 
 
@@ -149,7 +149,7 @@ def test_a_lost_end_that_only_the_collector_or_an_upload_has_recorded_is_found(w
     assert values(world) == [0, 1, 2, 3]  # nothing that a reader looks at records it
     assert "at least 1 commit lost" in repaired(world).findings[0].detail
     store = opened(world)
-    store._core.upload(b"")
+    store._session.upload(b"")
     drop(4)(world)
     assert "at least 1 commit lost" in diagnose(SimulatedBucket(world)).findings[0].detail
 
@@ -185,7 +185,7 @@ def test_a_lost_sawlog_json_comes_back_with_its_terms(world: World, damaged: boo
     with pytest.raises((CorruptData, SawlogError)):
         opened(world)
     found = repaired(world)
-    assert "with the same id and terms" in found.findings[0].detail
+    assert "with the same id and parameters" in found.findings[0].detail
     assert world.objects[STORE][0] == before
     assert values(world) == [0, 1, 2]
 
@@ -193,9 +193,9 @@ def test_a_lost_sawlog_json_comes_back_with_its_terms(world: World, damaged: boo
 def test_a_lost_sawlog_json_without_a_copy_gets_default_terms_and_says_so(world: World) -> None:
     filled(world, 3)
     del world.objects[STORE], world.objects[STORE_COPY]
-    assert "default terms" in repaired(world).findings[0].detail
+    assert "default parameters" in repaired(world).findings[0].detail
     assert values(world) == [0, 1, 2]
-    assert opened(world)._core.terms == Terms()
+    assert opened(world)._session.parameters == StoreParameters()
 
 
 def test_a_store_without_any_commit_returns_to_its_last_checkpoint(world: World) -> None:

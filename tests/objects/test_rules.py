@@ -21,12 +21,11 @@ from sawlog.store.objects.journal import checkpoints
 from sawlog.store.objects.journal.checkpoints import commit_key
 from sawlog.store.objects.journal.committer import Committer
 from sawlog.store.objects.journal.journal import HISTORY_S, Journal, UnknownOutcome
-from sawlog.store.objects.journal.parameters import STORE, Terms
+from sawlog.store.objects.journal.parameters import STORE, StoreParameters
 from sawlog.store.objects.maintenance.collect import Collector
 from sawlog.store.objects.partition.pieces import append_action, describe
-from sawlog.store.objects.session import Core
+from sawlog.store.objects.session import StoreSession
 from sawlog.store.objects.state import topics
-from sawlog.store.objects.state.book import Rejected
 from sawlog.store.objects.state.commit import (
     TOMBSTONE_BYTES,
     Commit,
@@ -38,12 +37,13 @@ from sawlog.store.objects.state.commit import (
 )
 from sawlog.store.objects.state.entries import Entries
 from sawlog.store.objects.state.extents import INLINE
+from sawlog.store.objects.state.mutation import Rejected
 from sawlog.store.objects.state.state import State
 from sawlog.store.objects.store import ObjectStore
 
 from .simulated import SimulatedBucket, SimulatedClocks, World
 
-TERMS = Terms(belief_s=10, grace_s=60, readers_s=5, checkpoint_every=4)
+PARAMETERS = StoreParameters(belief_s=10, grace_s=60, readers_s=5, checkpoint_every=4)
 TOPIC = {"do": "create topic", "name": "t", "id": "t1", "partitions": 1, "settings": {}}
 
 
@@ -53,12 +53,12 @@ def world() -> World:
 
 
 def journal(world: World) -> Journal:
-    return Journal(SimulatedBucket(world), TERMS, clocks=SimulatedClocks(world))
+    return Journal(SimulatedBucket(world), PARAMETERS, clocks=SimulatedClocks(world))
 
 
-def opened(world: World, terms: Terms = TERMS) -> ObjectStore:
+def opened(world: World, parameters: StoreParameters = PARAMETERS) -> ObjectStore:
     clocks = SimulatedClocks(world)
-    return ObjectStore.open(SimulatedBucket(world), terms=terms, upkeep_interval_s=None, clocks=clocks)
+    return ObjectStore.open(SimulatedBucket(world), parameters=parameters, upkeep_interval_s=None, clocks=clocks)
 
 
 def appended(value: bytes, **more: object) -> tuple[dict[str, Any], bytes]:
@@ -103,11 +103,11 @@ NOTHING = {"do": "forget names", "names": []}
 
 def collect_for_long(world: World, store: ObjectStore) -> None:
     """Commit and collect until the numbers of now are long deleted, unless they have batches."""
-    collector = Collector(store._core, workers=1)
+    collector = Collector(store._session, workers=1)
     for _ in range(12):
         for _ in range(5):
-            store._core.commit([NOTHING])
-        world.now_s += TERMS.grace_s / 2
+            store._session.commit([NOTHING])
+        world.now_s += PARAMETERS.grace_s / 2
         collector.run()
 
 
@@ -156,19 +156,19 @@ def test_a_reader_that_sleeps_does_not_take_a_collected_number_for_the_end(world
     reader, store = journal(world), opened(world)
     reader.commit([[TOPIC]])
     at = reader.state.number
-    store._core.commit([NOTHING])
+    store._session.commit([NOTHING])
     append(journal(world), b"a")
     collect_for_long(world, store)
     assert commit_key(at) not in world.objects
     reader.refresh()
-    assert reader.state.number == store._core.look(lambda state: state.number, fresh=True)
+    assert reader.state.number == store._session.look(lambda state: state.number, fresh=True)
     assert reader.state.ends("t1", 0) == (0, 1)
 
 
 def test_a_reader_that_sleeps_before_the_answer_does_not_take_it_for_the_end(world: World) -> None:
     reader, store = journal(world), opened(world)
     reader.commit([[TOPIC]])
-    store._core.commit([NOTHING])
+    store._session.commit([NOTHING])
 
     def sleep(real: Callable[..., Any], given: tuple[Any, ...]) -> Any:
         collect_for_long(world, store)
@@ -176,7 +176,7 @@ def test_a_reader_that_sleeps_before_the_answer_does_not_take_it_for_the_end(wor
 
     Answers(reader._bucket, "get", sleep)
     reader.refresh()
-    assert reader.state.number == store._core.look(lambda state: state.number, fresh=True)
+    assert reader.state.number == store._session.look(lambda state: state.number, fresh=True)
 
 
 def test_a_clock_that_stood_still_is_outvoted_by_the_other(world: World) -> None:
@@ -184,23 +184,23 @@ def test_a_clock_that_stood_still_is_outvoted_by_the_other(world: World) -> None
         def now_s(self) -> tuple[float, float]:
             return 5.0, world.now_s
 
-    sleeper = Journal(SimulatedBucket(world), TERMS, clocks=Still(world))
+    sleeper = Journal(SimulatedBucket(world), PARAMETERS, clocks=Still(world))
     sleeper.refresh()
     assert sleeper._is_believed()
-    world.now_s += TERMS.belief_s + 1
+    world.now_s += PARAMETERS.belief_s + 1
     assert not sleeper._is_believed()
 
 
 def test_to_begin_again_does_not_prove_that_nothing_is_new(world: World) -> None:
-    core, other = opened(world).core, journal(world)
-    core.poll(0)
-    world.now_s += TERMS.belief_s + 1
+    session, other = opened(world).session, journal(world)
+    session.poll(0)
+    world.now_s += PARAMETERS.belief_s + 1
     other.commit([[TOPIC]])
-    Answers(core.bucket, "get_many", lost)
+    Answers(session.bucket, "get_many", lost)
     with pytest.raises(Unanswered):
-        core.poll(0)
-    core.poll(5)  # the checkpoints were listed within that time, and no commit was read
-    assert core.peek(lambda state: state.topics()) == ["t"]
+        session.poll(0)
+    session.poll(5)  # the checkpoints were listed within that time, and no commit was read
+    assert session.peek(lambda state: state.topics()) == ["t"]
 
 
 # --- R2: collection
@@ -212,26 +212,26 @@ def test_numbers_are_deleted_only_long_after_a_checkpoint_was_confirmed_not_afte
     store = opened(world)
     store.create_topic("t")
     for _ in range(6):
-        store._core.commit([NOTHING])
-    store._core.checkpoint()
-    collector = Collector(store._core, workers=1)
+        store._session.commit([NOTHING])
+    store._session.checkpoint()
+    collector = Collector(store._session, workers=1)
     collector.run()
-    world.now_s += 10 * TERMS.grace_s
+    world.now_s += 10 * PARAMETERS.grace_s
     collector.run()
     late = journal(world)
     late.refresh()
     late_at = late.state.number - 2  # as if it had just begun, and had these two to read
     for _ in range(6):
-        store._core.commit([NOTHING])
-    store._core.checkpoint()
-    store._core.commit([NOTHING])
+        store._session.commit([NOTHING])
+    store._session.checkpoint()
+    store._session.commit([NOTHING])
     for _ in range(3):
         collector.run()
     assert commit_key(late_at) in world.objects
-    world.now_s += TERMS.grace_s / 2
+    world.now_s += PARAMETERS.grace_s / 2
     collector.run()
     assert commit_key(late_at) in world.objects
-    world.now_s += TERMS.grace_s
+    world.now_s += PARAMETERS.grace_s
     collector.run()
     assert commit_key(late_at) not in world.objects
 
@@ -239,19 +239,19 @@ def test_numbers_are_deleted_only_long_after_a_checkpoint_was_confirmed_not_afte
 def test_a_large_commit_becomes_a_tombstone_when_its_batches_are_consolidated_and_not_before(world: World) -> None:
     store = opened(world)
     topic = store.create_topic("t")
-    first = store._core.known()
+    first = store._session.known()
     topic.append(b"x" * 10_000)
-    collector = Collector(store._core, workers=1)
+    collector = Collector(store._session, workers=1)
     for _ in range(20):
-        store._core.commit([NOTHING])
-        world.now_s += TERMS.grace_s
+        store._session.commit([NOTHING])
+        world.now_s += PARAMETERS.grace_s
         collector.run()
     assert len(world.objects[commit_key(first)][0]) > 10_000  # its batches are the only ones
     store.upkeep()
-    world.now_s += TERMS.readers_s - 1
+    world.now_s += PARAMETERS.readers_s - 1
     collector.run()
     assert commit_key(first) in world.objects  # somebody may be reading
-    world.now_s += TERMS.readers_s
+    world.now_s += PARAMETERS.readers_s
     collector.run()
     left = world.objects.get(commit_key(first))
     assert left is None or is_tombstone(left[0])
@@ -267,10 +267,10 @@ def test_tombstones_are_small_and_commits_are_not() -> None:
 def test_the_last_two_confirmed_checkpoints_stay_and_so_do_the_commits_since(world: World) -> None:
     store = opened(world)
     for _ in range(40):
-        store._core.commit([NOTHING])
-    collector = Collector(store._core, workers=1)
+        store._session.commit([NOTHING])
+    collector = Collector(store._session, workers=1)
     for _ in range(6):
-        world.now_s += TERMS.grace_s
+        world.now_s += PARAMETERS.grace_s
         collector.run()
     listed = checkpoints.listed(SimulatedBucket(world))
     confirmed = [each for each in listed if checkpoints.is_confirmed(SimulatedBucket(world), each)]
@@ -278,7 +278,7 @@ def test_the_last_two_confirmed_checkpoints_stay_and_so_do_the_commits_since(wor
     numbers = sorted(int(key.removeprefix("commits/")) for key in world.objects if key.startswith("commits/"))
     assert numbers == list(range(confirmed[1].number, 40))
     del world.objects[confirmed[0].key]  # whatever happens to the newest, the one before it does
-    assert opened(world)._core.known() == 40
+    assert opened(world)._session.known() == 40
 
 
 # --- R4, R5: nonces
@@ -410,7 +410,7 @@ def test_an_error_of_a_watcher_is_not_the_error_of_a_commit_that_is_stored() -> 
         def fail() -> None:
             raise ValueError("of a watcher")
 
-        stop = store._core.news.watch(fail)
+        stop = store._session.notifier.watch(fail)
         assert topic.append(b"a").offset == 0
         stop()
 
@@ -420,17 +420,17 @@ def test_a_transaction_that_may_be_stored_is_not_stored_again(world: World) -> N
         topic = store.create_topic("t")
         transaction = store.transaction()
         transaction.append("t", b"a")
-        real = store._core.bucket.create
+        real = store._session.bucket.create
         with (
-            mock.patch.object(store._core.bucket, "create", lambda *given: applied(real, given)),
-            mock.patch.object(store._core.bucket, "get", lambda *given: denied(real, given)),
+            mock.patch.object(store._session.bucket, "create", lambda *given: applied(real, given)),
+            mock.patch.object(store._session.bucket, "get", lambda *given: denied(real, given)),
             mock.patch("sawlog.store.objects.journal.journal._LOOKS", 1),
             pytest.raises(AmbiguousAppend),
         ):
             transaction.commit()
         with pytest.raises(AmbiguousAppend, match="cannot be repeated"):
             transaction.commit()
-        store._core.poll(0)
+        store._session.poll(0)
         assert [each.value for each in topic.scan()] == [b"a"]
 
 
@@ -461,7 +461,7 @@ def rolled_back(world: World, to: dict[str, tuple[bytes, float]]) -> None:
 
 @pytest.mark.parametrize("what", ["deleted", "rolled back", "replaced", "last commit"])
 def test_a_writer_stops_soon_after_its_store_was_deleted_or_rolled_back(world: World, what: str) -> None:
-    store = opened(world, Terms(checkpoint_every=5))
+    store = opened(world, StoreParameters(checkpoint_every=5))
     topic = store.create_topic("t")
     topic.append(b"before")
     backup = dict(world.objects)
@@ -495,7 +495,7 @@ def test_a_writer_that_was_idle_stores_nothing_in_a_store_that_was_rolled_back(w
     backup = dict(world.objects)
     topic.append(b"gone")
     rolled_back(world, backup)
-    world.now_s += TERMS.belief_s + 1
+    world.now_s += PARAMETERS.belief_s + 1
     with pytest.raises(CorruptData, match="gone or is another commit"):
         topic.append(b"not in the store")
     assert world.objects == backup
@@ -508,9 +508,9 @@ def test_a_writer_stops_if_others_have_continued_an_earlier_state_past_a_checkpo
     topic.append(b"gone")
     rolled_back(world, backup)
     other = opened(world)
-    for _ in range(3 * TERMS.checkpoint_every):
-        other._core.commit([NOTHING])
-    world.now_s += TERMS.belief_s + 1
+    for _ in range(3 * PARAMETERS.checkpoint_every):
+        other._session.commit([NOTHING])
+    world.now_s += PARAMETERS.belief_s + 1
     with pytest.raises(CorruptData, match="continues another history"):
         topic.append(b"not in the store")
 
@@ -550,17 +550,17 @@ def test_losing_the_last_commit_is_noticed_if_a_checkpoint_knows_it(world: World
         journal(world).refresh()
 
 
-@pytest.mark.parametrize("idle_s", [0.0, TERMS.belief_s + 1])
+@pytest.mark.parametrize("idle_s", [0.0, PARAMETERS.belief_s + 1])
 @pytest.mark.parametrize("request_", ["list", "get_range"])
 def test_a_process_that_is_suspended_while_it_checks_its_history_does_not_take_collected_commits_for_lost(
     world: World, request_: str, idle_s: float
 ) -> None:
     reader, store = journal(world), opened(world)
     for _ in range(6):
-        store._core.commit([NOTHING])
-    store._core.commit([NOTHING])
+        store._session.commit([NOTHING])
+    store._session.commit([NOTHING])
     reader.refresh()
-    store._core.commit([NOTHING])
+    store._session.commit([NOTHING])
     reader.refresh()
     world.now_s += idle_s
 
@@ -575,7 +575,7 @@ def test_a_process_that_is_suspended_while_it_checks_its_history_does_not_take_c
     Answers(reader._bucket, request_, *([answered] if request_ == "list" else []), suspended)
     reader._anchor = None
     reader.refresh()
-    assert reader.state.number == store._core.known()
+    assert reader.state.number == store._session.known()
 
 
 def append_nothing(writer: Journal) -> Any:
@@ -642,14 +642,14 @@ def test_an_upload_below_the_floor_cannot_be_committed_any_more(world: World) ->
     topic = store.create_topic("t")
     with mock.patch("sawlog.store.objects.partition.partition.INLINE_BATCH_BYTES", 0):
         action, _ = topic.partition(0).action(encode([b"late"]))
-    collector = Collector(store._core, workers=1)
+    collector = Collector(store._session, workers=1)
     for _ in range(4):
-        store._core.commit([NOTHING])
-        world.now_s += TERMS.grace_s
+        store._session.commit([NOTHING])
+        world.now_s += PARAMETERS.grace_s
         collector.run()
     with pytest.raises(AmbiguousAppend, match="upload it again"):
-        store._core.commit([action])
-    world.now_s += TERMS.readers_s
+        store._session.commit([action])
+    world.now_s += PARAMETERS.readers_s
     collector.run()
     assert not [key for key in world.objects if key.startswith("staged/")]
 
@@ -657,14 +657,14 @@ def test_an_upload_below_the_floor_cannot_be_committed_any_more(world: World) ->
 def test_an_upload_that_nobody_commits_goes_also_when_nothing_else_happens(world: World) -> None:
     store = opened(world)
     store.create_topic("t")
-    store._core.upload(b"orphan")
-    collector = Collector(store._core, workers=1)
-    before = store._core.known()
+    store._session.upload(b"orphan")
+    collector = Collector(store._session, workers=1)
+    before = store._session.known()
     for _ in range(8):
-        world.now_s += TERMS.grace_s
+        world.now_s += PARAMETERS.grace_s
         collector.run()
     assert not [key for key in world.objects if key.startswith(("staged/", "garbage/"))]
-    assert store._core.known() <= before + 3  # and it costs few commits
+    assert store._session.known() <= before + 3  # and it costs few commits
 
 
 def test_a_floor_above_all_commits_is_refused() -> None:
@@ -687,8 +687,8 @@ def test_a_job_that_is_given_up_keeps_what_was_published_and_loses_the_rest(worl
     assert len([key for key in world.objects if key.startswith("staged/")]) == 1
     (piece,) = parts[1].pieces  # what a driver that was stopped commits now
     late = append_action(topic.id, 0, piece.file, describe(memoryview(encode([b"b"]))), None)
-    with pytest.raises(AmbiguousAppend, match="given up"):
-        store._core.commit([late])
+    with pytest.raises(AmbiguousAppend, match="abandoned"):
+        store._session.commit([late])
     with pytest.raises(SawlogError):
         store.staging.publish("job", parts[1:])
 
@@ -699,15 +699,15 @@ def test_a_job_that_is_given_up_keeps_what_was_published_and_loses_the_rest(worl
 def test_a_checkpoint_is_not_used_before_the_next_commit_has_its_digest(world: World) -> None:
     store = opened(world)
     store.create_topic("t")
-    number, digest = store._core.look(lambda state: (state.number, state.digest))
+    number, digest = store._session.look(lambda state: (state.number, state.digest))
     wrong = State(Entries([("named/x", 7)]), number)
     checkpoints.stored(SimulatedBucket(world), wrong)
-    assert opened(world)._core.look(lambda state: state.digest) == digest
-    store._core.commit([NOTHING])
+    assert opened(world)._session.look(lambda state: state.digest) == digest
+    store._session.commit([NOTHING])
     with pytest.raises(CorruptData, match="is not the state before"):
         opened(world)
     with pytest.raises(CorruptData, match="is not the state before"):
-        Collector(store._core, workers=1).run()
+        Collector(store._session, workers=1).run()
 
 
 def test_a_digest_that_does_not_match_stops_a_process_for_good(world: World) -> None:
@@ -836,8 +836,8 @@ def test_a_fold_that_is_interrupted_leaves_no_half_of_it(world: World) -> None:
 
 
 def test_who_looks_during_a_fold_that_is_interrupted_sees_no_half_of_it(world: World) -> None:
-    core, other = opened(world).core, journal(world)
-    core.poll(0)
+    session, other = opened(world).session, journal(world)
+    session.poll(0)
     other.commit([[TOPIC]])
     request = State._request
 
@@ -846,8 +846,8 @@ def test_who_looks_during_a_fold_that_is_interrupted_sees_no_half_of_it(world: W
         raise KeyboardInterrupt
 
     with mock.patch.object(State, "_request", interrupted), pytest.raises(KeyboardInterrupt):
-        core.poll(0)
-    assert core.look(lambda state: state.number) == other.state.number
+        session.poll(0)
+    assert session.look(lambda state: state.number) == other.state.number
 
 
 def test_who_looks_during_a_commit_that_loses_races_does_not_wait_for_its_end(world: World) -> None:
@@ -861,7 +861,7 @@ def test_who_looks_during_a_commit_that_loses_races_does_not_wait_for_its_end(wo
             return super().now_s()
 
     def look() -> None:
-        seen.append(core.look(lambda state: state.number, fresh=True))
+        seen.append(session.look(lambda state: state.number, fresh=True))
         looked.set()
 
     def lose(real: Callable[..., Any], given: tuple[Any, ...]) -> Any:
@@ -880,12 +880,12 @@ def test_who_looks_during_a_commit_that_loses_races_does_not_wait_for_its_end(wo
         return real(*given)
 
     looking = threading.Thread(target=look, daemon=True)
-    core = Core(SimulatedBucket(world), "w", TERMS, clocks=Noting(world))
-    core.poll(0)
-    Answers(core.bucket, "create", lose, lose_while_somebody_looks, win)
-    core.commit([NOTHING])
+    session = StoreSession(SimulatedBucket(world), "w", PARAMETERS, clocks=Noting(world))
+    session.poll(0)
+    Answers(session.bucket, "create", lose, lose_while_somebody_looks, win)
+    session.commit([NOTHING])
     assert seen == [other.state.number]
-    core.close()
+    session.close()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -898,16 +898,16 @@ def test_a_committer_whose_thread_died_starts_another() -> None:
 
         with mock.patch.object(Journal, "commit", dies), pytest.raises(SystemExit):
             topic.append(b"a")
-        store._core._committer._thread.join(60)  # type: ignore[union-attr]
+        store._session._committer._thread.join(60)  # type: ignore[union-attr]
         assert topic.append(b"b") == (0, 0)
 
 
 def test_a_caller_that_gave_up_does_not_end_the_committer() -> None:
     with ObjectStore.open(f"memory://{uuid.uuid4().hex}", upkeep_interval_s=None) as store:
         topic = store.create_topic("t")
-        with store._core._lock:
-            running = store._core.submit([NOTHING])
-            waiting: list[Future[Any]] = [store._core.submit([NOTHING]) for _ in range(3)]
+        with store._session._lock:
+            running = store._session.submit([NOTHING])
+            waiting: list[Future[Any]] = [store._session.submit([NOTHING]) for _ in range(3)]
             assert any(each.cancel() for each in waiting)
         running.result(10)
         assert topic.append(b"a") == (0, 0)
@@ -917,7 +917,7 @@ def test_closing_commits_what_waits_and_refuses_the_rest() -> None:
     url = f"memory://{uuid.uuid4().hex}"
     store = ObjectStore.open(url, upkeep_interval_s=None)
     topic = store.create_topic("t")
-    with store._core._lock:
+    with store._session._lock:
         waiting = [topic.partition(0).submit(encode([b"%d" % n])) for n in range(5)]
         closing = threading.Thread(target=store.close)
         closing.start()
@@ -932,20 +932,20 @@ def test_closing_commits_what_waits_and_refuses_the_rest() -> None:
 def test_what_cannot_be_stored_fails_alone() -> None:
     with ObjectStore.open(f"memory://{uuid.uuid4().hex}", upkeep_interval_s=None) as store:
         with pytest.raises(TypeError):
-            store._core.submit([{"do": "forget names", "names": [b"bytes"]}])
-        store._core.commit([NOTHING])
+            store._session.submit([{"do": "forget names", "names": [b"bytes"]}])
+        store._session.commit([NOTHING])
 
 
 def test_closing_in_the_committers_own_thread_does_not_wait_for_itself(world: World) -> None:
-    core = Core(SimulatedBucket(world), "w", TERMS, clocks=SimulatedClocks(world))
+    session = StoreSession(SimulatedBucket(world), "w", PARAMETERS, clocks=SimulatedClocks(world))
     done = threading.Event()
 
     def close(future: Future[Any]) -> None:
-        core.close()
+        session.close()
         done.set()
 
-    with core._lock:
-        core.submit([NOTHING]).add_done_callback(close)
+    with session._lock:
+        session.submit([NOTHING]).add_done_callback(close)
     assert done.wait(60)
 
 
@@ -969,22 +969,22 @@ def test_a_forked_child_is_told_to_open_its_own() -> None:
     store.close()
 
 
-# --- terms
+# --- parameters
 
 
 def test_all_processes_of_a_store_have_the_terms_with_which_it_was_created(world: World) -> None:
     opened(world)
-    other = ObjectStore.open(SimulatedBucket(world), terms=Terms(), clocks=SimulatedClocks(world))
-    assert other._core.terms == TERMS
+    other = ObjectStore.open(SimulatedBucket(world), parameters=StoreParameters(), clocks=SimulatedClocks(world))
+    assert other._session.parameters == PARAMETERS
     with pytest.raises(InvalidConfig):
-        Terms(belief_s=10, grace_s=15)
+        StoreParameters(belief_s=10, grace_s=15)
 
 
 def test_a_committer_is_the_only_one(world: World) -> None:
     """Its lock is the journal's: nobody reads the state while it changes."""
-    core = Core(SimulatedBucket(world), "w", TERMS)
-    assert isinstance(core._committer, Committer)
-    assert core._committer._lock is core._lock
+    session = StoreSession(SimulatedBucket(world), "w", PARAMETERS)
+    assert isinstance(session._committer, Committer)
+    assert session._committer._lock is session._lock
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from sawlog.errors import (
 from sawlog.spark.options import read_options
 from sawlog.spark.reading import BatchReader
 from sawlog.store.directory.store import Store
-from sawlog.store.objects.state.book import is_in_snapshot
+from sawlog.store.objects.state.mutation import is_in_snapshot
 from sawlog.store.objects.state.state import State
 from sawlog.store.objects.store import ObjectStore
 from sawlog.store.objects.topic import ObjectTopic
@@ -145,14 +145,14 @@ def test_a_fork_needs_a_free_name_and_a_source(store: ObjectStore, orders: Objec
 
 def test_the_fold_takes_back_half_a_fork(store: ObjectStore, orders: ObjectTopic) -> None:
     """A request is applied with all its actions or not at all."""
-    number = store._core.look(lambda state: state.digest, fresh=True)
+    number = store._session.look(lambda state: state.digest, fresh=True)
     fork = {"do": "fork topic", "name": "half", "id": "x", "source": "orders", "source_id": orders.id, "at": None}
     snapshot = {"do": "take snapshot", "name": "half", "topics": None, "time_ms": 1}
     with pytest.raises(TopicNotFound):
-        store._core.commit([fork, snapshot, {"do": "delete topic", "name": "nothing"}])
+        store._session.commit([fork, snapshot, {"do": "delete topic", "name": "nothing"}])
     assert store.topics() == ["orders"]
     assert store.snapshots() == []
-    before = store._core.look(lambda state: {name for name, _ in state.entries if "nonce" not in name})
+    before = store._session.look(lambda state: {name for name, _ in state.entries if "nonce" not in name})
     assert not [name for name in before if "half" in name or "/x/" in name], number
     append(orders, 20)
     assert values(orders) == list(range(21))
@@ -161,7 +161,7 @@ def test_the_fold_takes_back_half_a_fork(store: ObjectStore, orders: ObjectTopic
 def test_it_is_the_same_from_a_checkpoint(url: str, store: ObjectStore, orders: ObjectTopic) -> None:
     store.snapshot("before")
     orders.fork("other", at="before")
-    store._core.checkpoint()
+    store._session.checkpoint()
     append(orders, 20)  # confirms it
     with ObjectStore.open(url, "r") as read:
         assert values(read.topic("orders", at="before")) == list(range(20))

@@ -122,8 +122,8 @@ def test_what_was_consolidated_and_removed_since_it_was_planned_is_found_again(
 
 def collect(store: ObjectStore) -> None:
     """What a collector does to commits after a week: those behind a checkpoint are gone."""
-    number = store._core.known()
-    store._core.checkpoint()
+    number = store._session.known()
+    store._session.checkpoint()
     store.create_topic(f"after-{number}")
     bucket = Bucket(store.path)
     for entry in list(bucket.list("commits/"))[:number]:
@@ -300,7 +300,7 @@ def test_what_waited_too_long_for_its_commit_is_an_error(store: ObjectStore, opt
     """It may have been removed. Nothing of it is stored."""
     staged = tasks(options, 0)
     number = store.create_topic("other") and 2
-    store._core.commit([{"do": "raise floor", "number": number}])
+    store._session.commit([{"do": "raise floor", "number": number}])
     if any(part.pieces for task in staged for part in task.parts):
         with pytest.raises(AmbiguousAppend):
             publish(options, 0, staged)

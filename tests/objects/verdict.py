@@ -16,7 +16,7 @@ from sawlog.store.objects.journal import checkpoints
 from sawlog.store.objects.journal.checkpoints import COMMITS, commit_key
 from sawlog.store.objects.maintenance.collect import GARBAGE
 from sawlog.store.objects.partition.partition import ObjectPartition
-from sawlog.store.objects.session import Core
+from sawlog.store.objects.session import StoreSession
 from sawlog.store.objects.state.extents import SEGMENTS, STAGED
 from sawlog.store.objects.state.state import State
 from sawlog.store.objects.store import ObjectStore
@@ -133,7 +133,7 @@ def wrong_with_readers(store: ObjectStore, folder: Path) -> list[str]:
 
 def wrong_with_digests(one: ObjectStore, other: ObjectStore) -> list[str]:
     """Processes that have computed different states."""
-    states = [each.core.look(lambda state: (state.number, state.digest), fresh=True) for each in (one, other)]
+    states = [each.session.look(lambda state: (state.number, state.digest), fresh=True) for each in (one, other)]
     return [] if states[0] == states[1] else [f"two processes have computed {states[0]} and {states[1]}"]
 
 
@@ -165,7 +165,7 @@ def wrong_with_proofs(store: ObjectStore, bucket: Stored) -> list[str]:
 
 def _believed(store: ObjectStore, partition: ObjectPartition, before: list[bytes | None]) -> Iterator[str]:
     """What does not notice that an object of a partition is not what it was."""
-    replica = TieredLog(store.core, "", partition._topic, partition._id, partition._number, LogConfig())
+    replica = TieredLog(store.session, "", partition._topic, partition._id, partition._number, LogConfig())
     try:
         for _ in replica.chunks(partition.lowest_offset, partition.visible_offset, committed=False, cached=False):
             pass
@@ -178,10 +178,10 @@ def _believed(store: ObjectStore, partition: ObjectPartition, before: list[bytes
         yield f"a reader gets other records of {partition.path} from the cache"
 
 
-def wrong_with_bucket(core: Core) -> list[str]:
+def wrong_with_bucket(session: StoreSession) -> list[str]:
     """After a quiet time: what is referred to and not there, what is there and not referred to."""
-    bucket = core.bucket
-    state: State = core.look(lambda state: state, fresh=True)
+    bucket = session.bucket
+    state: State = session.look(lambda state: state, fresh=True)
     referenced = state.referenced()
     wrong = [f"{key} is referred to, and gone" for key in sorted(referenced) if bucket.get(key) is None]
     for prefix in (STAGED, SEGMENTS):

@@ -14,7 +14,7 @@ import pytest
 import sawlog
 from sawlog import Store
 from sawlog.errors import DirectoryLocked, ImportMismatch, InvalidConfig, StorageError, StoreIncomplete
-from sawlog.store.objects.journal.parameters import Terms
+from sawlog.store.objects.journal.parameters import StoreParameters
 from sawlog.store.objects.maintenance.collect import Collector
 from sawlog.store.objects.store import ObjectStore
 from sawlog.store.replica import Points, Restorer, restore
@@ -23,7 +23,7 @@ from sawlog.store.replica import replicator as shipping
 
 from .pairs import address, assert_comes_back, assert_same, eventually, ship
 
-EAGER = Terms(belief_s=0.05, grace_s=0.1, readers_s=0.05, checkpoint_every=4)
+EAGER = StoreParameters(belief_s=0.05, grace_s=0.1, readers_s=0.05, checkpoint_every=4)
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def fill(store: Store, count: int = 20) -> None:
 
 def commits(url: str) -> int:
     with ObjectStore.open(url, "r") as there:
-        return there.core.known()
+        return there.session.known()
 
 
 class Broken(Exception):
@@ -200,7 +200,7 @@ def test_what_was_collected_is_found_by_points_and_what_has_none_is_an_error(
 ) -> None:
     clock = stepping(monkeypatch)
     store.create_topic("orders")
-    with ObjectStore.open(url, terms=EAGER, upkeep_interval_s=None) as there:
+    with ObjectStore.open(url, parameters=EAGER, upkeep_interval_s=None) as there:
         monkeypatch.setattr(shipping, "LOOK_S", 0.0)
         for minute in range(1, 30):
             clock.return_value = 1_000_000 + 60_000 * minute
@@ -210,18 +210,18 @@ def test_what_was_collected_is_found_by_points_and_what_has_none_is_an_error(
 
         def is_collected() -> bool:
             there.upkeep()
-            Collector(there.core).run()
-            return there.core.bucket.get("commits/00000000000000000001") is None
+            Collector(there.session).run()
+            return there.session.bucket.get("commits/00000000000000000001") is None
 
         eventually(is_collected)
-        points = Points(there.core)
+        points = Points(there.session)
         assert len(points.listed()) == 29
         restore(url, tmp_path / "then", until_ms=1_000_000 + 60_000 * 3 + 1)
         with sawlog.open(tmp_path / "then", "r") as then:
             assert then["orders"].partition(0).visible_offset == 6
             assert then.groups.describe("billing").rows[0].committed == 5
         for point in points.listed()[:10]:
-            there.core.bucket.delete(point.key)
+            there.session.bucket.delete(point.key)
         oldest = points.listed()[0]
         for moment in ({"until_ms": 1_000_000 + 60_000 * 3}, {"at_commit": 3}):
             with pytest.raises(InvalidConfig, match=rf"the oldest moment is 1970.* \(commit {oldest.commits}\)"):
@@ -234,8 +234,8 @@ def test_old_points_are_thinned(data: Path, store: Store, url: str, monkeypatch:
     ship(data, url)
     with ObjectStore.open(url, upkeep_interval_s=None) as there:
         for number, age in enumerate((40 * day, 40 * day - 1, 2 * day, 2 * day - 1, 2 * day - hour, 5, 4, 3)):
-            there.core.bucket.put(f"points/{number:020}-{100 * day - age:015}", b"")
-        left = Points(there.core).thin(100 * day)
+            there.session.bucket.put(f"points/{number:020}-{100 * day - age:015}", b"")
+        left = Points(there.session).thin(100 * day)
     assert [point.commits for point in left if point.time_ms <= 100 * day] == [0, 2, 4, 5, 6, 7]
 
 

@@ -27,12 +27,12 @@ from .directory.replica import ReplicaAddress, ReplicaStore
 from .directory.store import Store
 
 if TYPE_CHECKING:
-    from .objects.journal.parameters import Terms
+    from .objects.journal.parameters import StoreParameters
     from .objects.store import ObjectStore
 
 #: Options of one kind of store: what is given to the other is refused.
 _OF_DIRECTORIES = "handover_timeout_s", "lock_timeout"
-_OF_ADDRESSES = "options", "terms"
+_OF_ADDRESSES = "options", "parameters"
 
 
 @overload
@@ -52,7 +52,7 @@ def open_store(
     mode: Literal["w", "r"] = "w",
     *,
     options: Mapping[str, str],
-    terms: Terms | None = ...,
+    parameters: StoreParameters | None = ...,
     upkeep_interval_s: float | None = ...,
 ) -> ObjectStore: ...
 
@@ -62,7 +62,7 @@ def open_store(
     mode: Literal["w", "r"] = "w",
     *,
     options: Mapping[str, str] | None = None,
-    terms: Terms | None = None,
+    parameters: StoreParameters | None = None,
     upkeep_interval_s: float | None = 60.0,
     handover_timeout_s: float | None = None,
     lock_timeout: float | None = None,
@@ -81,7 +81,7 @@ def open_store(
     """
     given: dict[str, Any] = {
         "options": options,
-        "terms": terms,
+        "parameters": parameters,
         "handover_timeout_s": handover_timeout_s,
         "lock_timeout": lock_timeout,
     }

@@ -1,1 +1,1 @@
-"""A store on object storage. Numbered commits are the only truth; everything else is a fold over them."""
+"""A store on object storage. The numbered commits are the source of truth; the state is a fold over them."""

@@ -1,10 +1,10 @@
-"""`ExtentReader`: the batches of extents, in order, requested before they are needed, with right checksums.
+"""`ExtentReader`: reads the batches of extents in order, with read-ahead, and verifies their checksums.
 
-Extents that follow each other in one object are one request; small ones are requested several at a time. What comes
-next is on its way while the caller works on what it has. Parts of commits that are in memory (`Recent`) are not
-requested: of those that were folded lately, and of those of which more than one part was wanted.
+Adjacent extents of one object are one request, and small requests run in parallel. Read-ahead overlaps with the work of
+the caller. Parts of commits that are in memory (`CommitCache`) are not requested: recently folded commits, and commits
+of which a second part was wanted.
 
-A store has three readers (`Core`), which differ in what they may answer from:
+A store has three readers (`StoreSession`), which differ in the sources that they may answer from:
 
 | reader | local cache | memory | for |
 |---|---|---|---|
@@ -12,18 +12,19 @@ A store has three readers (`Core`), which differ in what they may answer from:
 | `maintenance` | no | yes | consolidation and compaction, which write what they read |
 | `uncached` | no | no | proof that the bucket has the records now: replication, tiering |
 
-Each returns exactly the batches that the commit placed, or raises `CorruptBatch`. Bytes from the bucket or from memory
-are compared with the digest of the extent, and every batch with its checksum, by the threads that request them. The
-digest is part of the cache's keys, what goes there was checked before, and a block has a checksum of its own; so blocks
-are not checked again.
+Each returns exactly the batches that the commit placed, or raises `CorruptBatch`. The requesting threads compare bytes
+from the bucket or from memory with the digest of the extent, and every batch with its checksum. Cached blocks are not
+checked again: the digest is part of the cache key, only verified blocks are cached, and a block has a checksum of its
+own.
 
 ```
 extents   a a a b c c        of objects a, b and c
-requests  [a a a] [b] [c c]  at most `REQUEST_BYTES` each; `_AHEAD` of them, or `_AHEAD_BYTES`, are under way
+requests  [a a a] [b] [c c]  at most `REQUEST_BYTES` each; `_AHEAD` of them, or `_AHEAD_BYTES`, in flight
 ```
 
-Who only decodes batches gets them as they are stored, in `Part`s, and places the headers that it has read of them
-(`pieces.place_rows`): nothing is written into what was read. Who hands batches on gets copies that it may change.
+A caller that only decodes batches gets them as stored, in `Part`s, and sets the offsets in the parsed headers
+(`pieces.place_rows`), so that the buffer stays untouched. A caller that passes batches on gets copies that it may
+change.
 """
 
 from __future__ import annotations
@@ -46,34 +47,34 @@ from ...storage.forking import forkable
 from .bucket.bucket import Bucket
 from .bucket.cache import BlockCache
 from .journal.checkpoints import COMMITS
-from .journal.notifier import Recent
+from .journal.notifier import CommitCache
 from .state.commit import Commit, UpgradeRequired, is_tombstone
 from .state.extents import Extent, content_digest
 
-#: What is decoded at once, about: enough for a call, and not too much for the processor's cache.
+#: Approximate size decoded at once: enough for a call, and small enough for the processor's cache.
 CHUNK_BYTES = 2 << 20
-#: One request is for at most this much, unless one extent is larger.
+#: Maximum size of a request, unless one extent is larger.
 REQUEST_BYTES = 8 << 20
-#: Requests of one reader that are under way, and their bytes.
+#: Maximum number and size of the requests of one reader in flight.
 _AHEAD, _AHEAD_BYTES = 16, 64 << 20
-#: Requests of all readers of a store.
+#: Maximum number of concurrent requests of all readers of a store.
 _THREADS = 32
-#: Of so many commits it is remembered that a part was requested.
+#: Number of commits for which a partial read is remembered.
 _ASKED = 1024
 
-#: What one request is for.
+#: The extents of one request.
 _Run = Sequence[Extent]
 
 
 class Part(NamedTuple):
-    """Batches of extents that follow each other, in one buffer, with right checksums."""
+    """Adjacent batches in one buffer, with verified checksums."""
 
     extents: Sequence[Extent]
-    #: As they are stored. Perhaps not to be changed.
+    #: The batches as stored. May be read-only.
     data: memoryview
 
     def each(self) -> Iterator[tuple[Extent, memoryview]]:
-        """The batches of each extent, which the caller may change."""
+        """Yield the batches of each extent, which the caller may change."""
         data = memoryview(bytearray(self.data)) if self.data.readonly else self.data
         position = 0
         for extent in self.extents:
@@ -82,40 +83,40 @@ class Part(NamedTuple):
 
 
 class ExtentReader:
-    """Reads extents of one store. Safe for threads."""
+    """Reader for the extents of one store. Thread-safe."""
 
-    def __init__(self, bucket: Bucket, cache: BlockCache | None = None, recent: Recent | None = None) -> None:
-        """Without `cache` and `recent`, everything is requested from the bucket, every time."""
+    def __init__(self, bucket: Bucket, cache: BlockCache | None = None, recent: CommitCache | None = None) -> None:
+        """Without `cache` and `recent`, every read goes to the bucket."""
         self._bucket = bucket
         self._cache = cache
-        #: Commits that are in memory, and those of which a part was requested lately.
+        #: Commits in memory, and commits of which a part was requested recently.
         self._recent = recent
         self._asked: OrderedDict[str, None] = OrderedDict()
         self._pool: ThreadPoolExecutor | None = None
         self._lock = forkable(threading.Lock())
 
     def close(self) -> None:
-        """Begin no more requests."""
+        """Start no more requests."""
         with self._lock:
             pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def read(self, extent: Extent) -> memoryview:
-        """The batches of one extent, as they are stored: the caller may change them. `CorruptBatch` if they are
+        """Return the batches of one extent as stored; the caller may change them. Raises `CorruptBatch` if they are
         damaged."""
         [part] = self._fetch([extent])
         [(_, data)] = part.each()
         return data
 
     def read_all(self, extents: Iterable[Extent]) -> Iterator[tuple[Extent, memoryview]]:
-        """The batches of extents, in order, for callers who change them."""
+        """Yield the batches of extents, in order, in buffers that the caller may change."""
         for part in self.read_parts(extents):
             yield from part.each()
 
     def read_parts(self, extents: Iterable[Extent]) -> Iterator[Part]:
-        """The batches of extents, in order, several extents at a time where one request or one buffer has them. What is
-        in the cache is not read ahead: that costs more than it saves."""
+        """Yield the batches of extents, in order, several extents at a time where one request or buffer has them.
+        Cached blocks are not read ahead, because that costs more than it saves."""
         runs = iter(_runs(extents))
         waiting = next(runs, None)
         under_way: deque[tuple[_Run, bool, Future[list[Part]] | None]] = deque()
@@ -123,7 +124,7 @@ class ExtentReader:
             while waiting is not None or under_way:
                 while waiting is not None and (not under_way or _has_room(under_way, waiting)):
                     following = next(runs, None)
-                    is_last = following is None and not under_way  # nothing to be ahead of
+                    is_last = following is None and not under_way  # nothing to read ahead of
                     is_cached = self._is_cached(waiting)
                     is_near = is_cached or (self._recent is not None and self._recent.has(waiting[0].key))
                     coming = None if is_last or is_near else self._submit(waiting)
@@ -154,8 +155,8 @@ class ExtentReader:
         return list(self._parts(run))
 
     def _parts(self, run: _Run, *, is_cached: bool = False) -> Iterator[Part]:
-        """The extents of one run: from the cache, or, where they are not there, with few requests. What is cached is
-        read when it is wanted, so that it is used while it is in the processor's cache."""
+        """Yield the extents of one run from the cache, or with few requests where they are missing. Cached blocks are
+        read on demand, so that they are decoded while still in the processor's cache."""
         if self._cache is None:
             yield self._get(run)
             return
@@ -167,7 +168,7 @@ class ExtentReader:
                 yield from self._keep(self._cache, list(extents))
 
     def _load(self, cache: BlockCache, group: _Run) -> Iterator[Part]:
-        """Extents that are probably cached, in one buffer; if one is not, or is damaged, from the bucket."""
+        """Yield extents that are probably cached in one buffer; from the bucket if one is missing or damaged."""
         data = memoryview(np.empty(sum(each.size_bytes for each in group), np.uint8))  # not filled with zeros first
         position = 0
         for each in group:
@@ -178,7 +179,7 @@ class ExtentReader:
         yield Part(group, data)
 
     def _keep(self, cache: BlockCache, extents: _Run) -> Iterator[Part]:
-        """Extents from the bucket, which are cached from now on."""
+        """Yield extents from the bucket and cache them."""
         for run in _runs(extents):
             part = self._get(run)
             position = 0
@@ -188,7 +189,7 @@ class ExtentReader:
             yield part
 
     def _get(self, run: _Run) -> Part:
-        """From memory, or with one request."""
+        """Return a run of extents from memory, or with one request."""
         key, start, end = run[0].key, run[0].position, run[-1].position + run[-1].size_bytes
         near = self._near(key, start, end)
         if near is not None:
@@ -199,8 +200,8 @@ class ExtentReader:
         return _checked(run, memoryview(self._bucket.get_range(key, start, end - start)))
 
     def _near(self, key: str, start: int, end: int) -> bytes | None:
-        """A part of a commit that is in memory, or should be: when a second part of one is wanted, all of it is read. A
-        commit may have batches of thousands of partitions, and a request for each would take minutes."""
+        """Return a part of a commit from memory. When a second part of a commit is wanted, all of it is read: a commit
+        may have batches of thousands of partitions, and a request for each would take minutes."""
         if self._recent is None or not key.startswith(COMMITS):
             return None
         if not self._recent.has(key) and self._is_second(key):
@@ -208,7 +209,7 @@ class ExtentReader:
         return self._recent.get(key, start, end - start)
 
     def in_memory(self, extent: Extent) -> bytes | None:
-        """The batches of an extent if they are in memory; never waits."""
+        """Return the batches of an extent if they are in memory. Never blocks."""
         found = None if self._recent is None else self._recent.get(extent.key, extent.position, extent.size_bytes)
         if found is None:
             return None
@@ -225,8 +226,8 @@ class ExtentReader:
                 self._asked.popitem(last=False)
             return found
 
-    def _recall(self, recent: Recent, key: str) -> None:
-        """Read a commit into memory. If it is damaged or gone, whoever reads a part of it will say so."""
+    def _recall(self, recent: CommitCache, key: str) -> None:
+        """Read a commit into memory. If it is damaged or gone, reading a part of it reports that."""
         data = self._bucket.get(key)
         if data is not None and not is_tombstone(data):
             with suppress(CorruptData, UpgradeRequired):
@@ -235,14 +236,14 @@ class ExtentReader:
 
 
 def _checked(run: _Run, data: memoryview) -> Part:
-    """The extents of a run in one buffer; `CorruptBatch` unless all of them are what was committed."""
+    """Return the extents of a run in one buffer. Raises `CorruptBatch` unless all of them are the committed batches."""
     for extent in run:
         check(extent, data[extent.position - run[0].position :][: extent.size_bytes])
     return Part(run, data)
 
 
 def check(extent: Extent, data: memoryview) -> Rows:
-    """The headers of an extent's batches; `CorruptBatch` unless these bytes are the batches that were committed."""
+    """Return the batch headers of an extent. Raises `CorruptBatch` unless the bytes are the committed batches."""
     try:
         rows = rows_of(data)
     except CorruptBatch:
@@ -262,7 +263,7 @@ def check(extent: Extent, data: memoryview) -> Rows:
 
 
 def _runs(extents: Iterable[Extent], most_bytes: int | None = None) -> Iterator[_Run]:
-    """Extents that follow each other in one object, together up to a size: that of a request, if none is given."""
+    """Group adjacent extents of one object up to a size, by default that of a request."""
     most_bytes = REQUEST_BYTES if most_bytes is None else most_bytes
     run: list[Extent] = []
     size = 0

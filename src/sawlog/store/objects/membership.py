@@ -1,8 +1,8 @@
-"""`ObjectMembership`: a consumer's place in its group, in the commits of a store on object storage.
+"""`ObjectMembership`: a consumer's membership in its group, in the commits of a store on object storage.
 
-`folding.members` says why it is safe. A heartbeat is a commit, so there is one every third of the session timeout; the
-others are watched by looking at the state, which asks the bucket about once a second while nothing happens. Nobody
-compares clocks: each member watches the others' beats by its own.
+`state.members` has the argument for its safety. A heartbeat is a commit, so there is one every third of the session
+timeout. Members watch each other by reading the state, which polls the bucket about once a second while it is idle.
+Clocks are never compared: each member times the heartbeats of the others by its own clock.
 """
 
 from __future__ import annotations
@@ -25,48 +25,48 @@ from ..committed_offsets import Committed, Start, begin
 from ..consumer_options import Terms
 from ..group_host import GroupView
 from ..members import Member, Silence
-from .session import Core
-from .state.book import quoted
+from .session import StoreSession
+from .state.mutation import quoted
 from .state.state import Outcome, State
 
 _logger = logging.getLogger("sawlog.store.consumer")
 
-#: Heartbeats in the time after which a session expires.
+#: Heartbeats per session timeout.
 _BEATS = 3
 
 
 class ObjectMembership:
     """One member of one group."""
 
-    def __init__(self, core: Core, terms: Terms, *, works: bool = False) -> None:
-        self._core = core
+    def __init__(self, session: StoreSession, terms: Terms, *, works: bool = False) -> None:
+        self._session = session
         self._terms = terms
         self._works = works
         self._id = ""
-        #: The ids of the topics of the partitions that it owns.
+        #: The topic ids of the partitions that this member owns.
         self._owned: dict[Share, str] = {}
         self._silence = Silence()
         self._beaten = Stopwatch()
-        #: A heartbeat on its way.
+        #: The heartbeat in flight.
         self._beat: Future[Outcome] | None = None
 
     @property
     def id(self) -> str:
-        """Its id for the others; empty while it is not a member."""
+        """Id of this member; empty while it is not one."""
         return self._id
 
     @property
     def owned(self) -> set[Share]:
-        """The partitions that it has taken."""
+        """The partitions that this member has taken."""
         return set(self._owned)
 
     def _action(self, do: str, **fields: Any) -> dict[str, Any]:
         return {"do": do, "group": self._terms.group, "member": self._id, **fields}
 
-    # --- alive
+    # --- heartbeats
 
     def join(self) -> None:
-        """Become a member, unless it is one."""
+        """Join the group, unless this is a member already."""
         if self._id:
             return
         terms, made = self._terms, uuid.uuid4().hex
@@ -78,45 +78,45 @@ class ObjectMembership:
             "time_ms": now_ms(),
             "works": self._works,
         }
-        self._beaten.restart()  # the session counts from when the request is sent
-        self._core.commit([{"do": "join group", "group": terms.group, "member": made, **fields}])
+        self._beaten.restart()  # the session starts when the request is sent
+        self._session.commit([{"do": "join group", "group": terms.group, "member": made, **fields}])
         self._id = made
 
     def beat(self) -> None:
-        """Send a heartbeat, if it is time for one; does not wait for it."""
+        """Send a heartbeat if one is due. Does not wait for it."""
         if self._beat is not None and not self._beat.done():
             return
         if self._id and self._beaten.elapsed_ms * _BEATS >= self._terms.session_timeout_ms:
             self._beaten.restart()
-            self._beat = self._core.submit([self._action("beat member", time_ms=now_ms())])
+            self._beat = self._session.submit([self._action("beat member", time_ms=now_ms())])
 
     @property
     def is_current(self) -> bool:
-        """Whether it is still a member for the others, as it was known at most a second ago."""
+        """Whether this is still a member, as of at most a second ago."""
         return self._id in self._members()
 
     def still_owns(self) -> bool:
-        """Whether everything is still its own: whoever removes a member takes everything from it in the same commit, so
-        being a member is enough."""
+        """Return whether the member still owns its partitions. A member is removed together with its ownership in one
+        commit, so being a member is enough."""
         return self.is_current
 
     def _members(self) -> dict[str, Member]:
-        return self._core.look(lambda state: members_of(state, self._terms.group), calm=True)
+        return self._session.look(lambda state: members_of(state, self._terms.group), calm=True)
 
     def view(self, owners: Mapping[Share, str] | None = None) -> GroupView:
-        """The group as it is now."""
+        """Return the members, the silent ones among them, and the owners of partitions."""
         found = self._members()
         self._silence.watch(found)
         silent = frozenset(id for id, each in found.items() if self._silence.is_silent(each))
-        read = self._core.look(lambda state: owners_of(state, self._terms.group), calm=True)
+        read = self._session.look(lambda state: owners_of(state, self._terms.group), calm=True)
         return GroupView({id: each.topics for id, each in found.items()}, silent, read)
 
     def fence_silent(self) -> None:
-        """Remove members whose session has expired, unless they have given a sign of life since."""
+        """Remove members whose session has expired, unless they have sent a heartbeat since."""
         for member in self._members().values():
             if member.id == self._id or not self._silence.is_silent(member):
                 continue
-            if remove_member(self._core, self._terms.group, member):
+            if remove_member(self._session, self._terms.group, member):
                 who = member.name or member.process
                 _logger.warning("the session of %s expired; it was removed from the group %r", who, self._terms.group)
 
@@ -125,15 +125,15 @@ class ObjectMembership:
     def take(
         self, shares: Sequence[Share], topics: Mapping[str, Topic], start: Start
     ) -> dict[Share, tuple[int, int] | None]:
-        """Become the owner of those that nobody owns, and learn in the same commit where the group continues."""
-        known = self._core.look(lambda state: state.group(self._terms.group)) or []
+        """Take ownership of partitions that have no owner, and learn in the same commit where the group continues."""
+        known = self._session.look(lambda state: state.group(self._terms.group)) or []
         starts: dict[str, list[Any]] = {}
         if start != "earliest":
             for topic in topics.values():
                 if topic.name not in known:
                     starts[topic.id] = [topic.name, [list(place) for _, place in sorted(begin(topic, start).items())]]
         wanted = [[topics[name].id, partition] for name, partition in shares]
-        (rows,) = self._core.commit([self._action("take partitions", shares=wanted, begin=starts)])
+        (rows,) = self._session.commit([self._action("take partitions", shares=wanted, begin=starts)])
         taken: dict[Share, tuple[int, int] | None] = {}
         assert isinstance(rows, list)
         for share, (topic_id, _), row in zip(shares, wanted, rows, strict=True):
@@ -143,33 +143,32 @@ class ObjectMembership:
         return taken
 
     def give_up(self, shares: Iterable[Share]) -> None:
-        """Release partitions."""
         given = [[self._owned.pop(share), share[1]] for share in list(shares)]
         if given and self._id:
-            self._core.commit([self._action("give up partitions", shares=given)])
+            self._session.commit([self._action("give up partitions", shares=given)])
 
     # --- offsets
 
     def commit(self, offsets: Mapping[Share, Committed]) -> None:
-        """Commit, if all of it is still its own: the fold decides."""
+        """Commit offsets; rejected unless this member still owns the partitions."""
         rows = [
             [each.topic_id, share[1], each.offset, each.metadata, each.leader_epoch] for share, each in offsets.items()
         ]
         names = {each.topic_id: share[0] for share, each in offsets.items()}
-        self._core.commit([self._action("commit offsets", offsets=rows, topics=names)])
+        self._session.commit([self._action("commit offsets", offsets=rows, topics=names)])
 
     def committed(self) -> dict[Share, Committed]:
-        """What the group has committed."""
-        return self._core.look(lambda state: committed_of(state, self._terms.group))
+        """Return the committed offsets of the group."""
+        return self._session.look(lambda state: committed_of(state, self._terms.group))
 
     # --- leaving
 
     def leave(self) -> None:
-        """Release everything and leave the group."""
+        """Release all partitions and leave the group."""
         action = self._left()
         if action is not None:
             with suppress(GroupFenced):
-                self._core.commit([action])
+                self._session.commit([action])
 
     def _left(self) -> dict[str, Any] | None:
         action = self._action("leave group") if self._id else None
@@ -178,33 +177,33 @@ class ObjectMembership:
         return action
 
     def close(self) -> None:
-        """Leave permanently."""
+        """Leave the group permanently."""
         self.leave()
 
     def abandon(self) -> None:
-        """Leave without waiting. Called while something else may hold any lock, so a thread does it."""
+        """Leave without waiting, on a thread: the caller may hold any lock."""
         action = self._left()
-        if action is not None and not sys.is_finalizing():  # then no thread starts any more; the session expires
+        if action is not None and not sys.is_finalizing():  # threads no longer start; the session expires
             with suppress(RuntimeError):
-                threading.Thread(target=_submit, args=(self._core, action), daemon=True).start()
+                threading.Thread(target=_submit, args=(self._session, action), daemon=True).start()
 
 
-def _submit(core: Core, action: dict[str, Any]) -> None:
+def _submit(session: StoreSession, action: dict[str, Any]) -> None:
     with suppress(LogClosed, SawlogError):
-        core.submit([action])
+        session.submit([action])
 
 
-def remove_member(core: Core, group: str, member: Member) -> bool:
-    """Remove a member that has not given a sign of life since; whether it was removed."""
+def remove_member(session: StoreSession, group: str, member: Member) -> bool:
+    """Remove a member unless it has sent a heartbeat since, and return whether it was removed."""
     action = {"do": "remove member", "group": group, "member": member.id, "beat": member.beat}
-    return "ok" in core.submit([action]).result()
+    return "ok" in session.submit([action]).result()
 
 
-# --- what the state says of a group
+# --- the state of a group
 
 
 def members_of(state: State, group: str) -> dict[str, Member]:
-    """The members of a group, by id."""
+    """Return the members of a group, by id."""
     prefix = f"member/{quoted(group)}/"
     found: dict[str, Member] = {}
     for name in state.entries.names(prefix):
@@ -218,7 +217,7 @@ def members_of(state: State, group: str) -> dict[str, Member]:
 
 
 def owners_of(state: State, group: str) -> dict[Share, str]:
-    """Which member owns which partition."""
+    """Return the owner of each partition."""
     prefix = f"owner/{quoted(group)}/"
     names = state.entries.names(prefix)
     if not names:
@@ -233,7 +232,7 @@ def owners_of(state: State, group: str) -> dict[Share, str]:
 
 
 def committed_of(state: State, group: str) -> dict[Share, Committed]:
-    """What a group has committed in topics that exist."""
+    """Return the committed offsets of a group in topics that exist."""
     by_id = topics_by_id(state)
     return {
         (by_id[topic], partition): Committed(offset, topic, metadata, 0, "", epoch)
@@ -243,5 +242,5 @@ def committed_of(state: State, group: str) -> dict[Share, Committed]:
 
 
 def topics_by_id(state: State) -> dict[str, str]:
-    """The names of all topics by their ids."""
+    """Return the names of all topics by id."""
     return {(state.topic(name) or {})["id"]: name for name in state.topics()}

@@ -1,10 +1,10 @@
-"""`ObjectBooks` and `ObjectCrew`: what queues on object storage know of their messages, and their workers.
+"""`ObjectDeliveries` and `ObjectWorkers`: the delivery state of queues on object storage, and their workers.
 
-An exchange is one commit. Two workers that exchange at the same moment collide, and one of them begins again: many
-workers of one group should take many messages at once (`prefetch`).
+An exchange is one commit. If two workers exchange at the same time, one of them has to retry, so the workers of a large
+group should take many messages at once (`prefetch`).
 
-Time-outs of messages are times of day, as in a directory: machines whose clocks differ by a second may deliver a
-message again a second too early. A worker that died has its messages until its session expires, or their time-out.
+Delivery timeouts are wall-clock times, as in a directory: machines whose clocks differ by a second may redeliver a
+message a second early. A dead worker keeps its messages until its session or their timeout expires.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ from ..consumer_options import Terms as MemberTerms
 from ..queues.host import TurnLost
 from ..queues.options import Terms
 from .membership import ObjectMembership, committed_of, topics_by_id
-from .session import Core, results
-from .state.book import quoted
+from .session import StoreSession, results
+from .state.mutation import quoted
 from .state.state import State
 
-#: A worker's session: a heartbeat is a commit.
+#: Session timeout of a worker: a heartbeat is a commit.
 _SESSION_MS = 45_000
-#: Who is alive is looked up at most this often.
+#: Minimum interval between lookups of the live workers.
 _LOOK_S = 1.0
 
 
-class ObjectCrew:
+class ObjectWorkers:
     """The workers of a queue, as one of them sees them."""
 
-    def __init__(self, core: Core, terms: Terms) -> None:
+    def __init__(self, session: StoreSession, terms: Terms) -> None:
         wanted = MemberTerms(terms.group, terms.worker or "", (terms.topic,), _SESSION_MS, float("inf"))
-        self._member = ObjectMembership(core, wanted, works=True)
+        self._member = ObjectMembership(session, wanted, works=True)
         self._looked = Stopwatch()
         self._alive: frozenset[str] = frozenset()
 
     @property
     def id(self) -> str:
-        """The id of this worker."""
+        """Id of this worker."""
         return self._member.id
 
     def join(self) -> str:
-        """Be a worker of the group, and return the id."""
+        """Join the group as a worker and return its id."""
         if self._member.id and not self._member.is_current:
             self._member.leave()
         self._member.join()
         return self._member.id
 
     def dead(self, workers: set[str], *, now: bool) -> set[str]:
-        """Which of these are no longer members; those that give no sign of life are removed."""
+        """Return which of these workers are no longer members, after removing those whose session expired."""
         unknown = workers - self._alive
         if not (unknown or now or self._looked.elapsed_s >= _LOOK_S):
             return set()
@@ -67,7 +67,7 @@ class ObjectCrew:
         return workers - self._alive
 
     def beat(self) -> None:
-        """Say that this worker is alive."""
+        """Send a heartbeat if one is due."""
         self._member.beat()
 
     def leave(self) -> None:
@@ -79,36 +79,36 @@ class ObjectCrew:
         self._member.abandon()
 
 
-class ObjectBooks:
-    """Committed offsets and pages of one group's queues."""
+class ObjectDeliveries:
+    """Committed offsets and acknowledgement bitmaps of one group's queues."""
 
-    def __init__(self, core: Core, crew: ObjectCrew) -> None:
-        self._core = core
+    def __init__(self, session: StoreSession, crew: ObjectWorkers) -> None:
+        self._session = session
         self._crew = crew
 
     def of(self, group: str) -> dict[Share, Committed]:
-        """The offsets of one group."""
-        return self._core.look(lambda state: committed_of(state, group), calm=True)
+        """Return the committed offsets of a group."""
+        return self._session.look(lambda state: committed_of(state, group), calm=True)
 
     def pages(self, group: str) -> dict[Share, dict[int, bytes]]:
-        """The pages of a group's queues, by partition and number."""
-        return self._core.look(lambda state: pages_of(state, group), calm=True)
+        """Return the acknowledgement bitmaps of a group's queues, by partition and number."""
+        return self._session.look(lambda state: pages_of(state, group), calm=True)
 
     @contextmanager
-    def turn(self) -> Iterator[ObjectTurn]:
-        """A turn, which is lost if another worker has one at the same time."""
-        yield ObjectTurn(self._core, self._crew)
+    def turn(self) -> Iterator[ObjectExchange]:
+        """Begin an exchange, which fails if another worker completes one first."""
+        yield ObjectExchange(self._session, self._crew)
 
 
-class ObjectTurn:
-    """What is read in it is of one moment; what is written is stored if that is still so."""
+class ObjectExchange:
+    """An optimistic transaction: reads are of one state, and the write succeeds only if that state is still current."""
 
-    def __init__(self, core: Core, crew: ObjectCrew) -> None:
-        self._core = core
+    def __init__(self, session: StoreSession, crew: ObjectWorkers) -> None:
+        self._session = session
         self._crew = crew
-        #: Where the group begins, if it has not begun.
+        #: The start of the group in topics that it has not committed in.
         self._begun: dict[Share, Committed] = {}
-        #: What was read: of which exchange, offsets, pages.
+        #: What was read: number of the exchange, offsets, bitmaps.
         self._read: tuple[int, dict[Share, Committed], dict[Share, dict[int, bytes]]] | None = None
 
     def _now(self, group: str) -> tuple[int, dict[Share, Committed], dict[Share, dict[int, bytes]]]:
@@ -117,12 +117,12 @@ class ObjectTurn:
             return count, committed_of(state, group), pages_of(state, group)
 
         if self._read is None:
-            self._read = self._core.look(look, fresh=True)
+            self._read = self._session.look(look, fresh=True)
         return self._read
 
     def places(self, group: str, topics: Iterable[Topic], start: Start, member: str) -> dict[Share, tuple[int, int]]:
-        """Where a group continues; the first access to a topic commits where it starts, with what else is written."""
-        known = self._core.look(lambda state: state.group(group)) or []
+        """Return where a group continues. Its first use of a topic commits the start with the other changes."""
+        known = self._session.look(lambda state: state.group(group)) or []
         for topic in topics:
             if topic.name not in known and start != "earliest":
                 places = begin(topic, start)
@@ -130,11 +130,11 @@ class ObjectTurn:
         return {share: (each.offset, each.leader_epoch) for share, each in self.offsets(group).items()}
 
     def offsets(self, group: str) -> dict[Share, Committed]:
-        """The offsets of one group."""
+        """Return the offsets of a group."""
         return {**self._begun, **self._now(group)[1]}
 
     def pages(self, group: str) -> dict[Share, dict[int, bytes]]:
-        """The pages of a group's queues."""
+        """Return the acknowledgement bitmaps of a group's queues."""
         return self._now(group)[2]
 
     def write_all(
@@ -143,11 +143,12 @@ class ObjectTurn:
         marks: Mapping[str, str] | None = None,
         pages: Mapping[str, Pages] | None = None,
     ) -> None:
-        """Commit offsets and pages of one group; `TurnLost` if there was another exchange since they were read."""
+        """Commit offsets and bitmaps of one group. Raises `TurnLost` if there was another exchange since they were
+        read."""
         assert not marks
         ((group, offsets),) = changes
         written = {**self._begun, **{share: each for share, each in offsets.items() if each is not None}}
-        ids = self._core.look(lambda state: {name: topic for topic, name in topics_by_id(state).items()})
+        ids = self._session.look(lambda state: {name: topic for topic, name in topics_by_id(state).items()})
         rows = [
             [each.topic_id, share[1], each.offset, each.metadata, each.leader_epoch] for share, each in written.items()
         ]
@@ -168,14 +169,14 @@ class ObjectTurn:
             "topics": sorted({share[0] for share in written}),
             "pages": of_pages,
         }
-        outcome = self._core.submit([action]).result()
+        outcome = self._session.submit([action]).result()
         if "no" in outcome and outcome["no"][0] == "Changed":
             raise TurnLost
         results(outcome)
 
 
 def pages_of(state: State, group: str) -> dict[Share, dict[int, bytes]]:
-    """The pages of a group's queues."""
+    """Return the acknowledgement bitmaps of a group's queues."""
     prefix = f"page/{quoted(group)}/"
     names = state.entries.names(prefix)
     found: dict[Share, dict[int, bytes]] = {}

@@ -1,7 +1,7 @@
 """`ObjectStore`: a store of topics on object storage. `sawlog.open("s3://bucket/store")` returns one.
 
 ```
-<prefix>/sawlog.json      format, id and terms; created once
+<prefix>/sawlog.json      format, id and parameters; created once
 <prefix>/sawlog.copy.json a copy of it, for `sawlog repair`
 <prefix>/commits/...      see journal.py
 <prefix>/checkpoints/...  see checkpoints.py
@@ -44,20 +44,20 @@ from .documents import ObjectRegistry
 from .groups import ObjectGroups
 from .journal.checkpoints import CHECKPOINTS, COMMITS
 from .journal.clocks import Clocks
-from .journal.parameters import STORE, STORE_COPY, Terms
+from .journal.parameters import STORE, STORE_COPY, StoreParameters
 from .maintenance.consolidate import Place
 from .maintenance.maintainer import Maintainer
 from .partition.slices import ObjectSliceReader
-from .queues import ObjectBooks, ObjectCrew
+from .queues import ObjectDeliveries, ObjectWorkers
 from .serving.service import ObjectService
-from .session import Core
+from .session import StoreSession
 from .snapshots import SnapshotInfo, Snapshots
 from .staging import ObjectStaging
 from .state.commit import canonical
 from .topic import ObjectTopic
 from .transaction import ObjectTransaction
 
-#: A store on object storage, as its file says it: a directory's has another name for its format.
+#: The kind of store in `sawlog.json`: that of a store in a directory has another name for its format.
 _KIND, _FORMAT = "objects", 2
 
 
@@ -66,10 +66,10 @@ class ObjectStore(base.Store):
 
     supports_snapshots = True
 
-    def __init__(self, core: Core, store_id: str) -> None:
-        self._core = core
+    def __init__(self, session: StoreSession, store_id: str) -> None:
+        self._session = session
         self._id = store_id
-        self._maintainer = Maintainer(core)
+        self._maintainer = Maintainer(session)
         self._upkeep: Upkeep | None = None
 
     @classmethod
@@ -79,7 +79,7 @@ class ObjectStore(base.Store):
         mode: Literal["w", "r"] = "w",
         *,
         options: Mapping[str, str] | None = None,
-        terms: Terms | None = None,
+        parameters: StoreParameters | None = None,
         upkeep_interval_s: float | None = 60.0,
         clocks: Clocks | None = None,
         cache_bytes: int | None = None,
@@ -87,35 +87,38 @@ class ObjectStore(base.Store):
         lazily: bool = False,
         linger_ms: float | None = None,
     ) -> ObjectStore:
-        """Open the store at an address; with mode "w" (the default) create it if there is none, with these terms. A
-        store that exists keeps its own.
+        """Open the store at an address. With mode "w" (the default), create it with these parameters if it does not
+        exist; an existing store keeps its own.
 
-        What is read is kept on the local disk, up to `cache_bytes` (1 GiB; 0 turns it off) in `cache_path` (in the
-        user's folder for caches). With `lazily` the state is not read before it is needed.
+        Blocks that were read are cached on the local disk, up to `cache_bytes` (1 GiB; 0 turns the cache off) in
+        `cache_path` (by default below the user's cache directory). With `lazily`, the state is read on first use.
 
-        While a commit is on its way, all who write share the next one. With `linger_ms` that one waits for so long
-        before it is made, too: fewer requests, later acknowledgements. These three may also be options."""
+        While a commit is in flight, all writers share the next one. With `linger_ms`, that commit also waits this long
+        before it is created: fewer requests, later acknowledgements. These three can be given as options, too.
+        """
         if mode not in ("w", "r"):
             raise InvalidConfig(f'mode must be "w" or "r", not {mode!r}')
         given = _options(options)
         linger_s = _linger_s(linger_ms, given.pop("linger_ms", None))
         room = _cache_bytes(cache_bytes, given.pop("cache_bytes", None))
         place = cache_path or given.pop("cache_path", None) or default_path()
-        if terms is not None and not isinstance(terms, Terms):
-            raise InvalidConfig(f"terms must be a sawlog.store.objects.journal.parameters.Terms, not {terms!r}")
+        if parameters is not None and not isinstance(parameters, StoreParameters):
+            raise InvalidConfig(
+                f"parameters must be a sawlog.store.objects.journal.parameters.StoreParameters, not {parameters!r}"
+            )
         if mode == "r" and isinstance(url, str) and is_missing(url):
             raise StoreNotFound(errno.ENOENT, f"no store in {url}")
         bucket = url if isinstance(url, Bucket) else Bucket(url, given)
-        founded = _founded(bucket, mode, Terms() if terms is None else terms)
+        founded = _founded(bucket, mode, StoreParameters() if parameters is None else parameters)
         store_id, agreed = described(bucket, founded)
         if mode == "w":
-            _check_conditional(bucket, founded)  # not before it is known that this is a store of ours
+            _check_conditional(bucket, founded)  # only after the object has proved to be a store
         is_remote = not bucket.url.startswith(("memory://", "file://"))
         cache = BlockCache(place, store_id, room) if room and is_remote and place is not None else None
-        core = Core(bucket, mode, agreed, clocks=clocks, cache=cache, linger_s=linger_s, founded=founded)
-        made = cls(core, store_id)
+        session = StoreSession(bucket, mode, agreed, clocks=clocks, cache=cache, linger_s=linger_s, founded=founded)
+        made = cls(session, store_id)
         if not lazily:
-            core.check_end()
+            session.check_end()
         if mode == "w":
             made._tend(upkeep_interval_s)
         return made
@@ -125,112 +128,111 @@ class ObjectStore(base.Store):
             return
         if isinstance(interval_s, bool) or not isinstance(interval_s, (int, float)) or not interval_s > 0:
             raise InvalidConfig(f"upkeep_interval_s must be a number of seconds above 0 or None, not {interval_s!r}")
-        reference = weakref.ref(self)  # the store must not be kept alive by its own maintenance
+        reference = weakref.ref(self)  # maintenance must not keep the store alive
         self._upkeep = Upkeep(lambda: [] if (store := reference()) is None else store.upkeep(), interval_s)
 
     def close(self) -> None:
-        """Commit what waits, and end. Safe to call twice."""
+        """Commit the queued requests and close. Safe to call twice."""
         if self._upkeep is not None:
             self._upkeep.stop()
             self._maintainer.stop()
             self._upkeep.wait()
-        self._core.close()
+        self._session.close()
 
-    # --- upkeep
+    # --- maintenance
 
     def upkeep(self) -> list[UpkeepReport]:
-        """Do now what is due: consolidate, expire, compact, collect. Any number of processes may do so at once."""
-        self._core.check_writable()
+        """Run maintenance now: consolidate, expire, compact, collect. Any number of processes may do so at the same
+        time."""
+        self._session.check_writable()
         return self._maintainer.run()
 
     def expire(self, topic: str, partition: int) -> RetentionReport | None:
-        """Drop now what exceeds the age or size limit of one partition; None if that is nothing."""
-        self._core.check_writable()
+        """Apply the age and size limits of one partition now, and return a report; None if nothing was dropped."""
+        self._session.check_writable()
         return self._maintainer.expire(Place(topic, self.topic(topic).id, partition))
 
     @property
     def upkeep_reports(self) -> list[UpkeepReport]:
-        """What upkeep in the background has done so far; the last hundred reports."""
+        """The last hundred reports of background maintenance."""
         return [] if self._upkeep is None else list(self._upkeep.reports)
 
     def _tend_topic(self, name: str) -> list[UpkeepReport]:
         return self._maintainer.run(name)
 
     def __repr__(self) -> str:
-        """What is known; nothing is requested."""
-        if self._core.is_closed:
+        """Describe the store from the last known state. Sends no request."""
+        if self._session.is_closed:
             return f"<ObjectStore {self.path} closed>"
-        known = self._core.glance(lambda state: len(state.topics()))
+        known = self._session.glance(lambda state: len(state.topics()))
         return (
             f"<ObjectStore {self.path}>" if known is None else f"<ObjectStore {self.path}: {counted(known, 'topic')}>"
         )
 
     def _check_open(self) -> None:
-        self._core.check_open()
+        self._session.check_open()
 
     def _close_later(self, made: Consumer | Queue) -> None:
-        self._core.keep(made)
+        self._session.keep(made)
 
-    #: A heartbeat is a commit: Kafka's default, so that an idle consumer makes one every fifteen seconds.
+    #: A heartbeat is a commit. With Kafka's default timeout, an idle consumer makes one every fifteen seconds.
     _session_timeout_ms = 45_000
 
     def _patient(self) -> ObjectStore:
-        return _PatientStore(self._core, self._id)
+        return _PatientStore(self._session, self._id)
 
     @property
-    def core(self) -> Core:
-        """Its commits and its state, for code of this package that copies stores."""
-        return self._core
+    def session(self) -> StoreSession:
+        """The session, for code of this package that copies stores."""
+        return self._session
 
     @property
     def path(self) -> str:
-        """Its address."""
-        return self._core.bucket.url
+        """Address of the store."""
+        return self._session.bucket.url
 
     @property
     def id(self) -> str:
-        """The unique id of this store."""
+        """Unique id of this store."""
         return self._id
 
     @property
     def mode(self) -> str:
-        """ "w", or "r" if it only reads."""
-        return self._core.mode
+        """ "w", or "r" if the store is read-only."""
+        return self._session.mode
 
     # --- topics
 
     def topics(self, *, at: str | SnapshotInfo | None = None) -> list[str]:
-        """The names of all topics, sorted; or of those in a snapshot."""
+        """Return the names of all topics, sorted, or of those in a snapshot."""
         if at is not None:
-            return list(Snapshots(self._core).get(str(at)).topics)
-        return self._core.look(lambda state: state.topics(), fresh=True)
+            return list(Snapshots(self._session).get(str(at)).topics)
+        return self._session.look(lambda state: state.topics(), fresh=True)
 
     def topic(self, name: str, *, at: str | SnapshotInfo | None = None) -> ObjectTopic:
-        """The current topic of that name, or as it is in a snapshot, which can only be read; `TopicNotFound` if it does
-        not exist."""
+        """Return a topic, or its read-only version in a snapshot. Raises `TopicNotFound` if it does not exist."""
         if at is not None:
-            return ObjectTopic(self._core, name, Snapshots(self._core).topic(name, str(at)), at=str(at))
-        found = self._core.look(lambda state: state.topic(name)) or self._core.look(
+            return ObjectTopic(self._session, name, Snapshots(self._session).topic(name, str(at)), at=str(at))
+        found = self._session.look(lambda state: state.topic(name)) or self._session.look(
             lambda state: state.topic(name), fresh=True
         )
         if found is None:
             raise TopicNotFound(f"no topic {name!r} in {self.path}")
-        return ObjectTopic(self._core, name, found["id"], self, tend=self._tend_topic)
+        return ObjectTopic(self._session, name, found["id"], self, tend=self._tend_topic)
 
     def patient_topic(self, name: str) -> ObjectTopic:
-        """The same topic for somebody who looks for new records again and again: an idle store is asked about once a
-        second."""
-        found = self._core.look(lambda state: state.topic(name), calm=True) or self._core.look(
+        """Return a topic for a caller that polls for new records: an idle store is polled about once a second."""
+        found = self._session.look(lambda state: state.topic(name), calm=True) or self._session.look(
             lambda state: state.topic(name), fresh=True
         )
         if found is None:
             raise TopicNotFound(f"no topic {name!r} in {self.path}")
-        return ObjectTopic(self._core, name, found["id"], self, calm=True)
+        return ObjectTopic(self._session, name, found["id"], self, calm=True)
 
     def slice_reader(self, topic: str, topic_id: str, partition: int) -> ObjectSliceReader:
-        """For slices of a partition that `ObjectTopic.plan` has returned, perhaps in another process. Nothing is looked
-        up before it is needed."""
-        return ObjectSliceReader(self._core, topic, topic_id, partition)
+        """Return a reader for slices that `ObjectTopic.plan` has returned, perhaps in another process. Sends no request
+        until it is used."""
+        return ObjectSliceReader(self._session, topic, topic_id, partition)
 
     if TYPE_CHECKING:
 
@@ -240,7 +242,7 @@ class ObjectStore(base.Store):
     def create_topic(
         self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: Unpack[TopicSettings]
     ) -> ObjectTopic:
-        """Create a topic. With `exist_ok` an existing one is returned, whatever its partitions and settings."""
+        """Create a topic. With `exist_ok`, return an existing one, whatever its partitions and settings."""
         check_topic_name(name)
         check_partitions(partitions)
         action: dict[str, Any] = {
@@ -252,7 +254,7 @@ class ObjectStore(base.Store):
             "created_ms": now_ms(),
         }
         try:
-            self._core.commit([action])
+            self._session.commit([action])
         except TopicExists:
             if not exist_ok:
                 raise
@@ -266,64 +268,64 @@ class ObjectStore(base.Store):
         now = topic_settings.changed(topic.settings, settings)
         gone = dict.fromkeys(set(topic.settings) - set(now))
         action = {"do": "alter topic", "name": name, "id": topic.id, "partitions": partitions, "settings": now | gone}
-        self._core.commit([action])
+        self._session.commit([action])
         return self.topic(name)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic with all its records."""
-        self._core.commit([{"do": "delete topic", "name": name, "id": self.topic(name).id}])
+        self._session.commit([{"do": "delete topic", "name": name, "id": self.topic(name).id}])
 
     # --- snapshots
 
     def snapshot(self, name: str, topics: Sequence[str] | None = None) -> SnapshotInfo:
-        """Keep all topics, or some, as they are now, under a name: nothing is copied. `SnapshotExists`."""
-        return Snapshots(self._core).take(name, topics)
+        """Take a snapshot of all topics, or of some. Nothing is copied. Raises `SnapshotExists`."""
+        return Snapshots(self._session).take(name, topics)
 
     def snapshots(self) -> list[SnapshotInfo]:
-        """All snapshots."""
-        return Snapshots(self._core).list()
+        return Snapshots(self._session).list()
 
     def delete_snapshot(self, name: str | SnapshotInfo) -> None:
-        """Forget a snapshot. What only it refers to is removed later; `SnapshotNotFound`."""
-        Snapshots(self._core).drop(str(name))
+        """Delete a snapshot. Objects that only it refers to are deleted later. Raises `SnapshotNotFound`."""
+        Snapshots(self._session).drop(str(name))
 
     # --- groups, transactions, jobs
 
     @property
     def groups(self) -> ObjectGroups:
-        """Consumer groups: their progress."""
-        return ObjectGroups(self._core)
+        """Consumer groups and their committed offsets."""
+        return ObjectGroups(self._session)
 
     def transaction(self, name: str | None = None, sequence: int | None = None) -> ObjectTransaction:
-        """Records for several topics and partitions, stored all or not at all."""
-        return ObjectTransaction(self._core, self._written_topic, name, sequence)
+        """Begin a transaction: records for several topics and partitions, stored all or not at all."""
+        return ObjectTransaction(self._session, self._written_topic, name, sequence)
 
     def _written_topic(self, name: str) -> ObjectTopic:
-        """A topic for appends, as it was when this process last saw a commit: nothing is requested if it is known."""
-        found = self._core.last_known(lambda state: state.topic(name))
-        return self.topic(name).written if found is None else ObjectTopic(self._core, name, found["id"]).written
+        """Return a topic for appends, as of the last commit that this process has seen. Sends no request if it is
+        known."""
+        found = self._session.last_known(lambda state: state.topic(name))
+        return self.topic(name).written if found is None else ObjectTopic(self._session, name, found["id"]).written
 
     @property
     def registry(self) -> ObjectRegistry:
-        """Small documents beside the topics: the users of a broker, and what they may do."""
-        self._core.check_open()
-        return ObjectRegistry(self._core)
+        """Small named documents, such as a broker's users and ACLs."""
+        self._session.check_open()
+        return ObjectRegistry(self._session)
 
-    def _queueing(self, terms: QueueTerms) -> tuple[ObjectBooks, ObjectCrew]:
-        crew = ObjectCrew(self._core, terms)
-        return ObjectBooks(self._core, crew), crew
+    def _queueing(self, parameters: QueueTerms) -> tuple[ObjectDeliveries, ObjectWorkers]:
+        crew = ObjectWorkers(self._session, parameters)
+        return ObjectDeliveries(self._session, crew), crew
 
     def serve(self) -> ObjectService:
-        """What a broker needs besides, for as long as the store is open; see `sawlog.store.served`."""
-        self._core.check_writable()
-        return ObjectService(self, self._core)
+        """Return the broker's view of the store, valid while the store is open; see `sawlog.store.served`."""
+        self._session.check_writable()
+        return ObjectService(self, self._session)
 
     def replace_topic(self, name: str, by: str, *, ends: Mapping[int, int] | None = None) -> ObjectTopic:
-        """Let the topic `by` take the name of another, which is deleted, in one commit.
+        """Give the name of a topic to the topic `by` and delete the old one, in one commit.
 
-        Nobody is kept from writing to either meanwhile: with `ends` (partition to next offset), nothing may have been
-        written to the old one beyond these: `OffsetMismatch`. The topic keeps the id of `by`, so that committed offsets
-        of the old one do not apply to it.
+        Writers of either topic are not blocked meanwhile. With `ends` (partition to next offset), raises
+        `OffsetMismatch` if the old topic has grown beyond them. The topic keeps the id of `by`, so that committed
+        offsets of the old one do not apply to it.
         """
         if name == by:
             raise InvalidConfig(f"the topic {name!r} cannot replace itself")
@@ -331,24 +333,24 @@ class ObjectStore(base.Store):
         action: dict[str, Any] = {"do": "replace topic", "name": name, "id": old.id, "by": by, "by_id": new.id}
         if ends is not None:
             action["ends"] = [[number, ends.get(number, 0)] for number in range(old.partitions)]
-        self._core.commit([action])
+        self._session.commit([action])
         return self.topic(name)
 
     @property
     def staging(self) -> ObjectStaging:
-        """For jobs of many processes."""
-        return ObjectStaging(self._core)
+        """Staging area for jobs of many processes."""
+        return ObjectStaging(self._session)
 
 
 class _PatientStore(ObjectStore):
-    """Store for consumers and queues, which look at it again and again: an idle store is polled once a second."""
+    """A store for consumers and queues, which poll: an idle store is polled once a second."""
 
     def topic(self, name: str, *, at: str | SnapshotInfo | None = None) -> ObjectTopic:
         return self.patient_topic(name) if at is None else super().topic(name, at=at)
 
 
 def _options(given: object) -> dict[str, Any]:
-    """Options by name; all but the room of the cache are texts."""
+    """Validate options: all but those of the cache are strings."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):
@@ -360,13 +362,13 @@ def _options(given: object) -> dict[str, Any]:
 
 
 def _number(given: object, option: str | None) -> object:
-    """What was given, or what an option says, as a number if it is one."""
+    """Return the argument, or else the option, as a number if it is one."""
     wanted: object = option if given is None else given
     return int(wanted) if isinstance(wanted, str) and wanted.isdecimal() else wanted
 
 
 def _cache_bytes(given: object, option: str | None) -> int:
-    """The room of the cache: as it was given, or as an option says."""
+    """Return the size of the cache from the argument or the option."""
     wanted = _number(given, option)
     if wanted is None:
         return CACHE_BYTES
@@ -376,7 +378,7 @@ def _cache_bytes(given: object, option: str | None) -> int:
 
 
 def _linger_s(given: object, option: str | None) -> float:
-    """How long a commit waits for others: as it was given, or as an option says."""
+    """Return how long a commit waits for others, from the argument or the option."""
     wanted = _number(given, option)
     if wanted is None:
         return 0.0
@@ -385,8 +387,8 @@ def _linger_s(given: object, option: str | None) -> float:
     return wanted / 1000
 
 
-def _founded(bucket: Bucket, mode: str, terms: Terms) -> bytes:
-    """Read `sawlog.json`. With mode "w" create it if there is no store."""
+def _founded(bucket: Bucket, mode: str, parameters: StoreParameters) -> bytes:
+    """Read `sawlog.json`. With mode "w", create it if there is no store."""
     data = bucket.get(STORE)
     if data is None:
         _refuse_remains(bucket)
@@ -394,21 +396,21 @@ def _founded(bucket: Bucket, mode: str, terms: Terms) -> bytes:
             raise StoreNotFound(errno.ENOENT, f"no store in {bucket.url}")
         _refuse_strangers(bucket)
         selftest.check(bucket)  # a server that ignores preconditions would lose commits
-        bucket.create(STORE, new_store(terms))
+        bucket.create(STORE, new_store(parameters))
         data = bucket.get(STORE) or b""
         bucket.put(STORE_COPY, data)
     return data
 
 
-def new_store(terms: Terms) -> bytes:
-    """The content of `sawlog.json` for a store with a new id."""
-    return canonical({"kind": _KIND, "format": _FORMAT, "id": str(uuid.uuid4()), **terms.as_fields()}) + b"\n"
+def new_store(parameters: StoreParameters) -> bytes:
+    """Return the content of `sawlog.json` for a store with a new id."""
+    return canonical({"kind": _KIND, "format": _FORMAT, "id": str(uuid.uuid4()), **parameters.as_fields()}) + b"\n"
 
 
 def _check_conditional(bucket: Bucket, founded: bytes) -> None:
-    """Raise `UnsafeStorage` if an object that exists can be created: the server may have changed since the store was
-    created, or another one may be in front of it. The bytes are the same, so that does no harm. If the copy is missing,
-    the first create brings it back."""
+    """Raise `UnsafeStorage` if an existing object can be created again: the server may have been replaced since the
+    store was created, or a proxy put in front of it. The bytes are the same, so the check is harmless. If the copy is
+    missing, the first create restores it."""
     if bucket.create(STORE_COPY, founded) and bucket.create(STORE_COPY, founded):
         raise UnsafeStorage(
             errno.ENOTSUP,
@@ -418,8 +420,8 @@ def _check_conditional(bucket: Bucket, founded: bytes) -> None:
         )
 
 
-def described(bucket: Bucket, founded: bytes) -> tuple[str, Terms]:
-    """The id of a store and its terms, from its `sawlog.json`."""
+def described(bucket: Bucket, founded: bytes) -> tuple[str, StoreParameters]:
+    """Return the id and the parameters of a store from its `sawlog.json`."""
     try:
         fields = json.loads(founded)
         kind, version, store_id = fields.get("kind"), fields["format"], str(fields["id"])
@@ -429,14 +431,14 @@ def described(bucket: Bucket, founded: bytes) -> tuple[str, Terms]:
         raise InvalidConfig(f"{bucket.url} is a store in a directory: open it by its path, without file://")
     if version != _FORMAT:
         raise InvalidConfig(f"{bucket.url} has format {version}; this version of sawlog supports {_FORMAT}")
-    return store_id, Terms.of(fields)
+    return store_id, StoreParameters.of(fields)
 
 
 def _refuse_remains(bucket: Bucket) -> None:
-    """Do not take a store that has lost its `sawlog.json` for none: a new one would have other terms than the processes
-    that use these commits."""
+    """Refuse to treat a store that has lost its `sawlog.json` as a new one: its parameters would differ from those of
+    the processes that use these commits."""
     found = next((each.key for folder in (COMMITS, CHECKPOINTS) for each in bucket.list(folder)), None)
-    if found is not None and bucket.get(STORE) is None:  # else another process creates it at this moment
+    if found is not None and bucket.get(STORE) is None:  # otherwise another process is creating it at this moment
         raise CorruptData(
             f"{bucket.url} has {found}, but no {STORE}: it was deleted, or the storage has lost it. Bring it back "
             f"from a version or a copy of the bucket, or with `sawlog repair -d {bucket.url}`"
@@ -444,11 +446,11 @@ def _refuse_remains(bucket: Bucket) -> None:
 
 
 def _refuse_strangers(bucket: Bucket) -> None:
-    """Do not create a store among the files of somebody else: a log, or whatever a mistyped path is."""
+    """Refuse to create a store among unrelated files, such as a log or the target of a mistyped path."""
     if not bucket.url.startswith("file://"):
-        return  # a prefix of a bucket is chosen, not met, and may have any number of objects
+        return  # a prefix in a bucket is chosen deliberately and may hold any number of objects
     found = [each.key for each in bucket.list("") if not each.key.startswith(FOLDER)]
-    if found and bucket.get(STORE) is None:  # else another process creates it at this moment
+    if found and bucket.get(STORE) is None:  # otherwise another process is creating it at this moment
         raise InvalidConfig(
             f"{bucket.url} is neither empty nor a store: it holds {', '.join(found[:5])}; choose an empty or a new "
             "directory"

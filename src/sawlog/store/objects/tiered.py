@@ -1,7 +1,7 @@
-"""`TieredStore`: a replica as the store reads it that it is the copy of: what was removed there is only here.
+"""`TieredStore`: a replica as its source reads it, for records that were removed from the source.
 
-Offsets and topic ids of a copy are those of its source, so a partition is found by its topic's id, whatever its name is
-by now. What the replica does not have, or cannot say, is `RemoteUnavailable`: never fewer records.
+A copy has the offsets and topic ids of its source, so a partition is found by its topic's id, even if the topic was
+renamed. Records that the replica lacks, or cannot read, raise `RemoteUnavailable`; they are never silently skipped.
 """
 
 from __future__ import annotations
@@ -20,50 +20,51 @@ from ...log.replica_source import Evidence, Fetched
 from .journal.checkpoints import commit_key
 from .partition.partition import ObjectPartition, page_of
 from .partition.slices import ObjectSlice, ObjectSliceReader
-from .session import Core
+from .session import StoreSession
 from .state.commit import Commit
 from .state.extents import COPY_OF, Extent
 from .state.state import State
 from .store import ObjectStore
 
-#: A reader that goes on reads ahead; so much is read before that, since many want one page.
+#: Size to read before read-ahead starts, since many callers want a single page.
 _FIRST_BYTES = 1 << 20
 
 
 class TieredStore:
-    """The replica of one store, for reading. Safe for threads."""
+    """The replica of one store, for reading. Thread-safe."""
 
     def __init__(self, store: ObjectStore, source_id: str) -> None:
         self._store = store
-        #: The id of the store that it is the copy of.
+        #: The id of the source store.
         self._source = source_id
 
     def log(self, topic: str, topic_id: str, partition: int, config: LogConfig) -> TieredLog:
-        """One partition of it."""
-        return TieredLog(self._store.core, self._source, topic, topic_id, partition, config)
+        """Return one partition of the replica."""
+        return TieredLog(self._store.session, self._source, topic, topic_id, partition, config)
 
     def close(self) -> None:
-        """Close it."""
         self._store.close()
 
 
 class TieredLog:
-    """One partition of a replica: a `RemoteLog`. Safe for threads."""
+    """One partition of a replica, as a `RemoteLog`. Thread-safe."""
 
-    def __init__(self, core: Core, source: str, topic: str, topic_id: str, partition: int, config: LogConfig) -> None:
-        self._core = core
+    def __init__(
+        self, session: StoreSession, source: str, topic: str, topic_id: str, partition: int, config: LogConfig
+    ) -> None:
+        self._session = session
         self._source = source
         self._topic, self._id, self._number = topic, topic_id, partition
-        self._partition = ObjectPartition(core, topic, topic_id, partition, config)
+        self._partition = ObjectPartition(session, topic, topic_id, partition, config)
 
     @property
     def path(self) -> str:
-        """Where it is."""
+        """Address of the partition."""
         return self._partition.path
 
     @contextmanager
     def _asking(self, what: str) -> Iterator[None]:
-        """A block in which the bucket is asked: what it cannot say is not available."""
+        """Convert errors of the bucket within the block to `RemoteUnavailable`."""
         try:
             yield
         except RemoteUnavailable:
@@ -73,27 +74,27 @@ class TieredLog:
             raise RemoteUnavailable(code, f"{what} only in the replica, which does not give it: {error}") from error
 
     def _extents(self, start: int, end: int, *, fresh: bool = False) -> list[Extent]:
-        """Where these offsets are; `RemoteUnavailable` unless all of them are there."""
+        """Return the extents of an offset range. Raises `RemoteUnavailable` unless the replica has all of it."""
 
         def look(state: State) -> tuple[bool, tuple[int, int], list[Extent]]:
             has, ends = state.has(self._id, self._number), state.ends(self._id, self._number)
             return has, ends, list(state.extents(self._id, self._number, start, end))
 
-        has, (lowest, last), found = self._core.look(look, fresh=fresh)
+        has, (lowest, last), found = self._session.look(look, fresh=fresh)
         if (not has or not lowest <= start <= end <= last) and not fresh:
             return self._extents(start, end, fresh=True)
         if not has:
             raise RemoteUnavailable(
                 errno.ENOENT,
                 f"offsets {start} to {end - 1} of {self._topic}/{self._number} are only in the replica "
-                f"{self._core.bucket.url}, where the topic does not exist: it was deleted there, or the address is "
+                f"{self._session.bucket.url}, where the topic does not exist: it was deleted there, or the address is "
                 "that of another store",
             )
         if not lowest <= start <= end <= last:
             raise RemoteUnavailable(
                 errno.ENOENT,
                 f"offsets {start} to {end - 1} of {self._topic}/{self._number} are only in the replica "
-                f"{self._core.bucket.url}, which has {lowest} to {last - 1} only",
+                f"{self._session.bucket.url}, which has {lowest} to {last - 1} only",
             )
         return found
 
@@ -102,7 +103,7 @@ class TieredLog:
     def chunks(
         self, start: int, end: int, *, committed: bool, cached: bool = True
     ) -> Iterator[tuple[memoryview, Rows]]:
-        """Checked batches with records; unless `cached`, as the bucket has them now."""
+        """Yield verified batches with records; unless `cached`, as the bucket has them now."""
         partition = self._partition if cached else self._partition.uncached()
         stay = f"offsets {start} to {end - 1} of {self._topic}/{self._number} stay here, since they would be"
         with self._asking(self._of(start, end) if cached else stay):
@@ -110,15 +111,15 @@ class TieredLog:
                 yield from partition.pages(first, last, committed=committed)
 
     def page(self, start: int, end: int, max_bytes: int, *, committed: bool) -> Fetched:
-        """Complete batches from the one that contains `start` on."""
+        """Return complete batches, starting with the one that contains `start`."""
         with self._asking(self._of(start, end)):
             try:
                 buffers, after = self._page(start, end, max_bytes, fresh=False)
-            except StorageError:  # consolidated and removed since: then it is elsewhere
+            except StorageError:  # consolidated and removed since: the batches are elsewhere now
                 buffers, after = self._page(start, end, max_bytes, fresh=True)
             aborted: list[tuple[int, int, int]] = []
             if committed and buffers:
-                aborted = self._core.peek(lambda state: state.aborted(self._id, self._number, start, after))
+                aborted = self._session.peek(lambda state: state.aborted(self._id, self._number, start, after))
             return Fetched(tuple(buffers), after, -1, tuple((producer, first) for producer, first, _ in aborted))
 
     def _page(self, start: int, end: int, max_bytes: int, *, fresh: bool) -> tuple[list[memoryview], int]:
@@ -129,12 +130,12 @@ class TieredLog:
             size += extent.size_bytes
             if size >= max_bytes:
                 break
-        return page_of(self._core.extents.read_all(chosen), start, end, max_bytes)
+        return page_of(self._session.extents.read_all(chosen), start, end, max_bytes)
 
     # --- times
 
     def offset_at(self, timestamp: int, start: int, end: int) -> int | None:
-        """The first offset whose record is not older."""
+        """Return the first offset whose record is not older than a timestamp."""
         with self._asking(self._of(start, end)):
             for extent in self._extents(start, end):
                 if extent.max_timestamp >= timestamp:
@@ -145,7 +146,7 @@ class TieredLog:
             return None
 
     def newest(self, start: int, end: int) -> tuple[int, int] | None:
-        """Offset and timestamp of the first record with the largest timestamp."""
+        """Return the offset and timestamp of the first record with the largest timestamp."""
         found: tuple[int, int] | None = None
         with self._asking(self._of(start, end)):
             for extent in sorted(self._extents(start, end), key=lambda each: (-each.max_timestamp, each.base_offset)):
@@ -163,7 +164,7 @@ class TieredLog:
     def plan(
         self, start: int, end: int, *, target_bytes: int | None, max_records: int | None, isolation: Isolation
     ) -> list[ObjectSlice]:
-        """Slices, which are read by `slices`."""
+        """Plan slices, which the reader returned by `slices` reads."""
         with self._asking(self._of(start, end)):
             self._extents(start, end)
             return self._partition.plan(
@@ -171,47 +172,48 @@ class TieredLog:
             )
 
     def slices(self) -> ObjectSliceReader:
-        """Reads them, also those of another process."""
-        return ObjectSliceReader(self._core, self._topic, self._id, self._number)
+        """Return a reader for the slices, including those planned by another process."""
+        return ObjectSliceReader(self._session, self._topic, self._id, self._number)
 
-    # --- what it is
+    # --- identity
 
     def evidence(self) -> Evidence:
-        """What it has now; `RemoteUnavailable` unless it is the copy of this very partition."""
+        """Return the current offsets and epochs. Raises `RemoteUnavailable` unless this is a copy of the partition."""
 
         def look(state: State) -> tuple[object, bool, Evidence]:
             lowest, _ = state.ends(self._id, self._number)
             stable, epochs = state.stable(self._id, self._number), state.epochs(self._id, self._number)
             if not epochs or epochs[0][0] > 0:
-                epochs = [(0, 0), *epochs]  # what is before the first is in epoch 0: see copies.py
+                epochs = [(0, 0), *epochs]  # offsets before the first epoch are in epoch 0: see extents.py
             source = state.document(COPY_OF)[1].get("source")
             return source, state.has(self._id, self._number), Evidence(lowest, stable, tuple(epochs))
 
         with self._asking(f"what {self.path} has is"):
-            source, has, found = self._core.look(look, fresh=True)
+            source, has, found = self._session.look(look, fresh=True)
             self._check_history()
         if source != self._source:
             raise RemoteUnavailable(
                 errno.ENOENT,
-                f"{self._core.bucket.url} is not the replica of this store any more: it was promoted, or deleted and "
-                "recreated",
+                f"{self._session.bucket.url} is not the replica of this store any more: it was promoted, or deleted "
+                "and recreated",
             )
         if not has:
             raise RemoteUnavailable(
-                errno.ENOENT, f"{self._core.bucket.url} does not have {self._topic}/{self._number} (yet, or any more)"
+                errno.ENOENT,
+                f"{self._session.bucket.url} does not have {self._topic}/{self._number} (yet, or any more)",
             )
         return found
 
     def _check_history(self) -> None:
-        """Raise unless the last commit that this process knows is still in the bucket. If the bucket was rolled back,
-        uploads of the commits that are gone may be left: they can be read, and nothing refers to them."""
-        number = self._core.peek(lambda state: state.number)
-        data = self._core.bucket.get(commit_key(number - 1)) if number else b""
+        """Raise unless the last commit that this process knows is still in the bucket. After a rollback, uploads of the
+        lost commits may remain: they can be read, but no commit refers to them."""
+        number = self._session.peek(lambda state: state.number)
+        data = self._session.bucket.get(commit_key(number - 1)) if number else b""
         if data is None or (data and not self._is_known(data, number - 1)):
             raise RemoteUnavailable(
                 errno.ENOENT,
-                f"{self._core.bucket.url} was rolled back or damaged: commit {number - 1} is gone, or is not the one "
-                "that this process has read; check the bucket, and reopen the store",
+                f"{self._session.bucket.url} was rolled back or damaged: commit {number - 1} is gone, or is not the "
+                "one that this process has read; check the bucket, and reopen the store",
             )
 
     def _is_known(self, data: bytes, number: int) -> bool:
@@ -219,11 +221,11 @@ class TieredLog:
             nonce = Commit.decode(data, commit_key(number))[0].nonce
         except CorruptData:  # or a tombstone
             return False
-        known = self._core.peek(lambda state: state.outcome_of(nonce.writer, nonce.sequence))
+        known = self._session.peek(lambda state: state.outcome_of(nonce.writer, nonce.sequence))
         return known is not None and known[0] == number
 
     def part(self, end: int) -> RemotePart:
-        """All that it has below `end`."""
+        """Return the offsets below `end` that the replica has."""
         known = self.evidence()
         lowest = min(known.lowest_offset, end)
         with self._asking(self._of(lowest, end)):
@@ -240,7 +242,7 @@ class TieredLog:
 
 
 def _in_two(extents: list[Extent], start: int, end: int) -> list[tuple[int, int]]:
-    """What is read at first, and the rest, which is read ahead."""
+    """Split a range into a first part and the rest, which is read ahead."""
     size = 0
     for extent in extents:
         size += extent.size_bytes

@@ -1,6 +1,6 @@
-"""`ObjectTopic`: partitions under one name, on object storage, with the methods of a `Topic`.
+"""`ObjectTopic`: a `Topic` on object storage.
 
-A call that writes to several partitions is one commit: all of it is stored, or nothing.
+A call that writes to several partitions is one commit: everything is stored, or nothing.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from ..settings import Value
 from ..writer import TopicWriter
 from .partition.partition import ObjectPartition, recipe_for
 from .partition.slices import ObjectSlice
-from .session import Core
+from .session import StoreSession
 from .snapshots import SnapshotInfo
-from .state.book import MARK
+from .state.mutation import MARK
 from .state.snapshots import id_in
 from .state.state import State
 
@@ -47,11 +47,11 @@ _T = TypeVar("_T")
 
 
 class ObjectTopic(base.Topic):
-    """A topic. It is the one that had the name when it was opened: one that is recreated is another."""
+    """A topic, identified by its id: a topic that is deleted and recreated is another one."""
 
     def __init__(
         self,
-        core: Core,
+        session: StoreSession,
         name: str,
         topic_id: str,
         store: base.Store | None = None,
@@ -60,25 +60,25 @@ class ObjectTopic(base.Topic):
         calm: bool = False,
         at: str | None = None,
     ) -> None:
-        self._core = core
-        #: The snapshot that it is in.
+        self._session = session
+        #: The snapshot that the topic is read from.
         self._at = at
         self._name = name
         self._id = topic_id
         self._store = store
-        #: Does the upkeep of a topic.
+        #: Runs maintenance for a topic.
         self._tend = tend
-        #: Whether it is looked at again and again.
+        #: Whether the caller polls, so that a slightly stale state is good enough.
         self._calm = calm
         self._router: Router | None = None
 
     @cached_property
     def written(self) -> ObjectTopic:
-        """The same topic for an append: looking at it requests nothing, so that an append costs one create."""
+        """The topic for appends: reading its entry sends no request, so that an append costs one create."""
         return self if isinstance(self, _WrittenTopic) or self._at is not None else _WrittenTopic(self)
 
     def _look(self, read: Callable[[State], _T]) -> _T:
-        return self._core.look(read, calm=self._calm)
+        return self._session.look(read, calm=self._calm)
 
     def _entry(self) -> Mapping[str, Any]:
         if self._at is not None:
@@ -89,37 +89,36 @@ class ObjectTopic(base.Topic):
         return found
 
     def _in_snapshot(self, name: str) -> Mapping[str, Any]:
-        snapshot = self._core.look(lambda state: state.snapshots().get(name))
+        snapshot = self._session.look(lambda state: state.snapshots().get(name))
         found: Mapping[str, Any] | None = None if snapshot is None else snapshot["topics"].get(self._name)
         if found is None or id_in(found["id"], name) != self._id:
             raise TopicNotFound(f"the snapshot {name!r} was deleted")
         return found
 
     def fork(self, name: str, at: str | SnapshotInfo | None = None) -> ObjectTopic:
-        """A new topic with the records of this one, as they are now or in a snapshot, and its settings. It refers to
-        them, so nothing is copied; from then on the two have nothing to do with each other."""
+        """Create a topic with the records and settings of this one, as they are now or in a snapshot. Nothing is
+        copied: the new topic refers to the same objects, and from then on both change independently."""
         check_topic_name(name)
         wanted = self._at if at is None else str(at)
         made, source = str(uuid.uuid4()), self._id.partition(MARK)[0]
         action = {"do": "fork topic", "name": name, "id": made, "source": self._name, "source_id": source, "at": wanted}
-        self._core.commit([action])
-        return ObjectTopic(self._core, name, made)
+        self._session.commit([action])
+        return ObjectTopic(self._session, name, made)
 
     # --- properties
 
     @property
     def name(self) -> str:
-        """Its name."""
         return self._name
 
     @property
     def id(self) -> str:
-        """The unique id: differs from that of an earlier topic of the same name."""
+        """Unique id, which differs from that of an earlier topic of the same name."""
         return self._id
 
     @property
     def partitions(self) -> int:
-        """How many there are; they are numbered from 0."""
+        """Number of partitions, which are numbered from 0."""
         return int(self._entry()["partitions"])
 
     @property
@@ -129,12 +128,12 @@ class ObjectTopic(base.Topic):
 
     @property
     def config(self) -> LogConfig:
-        """How batches are made and read."""
+        """The configuration for encoding and reading batches."""
         return topic_settings.log_config(self.settings)
 
     @property
     def keyed(self) -> bool:
-        """Whether every record needs a key: the topic is compacted."""
+        """Whether every record needs a key, because the topic is compacted."""
         return topic_settings.is_compacted(self.settings)
 
     @property
@@ -142,8 +141,8 @@ class ObjectTopic(base.Topic):
         return int(self._entry().get("created_ms", 0))
 
     def __repr__(self) -> str:
-        """What is known; nothing is requested."""
-        facts = self._core.glance(self._facts) or []
+        """Describe the topic from the last known state. Sends no request."""
+        facts = self._session.glance(self._facts) or []
         return f"<ObjectTopic {self._name}{': ' if any(facts) else ''}{', '.join(filter(None, facts))}>"
 
     def _facts(self, state: State) -> list[str]:
@@ -159,7 +158,7 @@ class ObjectTopic(base.Topic):
         return [counted(len(numbers), "partition"), records, size_text(size), settings_text(dict(entry["settings"]))]
 
     def check_number(self, number: object) -> None:
-        """Raise `TopicNotFound` if there is no such partition."""
+        """Raise `TopicNotFound` if the partition does not exist."""
         if isinstance(number, bool) or not isinstance(number, int):
             raise TopicNotFound(f"a partition must be an integer, not {number!r}")
         count = self.partitions
@@ -170,7 +169,7 @@ class ObjectTopic(base.Topic):
 
     @property
     def router(self) -> Router:
-        """Which partition a record goes to."""
+        """Chooses the partition of a record."""
         if self._router is None:
             self._router = Router(self.written)
         return self._router
@@ -186,16 +185,15 @@ class ObjectTopic(base.Topic):
         max_records: int | None = None,
         isolation: Isolation = "committed",
     ) -> list[ObjectSlice]:
-        """Parts of a partition that other processes can read (`ObjectStore.slice_reader`): all offsets from `start` to
-        `end`. `DataLoss` if some of them are gone. They are planned from the state alone."""
+        """Plan slices of a partition that other processes can read (`ObjectStore.slice_reader`), covering all offsets
+        from `start` to `end`, from the state alone. Raises `DataLoss` if some of the offsets are gone."""
         return self.partition(number).plan(
             start, end, target_bytes=target_bytes, max_records=max_records, isolation=isolation
         )
 
     def partition(self, number: int) -> ObjectPartition:
-        """One partition."""
         self.check_number(number)
-        return ObjectPartition(self._core, self._name, self._id, number, self.config, calm=self._calm)
+        return ObjectPartition(self._session, self._name, self._id, number, self.config, calm=self._calm)
 
     # --- writing
 
@@ -209,10 +207,10 @@ class ObjectTopic(base.Topic):
         partition: int | None = None,
         expect_offset: int | None = None,
     ) -> Position:
-        """Append one record and return its position. The partition is the key's, or chosen, unless it is given. With
-        `expect_offset`: at that offset of the partition, or `OffsetMismatch` and nothing.
+        """Append one record and return its position. The partition follows from the key, or is chosen, unless it is
+        given. With `expect_offset`, the record gets that offset, or `OffsetMismatch` is raised and nothing is stored.
 
-        It is durable when this returns: use `append_many`, a writer, or many threads, which share a commit.
+        Durable on return. For throughput use `append_many`, a writer, or many threads, which share a commit.
         """
         number = self.router.place_for(value, key, partition)
         log = self.written.partition(number)
@@ -221,8 +219,8 @@ class ObjectTopic(base.Topic):
     def append_many(
         self, records: Iterable[GivenRecord], *, partition: int | None = None, expect_offset: int | None = None
     ) -> dict[int, range]:
-        """Append records, one batch per partition, all of them or none, and return their offsets. With `expect_offset`
-        all of them go to one partition, and begin at that offset: else `OffsetMismatch`."""
+        """Append records, one batch per partition, all of them or none, and return their offsets. With `expect_offset`,
+        all of them go to one partition and start at that offset; otherwise `OffsetMismatch` is raised."""
         parts = self.router.split(list(records), partition)
         if len(parts) > 1:
             check_sole(expect_offset)
@@ -231,7 +229,7 @@ class ObjectTopic(base.Topic):
         return self._place(encoded, expect_offset)
 
     def split(self, records: list[Any], partition: int | None = None) -> dict[int, list[Any]]:
-        """Which records go where."""
+        """Split records by partition."""
         return self.router.split(records, partition)
 
     def _place(self, encoded: Mapping[int, bytes], expect_offset: int | None = None) -> dict[int, range]:
@@ -242,13 +240,13 @@ class ObjectTopic(base.Topic):
             action, batches = log.action(data, trusted=True, expect_offset=expect_offset)
             actions.append(action)
             inline += batches
-        found: list[Any] = self._core.commit(actions, inline)
+        found: list[Any] = self._session.commit(actions, inline)
         return {number: range(*placed) for number, placed in zip(encoded, found, strict=True)}
 
     def append_arrow(
         self, table: GivenTable, *, partition: int | None = None, expect_offset: int | None = None
     ) -> dict[int, range]:
-        """Append the rows of an Arrow table, by their keys, all of them or none, and return their offsets."""
+        """Append the rows of an Arrow table, partitioned by key, all of them or none, and return their offsets."""
         rows: pa.Table = table
         keys = rows.column("key") if "key" in rows.schema.names else None
         if keys is None or keys.null_count:
@@ -275,7 +273,7 @@ class ObjectTopic(base.Topic):
         partition: int | None = None,
         expect_offset: int | None = None,
     ) -> Position:
-        """Append one record whose value comes in pieces, and return its position; see `ObjectPartition`."""
+        """Append one record whose value arrives in chunks, and return its position; see `ObjectPartition`."""
         number = self.router.place_for(b"", key, partition)
         log = self.written.partition(number)
         offset = log.append_stream(
@@ -297,47 +295,47 @@ class ObjectTopic(base.Topic):
     def partition_writer(
         self, partition: int, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None
     ) -> Writer:
-        """A buffered writer for one partition."""
+        """Return a buffered writer for one partition."""
         return self.written.partition(partition).writer(batch_bytes, linger_ms)
 
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> TopicWriter:
-        """A buffered writer over all partitions: the fast way to append records one by one."""
+        """Return a buffered writer for all partitions: the fast way to append records one by one."""
         writers = [self.partition(number).writer(batch_bytes, linger_ms) for number in range(self.partitions)]
         made = TopicWriter(writers, batch_bytes, keyed=self.keyed)
-        self._core.keep(made)
+        self._session.keep(made)
         return made
 
     def trim(self, offsets: Mapping[int, int]) -> int:
-        """Drop the records below these offsets and return how many offsets that are."""
+        """Drop the records below these offsets and return the number of offsets dropped."""
         return sum(self.written.partition(number).trim(offset) for number, offset in sorted(offsets.items()))
 
     def upkeep(self) -> list[UpkeepReport]:
-        """Do now what the settings ask for, and return what was done per partition."""
-        self._core.check_writable()
+        """Apply retention, compaction and consolidation now, and return a report per partition."""
+        self._session.check_writable()
         return [] if self._tend is None else self._tend(self._name)
 
     # --- as a table
 
     def source(self, number: int) -> TableSource:
-        """One partition, as a table is made from it."""
-        from .partition.arrow_source import ObjectSource  # with Arrow, which not every program needs
+        """Return one partition as a source for tables."""
+        from .partition.arrow_source import ObjectSource  # imports Arrow, which not every program needs
 
         return ObjectSource(self.partition(number))
 
 
 class _WrittenTopic(ObjectTopic):
-    """A topic as an append needs it: as it was when this process last saw a commit. The commit decides in the end."""
+    """A topic for appends, as of the last commit that this process has seen. The commit itself decides in the end."""
 
     def __init__(self, topic: ObjectTopic) -> None:
-        super().__init__(topic._core, topic.name, topic.id)
+        super().__init__(topic._session, topic.name, topic.id)
 
     def _look(self, read: Callable[[State], _T]) -> _T:
-        return self._core.last_known(read)
+        return self._session.last_known(read)
 
     def check_number(self, number: object) -> None:
-        """Ask the bucket before a partition is refused: another process may have added it."""
+        """Refresh from the bucket before rejecting a partition: another process may have added it."""
         try:
             super().check_number(number)
         except TopicNotFound:
-            self._core.look(lambda state: None, fresh=True)
+            self._session.look(lambda state: None, fresh=True)
             super().check_number(number)

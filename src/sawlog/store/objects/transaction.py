@@ -10,41 +10,41 @@ from ...batch.build import encode
 from ...batch.inputs import GivenRecord
 from ...errors import AmbiguousAppend, TransactionAborted, TransactionError
 from ..directory.transactions.staging import Part, PlacedOffsets, check_name
-from .session import Core, results
+from .session import StoreSession, results
 from .staging import check_repeated, once_action, stored_under
 from .topic import ObjectTopic
 
 
 class ObjectTransaction:
-    """Collected in memory, and committed by one object. Not safe for threads."""
+    """A transaction buffered in memory and committed as one object. Not thread-safe."""
 
     def __init__(
-        self, core: Core, topic_of: Callable[[str], ObjectTopic], name: str | None, sequence: int | None
+        self, session: StoreSession, topic_of: Callable[[str], ObjectTopic], name: str | None, sequence: int | None
     ) -> None:
         check_name(name, sequence)
-        self._core = core
+        self._session = session
         self._topic_of = topic_of
         self._name, self._sequence = name, sequence
         self._parts: dict[tuple[str, int], list[GivenRecord]] = {}
         self._topics: dict[str, ObjectTopic] = {}
         self._state: Literal["open", "committed", "aborted"] = "open"
         self._placed: PlacedOffsets = {}
-        last = None if name is None else stored_under(core, name)
-        #: Whether this was stored before: then everything that is appended is ignored.
+        last = None if name is None else stored_under(session, name)
+        #: Whether this transaction was stored before: then everything appended to it is ignored.
         self.replayed = last is not None and (last.sequence or 0) >= (sequence or 0)
-        #: The commit may be stored, and has no name by which a repetition is recognized.
+        #: Set if the commit may be stored but has no name by which a retry would be recognised.
         self._doubt: AmbiguousAppend | None = None
 
     def append(self, topic: str, value: bytes | None, key: bytes | None = None) -> None:
-        """Add one record; its offset is known after the commit."""
+        """Add one record. Its offset is known after the commit."""
         self.append_many(topic, [(value, key)])
 
     def append_many(self, topic: str, records: Iterable[GivenRecord], partition: int | None = None) -> None:
-        """Add many records, all or none of them."""
+        """Add records, all of them or none."""
         self._check_open()
         found = self._topics.get(topic) or self._topics.setdefault(topic, self._topic_of(topic))
         given = list(records)
-        encode(given)  # what cannot be stored is refused here
+        encode(given)  # reject invalid records early
         for number, each in found.split(given, partition).items():
             self._parts.setdefault((topic, number), []).extend(each)
 
@@ -57,8 +57,8 @@ class ObjectTransaction:
             raise AmbiguousAppend(f"the transaction may be stored, and cannot be repeated: {self._doubt}")
 
     def commit(self) -> PlacedOffsets:
-        """Store everything and return the offsets by (topic, partition). `ReplayMismatch`: this name and sequence are
-        stored with different records."""
+        """Store everything and return the offsets by (topic, partition). Raises `ReplayMismatch` if this name and
+        sequence are stored with different records."""
         if self._state == "committed":
             return self._placed
         self._check_open()
@@ -72,7 +72,7 @@ class ObjectTransaction:
             inline += batches
         if actions:
             try:
-                self._placed = self._offsets(self._core.submit(actions, inline).result())
+                self._placed = self._offsets(self._session.submit(actions, inline).result())
             except AmbiguousAppend as error:
                 self._doubt = error if self._name is None else None
                 raise
@@ -83,20 +83,20 @@ class ObjectTransaction:
         if "no" in outcome and outcome["no"][0] == "Done":
             self.replayed = True
             if self._parts:
-                check_repeated(self._core, self._name, self._sequence, self._given())
+                check_repeated(self._session, self._name, self._sequence, self._given())
             return {}
         found: list[Any] = results(outcome)[0 if self._name is None else 1 :]
         return {part: range(*placed) for part, placed in zip(sorted(self._parts), found, strict=True)}
 
     def _given(self) -> list[Part]:
-        """What was appended, without the records."""
+        """Describe the appended records by partition and count."""
         return [
             Part(topic, self._topics[topic].id, number, len(records), ())
             for (topic, number), records in self._parts.items()
         ]
 
     def abort(self) -> None:
-        """Store nothing."""
+        """Discard the transaction."""
         if self._state == "open":
             self._state = "aborted"
             self._parts.clear()

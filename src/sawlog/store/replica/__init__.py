@@ -1,14 +1,13 @@
-"""Replicas: a store in a directory that is kept up to date on object storage, and brought back from there.
+"""Replicas: copies of a store in a directory that are kept up to date on object storage, and restored from there.
 
 ```python
 from sawlog.store.replica import replicate, restore
 
-replicate("data", "s3://bucket/store")           # what there is, and then what comes, until it is stopped
-restore("s3://bucket/store", "data-again")       # a directory with the same topics, offsets and groups
-```
+replicate("data", "s3://bucket/store") # copy everything, then follow new records until stopped
+restore("s3://bucket/store", "data-again") # a directory with the same topics, offsets and groups ```
 
-docs/replicas.md says what a replica contains and what happens when a part fails. `sawlog replicate` and `sawlog
-restore` are these functions.
+docs/replicas.md describes what a replica contains and what happens when a part fails. `sawlog replicate` and `sawlog
+restore` call these functions.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Reads a partition on object storage from an offset on, as batches with their offsets: large pieces of objects,
-several at a time, in order. Always from the bucket, and compared with what was committed: a restore takes nothing from
-the cache.
+"""Batches on their way between a directory and object storage: read at an offset, cut where they overlap, and filled
+where offsets are missing. Their bytes do not change, except where a batch must be cut.
 
-Batches on their way from one store to the other: read at an offset, cut where they overlap, filled where offsets are
-missing. Their bytes do not change, except where a batch must be cut.
+Reads from object storage request large ranges, several at a time, in order. They bypass the cache and verify the
+committed digests.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from ...log.replacement import Replacement
 from ...log.segment import Segment
 from ..objects.extent_reader import check
 from ..objects.partition.pieces import placed
-from ..objects.session import Core
+from ..objects.session import StoreSession
 from ..objects.state.extents import Extent
 
-#: What is read with one request, at most, and how many of them are on their way.
+#: Maximum size of a request, and the number of requests in flight.
 PIECE_BYTES, AHEAD = 8 << 20, 4
 
 
 def pieces(extents: Iterable[Extent]) -> Iterator[list[Extent]]:
-    """Extents that follow each other in one object, to be read at once."""
+    """Yield runs of adjacent extents in one object, each of which is one request."""
     run: list[Extent] = []
     for each in extents:
         if run and (
@@ -47,21 +46,21 @@ def pieces(extents: Iterable[Extent]) -> Iterator[list[Extent]]:
         yield run
 
 
-def read_ahead(core: Core, pool: ThreadPoolExecutor, extents: Iterable[Extent]) -> Iterator[Batches]:
-    """The batches of extents, in order; the next ones are read meanwhile."""
+def read_ahead(session: StoreSession, pool: ThreadPoolExecutor, extents: Iterable[Extent]) -> Iterator[Batches]:
+    """Yield the batches of extents, in order, with read-ahead."""
     coming: deque[Future[Batches]] = deque()
     waiting = pieces(extents)
     for run in chain(waiting, [None] * AHEAD):
         if run is not None:
-            coming.append(pool.submit(_read, core, run))
+            coming.append(pool.submit(_read, session, run))
         while coming and (run is None or len(coming) > AHEAD):
             yield coming.popleft().result()
 
 
-def _read(core: Core, run: list[Extent]) -> Batches:
+def _read(session: StoreSession, run: list[Extent]) -> Batches:
     first, last = run[0], run[-1]
     size = last.position + last.size_bytes - first.position
-    data = bytearray(core.bucket.get_range(first.key, first.position, size))
+    data = bytearray(session.bucket.get_range(first.key, first.position, size))
     if len(data) != size:
         raise StorageError(None, f"{first.key}: {size} bytes expected, {len(data)} read")
     view = memoryview(data)
@@ -73,37 +72,37 @@ def _read(core: Core, run: list[Extent]) -> Batches:
 
 
 def between(batches: Batches, start: int, end: int, where: str) -> Batches | None:
-    """Those that contain offsets from `start` on and are below `end`; None if there are none. `ImportMismatch` if one
-    goes beyond the end: it was compacted since, with records that were written later."""
+    """Return the batches with offsets from `start` to `end`; None if there are none. Raises `ImportMismatch` if a batch
+    extends beyond the end, because it was compacted since with records that were written later."""
     rows = batches.rows[(batches.rows[:, LAST] >= start) & (batches.rows[:, BASE] < end)]
     if not len(rows):
         return None
     if int(rows[-1, LAST]) >= end:
         raise ImportMismatch(
             f"{where} was compacted since: offset {end}, where it ended at that moment, is inside a batch now, and "
-            "what was there before is gone"
+            "the earlier records are gone"
         )
     return Batches(batches.data, rows)
 
 
 class Batches(NamedTuple):
-    """Complete batches that follow each other without a gap, and their headers."""
+    """Contiguous batches and their headers."""
 
     data: memoryview
     rows: Rows
 
     @property
     def base_offset(self) -> int:
-        """The first offset."""
+        """First offset."""
         return int(self.rows[0, BASE])
 
     @property
     def next_offset(self) -> int:
-        """The first offset after them."""
+        """The first offset after the batches."""
         return int(self.rows[-1, LAST]) + 1
 
     def epochs(self) -> Iterator[tuple[int, Batches]]:
-        """The same in pieces, one for each leader epoch. Batches of version 0.2 have none, and are in epoch 0."""
+        """Yield the batches of each leader epoch. Batches without an epoch belong to epoch 0."""
         start = 0
         for at in range(1, len(self.rows) + 1):
             if at == len(self.rows) or self.rows[at, LEADER_EPOCH] != self.rows[start, LEADER_EPOCH]:
@@ -118,14 +117,14 @@ class Batches(NamedTuple):
 
 
 def checked(data: bytes | bytearray | memoryview) -> Batches:
-    """Batches after their structure and their checksums were checked."""
+    """Return batches after verifying their structure and checksums."""
     view = memoryview(data)
     return Batches(view, checked_rows(view))
 
 
 def cut_below(batches: Batches, offset: int, max_bytes: int) -> Batches:
-    """The same from an offset on, if it is inside the first batch: where they come from, batches were joined since the
-    last ones were copied."""
+    """Return the batches from an offset on, even if it is inside the first batch: the source may have merged batches
+    since the last ones were copied."""
     if batches.base_offset >= offset:
         return batches
     out = _Out()
@@ -141,8 +140,8 @@ def cut_below(batches: Batches, offset: int, max_bytes: int) -> Batches:
 
 
 def filled(raw: bytes, start: int, end: int, epoch: int) -> Batches:
-    """Batches from `start` on: one without records stands for the offsets that are missing before them; if there are
-    none, for those up to `end`."""
+    """Return batches that start at `start`. An empty batch fills missing offsets before them or, if there are none, the
+    offsets up to `end`."""
     if not raw:
         return checked(fillers(start, end, -1, epoch))
     batches = checked(raw)
@@ -155,8 +154,8 @@ def filled(raw: bytes, start: int, end: int, epoch: int) -> Batches:
 
 
 def same_at(one: bytes, other: bytes, offset: int) -> bool:
-    """Whether two batches that contain an offset are the same one: byte for byte but for the leader epoch; or, if one
-    was rewritten by compaction, whether the record at the offset is the same, where both have it."""
+    """Return whether two batches that contain an offset are the same: byte for byte except for the leader epoch or, if
+    one was rewritten by compaction, whether both have the same record at the offset, where both have it."""
     if one[:12] == other[:12] and one[16:HEADER_BYTES] == other[16:HEADER_BYTES]:
         return True
     mine, theirs = decode(one, offset, offset + 1), decode(other, offset, offset + 1)
@@ -168,7 +167,7 @@ def same_at(one: bytes, other: bytes, offset: int) -> bool:
 
 
 class _Out:
-    """Where `Rebatch` puts what is left."""
+    """In-memory output of `Rebatch`."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -178,6 +177,6 @@ class _Out:
 
 
 class _Named(NamedTuple):
-    """What `Rebatch` says is damaged."""
+    """Origin of a chunk, for error messages of `Rebatch`."""
 
     path: str

@@ -1,4 +1,4 @@
-"""What is shipped beside records: topics and their settings, what groups have committed, and documents."""
+"""Everything that is replicated except records: topics and their settings, committed offsets, and documents."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..committed_offsets import Committed
 from ..directory.store import Store
 from ..directory.topic import Topic
 from ..names import REGISTRY
-from ..objects.session import Core
+from ..objects.session import StoreSession
 from ..objects.state.extents import COPY_OF
 from ..objects.state.state import State
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 Action = dict[str, Any]
 Share = tuple[str, int]
-#: A group's offsets as the state has them: by the topic's id and the partition.
+#: A group's offsets as in the state: by topic id and partition.
 _Kept = dict[tuple[str, int], tuple[int, str, int]]
 
 
 def topic_actions(
-    core: Core, topics: Iterable[Topic], given: Options, ids: Collection[str]
+    session: StoreSession, topics: Iterable[Topic], given: Options, ids: Collection[str]
 ) -> tuple[list[list[Action]], dict[str, str]]:
-    """The requests that make the replica's topics those of the source, and which topics cannot be shipped. `ids` are
-    those of all topics of the source, also of those that are not shipped."""
+    """Return the requests that make the replica's topics match the source's, and the topics that cannot be replicated,
+    with the reasons. `ids` are the ids of all topics of the source, including those that are not replicated."""
     requests: list[list[Action]] = []
     problems: dict[str, str] = {}
     wanted = {topic.name: topic for topic in topics}
-    known = core.look(lambda state: {name: state.topic(name) for name in state.topics()})
+    known = session.look(lambda state: {name: state.topic(name) for name in state.topics()})
     for name, entry in known.items():
         assert entry is not None
         if given.topics and name not in given.topics:
@@ -40,7 +40,7 @@ def topic_actions(
         topic = wanted.get(name)
         if topic is not None and topic.id == entry["id"]:
             continue
-        if entry["id"] in ids:  # it has another name now; the replica may have its only records
+        if entry["id"] in ids:  # renamed at the source; the replica may have its only records
             problems[name] = (
                 f"the topic {name} of the replica has another name at the source, where it has replaced another topic; "
                 f"the replica keeps it. Ship to another address"
@@ -78,17 +78,17 @@ def topic_actions(
 
 
 def changed_offsets(
-    core: Core,
+    session: StoreSession,
     topics: Iterable[Topic],
     offsets: Mapping[str, Mapping[Share, Committed]],
     ends: Mapping[tuple[str, int], int],
     *,
     delete: bool,
 ) -> list[Action]:
-    """What groups have committed since, as far as the records before it are in the replica."""
+    """Return actions for offsets that groups have committed since, if the replica has the records before them."""
     names = {topic.id: topic.name for topic in topics}
     actions: list[Action] = []
-    known: dict[str, _Kept] = core.look(lambda state: {group: state.offsets(group) for group in state.groups()})
+    known: dict[str, _Kept] = session.look(lambda state: {group: state.offsets(group) for group in state.groups()})
     for group, committed in sorted(offsets.items()):
         before = known.get(group, {})
         rows: list[tuple[str, int, int, str, int]] = []
@@ -105,19 +105,19 @@ def changed_offsets(
     return actions
 
 
-def changed_documents(core: Core, source: Store) -> list[Action]:
-    """Documents that are not as at the source: users, and what they may do."""
+def changed_documents(session: StoreSession, source: Store) -> list[Action]:
+    """Return actions for documents that differ from the source's: users and ACLs."""
     actions: list[Action] = []
     for name in document_names(source):
         fields = dict(source.registry.read(name).fields)
-        version, before = core.look(lambda state, name=name: state.document(name))  # type: ignore[misc]
+        version, before = session.look(lambda state, name=name: state.document(name))  # type: ignore[misc]
         if name != COPY_OF and fields != dict(before):
             actions.append({"do": "change document", "name": name, "version": version, "fields": fields})
     return actions
 
 
 def document_names(store: Store) -> list[str]:
-    """The documents of a directory's store."""
+    """Return the names of the documents of a store in a directory."""
     try:
         directory = store.directory.child(REGISTRY)
     except StorageError as error:
@@ -131,6 +131,6 @@ def document_names(store: Store) -> list[str]:
 
 
 def documents_of(state: State) -> dict[str, Mapping[str, Any]]:
-    """The documents of a replica."""
+    """Return the documents of a replica."""
     names = [name.partition("/")[2] for name in state.entries.names("document/")]
     return {name: state.document(name)[1] for name in names if name != COPY_OF}

@@ -1,15 +1,15 @@
-"""Points in time: what a store contained at a moment that has passed.
+"""Points in time: the content of a store at an earlier moment.
 
 ```
 points/<commits>-<time in ms>     topics, ends, epochs, groups and documents, without extents; deflated JSON
 ```
 
-A store's commits say what it was at every moment, but they are collected behind checkpoints. Offsets never change, so
-the records of a moment are found in the store of today, if it is known where each partition ended. That is what a point
-says. A replicator keeps one about every minute, if something has changed; of those that are older than a day one per
-hour stays, of those older than a month one per day. Points are never needed for safety: nobody depends on them.
+The commits of a store describe every earlier state, but they are collected behind checkpoints. Offsets never change, so
+the records of a moment can be found in today's store if the ends of all partitions at that moment are known. A point
+records these. A replicator keeps one about every minute if something has changed; after a day one per hour is left, and
+after a month one per day. Points are never needed for safety.
 
-`at` and `until` look in commits first, as far as these reach back, and in points beyond that.
+`at` and `until` search commits first, as far as these reach back, and points beyond that.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from ...clock import Stopwatch, now_ms
 from ...errors import CorruptData, InvalidConfig
 from ..objects.journal import checkpoints
 from ..objects.journal.checkpoints import Collected, commit_key
-from ..objects.session import Core
+from ..objects.session import StoreSession
 from ..objects.state.commit import Commit, canonical, is_tombstone
 from ..objects.state.entries import Entries
 from ..objects.state.state import State
 
 POINTS = "points/"
-#: How often a point is kept, at most.
+#: Minimum interval between points.
 EVERY_S = 60.0
-#: How often those are removed that are too close together; and what that means, from an age on.
+#: How often surplus points are deleted. `_SPANS` are (minimum age, interval between points).
 _THIN_S = 3600.0
 _HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
 _SPANS = ((30 * _DAY_MS, _DAY_MS), (_DAY_MS, _HOUR_MS))
@@ -40,7 +40,7 @@ _KINDS = ("topic/", "end/", "epochs/", "group/", "offset/", "document/")
 
 
 class Point(NamedTuple):
-    """One that is there: what its name says."""
+    """A stored point, as described by its key."""
 
     commits: int
     time_ms: int
@@ -50,8 +50,8 @@ class Point(NamedTuple):
 class Points:
     """The points of one store."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, session: StoreSession) -> None:
+        self._session = session
         self._since: Stopwatch | None = None
         self._last = -1
         self._thinned = Stopwatch()
@@ -59,12 +59,12 @@ class Points:
     # --- keeping
 
     def keep_sometimes(self) -> None:
-        """Keep one if it is time for it."""
+        """Store a point if one is due."""
         if self._since is None or self._since.elapsed_s >= EVERY_S:
             self.keep()
 
     def keep(self) -> None:
-        """Keep what the store is now, unless that is known."""
+        """Store a point of the current state, unless it exists."""
         self._since = Stopwatch()
 
         def look(state: State) -> tuple[int, list[list[object]]]:
@@ -76,16 +76,16 @@ class Points:
 
         if self._last < 0:
             self._last = max((point.commits for point in self.thin()), default=-1)
-        number, entries = self._core.look(look)
+        number, entries = self._session.look(look)
         if number != self._last:
             text = canonical({"version": 1, "entries": entries})
-            self._core.bucket.put(f"{POINTS}{number:020}-{now_ms():015}", zlib.compress(text, 6))
+            self._session.bucket.put(f"{POINTS}{number:020}-{now_ms():015}", zlib.compress(text, 6))
             self._last = number
         if self._thinned.elapsed_s >= _THIN_S:
             self.thin()
 
     def thin(self, at_ms: int | None = None) -> list[Point]:
-        """Remove what is too close together for its age, and return what is left: the first of each hour or day."""
+        """Delete surplus points, keeping the first of each hour or day depending on their age, and return the rest."""
         self._thinned = Stopwatch()
         time_ms = now_ms() if at_ms is None else at_ms
         kept: dict[object, Point] = {}
@@ -94,7 +94,7 @@ class Points:
             span_ms = next((span for older, span in _SPANS if age_ms > older), None)
             place = point.key if span_ms is None else (span_ms, point.time_ms // span_ms)
             if place in kept:
-                self._core.bucket.delete(point.key)
+                self._session.bucket.delete(point.key)
             else:
                 kept[place] = point
         return list(kept.values())
@@ -102,19 +102,21 @@ class Points:
     # --- finding
 
     def listed(self) -> list[Point]:
-        """All that are there, the oldest first."""
+        """Return all points, oldest first."""
         found = []
-        for entry in self._core.bucket.list(POINTS):
+        for entry in self._session.bucket.list(POINTS):
             commits, _, time_ms = entry.key.removeprefix(POINTS).partition("-")
             if commits.isdigit() and time_ms.isdigit():
                 found.append(Point(int(commits), int(time_ms), entry.key))
         return sorted(found)
 
     def at(self, commits: int) -> State:
-        """The store after so many commits; `InvalidConfig` if that is not known any more."""
-        last = self._core.look(lambda state: state.number, fresh=True)
+        """Return the state after `commits` commits. Raises `InvalidConfig` if it is no longer known."""
+        last = self._session.look(lambda state: state.number, fresh=True)
         if not 0 <= commits <= last:
-            raise InvalidConfig(f"{self._core.bucket.url} has {last} commits, so there was no moment after {commits}")
+            raise InvalidConfig(
+                f"{self._session.bucket.url} has {last} commits, so there was no moment after {commits}"
+            )
         for base in self._bases():
             if base.number <= commits:
                 found = self._folded(base, lambda commit, number: number >= commits)
@@ -123,43 +125,43 @@ class Points:
         for point in self.listed():
             if point.commits == commits:
                 return self._loaded(point)
-        raise InvalidConfig(f"what the store was after commit {commits} is not known any more; {self._oldest()}")
+        raise InvalidConfig(f"the state after commit {commits} is no longer known; {self._oldest()}")
 
     def until(self, time_ms: int) -> State:
-        """The store after the last commit that was made at that time or before, by the clock of the process that made
-        it; `InvalidConfig` if that is not known any more."""
+        """Return the state after the last commit made at that time or before, by the clock of the process that made it.
+        Raises `InvalidConfig` if it is no longer known."""
         for base in self._bases():
             first = self._commit(base.number)
             if first is None or first.time_ms > time_ms:
-                continue  # it was later
+                continue  # too late
             found = self._folded(base, lambda commit, number: commit is not None and commit.time_ms > time_ms)
             if found is not None:
                 return found
         before = [point for point in self.listed() if point.time_ms <= time_ms]
         if before:
             return self._loaded(before[-1])
-        raise InvalidConfig(f"what the store was at {shown(time_ms)} is not known (any more); {self._oldest()}")
+        raise InvalidConfig(f"the state at {shown(time_ms)} is unknown or no longer known; {self._oldest()}")
 
     def _bases(self) -> Iterator[State]:
-        """The states to begin with, the newest first."""
-        for each in checkpoints.listed(self._core.bucket):
+        """Yield the states to start from, newest first."""
+        for each in checkpoints.listed(self._session.bucket):
             try:
-                yield checkpoints.loaded(self._core.bucket, each)
+                yield checkpoints.loaded(self._session.bucket, each)
             except Collected:
                 continue
         yield State()
 
     def _commit(self, number: int) -> Commit | None:
         key = commit_key(number)
-        data = self._core.bucket.get(key)
+        data = self._session.bucket.get(key)
         return None if data is None or is_tombstone(data) else Commit.decode(data, key)[0]
 
     def _folded(self, state: State, is_enough: Callable[[Commit | None, int], bool]) -> State | None:
-        """A state with the commits after it, up to the first that is too many; None if one of them is collected."""
-        last = self._core.look(lambda now: now.number)
+        """Fold the commits after a state until `is_enough`. Return None if one of them is collected."""
+        last = self._session.look(lambda now: now.number)
         while state.number < last:
             key = commit_key(state.number)
-            data = self._core.bucket.get(key)
+            data = self._session.bucket.get(key)
             if data is None or is_tombstone(data):
                 return None
             commit, inline_at = Commit.decode(data, key)
@@ -171,7 +173,7 @@ class Points:
         return state
 
     def _loaded(self, point: Point) -> State:
-        data = self._core.bucket.get(point.key)
+        data = self._session.bucket.get(point.key)
         try:
             text = json.loads(zlib.decompress(data or b""))
             if text["version"] != 1:
@@ -182,7 +184,7 @@ class Points:
         return State(Entries(entries), point.commits)
 
     def _oldest(self) -> str:
-        """What can be gone back to."""
+        """Describe the oldest known moment."""
         found: list[tuple[int, int]] = [(point.time_ms, point.commits) for point in self.listed()]
         for base in self._bases():
             commit = self._commit(base.number)
@@ -195,5 +197,5 @@ class Points:
 
 
 def shown(time_ms: int) -> str:
-    """A time for people."""
+    """Format a time in UTC."""
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

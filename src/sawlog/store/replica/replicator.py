@@ -1,19 +1,17 @@
-"""How far a replica is: what was copied, and what it lags behind by topic.
+"""`Replicator`: replicates a store in a directory to object storage, continuously. `Progress` and `Lag` report on it.
 
-`Replicator`: ships a directory's store to object storage, and goes on with what is new.
+It reads the directory next to its writers, and writes one small file there: the address of the replica (roles.py). The
+replica itself records the progress, as the end of each partition. So a replicator can be killed at any time, and the
+next one continues there. A round:
 
-It reads the directory, beside whoever writes there, and writes one small file to it: where the replica is (address.py).
-What is in the bucket says how far it is: the end of each partition. So it can be killed at any time, and the next one
-continues there; nothing is noted elsewhere. A round:
-
-1. What groups have committed is read first, and shipped last: a group is never ahead of the records.
+1. Committed offsets are read first and shipped last, so that a group is never ahead of the records.
 2. Topics are created and changed as in the directory, with the same ids.
-3. The next batches of each partition become one commit, which names the end that each partition has: one that has
-   another end by now was shipped by somebody else.
+3. The next batches of each partition become one commit, which names the expected end of each partition. A partition
+   with another end was shipped by another process.
 
-Before the first batch of a partition, also if there is none to ship, and whenever its end is not the expected one, the
-last batch of the replica is compared with the directory's: records that are not the same, or that were truncated in the
-directory, are never shipped over. The rest of the store goes on.
+Before the first batch of a partition, even if there is nothing to ship, and whenever its end is not the expected one,
+the last batch of the replica is compared with the directory's. Records that differ, or were truncated in the directory,
+are never overwritten. The rest of the store continues.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from ..directory.store import Store
 from ..directory.topic import Topic
 from ..objects.bucket.bucket import Unanswered
 from ..objects.bucket.connecting import public_options
-from ..objects.session import Core, rejection
+from ..objects.session import StoreSession, rejection
 from ..objects.state.state import Outcome, State
 from ..objects.store import ObjectStore
 from ..objects.topic import ObjectTopic
@@ -48,33 +46,33 @@ from .shipment import Place, Shipment, advance, move_start
 
 
 class Lag(NamedTuple):
-    """What of a topic is not copied yet."""
+    """The records of a topic that are not copied yet."""
 
     topic: str
     records: int
-    #: About so many: what a partition has left is estimated from its size.
+    #: Approximate: estimated from the size of the partition.
     size_bytes: int
-    #: How old the oldest record is that is not copied.
+    #: Age of the oldest record that is not copied.
     seconds: float
 
 
 @dataclass(slots=True)
 class Progress:
-    """What was done since the beginning, and what is left."""
+    """Work done so far, and what is left."""
 
     rounds: int = 0
     records: int = 0
     size_bytes: int = 0
-    #: By topic, those that are behind and those that are not.
+    #: The lag of every topic, including those that are up to date.
     lags: dict[str, Lag] = field(default_factory=dict)
-    #: What could not be copied, and why: by topic, or by topic and partition.
+    #: Reasons why something could not be copied, by topic, or by topic and partition.
     problems: dict[str, str] = field(default_factory=dict)
-    #: Offsets that were deleted at the source before they were copied.
+    #: Number of offsets deleted at the source before they were copied.
     lost: int = 0
 
     @property
     def lag(self) -> Lag:
-        """Of all topics together."""
+        """Lag of all topics together."""
         all_ = self.lags.values()
         return Lag(
             "all topics",
@@ -89,13 +87,13 @@ class Progress:
         return not self.lag.records
 
 
-#: A shipment is about this large, and what one partition has in it.
+#: Approximate size of a shipment, and of one partition's part in it.
 SHIPMENT_BYTES, PART_BYTES = 32 << 20, 8 << 20
-#: New records are looked for this often; other changes of the replica and of topics less often.
+#: Polling intervals for new records, and for other changes of the replica and of topics.
 POLL_S, LOOK_S = 0.5, 2.0
-#: So many partitions of which nothing is new are compared in a round: each costs a request, once.
+#: Number of unchanged partitions that are compared in a round: each costs a request, once.
 _COMPARED = 20
-#: How long to wait for a bucket that does not answer, at most.
+#: Maximum pause before retrying a bucket that does not answer.
 _LONGEST_PAUSE_S = 30.0
 
 Share = tuple[str, int]
@@ -103,20 +101,20 @@ Share = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a replica follows of its source besides records, topics and groups."""
+    """What a replica copies in addition to records, topics and groups."""
 
-    #: Only these topics; all of them if it is empty.
+    #: Only these topics; all topics if empty.
     topics: frozenset[str] = frozenset()
-    #: Whether what retention drops at the source is dropped in the replica.
+    #: Whether to drop records in the replica that retention drops at the source.
     mirror_retention: bool = False
-    #: Whether topics and groups that are deleted at the source are deleted in the replica.
+    #: Whether to delete topics and groups in the replica that are deleted at the source.
     delete: bool = False
-    #: Whether users, their passwords' hashes and ACLs are shipped.
+    #: Whether to copy users, their password hashes and ACLs.
     registry: bool = False
 
 
 class Replicator(Closing):
-    """Ships one store. One thread; several processes may do the same at once."""
+    """Replicates one store. Not thread-safe; several processes may replicate the same store at once."""
 
     def __init__(
         self,
@@ -134,29 +132,29 @@ class Replicator(Closing):
         except BaseException:
             self._source.close()
             raise
-        self._core: Core = self._store.core
-        self._points = Points(self._core)
+        self._session: StoreSession = self._store.session
+        self._points = Points(self._session)
         self.progress = Progress()
-        #: The replica as it is known; empty if it has to be looked at.
+        #: The known partitions of the replica; empty if they have to be read.
         self._places: dict[Share, Place] = {}
         self._topics: list[Topic] = []
-        #: Partitions whose last batch was compared; and how many more may be, of which nothing is new.
+        #: Partitions whose last batch was compared, and how many unchanged ones may be compared in this round.
         self._compared: set[Share] = set()
         self._most_compared = self._may_compare = _COMPARED
         self._looked: Stopwatch | None = None
         self._turn = 0
-        #: Whether the last shipment was so large that the next one is not waited for.
+        #: Whether the last shipment was so large that the next one follows at once.
         self._is_full = False
-        #: Whether a partition has to be looked at again at once.
+        #: Whether a partition has to be read again at once.
         self._is_late = False
-        #: Under which condition the replica is written.
+        #: The condition for writing to the replica.
         self._still: dict[str, object] = {}
-        #: What groups had committed, and where partitions ended, when offsets were last shipped.
+        #: Committed offsets and partition ends when offsets were last shipped.
         self._beside: object = None
         #: When documents were last compared.
         self._documents: Stopwatch | None = None
-        roles.claim(self._core, self._source.id, self._source.path)
-        #: What is recorded in the directory, when it is.
+        roles.claim(self._session, self._source.id, self._source.path)
+        #: The address to record in the directory.
         self._address = ReplicaAddress(url, public_options(options or {}))
 
     def close(self) -> None:
@@ -175,8 +173,8 @@ class Replicator(Closing):
         stopped: threading.Event | None = None,
         on_round: Callable[[Progress], None] = lambda progress: None,
     ) -> Progress:
-        """Ship until it is `stopped`; with `once`, until what there is now was shipped. If the bucket does not answer,
-        it is tried again; not with `once`."""
+        """Replicate until `stopped` is set or, with `once`, until everything present at the start was shipped. A bucket
+        that does not answer is retried, except with `once`."""
         ended = threading.Event() if stopped is None else stopped
         goal: dict[Share, int] | None = None
         pause_s = POLL_S
@@ -187,7 +185,7 @@ class Replicator(Closing):
             except (Unanswered, AmbiguousAppend) as error:
                 if once:
                     raise
-                self._looked = None  # a commit without an answer may be stored
+                self._looked = None  # an unanswered commit may be stored
                 self.progress.problems["the replica"] = str(error)
                 on_round(self.progress)
                 ended.wait(pause_s)
@@ -198,14 +196,14 @@ class Replicator(Closing):
             goal = self._ends() if goal is None else goal
             if once and (not moved or self._has_reached(goal)):
                 break
-            if not once and not self._is_full:  # else a busy source would cost a commit every moment
+            if not once and not self._is_full:  # otherwise a busy source would cause continuous commits
                 ended.wait(POLL_S)
         self._record()
         self._points.keep()
         return self.progress
 
     def _ends(self) -> dict[Share, int]:
-        """Where the partitions of the source end now."""
+        """Return the current ends of the source's partitions."""
         offsets = [(each.name, each.offsets()) for each in self._topics]
         return {(name, number): each.next for name, found in offsets for number, each in found.items()}
 
@@ -214,7 +212,7 @@ class Replicator(Closing):
         return not self._is_late and all(f"{topic}/{number}" in self.progress.problems for topic, number in left)
 
     def round(self) -> bool:
-        """Ship what there is now, up to a limit; whether there may be more."""
+        """Ship new records up to a limit, and return whether there may be more."""
         if self._looked is None or self._looked.elapsed_s >= LOOK_S:
             self._look()
         offsets = {group: self._source.groups.offsets.of(group) for group in self._source.groups.offsets.groups()}
@@ -225,9 +223,9 @@ class Replicator(Closing):
             self._take_topic(topic, shipment, taken)
         ends = {(place.topic_id, place.partition): place.end for place in {**self._places, **taken}.values()}
         if (offsets, ends) != self._beside:
-            shipment.actions += changed_offsets(self._core, self._topics, offsets, ends, delete=self._given.delete)
+            shipment.actions += changed_offsets(self._session, self._topics, offsets, ends, delete=self._given.delete)
         if self._given.registry and self._looked is not None and self._looked is not self._documents:
-            shipment.actions += changed_documents(self._core, self._source)
+            shipment.actions += changed_documents(self._session, self._source)
             self._documents = self._looked
         if not shipment or self._commit(shipment, taken):
             self._beside = offsets, ends
@@ -238,13 +236,13 @@ class Replicator(Closing):
         return bool(taken) or self._is_late
 
     def _commit(self, shipment: Shipment, taken: Mapping[Share, Place]) -> bool:
-        outcomes = shipment.commit(self._core)
+        outcomes = shipment.commit(self._session)
         if all("ok" in each for each in outcomes):
             self._places.update(taken)
             self.progress.records += shipment.records
             self.progress.size_bytes += shipment.size_bytes
             return True
-        self._looked = None  # somebody else has changed it: look, and compare
+        self._looked = None  # changed by another process: look again and compare
         self._compared.clear()
         self._note_rejections(outcomes)
         return False
@@ -255,35 +253,36 @@ class Replicator(Closing):
                 self.progress.problems["the replica"] = str(rejection(*each["no"]))
 
     def _rotated(self) -> list[Topic]:
-        """The topics, another one first each time: a busy one must not keep the others waiting."""
+        """Return the topics, starting with a different one each time, so that a busy topic does not starve the
+        others."""
         self._turn += 1
         at = self._turn % max(len(self._topics), 1)
         return self._topics[at:] + self._topics[:at]
 
-    # --- what there is
+    # --- both stores
 
     def _look(self) -> None:
-        """Look at both stores: which topics there are, and where the partitions of the replica end."""
+        """Read the topics of both stores, and the ends of the replica's partitions."""
         self._looked = Stopwatch()
         self.progress.problems.clear()
-        self._still = roles.still(self._core, self._source.id)
+        self._still = roles.still(self._session, self._source.id)
         wanted = [each for each in self._source if not self._given.topics or each.name in self._given.topics]
         ids = {each.id for each in self._source}
-        request, problems = topic_actions(self._core, wanted, self._given, ids)
+        request, problems = topic_actions(self._session, wanted, self._given, ids)
         for name in self._given.topics - {each.name for each in wanted}:
             problems[name] = f"there is no topic {name} in {self._source.path}"
         self.progress.problems.update(problems)
         for actions in request:
-            outcome = self._core.submit([self._still, *actions]).result()
+            outcome = self._session.submit([self._still, *actions]).result()
             if "no" in outcome:
                 self._looked = None
                 self._note_rejections([outcome])
         self._topics = [each for each in wanted if each.name not in problems]
-        self._places = self._core.look(self._read_places, fresh=True)
+        self._places = self._session.look(self._read_places, fresh=True)
         self._record()
 
     def _record(self) -> None:
-        """Let the directory remember the replica, if this one has all that it needs."""
+        """Record the address of the replica in the directory, if the replica has everything it needs."""
         record(self._source, self._address, self._places, is_whole=not self._given.topics)
 
     def _read_places(self, state: State) -> dict[Share, Place]:
@@ -301,7 +300,7 @@ class Replicator(Closing):
     # --- partitions
 
     def lags(self) -> dict[str, Lag]:
-        """What is not shipped now, by topic."""
+        """Return the current lag by topic."""
         found = {topic.name: Lag(topic.name, 0, 0, 0.0) for topic in self._topics}
         for topic in self._topics:
             for number in range(topic.partitions):
@@ -317,7 +316,7 @@ class Replicator(Closing):
             share = topic.name, number
             place = self._places.get(share)
             if place is None:
-                continue  # it was added a moment ago
+                continue  # added a moment ago
             try:
                 log = topic.partition(number)
                 if shipment.size_bytes < SHIPMENT_BYTES:
@@ -331,7 +330,7 @@ class Replicator(Closing):
                 self.progress.problems[f"{topic.name}/{number}"] = str(error)
 
     def _take(self, share: Share, place: Place, log: Log, shipment: Shipment, taken: dict[Share, Place]) -> None:
-        lowest, end = log.lowest_offset, log.visible_offset  # of the log, wherever its records are
+        lowest, end = log.lowest_offset, log.visible_offset  # of the whole log, including tiered records
         self._check_history(share, place, log, end)
         if self._given.mirror_retention and place.start < lowest <= place.end:
             shipment.actions.append(move_start(place, lowest))
@@ -353,7 +352,7 @@ class Replicator(Closing):
         if start > place.end and not is_empty:
             self.progress.lost += start - place.end
         batches, before, after = filled(page.raw, place.end, start, place.epoch), [], []
-        if is_empty:  # it begins there; the first batch may begin before the partition does
+        if is_empty:  # the first batch may begin before the partition does
             batches = checked(page.raw)
             before += [advance(place, batches.base_offset)] * (batches.base_offset > place.end)
         batches = cut_below(batches, place.end, log.config.max_decompressed_bytes)
@@ -365,7 +364,7 @@ class Replicator(Closing):
         taken[share] = place._replace(start=max(place.start, new_start), end=batches.next_offset, epoch=epoch)
 
     def _check_history(self, share: Share, place: Place, log: Log, end: int) -> None:
-        """Refuse what is no copy of this partition any more: the source has other records below the replica's end."""
+        """Raise `ImportMismatch` if the source has other records below the replica's end."""
         reached = log.epoch_end(place.epoch) if place.end > place.start else end
         if place.end > min(reached, end) and place.end > place.start:
             raise ImportMismatch(
@@ -375,11 +374,11 @@ class Replicator(Closing):
             )
 
     def _compare(self, share: Share, place: Place, log: Log) -> None:
-        """The last batch of the replica, as the bucket has it now, must be the source's."""
+        """Raise `ImportMismatch` unless the last batch of the replica, as the bucket has it now, is the source's."""
         last = place.end - 1
         if place.start == place.end or last < log.lowest_offset:
             return
-        replica = ObjectTopic(self._core, share[0], place.topic_id).partition(share[1]).uncached()
+        replica = ObjectTopic(self._session, share[0], place.topic_id).partition(share[1]).uncached()
         theirs = replica.fetch(last, 1, isolation="uncommitted").raw
         if not same_at(log.fetch(last, 1, isolation="uncommitted").raw, theirs, last):
             raise ImportMismatch(
@@ -389,7 +388,7 @@ class Replicator(Closing):
 
 
 def _lag(log: Log, place: Place) -> Lag:
-    """What a partition lags behind."""
+    """Return the lag of a partition."""
     end, lowest = log.visible_offset, log.lowest_offset
     records = end - max(place.end, lowest)
     if records <= 0:
@@ -423,11 +422,12 @@ def replicate(
     on_round: Callable[[Progress], None] = lambda progress: None,
     **more: Any,
 ) -> Progress:
-    """Ship the store in a directory to object storage, until it is `stopped`; with `once`, what there is now.
+    """Replicate the store in a directory to object storage until `stopped` is set or, with `once`, until it is up to
+    date.
 
-    Of `topics`, or of all; with `mirror_retention` records that were dropped at the source are dropped in the replica,
-    too, with `delete` topics and groups that were deleted, with `registry` users and ACLs are shipped. `options` are
-    those of the address, `on_round` is called after each round with what was done, and what is left.
+    Copies `topics`, or all. With `mirror_retention`, records dropped at the source are dropped in the replica as well;
+    with `delete`, so are deleted topics and groups; with `registry`, users and ACLs are copied. `options` are those of
+    the address. `on_round` is called after each round with the progress.
     """
     given = Options(frozenset(topics), mirror_retention, delete, registry)
     with Replicator(path, url, given=given, options=options, **more) as replicator:

@@ -1,10 +1,10 @@
-"""`Restorer`: fills a directory with what a store on object storage contains, now or at a moment that has passed.
+"""`Restorer`: restores a store on object storage to a directory, as it is now or at an earlier point in time.
 
-Batches keep their bytes and their offsets, topics their ids, groups what they have committed. What is in the directory
-says how far it is, so an interrupted restore continues, after its last batches were compared with those in the bucket.
-Until everything is there nobody else can open the directory (`sawlog.store.directory.founding`).
+Batches keep their bytes and offsets, topics their ids, and groups their committed offsets. The directory itself records
+the progress, so an interrupted restore continues, after comparing its last batches with those in the bucket. Until it
+is complete, no other process can open the directory (`sawlog.store.directory.founding`).
 
-With `follow` it goes on with what is new until it is stopped: a warm stand-by, which others may read meanwhile.
+With `follow`, it keeps copying new records until it is stopped: a warm standby, which others may read meanwhile.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from .metadata import documents_of
 from .points import Points, shown
 from .replicator import Lag, Progress
 
-#: Changes of the bucket are looked for this often.
+#: Polling interval for changes of the bucket.
 POLL_S = 0.5
-#: Partitions that are copied at the same time.
+#: Number of partitions copied in parallel.
 _WORKERS = 4
-#: How often extents are looked up again that were consolidated and removed while they were read.
+#: Maximum number of times extents are looked up again because they were consolidated and removed while being read.
 _LOOKS = 5
-#: What a copy of the state does not need.
+#: Entries that a copy of the state does not need.
 _LEFT_OUT = ("extent/", "nonce/", "producer/", "named/")
 
 
 class Restorer(Closing):
-    """Fills one directory. One thread."""
+    """Restores one directory. Not thread-safe."""
 
     def __init__(
         self,
@@ -70,14 +70,14 @@ class Restorer(Closing):
         self._topics = frozenset(topics)
         self._registry = registry
         self.progress = Progress()
-        #: The commits of the last round.
+        #: Number of commits at the last round.
         self._done = -1
         #: Partitions whose last batch was compared.
         self._compared: set[tuple[str, int]] = set()
         self._mutex = threading.Lock()
         with ExitStack() as undo:
             self._source = undo.enter_context(ObjectStore.open(url, "r", options=options))
-            self._core = self._source.core
+            self._session = self._source.session
             self._view = self._moment()
             self._directory = FileDirectory(path, create=True)
             undo.callback(self._directory.close)
@@ -87,26 +87,26 @@ class Restorer(Closing):
             self._undo = undo.pop_all()
 
     def close(self) -> None:
-        """Close both stores; the directory can be opened by others then, if it is complete."""
+        """Close both stores. If the directory is complete, others can open it then."""
         self._undo.close()
 
-    # --- the moment
+    # --- point in time
 
     def _moment(self) -> State | None:
-        """What the store was at the moment that is wanted; None for now."""
-        points = Points(self._core)
+        """Return the state at the requested point in time; None for now."""
+        points = Points(self._session)
         if self._at_commit is not None:
             return points.at(self._at_commit)
         return None if self._until_ms is None else points.until(self._until_ms)
 
     def _begin(self) -> None:
-        """Note that the directory is not complete; or continue one that is not."""
+        """Mark the directory as incomplete, or continue an incomplete one."""
         moment = "now"
         if self._at_commit is not None:
             moment = f"commit {self._at_commit}"
         if self._until_ms is not None:
             moment = shown(self._until_ms)
-        wanted = Standby(self._core.bucket.url, moment, complete=False)
+        wanted = Standby(self._session.bucket.url, moment, complete=False)
         noted = founding.found(self._directory)
         if noted is not None and replace(noted, complete=False) != wanted:
             raise ImportMismatch(
@@ -122,7 +122,7 @@ class Restorer(Closing):
             raise InvalidConfig(f"{self._directory.path} is not empty: restore into a new directory")
         founding.note(self._directory, wanted)
 
-    # --- working
+    # --- rounds
 
     def run(
         self,
@@ -131,7 +131,7 @@ class Restorer(Closing):
         stopped: threading.Event | None = None,
         on_round: Callable[[Progress], None] = lambda progress: None,
     ) -> Progress:
-        """Fill the directory; with `follow` go on until it is `stopped`."""
+        """Restore the directory; with `follow`, keep following until `stopped` is set."""
         if follow and self._view is not None:
             raise InvalidConfig("a moment that has passed cannot be followed")
         ended = threading.Event() if stopped is None else stopped
@@ -147,17 +147,17 @@ class Restorer(Closing):
             try:
                 self.round()
                 self.progress.problems.clear()
-            except Unanswered as error:  # it is tried again
+            except Unanswered as error:  # retried
                 self.progress.problems["the bucket"] = str(error)
             on_round(self.progress)
         return self.progress
 
     def round(self) -> None:
         """Copy everything that is missing now."""
-        number = self._core.look(lambda state: state.number, fresh=True)
+        number = self._session.look(lambda state: state.number, fresh=True)
         if self._view is None and number == self._done:
             return
-        wanted = self._core.look(_frozen) if self._view is None else _frozen(self._view)
+        wanted = self._session.look(_frozen) if self._view is None else _frozen(self._view)
         names = [name for name in wanted.topics() if not self._topics or name in self._topics]
         self._make_topics(wanted, names)
         places = [(name, number) for name in names for number in range(_entry(wanted, name)["partitions"])]
@@ -206,15 +206,15 @@ class Restorer(Closing):
     # --- partitions
 
     def _fill(self, wanted: State, name: str, number: int, readers: ThreadPoolExecutor) -> None:
-        """Copy what is missing of a partition, and drop what is gone."""
+        """Copy the missing records of a partition, and drop those that are gone."""
         topic_id = _entry(wanted, name)["id"]
         start, end = wanted.ends(topic_id, number)
-        is_there, now = self._core.look(
+        is_there, now = self._session.look(
             lambda state: ((state.topic(name) or {}).get("id") == topic_id, state.ends(topic_id, number))
         )
         if not is_there:
             raise ImportMismatch(f"{name} was deleted since, and cannot be restored; name the topics to restore")
-        start = min(max(start, now[0]), end)  # what was dropped since is gone
+        start = min(max(start, now[0]), end)  # records dropped since are gone
         topic = self._store.topic(name)
         with topic.holdings.using(number):
             log = topic.holdings.take(number)
@@ -234,17 +234,17 @@ class Restorer(Closing):
                 log.trim(start)
 
     def _compare(self, log: Log, name: str, topic_id: str, number: int, start: int) -> None:
-        """Continue only the history that the directory has: its last batch must be in the bucket. A bucket that was
-        rolled back since would continue it with records of another one."""
+        """Raise `ImportMismatch` unless the last batch of the directory is in the bucket. A bucket that was rolled back
+        since would continue it with records of another history."""
         last = log.next_offset - 1
         if (name, number) in self._compared or last < max(log.lowest_offset, start):
             return
-        source = ObjectTopic(self._core, name, topic_id).partition(number).uncached()
+        source = ObjectTopic(self._session, name, topic_id).partition(number).uncached()
         theirs = source.fetch(last, 1, isolation="uncommitted").raw
         if not same_at(log.fetch(last, 1, isolation="uncommitted").raw, theirs, last):
             raise ImportMismatch(
-                f"{log.path} has another record at offset {last} than {self._core.bucket.url}: the bucket was rolled "
-                "back since this restore began, or is another one; restore into a new directory"
+                f"{log.path} has another record at offset {last} than {self._session.bucket.url}: the bucket was "
+                "rolled back since this restore began, or is another one; restore into a new directory"
             )
         self._compared.add((name, number))
 
@@ -253,21 +253,21 @@ class Restorer(Closing):
             try:
                 self._copy_extents(log, self._extents(topic_id, number, log.next_offset, end), end, readers, where)
                 break
-            except StorageError:  # they were consolidated and removed since they were looked up
+            except StorageError:  # consolidated and removed since the lookup
                 if attempt == _LOOKS - 1 or not log.writable:
                     raise
         if log.next_offset != end:
             raise ImportMismatch(f"{where} ends at {log.next_offset} instead of {end}: batches are missing")
 
     def _extents(self, topic_id: str, number: int, start: int, end: int) -> list[Extent]:
-        return self._core.look(lambda state: list(state.extents(topic_id, number, start, end)), fresh=True)
+        return self._session.look(lambda state: list(state.extents(topic_id, number, start, end)), fresh=True)
 
     def _copy_extents(self, log: Log, extents: list[Extent], end: int, readers: ThreadPoolExecutor, where: str) -> None:
-        for read in read_ahead(self._core, readers, extents):
+        for read in read_ahead(self._session, readers, extents):
             batches = between(read, log.next_offset, end, where)
             if batches is None:
                 continue
-            if log.next_offset > log.lowest_offset:  # else its first batch may begin before the partition does
+            if log.next_offset > log.lowest_offset:  # otherwise its first batch may begin before the partition does
                 batches = cut_below(batches, log.next_offset, log.config.max_decompressed_bytes)
             log._copy_batches(batches.data, batches.rows)
             with self._mutex:
@@ -277,7 +277,7 @@ class Restorer(Closing):
     # --- groups
 
     def _commit_offsets(self, wanted: State, names: Iterable[str]) -> None:
-        """What groups have committed, in the topics that are here."""
+        """Restore the committed offsets of groups in the restored topics."""
         ids = {_entry(wanted, name)["id"]: name for name in names}
         changes: list[tuple[str, dict[tuple[str, int], Committed | None]]] = []
         for group in wanted.groups():
@@ -311,7 +311,7 @@ def _entry(state: State, name: str) -> Mapping[str, Any]:
 
 
 def _frozen(state: State) -> State:
-    """The state without its extents, as it is now: it changes while records are copied."""
+    """Return a copy of the state without its extents, since the state changes while records are copied."""
     return State(
         Entries((name, value) for name, value in state.entries if not name.startswith(_LEFT_OUT)), state.number
     )
@@ -330,11 +330,11 @@ def restore(
     stopped: threading.Event | None = None,
     on_round: Callable[[Progress], None] = lambda progress: None,
 ) -> Progress:
-    """Fill a new directory with what a store on object storage contains; the same topics, offsets and groups.
+    """Restore a store on object storage to a new directory, with the same topics, offsets and groups.
 
-    With `at_commit` or `until_ms`: what it contained after so many commits, or after the last commit that was made at
-    that time or before. With `follow` it is kept up to date until it is `stopped`. What was interrupted continues if it
-    is called again.
+    With `at_commit` or `until_ms`, restore its content after that many commits, or after the last commit made at that
+    time or before. With `follow`, keep the directory up to date until `stopped` is set. To continue an interrupted
+    restore, call it again.
     """
     check_local(path, "the directory to restore to")
     with Restorer(

@@ -1,10 +1,11 @@
-"""Records in a directory where its replica is, so that the store reads from there what it removes.
+"""The roles of two stores: which one is a copy of the other, and where the replica of a directory is.
 
-The first address is recorded. Another one takes its place if nothing is only in the first, or if the other has all of
-that: whoever moves to another bucket ships everything there, and then the new address counts.
+A directory records the address of its replica, so that the store can read removed records from there. The first address
+is recorded. Another one replaces it if no records are only in the first replica, or if the other replica has all of
+them: to move to another bucket, replicate everything there, and the new address takes over.
 
-Which store is a copy of which: a document of the copy names its source. A store with such a document is written by
-`sawlog replicate` alone; neither retention nor compaction is done there, since the source decides that.
+A document in the copy names its source. A store with such a document is written by `sawlog replicate` alone, without
+retention or compaction, since the source decides these.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ...errors import CorruptFile, ImportMismatch, InvalidConfig, StorageError, 
 from ..directory.replica import ReplicaAddress
 from ..directory.store import Store
 from ..objects.maintenance.maintainer import is_copy
-from ..objects.session import Core
+from ..objects.session import StoreSession
 from ..objects.state.extents import COPY_OF
 from ..objects.state.state import State
 from ..objects.store import ObjectStore
@@ -27,18 +28,18 @@ _logger = logging.getLogger("sawlog.store.replica")
 
 
 def record(source: Store, address: ReplicaAddress, places: Mapping[tuple[str, int], Place], *, is_whole: bool) -> None:
-    """Record an address, unless the one that is recorded is needed. A directory that cannot be written keeps all its
-    records here."""
+    """Record an address, unless the recorded one is still needed. A directory that is not writable keeps all its
+    records locally."""
     known, is_damaged = None, False
     try:
         known = source.replica
-    except CorruptFile:  # it is written again, by whoever has everything
+    except CorruptFile:  # rewritten by a replica that has everything
         is_damaged = True
     is_other = is_damaged or (known is not None and known.url != address.url)
     if known == address or (is_other and not _has_all(source, places)):
         return
     if (known is None and not is_damaged and not is_whole) or address.url.startswith("memory://"):
-        return  # a replica of some topics, where another one may have them all; or one that ends with this process
+        return  # a replica of some topics, where another may have all; or one in the memory of this process
     try:
         address.store(source.directory)
     except StorageError as error:
@@ -46,7 +47,7 @@ def record(source: Store, address: ReplicaAddress, places: Mapping[tuple[str, in
 
 
 def _has_all(source: Store, places: Mapping[tuple[str, int], Place]) -> bool:
-    """Whether a replica has everything that is only in another one."""
+    """Return whether a replica has everything that is only in another one."""
     for topic in source:
         try:
             for number in range(topic.partitions):
@@ -56,25 +57,26 @@ def _has_all(source: Store, places: Mapping[tuple[str, int], Place]) -> bool:
                     return False
         except TopicNotFound:
             continue
-        except StorageError:  # where it begins, only the replica of before knows
+        except StorageError:  # only the earlier replica knows where the log begins
             return False
     return True
 
 
-#: Numbers that one action takes, at most, and how many actions: ids of another system may be too large for that.
+#: Maximum size of a block of numbers, and number of blocks: ids of another system may be too large for that.
 _BLOCK, _MOST_BLOCKS = 1 << 20, 4096
 
 
-def claim(core: Core, source_id: str, path: str) -> None:
-    """Make an empty store the copy of another, unless it is; `ImportMismatch` if it is something else."""
+def claim(session: StoreSession, source_id: str, path: str) -> None:
+    """Make an empty store the copy of another, unless it is already. Raises `ImportMismatch` if it is something
+    else."""
 
     def look(state: State) -> tuple[int, Mapping[str, object], list[str]]:
         return *state.document(COPY_OF), state.topics()
 
-    version, found, topics = core.look(look, fresh=True)
+    version, found, topics = session.look(look, fresh=True)
     if found.get("source") == source_id:
         return
-    where = core.bucket.url
+    where = session.bucket.url
     if "source" in found:
         raise ImportMismatch(
             f"{where} is a replica of the store {found['source']} ({found.get('path')}), not of {path}: use another "
@@ -88,35 +90,37 @@ def claim(core: Core, source_id: str, path: str) -> None:
             "use another address"
         )
     fields = {"source": source_id, "path": path}
-    outcome = core.submit([{"do": "change document", "name": COPY_OF, "version": version, "fields": fields}]).result()
+    outcome = session.submit(
+        [{"do": "change document", "name": COPY_OF, "version": version, "fields": fields}]
+    ).result()
     if "ok" not in outcome:  # another replicator was faster, of the same store or of another one
-        claim(core, source_id, path)
+        claim(session, source_id, path)
 
 
-def still(core: Core, source_id: str) -> dict[str, object]:
-    """The condition under which a copy is written: that it is one, and is not promoted at this moment. `ImportMismatch`
-    if it is none any more."""
-    version, found = core.look(lambda state: state.document(COPY_OF), fresh=True)
+def still(session: StoreSession, source_id: str) -> dict[str, object]:
+    """Return the condition for writing to a copy: it still is one, and is not being promoted. Raises `ImportMismatch`
+    if it is no longer a copy."""
+    version, found = session.look(lambda state: state.document(COPY_OF), fresh=True)
     if found.get("source") != source_id:
-        raise ImportMismatch(f"{core.bucket.url} is no replica any more: it was promoted, or deleted and recreated")
+        raise ImportMismatch(f"{session.bucket.url} is no replica any more: it was promoted, or deleted and recreated")
     return {"do": "expect document", "name": COPY_OF, "version": version}
 
 
 def promote(url: str, *, options: Mapping[str, str] | None = None) -> None:
-    """Make a replica on object storage a store of its own, for instance because its source is lost: it may be written
-    from then on, retention and compaction are done, and `sawlog replicate` refuses it."""
+    """Turn a replica on object storage into a store of its own, for instance because its source is lost. It becomes
+    writable, retention and compaction run, and `sawlog replicate` refuses it."""
     with ObjectStore.open(url, options=options, upkeep_interval_s=None) as store:
-        core = store.core
-        version, found = core.look(lambda state: state.document(COPY_OF), fresh=True)
-        if not core.look(is_copy):
+        session = store.session
+        version, found = session.look(lambda state: state.document(COPY_OF), fresh=True)
+        if not session.look(is_copy):
             raise InvalidConfig(f"{url} is no replica: there is nothing to promote")
         fields = {"was": found["source"], "path": found.get("path")}
         change = {"do": "change document", "name": COPY_OF, "version": version, "fields": fields}
-        core.commit([change, *core.look(_numbers_in_use)])
+        session.commit([change, *session.look(_numbers_in_use)])
 
 
 def _numbers_in_use(state: State) -> list[dict[str, object]]:
-    """What takes the producer ids that are in the records, so that a broker does not hand them out again."""
+    """Return actions that allocate the producer ids in the records, so that a broker does not hand them out again."""
     highest = max((int(name.rpartition("/")[2]) for name in state.entries.names("producer/")), default=-1)
     taken, actions = int(state.entries.get("counter/producer", 0)), list[dict[str, object]]()
     while taken <= highest and len(actions) < _MOST_BLOCKS:

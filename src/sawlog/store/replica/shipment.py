@@ -1,8 +1,8 @@
-"""`Shipment`: what one commit places in a replica: batches of many partitions, at the offsets that they have.
+"""`Shipment`: one commit to a replica, with batches of many partitions at their original offsets.
 
-Small ones are in the commit itself; else all of them are in a few objects, which are uploaded before: a round costs one
-to five requests, however many partitions there are. Each part says at which end of its partition it begins (`expect`),
-so that of two replicators that ship the same records one is refused.
+Small batches are stored in the commit itself. Otherwise all of them go into a few objects, which are uploaded first, so
+that a round costs one to five requests, however many partitions there are. Each part names the end of its partition
+that it expects (`expect`), so that only one of two replicators that ship the same records succeeds.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import Any, NamedTuple
 
 from ...batch.header import POSITION
 from ..objects.partition.pieces import append_action, described
-from ..objects.session import Core
+from ..objects.session import StoreSession
 from ..objects.state.extents import INLINE
 from ..objects.state.state import Outcome
 from .batches import Batches
 
 #: Larger shipments are uploaded before the commit that refers to them.
 _INLINE_BYTES = 1 << 20
-#: They are objects of about this size, and so many are uploaded at the same time.
+#: Approximate size of the uploaded objects, and number of parallel uploads.
 _OBJECT_BYTES, _UPLOADS = 8 << 20, 4
-#: The batches of a producer that the state remembers.
+#: Number of batches that the state remembers per producer.
 _REMEMBERED = 5
 
 Action = dict[str, Any]
 
 
 class Place(NamedTuple):
-    """A partition of the replica: where it ends, and in which leader epoch."""
+    """A partition of the replica: its offsets and its leader epoch."""
 
     topic_id: str
     partition: int
@@ -47,13 +47,13 @@ class _Part(NamedTuple):
 
 
 class Shipment:
-    """Collected, and then committed once."""
+    """Batches and actions, collected and then committed once."""
 
     def __init__(self, condition: Action) -> None:
-        #: What must be so, else nothing is committed.
+        #: The condition under which anything is committed.
         self._condition = condition
         self._parts: list[_Part] = []
-        #: What is committed after the batches, if they are.
+        #: Actions to commit after the batches, together with them.
         self.actions: list[Action] = []
         self.size_bytes = 0
         self.records = 0
@@ -64,29 +64,29 @@ class Shipment:
     def add(
         self, place: Place, batches: Batches, *, before: Sequence[Action] = (), after: Sequence[Action] = ()
     ) -> None:
-        """Add the next batches of a partition, with what is done to it before and after."""
+        """Add the next batches of a partition, with the actions before and after them."""
         self._parts.append(_Part(place, list(before), batches, list(after)))
         self.size_bytes += len(batches.data)
         self.records += batches.next_offset - batches.base_offset
 
-    def commit(self, core: Core) -> list[Outcome]:
-        """Commit all of it together. If that is rejected, each part alone, so that one that is refused does not stop
-        the others; what became of each."""
+    def commit(self, session: StoreSession) -> list[Outcome]:
+        """Commit everything together and return the outcome. If that is rejected, commit each part separately, so that
+        a rejected part does not stop the others, and return the outcome of each."""
         requests: list[tuple[list[Action], list[bytes]]] = []
-        for key, parts in self._uploaded(core):
+        for key, parts in self._uploaded(session):
             position = 0
             for part in parts:
                 requests.append(_request(part, key, position))
                 position += len(part.batches.data)
         together = [self._condition, *(action for actions, _ in requests for action in actions), *self.actions]
-        outcome = core.submit(together, [data for _, inline in requests for data in inline]).result()
+        outcome = session.submit(together, [data for _, inline in requests for data in inline]).result()
         if "ok" in outcome or len(requests) + bool(self.actions) == 1:
             return [outcome]
-        waiting = [core.submit([self._condition, *actions], inline) for actions, inline in requests]
+        waiting = [session.submit([self._condition, *actions], inline) for actions, inline in requests]
         return [each.result() for each in waiting]
 
-    def _uploaded(self, core: Core) -> list[tuple[str, list[_Part]]]:
-        """The parts, and the objects that they are in: some large ones, which are uploaded at the same time."""
+    def _uploaded(self, session: StoreSession) -> list[tuple[str, list[_Part]]]:
+        """Return the keys of the objects and the parts in them. Several large objects are uploaded in parallel."""
         if self.size_bytes <= _INLINE_BYTES:
             return [(INLINE, self._parts)]
         groups: list[list[_Part]] = []
@@ -98,12 +98,12 @@ class Shipment:
             groups[-1].append(part)
             size += len(part.batches.data)
         with ThreadPoolExecutor(_UPLOADS, "sawlog-replicate") as pool:
-            keys = pool.map(lambda parts: core.upload(b"".join(part.batches.data for part in parts)), groups)
+            keys = pool.map(lambda parts: session.upload(b"".join(part.batches.data for part in parts)), groups)
             return list(zip(keys, groups, strict=True))
 
 
 def _request(part: _Part, key: str, position: int) -> tuple[list[Action], list[bytes]]:
-    """What a request says to place the batches of a partition, and those that are in the commit with it."""
+    """Return the request that places the batches of a partition, and the batches to store in the commit."""
     place, actions, inline = part.place, list(part.before), []
     end, epoch = part.batches.base_offset, place.epoch
     for number, piece in part.batches.epochs():
@@ -127,7 +127,7 @@ def _request(part: _Part, key: str, position: int) -> tuple[list[Action], list[b
 
 
 def _latest(producers: list[list[int]]) -> list[list[int]]:
-    """The last batches of each producer: no more are remembered, and there may be very many."""
+    """Return the last batches of each producer: no more are remembered, and there may be very many."""
     found: dict[int, list[list[int]]] = defaultdict(list)
     for each in producers:
         found[each[0]].append(each)
@@ -139,10 +139,10 @@ def _of(place: Place, do: str, **fields: object) -> Action:
 
 
 def advance(place: Place, offset: int) -> Action:
-    """An empty partition begins at this offset."""
+    """Return the action that sets the first offset of an empty partition."""
     return _of(place, "advance", offset=offset)
 
 
 def move_start(place: Place, offset: int) -> Action:
-    """What is below this offset is dropped."""
+    """Return the action that drops the records below an offset."""
     return _of(place, "move start", offset=offset)

@@ -1,11 +1,11 @@
-"""`Bucket`: the few operations that the store needs of object storage, over `obstore`.
+"""`Bucket`: the operations that the store needs from object storage, implemented with `obstore`.
 
-The only one that decides anything is `create`: it stores an object if there is none of that name. A request may also
-fail without an answer, and may have been applied all the same: that is `Unanswered`, and the caller looks. failures.py
-says what a failure means, connecting.py which options there are.
+All decisions rest on `create`, which stores an object only if its key is free. A request can also fail without an
+answer and may still have been applied. That is `Unanswered`, and the caller looks the object up. failures.py classifies
+failures; connecting.py lists the options.
 
-A bucket can be pickled, and is opened again in each process. A process that was forked from one that had used object
-storage cannot use it.
+A bucket can be pickled and reconnects in each process. A process forked from one that has already used object storage
+cannot use it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["SCHEMES", "Bucket", "Entry", "Unanswered", "is_url"]
 PART_BYTES = 16 << 20
 #: Keys of one page of a listing.
 _PAGE_KEYS = 1000
-#: How long a create is repeated that meets others: the server says that it was not applied, and why does not matter.
+#: Backoff of a create that the server rejected because of a concurrent request for the key. It was not applied.
 _CONFLICTS_S, _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 0.02, 0.5
 
 
@@ -43,13 +43,13 @@ class Entry:
     modified: datetime
 
 
-def is_url(place: object) -> bool:
-    """Whether a place is an address of object storage and not a path."""
-    return isinstance(place, str) and place.partition("://")[1] != "" and place.partition("://")[0] in SCHEMES
+def is_url(address: object) -> bool:
+    """Return whether an address points to object storage rather than to a file."""
+    return isinstance(address, str) and address.partition("://")[1] != "" and address.partition("://")[0] in SCHEMES
 
 
 class Bucket:
-    """The objects below one address, by their keys. Safe for threads."""
+    """The objects below one address, by key. Thread-safe."""
 
     def __init__(self, url: str, options: Mapping[str, str] | None = None, *, store: Any = None) -> None:
         if not is_url(url):
@@ -58,7 +58,7 @@ class Bucket:
         scheme, _, place = url.partition("://")
         self.url = f"{scheme}://{place.rstrip('/')}"
         self._options = dict(options or {})
-        #: Opened in which process, and what it is.
+        #: The process that opened the `obstore` client, and the client.
         self._opened: tuple[int, Any] = (this_process(), store) if store is not None else (0, None)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -71,11 +71,11 @@ class Bucket:
 
     @property
     def options(self) -> dict[str, str]:
-        """The options that it was opened with."""
+        """The options that the bucket was opened with."""
         return dict(self._options)
 
     def again(self) -> Bucket:
-        """The same objects, with connections of its own."""
+        """Return a bucket with the same address and options, and its own connections."""
         return Bucket(self.url, self._options)
 
     @property
@@ -89,9 +89,12 @@ class Bucket:
         return store
 
     def create(self, key: str, data: bytes) -> bool:
-        """Store an object if none of that name exists, and return whether it was stored. False proves that one exists,
-        but not whose: the client library repeats requests, and the attempt that it repeats may have been applied.
-        `Unanswered` if it is not known whether it was stored; another `StorageError` if it was not."""
+        """Store an object if its key is free, and return whether it was stored.
+
+        False proves that an object exists, but not who created it: the client library retries requests, and the first
+        attempt may have been applied. Raises `Unanswered` if the outcome is unknown, and another `StorageError` if
+        nothing was stored.
+        """
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         store = self._store
@@ -102,7 +105,8 @@ class Bucket:
                 store.put(key, data, mode="create", use_multipart=False)
                 return True
             except (AlreadyExistsError, PreconditionError) as error:
-                # obstore says "exists" of every 409, also of S3's "met another request": then nothing need exist.
+                # obstore reports every 409 as "exists", including S3's "conflicting request", after which the key may
+                # be free.
                 if not failure_of(error).is_conflict:
                     return False
                 if not patience.retry():
@@ -115,11 +119,12 @@ class Bucket:
                 raise failed from None
 
     def put(self, key: str, data: bytes) -> None:
-        """Store an object under a name that nobody else uses; repeated, it stores the same.
+        """Store an object under a key that no other writer uses. Idempotent.
 
-        Up to `PART_BYTES` it is one request. A larger object is a multipart upload, which `obstore` aborts if a part
-        fails. A process that is killed meanwhile leaves its parts in the bucket: hidden, and charged for. obstore can
-        neither list nor remove them, so buckets need a lifecycle rule (docs/object-storage.md)."""
+        An object of up to `PART_BYTES` is one request. A larger one is a multipart upload, which `obstore` aborts if a
+        part fails. A process that is killed during the upload leaves its parts in the bucket, invisible but billed.
+        obstore can neither list nor remove them, so buckets need a lifecycle rule (docs/object-storage.md).
+        """
         store = self._store
         try:
             store.put(key, data, chunk_size=PART_BYTES)
@@ -127,8 +132,8 @@ class Bucket:
             raise self._failed("storing", key, error) from None
 
     def get(self, key: str) -> bytes | None:
-        """The content of an object; None if there is none. That there is no bucket is an error: what is not there
-        would look like a store without commits."""
+        """Return the content of an object, or None if it does not exist. A missing bucket is an error, because it would
+        look like a store without commits."""
         store = self._store
         try:
             return bytes(store.get(key).bytes())
@@ -140,14 +145,14 @@ class Bucket:
             raise self._failed("reading", key, error) from None
 
     def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
-        """The content of several objects, requested at the same time."""
+        """Return the content of several objects, requested in parallel."""
         if len(keys) < 2:
             return [self.get(key) for key in keys]
         with ThreadPoolExecutor(len(keys), thread_name_prefix="sawlog-objects-get") as pool:
             return list(pool.map(self.get, keys))
 
     def get_range(self, key: str, start: int, size_bytes: int) -> bytes:
-        """A part of an object."""
+        """Return a byte range of an object."""
         store = self._store
         try:
             found = bytes(store.get_range(key, start=start, length=size_bytes))
@@ -158,7 +163,7 @@ class Bucket:
         return found
 
     def list(self, prefix: str, after: str = "") -> Iterator[Entry]:
-        """The objects below a prefix, which ends with "/", in the order of their keys; those after `after` only."""
+        """Yield the objects below a prefix, which ends with "/", ordered by key; only keys greater than `after`."""
         assert prefix.endswith("/") or not prefix, prefix  # obstore's prefixes are folders
         store = self._store
         try:
@@ -168,11 +173,11 @@ class Bucket:
                 found += [Entry(each["path"], each["size"], each["last_modified"]) for each in page]
         except Exception as error:
             raise self._failed("listing", prefix, error) from None
-        # Not every kind of storage lists in order, nor leaves out what comes before.
+        # Not every backend lists in key order or honours the offset.
         yield from sorted((each for each in found if each.key > after), key=lambda each: each.key)
 
     def delete(self, key: str) -> None:
-        """Remove an object, if it is there."""
+        """Delete an object, if it exists."""
         store = self._store
         try:
             store.delete(key)
@@ -183,17 +188,17 @@ class Bucket:
             raise self._failed("deleting", key, error) from None
 
     def delete_many(self, keys: Iterable[str]) -> None:
-        """Remove objects, those that are there, with few requests where the server can do it."""
+        """Delete objects that exist, with bulk requests where the server supports them."""
         store, wanted = self._store, [*keys]
         try:
             store.delete(wanted)
-        except Exception:  # one of them is gone, or the server takes them one by one only: that shows which
+        except Exception:  # one is missing, or there are no bulk deletes: delete one at a time to find out
             for key in wanted:
                 self.delete(key)
 
     def _failed(self, doing: str, key: str, error: Exception) -> StorageError:
         if isinstance(error, FileNotFoundError) and not failure_of(error).is_missing_bucket:
-            # Of a write this is no answer: obstore does not tell whether an attempt before it was applied.
+            # For a write this is not final: obstore does not say whether an earlier attempt was applied.
             kind = Unanswered if doing in ("creating", "storing") else StorageError
             return kind(errno.ENOENT, f"{self.url}: {doing} {key} failed: it does not exist")
         return explained(self.url, f"{doing} {key}", error)

@@ -1,24 +1,23 @@
-"""`BlockCache`: what was read of a bucket, on the local disk, for all processes of this user.
+r"""`BlockCache`: blocks read from a bucket, cached on the local disk for all processes of a user.
 
 ```
 <cache>/<store id>/<first two digits>/<hash of key, position, digest and size>
     b"sawlog block 2\n", the CRC-32C of what follows, its length; key, position and digest; then the bytes of the object
 ```
 
-A block is identified by its content, not only by its place. A bucket that was copied, or rolled back to an earlier
-version, has the store id and the commit numbers of another history, with other records in them. So the key includes the
-digest that the commit recorded for the extent (`Extent.digest`), and a block of another history is a miss. Looking one
-up costs no request.
+A block is identified by its content, not only by its location. A bucket that was copied or rolled back to an earlier
+version keeps the store id and the commit numbers, but holds other records. So the cache key includes the digest that
+the commit recorded for the extent (`Extent.digest`), and a block of another history is a miss. A lookup sends no
+request.
 
-A hit proves that the bucket once returned these bytes for this extent, and not that it still does. Callers that must
-know what the bucket holds now do not use the cache: `sawlog verify`, restores, replication, tiering and maintenance.
+A hit proves that the bucket once returned these bytes for this extent, not that it still does. Callers that must know
+what the bucket holds now bypass the cache: `sawlog verify`, restores, replication, tiering and maintenance.
 
-A block may be damaged: whatever is not exactly what was asked for is a miss, and is removed. So is everything that the
-disk refuses: a cache has no errors of its own.
+A damaged block is a miss and is deleted. Disk errors are misses as well: the cache raises no errors of its own.
 
-Files appear with all their content (`rename`), so processes share them without locks. The time of a file says when it
-was last needed; whoever has written much looks through all of them, and removes the oldest until nine tenths of the
-room is left. A process that sees what another one has just removed has a miss.
+Files appear complete (`rename`), so processes share them without locks. The modification time of a file records its
+last use. A process that has written a certain amount scans all files and deletes the least recently used until the
+cache is nine tenths full. A process that loses a file to another one's scan has a miss.
 """
 
 from __future__ import annotations
@@ -39,22 +38,22 @@ from ....batch.checksum import crc32c
 from ....clock import Deadline, wall_s
 from ....storage.forking import forkable
 
-#: How much is kept if nothing else is said.
+#: Default size of the cache.
 CACHE_BYTES = 1 << 30
 _MAGIC = b"sawlog block 2\n"
 _HEAD = struct.Struct(">IQ")
-#: A file takes at least this much of a disk.
+#: Minimum disk usage of a file.
 _LEAST_BYTES = 4096
-#: After writing this part of the room, a process looks for what has to go; and until this part of the room is taken.
+#: A process scans for files to evict after writing this fraction of the maximum, and evicts down to that fraction.
 _LOOK_EVERY, _FILLED = 1 / 16, 0.9
-#: A time that is not older than this is not renewed: a hit should not write.
+#: A modification time younger than this is not refreshed, so that a hit does not usually write.
 _FRESH_S = 60.0
-#: After the disk has refused something, nothing is written for this long.
+#: Nothing is written for this long after a disk error.
 _PAUSE_S = 30.0
 
 
 class _File(NamedTuple):
-    """One block that is there."""
+    """A cached block on disk."""
 
     used_s: float
     size_bytes: int
@@ -62,7 +61,7 @@ class _File(NamedTuple):
 
 
 def default_path() -> Path | None:
-    """Below the user's folder for caches; None if the user has none, as in some containers."""
+    """Return the path below the user's cache directory, or None if the user has no home, as in some containers."""
     home = os.environ.get("XDG_CACHE_HOME", "")
     try:
         return (Path(home) if os.path.isabs(home) else Path.home() / ".cache") / "sawlog" / "blocks"
@@ -71,14 +70,14 @@ def default_path() -> Path | None:
 
 
 class BlockCache:
-    """The blocks of one store. Safe for threads and for any number of processes."""
+    """The cached blocks of one store. Safe for threads and for any number of processes."""
 
     def __init__(self, path: str | os.PathLike[str], store_id: str, max_bytes: int = CACHE_BYTES) -> None:
         self._root = os.fspath(path)
         self._place = os.path.join(self._root, store_id)
         self._max_bytes = max_bytes
         self._lock = forkable(threading.Lock())
-        #: What was written since the last look at all files; at first everything is unknown.
+        #: Bytes written since the last scan. Starts at the maximum, because the usage is unknown.
         self._written_bytes = max_bytes
         self._paused = Deadline(0.0)
         self.hits = self.misses = 0
@@ -101,7 +100,7 @@ class BlockCache:
         return is_here
 
     def has(self, key: str, position: int, digest: str, size_bytes: int) -> bool:
-        """Whether a block is probably cached."""
+        """Return whether a block is probably cached."""
         return os.path.exists(self._path(_named(key, position, digest), size_bytes))
 
     def put(self, key: str, position: int, digest: str, data: bytes | bytearray | memoryview) -> None:
@@ -144,10 +143,10 @@ class BlockCache:
                 os.unlink(temporary)
             raise
 
-    # --- room
+    # --- eviction
 
     def _make_room(self) -> None:
-        """Remove what was not needed for the longest time, of all stores."""
+        """Evict the least recently used blocks of all stores."""
         with suppress(OSError):
             files = sorted(_files(self._root))
             total = sum(each.size_bytes for each in files)
@@ -175,10 +174,12 @@ def _named(key: str, position: int, digest: str) -> bytes:
 
 
 def _load(path: str, name: bytes, data: memoryview) -> bool:
-    """Whether the content of a file is in the buffer now; the file is removed unless it is what it should be. It is
-    read and not mapped: a mapped one that is cut off, or that the disk cannot read, would end the process."""
+    """Read a file into the buffer and return whether it was valid; delete it if not.
+
+    The file is read rather than mapped: a mapped file that is truncated or unreadable would kill the process.
+    """
     begin = len(_MAGIC) + _HEAD.size + len(name)
-    head = bytearray(begin + 1)  # one byte more than there should be
+    head = bytearray(begin + 1)  # one byte more than expected, to detect a longer file
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         whole = os.readv(file, [memoryview(head)[:begin], data, memoryview(head)[begin:]]) == begin + len(data)

@@ -1,19 +1,19 @@
-"""From an address to a store of `obstore`: options, the usual variables, time-outs and retries.
+"""From an address to an `obstore` store: options, environment variables, timeouts and retries.
 
-Options are text. Those about requests, with their defaults:
+Options are strings. Those of requests, with their defaults:
 
-    timeout           30s    one request, from connecting to the last byte of its answer
+    timeout           30s    one request, from connecting to the last byte of the answer
     connect_timeout   5s     connecting
-    max_retries       5      of a request that failed on its way, or that the server could not carry out now
-    retry_timeout     60s    no more retries after this time
+    max_retries       5      retries of a request that failed in transit or that the server could not process
+    retry_timeout     60s    no retries after this time
 
-and those of `obstore.store.ClientConfig` (`proxy_url`, `root_certificate`, ...). All others are those of the kind of
-storage: `endpoint`, `region`, `access_key_id`, `secret_access_key`, `session_token` for S3. What is not given comes
-from the variables that other programs use, such as `AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`,
-`AWS_REGION`.
+The options of `obstore.store.ClientConfig` (`proxy_url`, `root_certificate`, ...) are accepted as well. All others
+belong to the backend: `endpoint`, `region`, `access_key_id`, `secret_access_key`, `session_token` for S3. Missing
+options come from the customary environment variables, such as `AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`,
+`AWS_SECRET_ACCESS_KEY` and `AWS_REGION`.
 
-`obstore` runs its requests in threads of its own, which a forked child does not have: there every request would wait
-forever. So a child of a process that has used it gets an error instead.
+`obstore` runs requests on its own threads, which do not survive a fork: every request of a child would hang. So the
+child of a process that has used object storage gets an error instead.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ....errors import InvalidConfig, MissingPackage, StorageError
 from ....storage.forking import this_process
 from .failures import explained
 
-#: Options of requests, as `obstore.store.ClientConfig` has them.
+#: Request options, as `obstore.store.ClientConfig` names them.
 _CLIENT = frozenset(
     {
         *("allow_http", "allow_invalid_certificates", "root_certificate"),
@@ -41,7 +41,7 @@ _CLIENT = frozenset(
     }
 )
 _RETRIES = frozenset({"max_retries", "retry_timeout"})
-#: Options of each kind of storage without its prefix, as people write them.
+#: Backend options without their prefix, as people write them.
 _STORAGE = frozenset(
     {
         *("endpoint", "endpoint_url", "region", "default_region"),
@@ -52,7 +52,7 @@ _STORAGE = frozenset(
     }
 )
 _PREFIXES = ("aws_", "google_", "azure_")
-#: Options that may be written to a file: none of them says who asks.
+#: Options that may be written to a file: none of them identifies the caller.
 _PUBLIC = (
     (_CLIENT - {"proxy_url", "user_agent"})
     | _RETRIES
@@ -60,23 +60,23 @@ _PUBLIC = (
     | {"virtual_hosted_style_request", "unsigned_payload", "checksum_algorithm", "s3_express", "request_payer"}
     | {"cache_bytes", "cache_path"}
 )
-#: What `ObjectStore.open` takes itself.
+#: Options of `ObjectStore.open` itself.
 _OWN = frozenset({"cache_bytes", "cache_path", "linger_ms"})
 _TIMEOUT, _CONNECT_TIMEOUT, _RETRY_TIMEOUT = "30s", "5s", "60s"
-#: With pauses of 0.1 s, 0.2 s, ... together about three seconds, if it fails at once.
+#: With pauses of 0.1 s, 0.2 s, ... about three seconds in total if every attempt fails at once.
 _MAX_RETRIES = "5"
 _FIRST_PAUSE, _LONGEST_PAUSE = timedelta(milliseconds=100), timedelta(seconds=5)
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0}
 
-#: Stores in memory by their address: who opens one again in this process finds what is in it.
+#: Stores in memory by address, so that opening an address again in this process finds the same content.
 _IN_MEMORY: dict[str, Any] = {}
 #: The process in which `obstore` was first used.
 _used_in: int | None = None
 
 
 def check_address(url: str) -> None:
-    """Refuse an address that carries what belongs into options; the message does not repeat it."""
+    """Reject an address that contains options or credentials; the message does not repeat them."""
     scheme, _, rest = url.partition("://")
     host = rest.partition("/")[0]
     if "?" in rest or "#" in rest or ":" in host.rpartition("@")[0]:
@@ -91,17 +91,17 @@ def check_address(url: str) -> None:
 
 
 def is_missing(url: str) -> bool:
-    """Whether an address is a directory that does not exist. Connecting makes it, which is nothing for a reader."""
+    """Return whether an address is a missing directory. Connecting would create it, which a reader must not do."""
     return url.startswith("file://") and not os.path.isdir(url.removeprefix("file://"))
 
 
 def is_option(name: str) -> bool:
-    """Whether an option is about the connection to object storage."""
+    """Return whether an option configures the connection to object storage."""
     return name in _CLIENT | _RETRIES | _STORAGE | _OWN or name.startswith(_PREFIXES)
 
 
 def public_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Those options that may be recorded where others read them: no credentials, and no address that has some in it."""
+    """Return the options that may be written to a shared file: no credentials, and no URLs that contain any."""
     return {
         name: value
         for name, value in options.items()
@@ -111,8 +111,8 @@ def public_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def connect(url: str, options: Mapping[str, str]) -> Any:
-    """Open the store at an address. Nothing is sent yet."""
-    global _used_in  # noqa: PLW0603  obstore has one set of threads in a process
+    """Open the store at an address. Sends no request."""
+    global _used_in  # noqa: PLW0603  obstore has one thread pool per process
     try:
         from obstore.store import LocalStore, MemoryStore, from_url
     except ImportError as error:
@@ -142,7 +142,7 @@ def connect(url: str, options: Mapping[str, str]) -> Any:
 
 
 def divided(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
-    """The options of requests, those of retries, and those of the kind of storage."""
+    """Split options into those of requests, of retries and of the backend."""
     client: dict[str, Any] = {"timeout": _TIMEOUT, "connect_timeout": _CONNECT_TIMEOUT}
     client |= {name: value for name, value in options.items() if name in _CLIENT}
     rest = {name: value for name, value in options.items() if name not in _CLIENT | _RETRIES}
@@ -160,7 +160,7 @@ def divided(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any],
 
 
 def _endpoint(options: Mapping[str, str]) -> str:
-    """The endpoint, if one is given: plain HTTP is used only where it says so."""
+    """Return the configured endpoint, or "". Plain HTTP is allowed only if the endpoint asks for it."""
     names = ("endpoint", "endpoint_url", "aws_endpoint", "aws_endpoint_url")
     given = next((options[name] for name in names if name in options), None)
     if given is None:

@@ -1,11 +1,11 @@
-"""What a failed request means: one error with a message that says what to do, made from what `obstore` says.
+"""Classification of failed requests: one error whose message says what to do, derived from obstore's.
 
-A request that failed was either *refused*, and then it changed nothing, or it is not known whether it was applied:
-`Unanswered`, and the caller looks. Refused are only requests that the server answered with "no" at the first attempt.
-After a retry even a clear "no" says nothing about the attempt before it.
+A failed request was either *rejected*, and changed nothing, or its outcome is unknown: `Unanswered`, and the caller
+looks. A request counts as rejected only if the server refused the first attempt. After a retry, even a clear refusal
+says nothing about the attempt before it.
 
-Messages have the address of the store, the key, the server's status, its error code and its short text. They do not
-have the address of the request, headers or the rest of the answer, which can contain signatures, tokens and keys.
+Messages contain the address of the store, the key, the server's status, its error code and its short text. They omit
+the request URL, the headers and the rest of the response, which can contain signatures, tokens and keys.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from dataclasses import dataclass
 
 from ....errors import StorageError, StorageFull
 
-#: Azure answers so to a create of what exists.
+#: Azure's code for creating a blob that exists.
 _EXISTS = frozenset({"BlobAlreadyExists"})
 _NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound", "BucketNotFound"})
-#: Codes for bad credentials that come with another status than 401 or 403.
+#: Codes for bad credentials that come with a status other than 401 and 403.
 _BAD_CREDENTIALS = frozenset({"ExpiredToken", "InvalidToken", "InvalidAccessKeyId", "AuthorizationHeaderMalformed"})
 _DENIED = frozenset({401, 403})
 _UNSUPPORTED = 501
-#: The server may carry out such a request later, or has not looked at it.
+#: The server may still process such a request, or has not looked at it.
 _NOT_FINAL = frozenset({408, 409, 429})
-#: Where clients look for the credentials of a machine, if nothing else gives them.
+#: Where clients look for instance credentials if nothing else provides them.
 _METADATA_SERVICES = ("169.254.169.254", "169.254.170.2", "metadata.google.internal")
 
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -36,7 +36,7 @@ _SAID_MOST = 160
 _RETRIES = re.compile(r"after (\d+) retries")
 _SYSTEM = re.compile(r"\(os error (\d+)\)")
 _TIMED_OUT = "timed out"
-#: What a client of HTTP says, and what it means; the first that fits.
+#: Fragments of the HTTP client's errors and their meaning; the first match wins.
 _TRANSPORT = (
     ("dns error", "the name of its host cannot be resolved"),
     ("certificate", "its certificate is not trusted"),
@@ -49,12 +49,12 @@ _TRANSPORT = (
 
 
 class Unanswered(StorageError):
-    """A request failed in a way that leaves open whether it was applied."""
+    """A failed request that may have been applied."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What `obstore` says of a request that failed."""
+    """The parts of an `obstore` error."""
 
     status: int | None
     code: str
@@ -65,27 +65,27 @@ class Failure:
     system: int | None
     no_credentials: bool
     redirected: bool
-    #: What the client says, for what is none of these; without addresses.
+    #: The client's message for all other failures, without URLs.
     otherwise: str
 
     @property
     def is_conflict(self) -> bool:
-        """Whether it met another request for the same key: not applied, and nothing is known about the key."""
+        """Whether a concurrent request for the same key interfered: not applied, and the key may or may not exist."""
         return self.status == 409 and self.code not in _EXISTS
 
     @property
     def is_missing_bucket(self) -> bool:
-        """Whether there is no such bucket: not the same as no such object."""
+        """Whether the bucket does not exist, as opposed to the object."""
         return self.status == 404 and self.code in _NO_BUCKET
 
     @property
     def is_denied(self) -> bool:
-        """Whether the credentials are bad, or not enough."""
+        """Whether the credentials are invalid or insufficient."""
         return self.status in _DENIED or self.code in _BAD_CREDENTIALS
 
     @property
     def is_final(self) -> bool:
-        """Whether it was certainly not applied."""
+        """Whether the request was certainly not applied."""
         if self.system is not None:
             return self.system in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
         if self.no_credentials:
@@ -104,7 +104,7 @@ class Failure:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Read what `obstore` says."""
+    """Parse an `obstore` error."""
     text, _, debug = str(error).partition("\n\nDebug source")
 
     def found(pattern: re.Pattern[str], where: str) -> str:
@@ -128,7 +128,7 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def explained(url: str, doing: str, error: BaseException) -> StorageError:
-    """The error for a request that failed; `doing` says what was tried, such as "reading a/b"."""
+    """Return the error for a failed request; `doing` names the operation, such as "reading a/b"."""
     failure = failure_of(error)
     kind = StorageError if failure.is_final else Unanswered
     if failure.system is not None:
@@ -139,7 +139,7 @@ def explained(url: str, doing: str, error: BaseException) -> StorageError:
 
 
 def _advice(scheme: str, failure: Failure) -> tuple[int, str]:
-    """An error number, and what to do."""
+    """Return an error number and what to do."""
     names, endpoint = _VARIABLES.get(scheme, "its credentials"), _ENDPOINTS.get(scheme, "the endpoint")
     cases = (
         (failure.no_credentials, errno.EACCES, f"no credentials were found: set {names}, or give them as options"),

@@ -1,24 +1,17 @@
-"""`Probe`: a bucket under test.
+"""Self-test of object storage: does a bucket give the guarantees that a store depends on? (`sawlog store test URL`)
 
-Racing for keys: several threads or processes create the same object at the same moment, and one of them may win.
+A store is safe if the server creates an object only where none exists, however many clients ask at the same time, and
+shows what was stored to every client at once. Some servers look like S3 and do not: two writers would both be told that
+commit 42 is theirs. `run` tries it and returns the evidence; `check` does so with a few requests before a store is
+created. Each trial is a function that returns the evidence for one guarantee, or raises `Broken` with it.
 
-Each racer stores its own content, so that what is read afterwards says who has won. A racer that got no answer, or
-whose request was repeated on its way, may have won without knowing it: the content decides.
+In a race, several threads or processes create the same object at the same time, and only one may win. Each racer stores
+its own content, so that the object identifies the winner, even if the winner got no answer. A racing process is a
+separate program (`main`). It reads on its standard input what to create and answers on its standard output, one line of
+JSON each, and exits at the end of its input.
 
-A process of a race is a program of its own (`main`), which is told on its input what to create and answers on its
-output, one line of JSON each. It ends when its input ends.
-
-The trials of a self-test, one function a promise: it returns the evidence, or raises `Broken` with it.
-
-Whether object storage keeps the promises that a store depends on: `sawlog store test URL`.
-
-A store is safe if the server creates an object only where there is none, whoever asks at the same moment, and shows
-what was stored to everybody at once. There are servers that look like S3 and do not: two writers would both be told
-that commit 42 is theirs. So `run` tries it and returns the evidence, and `check` does so with a few requests before a
-store is created. trials.py has the trials.
-
-Everything is below `sawlog-selftest/` and a unique name, and is deleted afterwards, so it can run while the bucket is
-in use. A test finds faults and does not prove their absence: what happens once in a million requests may not show.
+All objects are below `sawlog-selftest/` and a unique name, and are deleted afterwards, so a bucket in use can be
+tested. A test finds faults and cannot prove their absence: a fault in one of a million requests may not show.
 """
 
 from __future__ import annotations
@@ -50,15 +43,15 @@ FOLDER = "sawlog-selftest/"
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much is tried."""
+    """Size of a self-test."""
 
     threads: int = 8
     processes: int = 3
-    #: Keys of each race, and the time after which no other key is raced for: SeaweedFS lets those who lose wait for
+    #: Number of keys in each race, and the time after which a race ends early: SeaweedFS makes the losers wait for
     #: seconds.
     races: int = 40
     race_s: float = 20.0
-    #: Objects that are written and then looked for, one after the other.
+    #: Number of objects that are written and then looked up, one after the other.
     rounds: int = 25
     #: More than the 1,000 keys of one page.
     listed: int = 1100
@@ -66,37 +59,38 @@ class Scale:
 
 
 class Probe:
-    """The bucket under test: every request is counted and timed, and what was stored is remembered for its deletion.
+    """The bucket under test. Counts and times every request, and remembers stored objects for deletion.
 
-    Writes are sent once; reads that fail on their way are repeated."""
+    Writes are sent once; reads that fail in transit are retried.
+    """
 
     def __init__(self, bucket: Bucket, scale: Scale) -> None:
         self.bucket, self.scale = bucket, scale
         self._once = Bucket(bucket.url, {**bucket.options, "max_retries": "0"}) if self.is_remote else bucket
         self.prefix = f"{FOLDER}{uuid.uuid4().hex}/"
-        #: Of every request that was made through this object.
+        #: Durations of the requests made through this object.
         self.times_ms: list[float] = []
-        #: How many others there were: of races.
+        #: Number of all other requests, which races make.
         self.others = 0
         self._keys: list[str] = []
 
     def key(self, name: str) -> str:
-        """A key of our own, which is deleted in the end."""
+        """Return a key of this test, to be deleted at the end."""
         made = f"{self.prefix}{name}"
         self._keys.append(made)
         return made
 
     def keys(self, name: str, count: int) -> list[str]:
-        """Several, in order."""
+        """Return several keys, in order."""
         return [self.key(f"{name}/{number:06}") for number in range(count)]
 
     def again(self) -> Bucket:
-        """The same bucket, with connections of its own."""
+        """Return the same bucket with its own connections."""
         return self.bucket.again()
 
     @property
     def requests(self) -> int:
-        """How many requests there were so far."""
+        """Number of requests so far."""
         return len(self.times_ms) + self.others
 
     @property
@@ -105,31 +99,26 @@ class Probe:
         return not self.bucket.url.startswith(("memory:", "file:"))
 
     def create(self, key: str, data: bytes) -> bool:
-        """As `Bucket.create`."""
         return self._timed(lambda: self._once.create(key, data))
 
     def get_range(self, key: str, start: int, size_bytes: int) -> bytes:
-        """As `Bucket.get_range`."""
         return self._timed(lambda: self.bucket.get_range(key, start, size_bytes))
 
     def put(self, key: str, data: bytes) -> None:
-        """As `Bucket.put`."""
         self._timed(lambda: self._once.put(key, data))
 
     def get(self, key: str) -> bytes | None:
-        """As `Bucket.get`."""
         return self._timed(lambda: self.bucket.get(key))
 
     def list_beside(self, key: str) -> list[str]:
-        """The keys in the folder of one."""
+        """Return the keys in the folder of a key."""
         return self.list(key.removeprefix(self.prefix).rpartition("/")[0] + "/")
 
     def list(self, folder: str, after: str = "") -> list[str]:
-        """The keys below a folder, as `Bucket.list` has them."""
+        """Return the keys below a folder."""
         return self._timed(lambda: [entry.key for entry in self.bucket.list(self.prefix + folder, after)])
 
     def delete(self, key: str) -> None:
-        """As `Bucket.delete`."""
         self._timed(lambda: self._once.delete(key))
 
     def _timed(self, request: Callable[[], T]) -> T:
@@ -148,7 +137,7 @@ class Probe:
             self._remove_folders(Path(self.bucket.url.removeprefix("file://")))
 
     def _remove_folders(self, top: Path) -> None:
-        """Objects of a directory leave their folders behind."""
+        """Remove the folders that deleted objects leave behind in a directory."""
         below = sorted((top / self.prefix).rglob("*"), reverse=True)
         for folder in [*below, top / self.prefix, top / FOLDER]:
             with suppress(OSError):  # another test is running there
@@ -164,7 +153,7 @@ _RACE_PATIENCE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One create: who, what, and what the server said. `created` is None if it said nothing."""
+    """A create by one racer, and the server's answer. `created` is None if there was none."""
 
     key: str
     racer: str
@@ -173,17 +162,17 @@ class Attempt:
 
     @property
     def content(self) -> bytes:
-        """What it has stored, if it has."""
+        """The content that the racer tried to store."""
         return content_of(self.key, self.racer)
 
 
 def content_of(key: str, racer: str) -> bytes:
-    """The content that a racer stores: its own, and it says of which key."""
+    """Return the content that a racer stores under a key."""
     return f"{key} {racer}\n".encode()
 
 
 def attempt(bucket: Bucket, key: str, racer: str) -> Attempt:
-    """Create an object, and say what came of it."""
+    """Create an object and report the outcome."""
     watch = Stopwatch()
     created: bool | None = None
     with suppress(Unanswered):
@@ -192,7 +181,7 @@ def attempt(bucket: Bucket, key: str, racer: str) -> Attempt:
 
 
 def in_threads(bucket: Bucket, key: str, count: int) -> list[Attempt]:
-    """Let so many threads create the object at the same moment."""
+    """Create the object in `count` threads at the same time."""
     start = threading.Barrier(count)
 
     def run(number: int) -> Attempt:
@@ -207,7 +196,7 @@ def in_threads(bucket: Bucket, key: str, count: int) -> list[Attempt]:
 
 
 class Racers:
-    """Processes that race. Use it as a context manager: they end with it."""
+    """Racing processes, for use as a context manager."""
 
     def __init__(self, bucket: Bucket, count: int) -> None:
         self._names = [f"process-{number}" for number in range(count)]
@@ -229,7 +218,7 @@ class Racers:
         command, pipe = [sys.executable, "-c", _PROGRAM], subprocess.PIPE
         process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
         self._running.append(process)
-        # On its input, not on its command line, which everybody can see: options may be credentials.
+        # On its input rather than its command line, which is visible to other users: options may be credentials.
         self._say(process, sys.path)
         self._say(process, {"url": self._bucket.url, "options": self._bucket.options, "racer": name})
 
@@ -247,7 +236,7 @@ class Racers:
                 each.wait()
 
     def race(self, key: str) -> list[Attempt]:
-        """Let all of them create the object at the same moment."""
+        """Create the object in all processes at the same time."""
         for each in self._running:
             self._say(each, key)
         return [Attempt(key, name, *self._hear(each)) for name, each in zip(self._names, self._running, strict=True)]
@@ -271,11 +260,11 @@ class Racers:
 
 
 def main() -> None:
-    """A process of a race."""
+    """Run a racing process."""
     try:
         given = json.loads(sys.stdin.readline())
         bucket = Bucket(given["url"], given["options"])
-        bucket.get(f"{FOLDER}none")  # connect, so that the first race is one
+        bucket.get(f"{FOLDER}none")  # connect before the first race
         _answer(True)
         for line in sys.stdin:
             made = attempt(bucket, json.loads(line), given["racer"])
@@ -289,29 +278,21 @@ def _answer(what: object) -> None:
     sys.stdout.flush()
 
 
-#: How long a request that was given up may be on its way: nothing may change afterwards.
+#: How long an abandoned request may be in flight: nothing may change afterwards.
 _SETTLE_S = 1.0
-#: Requests are given up after these parts of the time that a usual one takes.
+#: Requests are abandoned after these fractions of a typical round trip.
 _IMPATIENCE = (0.3, 0.6, 0.9, 1.2)
-#: How many writes may have no answer, besides one for each that has; and for how long that is tolerated.
+#: Number of unanswered writes that are tolerated in addition to one for each answered write, and for how long.
 _UNANSWERED, _PATIENCE_S = 10, 30.0
 _RANGED_BYTES = (1 << 20) + 1
-#: What a server or a proxy between might change on its way.
-_CONTENTS = {
-    "nothing": b"",
-    "all bytes": bytes(range(256)) * 4,
-    "line ends": b"a\r\nb\nc\rd\r\n\r\n",
-    "gzip's first bytes": b"\x1f\x8b\x08\x00" + bytes(16),
-    "text with a mark": "\ufeffsäge\n".encode(),
-}
 
 
 class Broken(Exception):
-    """A promise is broken; the text is the evidence."""
+    """A guarantee is broken; the message is the evidence."""
 
 
 class NotHere(Exception):
-    """The trial does not apply to this kind of storage; the text says why."""
+    """The trial does not apply to this kind of storage; the message says why."""
 
 
 def access(probe: Probe) -> str:
@@ -357,7 +338,7 @@ def racing_threads(probe: Probe) -> str:
 
 
 def racing_processes(probe: Probe) -> str:
-    """The same with processes, each with its own connections."""
+    """Of several processes that create the same object, each with its own connections, one succeeds."""
     if probe.bucket.url.startswith("memory:"):
         raise NotHere("memory belongs to one process")
     with Racers(probe.bucket, probe.scale.processes) as racers:
@@ -366,7 +347,7 @@ def racing_processes(probe: Probe) -> str:
 
 
 def _raced(probe: Probe, name: str, race: Callable[[str], list[T]]) -> Iterator[T]:
-    """What was made in races for one key after the other, until there were enough or the time is over."""
+    """Yield the outcomes of races for one key after the other, until there were enough or the time is up."""
     watch = Stopwatch()
     for key in probe.keys(name, probe.scale.races):
         made = race(key)
@@ -377,7 +358,7 @@ def _raced(probe: Probe, name: str, race: Callable[[str], list[T]]) -> Iterator[
 
 
 def _settled(probe: Probe, made: Iterable[Attempt]) -> str:
-    """Check that every key has one winner, and that it contains what that one has stored."""
+    """Check that every key has one winner and holds the winner's content."""
     of_key: dict[str, list[Attempt]] = defaultdict(list)
     for each in made:
         of_key[each.key].append(each)
@@ -388,7 +369,7 @@ def _settled(probe: Probe, made: Iterable[Attempt]) -> str:
         refused += sum(each.created is False for each in of_key[key])
         unclear += not winners
         double += [key] if len(winners) > 1 else []
-        # Without a winner it is one whose answer was lost: then the content says who.
+        # Without a winner, the winner's answer was lost, and the content identifies it.
         found = probe.get(key)
         wrong += [key] if found not in [each.content for each in winners or of_key[key]] else []
     if double:
@@ -407,7 +388,7 @@ def _settled(probe: Probe, made: Iterable[Attempt]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Insisted:
-    """What became of a create that may have been given up."""
+    """The outcome of a create that may have been abandoned."""
 
     key: str
     content: bytes
@@ -416,7 +397,7 @@ class _Insisted:
 
 
 def ambiguous(probe: Probe) -> str:
-    """A create that was given up was applied or not; reading back says which, and it stays so."""
+    """An abandoned create was applied or not; reading back tells which, and that never changes."""
     if not probe.is_remote:
         raise NotHere("no network between, so no request is given up")
     usual_ms = median(probe.times_ms)
@@ -435,18 +416,18 @@ def ambiguous(probe: Probe) -> str:
     while settling.retry():
         pass
     if changed := [key for key in keys if [probe.get(key)] != owners[key]]:
-        raise Broken(f"{len(changed)} of {len(keys)} keys changed later: {changed[0]} was created over what was there")
+        raise Broken(f"{len(changed)} of {len(keys)} keys changed later: {changed[0]} was overwritten by a create")
     given_up = sum(each.was_given_up for each in made)
     return f"{given_up} of {len(made)} creates were given up and repeated: {len(keys)} keys have one owner each"
 
 
 def _impatient(bucket: Bucket, timeout_ms: float) -> Bucket:
-    """The same bucket, but requests are given up early and not repeated."""
+    """Return the same bucket with a short timeout and no retries."""
     return Bucket(bucket.url, {**bucket.options, "timeout": f"{round(timeout_ms)}ms", "max_retries": "0"})
 
 
 def _insist(patient: Bucket, hasty: Bucket, key: str, number: int) -> _Insisted:
-    """Create an object as a writer does that gets no answer: ask again, then look whose it is."""
+    """Create an object like a writer that gets no answer: retry, then read back whose it is."""
     data = content_of(key, f"writer-{number}")
     try:
         return _Insisted(key, data, is_ours=hasty.create(key, data), was_given_up=False)
@@ -455,28 +436,11 @@ def _insist(patient: Bucket, hasty: Bucket, key: str, number: int) -> _Insisted:
         return _Insisted(key, data, is_ours=is_ours, was_given_up=True)
 
 
-# --- what others see
-
-
-def create_after_delete(probe: Probe) -> str:
-    """What was deleted is gone, and can be created again."""
-
-    def replace(key: str) -> None:
-        probe.create(key, b"before\n")
-        probe.delete(key)
-        if (found := probe.get(key)) is not None:
-            raise Broken(f"{key} was deleted, and contains {found!r}")
-        if not probe.create(key, b"after\n"):
-            raise Broken(f"{key} was deleted, and creating it again was refused")
-        if (found := probe.get(key)) != b"after\n":
-            raise Broken(f"{key} was deleted and created again, and contains {found!r}")
-
-    _rounds(probe, "again", probe.scale.rounds, replace)
-    return f"{probe.scale.rounds} keys were deleted, gone, and created again"
+# --- visibility
 
 
 def read_after_write(probe: Probe) -> str:
-    """What was stored is what others read at once, also if they have just seen that there was nothing."""
+    """Other clients read an object as soon as it is stored, even if they have just seen that it was missing."""
     reader = probe.again()
 
     def write(key: str) -> None:
@@ -492,7 +456,7 @@ def read_after_write(probe: Probe) -> str:
 
 
 def list_after_write(probe: Probe) -> str:
-    """What was created is listed at once, and what was deleted is not."""
+    """A listing has objects as soon as they are created, and no deleted ones."""
 
     def write(key: str) -> None:
         probe.create(key, b"listed\n")
@@ -507,7 +471,7 @@ def list_after_write(probe: Probe) -> str:
 
 
 def listing(probe: Probe) -> str:
-    """A listing of several pages has every key once; one that begins later has the rest."""
+    """A listing of several pages has every key once; a listing from an offset has the rest."""
     keys = probe.keys("pages", probe.scale.listed)
     _at_once(probe, lambda key: probe.bucket.create(key, b""), keys)
     probe.others += len(keys)
@@ -525,7 +489,7 @@ def listing(probe: Probe) -> str:
 
 
 def ranges(probe: Probe) -> str:
-    """A part of an object is that part."""
+    """A range of an object holds the bytes stored there."""
     key, data = probe.key("ranges/object"), _random(_RANGED_BYTES)
     probe.put(key, data)
     wanted = [(0, 1), (0, 100), (1, 1), (65_535, 2), (100_000, 300_000), (len(data) - 1, 1), (1000, len(data) - 1000)]
@@ -536,7 +500,7 @@ def ranges(probe: Probe) -> str:
 
 
 def large_object(probe: Probe) -> str:
-    """A large object, which is sent in parts, comes back whole."""
+    """A large object, uploaded in parts, comes back complete."""
     key, data = probe.key("large/object"), _random(probe.scale.large_bytes)
     watch = Stopwatch()
     probe.put(key, data)
@@ -548,24 +512,14 @@ def large_object(probe: Probe) -> str:
     return f"{size_text(len(data))} came back; sent with {speeds[0]}, read with {speeds[1]}"
 
 
-def content(probe: Probe) -> str:
-    """No byte is changed on its way."""
-    for number, (name, data) in enumerate(_CONTENTS.items()):
-        key = probe.key(f"content/{number}")
-        probe.create(key, data)
-        if (found := probe.get(key)) != data:
-            raise Broken(f"{name}: {data[:20]!r} was stored, {(found or b'')[:20]!r} came back")
-    return f"{', '.join(_CONTENTS)}: unchanged"
-
-
-# --- in common
+# --- helpers
 
 
 def _rounds(probe: Probe, name: str, count: int, one: Callable[[str], None]) -> None:
-    """Do something with so many keys, one after the other.
+    """Run `one` with `count` keys, one after the other.
 
-    A write that got no answer may be applied later, over what was written since: that would look like a broken promise.
-    So writes are not repeated here, and a round with such a write is worth nothing: another key takes its place.
+    An unanswered write may be applied later, over newer content, which would look like a broken guarantee. So writes
+    are not retried here, and a round with such a write does not count: another key replaces it.
     """
     patience = Deadline(_PATIENCE_S, first_pause_s=0.05, longest_pause_s=0.3)
     done = unanswered = 0
@@ -580,56 +534,53 @@ def _rounds(probe: Probe, name: str, count: int, one: Callable[[str], None]) -> 
 
 
 def _at_once(probe: Probe, each: Callable[[str], object], keys: Sequence[str]) -> None:
-    """Do something with every key, several at the same time."""
+    """Call `each` for every key, several at a time."""
     with ThreadPoolExecutor(probe.scale.threads * 2) as pool:
         for _ in pool.map(each, keys):
             pass
 
 
 def _random(size_bytes: int) -> bytes:
-    """The same bytes each time, which do not compress."""
+    """Return reproducible bytes that do not compress."""
     return random.Random(size_bytes).randbytes(size_bytes)
 
 
 def median(times_ms: Sequence[float]) -> float:
-    """The middle one."""
     return sorted(times_ms)[len(times_ms) // 2] if times_ms else 0.0
 
 
 def latency(times_ms: Sequence[float]) -> str:
-    """What a request took."""
+    """Describe the duration of requests."""
     worst = sorted(times_ms)[min(len(times_ms) * 99 // 100, len(times_ms) - 1)]
     return f"a request took {median(times_ms):.1f} ms (median), {worst:.1f} ms (p99)"
 
 
 __all__ = ["BRIEF", "BRIEF_SCALE", "TRIALS", "Finding", "Scale", "check", "refuse", "run"]
 
-#: The promise is kept, broken, not for this kind of storage, or nobody knows: requests failed.
+#: The guarantee holds, is broken, does not apply to this kind of storage, or is unknown because requests failed.
 OK, BAD, SKIPPED, FAILED = "ok", "bad", "skipped", "failed"
 
-#: Each by its name, in the order in which they are made. The first says whether there is anything to test.
+#: The trials by name, in order. The first one tells whether there is anything to test.
 TRIALS: dict[str, Callable[[Probe], str]] = {
     "access": access,
     "create once": create_once,
     "racing threads": racing_threads,
     "racing processes": racing_processes,
     "ambiguous time-outs": ambiguous,
-    "create after delete": create_after_delete,
     "read after write": read_after_write,
     "list after write": list_after_write,
     "listing": listing,
     "ranges": ranges,
     "large object": large_object,
-    "content": content,
 }
-#: Some thirty requests: what a server that ignores preconditions cannot pass.
+#: About thirty requests: enough to catch a server that ignores preconditions.
 BRIEF = ("access", "create once", "racing threads", "read after write", "list after write")
 BRIEF_SCALE = Scale(threads=4, races=2, rounds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one trial has found."""
+    """The result of one trial."""
 
     check: str
     state: str
@@ -645,7 +596,7 @@ def run(
     names: Iterable[str] = tuple(TRIALS),
     on_found: Callable[[Finding], object] = lambda _: None,
 ) -> list[Finding]:
-    """Try what a store depends on. `StorageError` if the bucket cannot be used at all."""
+    """Run the trials. Raises `StorageError` if the bucket cannot be used at all."""
     probe = Probe(bucket, scale or Scale())
     found: list[Finding] = []
     try:
@@ -653,12 +604,12 @@ def run(
             found.append(_tried(probe, name))
             on_found(found[-1])
     finally:
-        left = _cleaned(probe)  # and what was raised is more important than what is left
+        left = _cleaned(probe)  # an exception takes precedence over what could not be deleted
     return [*found, *left]
 
 
 def _cleaned(probe: Probe) -> list[Finding]:
-    """Delete what was stored; something is found if that fails."""
+    """Delete the stored objects; a failure to do so is a finding."""
     watch = Stopwatch()
     try:
         probe.clean_up()
@@ -683,13 +634,13 @@ def _tried(probe: Probe, name: str) -> Finding:
 
 
 def check(bucket: Bucket) -> None:
-    """Try it with some thirty requests; `UnsafeStorage` with the evidence if a promise is broken, another
-    `StorageError` if requests failed."""
+    """Run the brief test of about thirty requests. Raises `UnsafeStorage` with the evidence if a guarantee is broken,
+    and another `StorageError` if requests failed."""
     refuse(bucket, run(bucket, BRIEF_SCALE, names=BRIEF))
 
 
 def refuse(bucket: Bucket, findings: Iterable[Finding]) -> None:
-    """Raise `UnsafeStorage` if a promise is broken, another `StorageError` if nobody knows."""
+    """Raise `UnsafeStorage` if a guarantee is broken, another `StorageError` if that is unknown."""
     for each in sorted(findings, key=lambda each: each.state != BAD):
         if each.state == BAD:
             raise UnsafeStorage(

@@ -1,1 +1,1 @@
-"""The numbered commits of a store: creating them, reading them, and checkpoints of the state."""
+"""The numbered commits of a store: creating and reading them, and checkpoints of the state."""

@@ -1,16 +1,16 @@
-"""Checkpoints: the state after so many commits, in one object, so that nobody has to begin with the first commit.
+"""Checkpoints: the state after a number of commits in one object, so that opening need not replay every commit.
 
 ```
 checkpoints/<number>-<digest>     created once; deflated JSON: {"entries": [[name, value], ...], "number", "version"}
 ```
 
-Every entry is on a line of its own, in canonical form: its digest is taken of the line as it is, and its value is
-parsed when somebody needs it. So a large one is loaded in a fraction of the time that reading all of it takes. One that
-was written without lines is the same to all versions, and is read as a whole.
+Every entry is on a line of its own, in canonical form. Its digest is computed from the raw line, and its value is
+parsed on first use, so that a large checkpoint loads in a fraction of the time that parsing all of it takes. A
+checkpoint without lines is valid as well and is parsed as a whole.
 
-Once commits are collected a checkpoint is the truth and not a copy of it. So it counts only when it is *confirmed*: the
-commit after it, which somebody else may have made, carries the same digest (R7 of ADR 25). Until then commits are
-folded. One that does not match stops every process that sees it.
+Once commits are collected, a checkpoint is the truth and no longer a copy of it. So it counts only when it is
+*confirmed*: the next commit, possibly by another process, carries the same digest (R7 of ADR 25). Until then commits
+are folded. A mismatch stops every process that sees it.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from ..state.state import State
 
 COMMITS, CHECKPOINTS = "commits/", "checkpoints/"
 _VERSION = 2
-#: An object that fails its checksum is read again so often before that is believed.
+#: Number of times to reread an object that fails its checksum before reporting it as damaged.
 _REREADS = 2
-#: What is before and after the lines.
+#: The bytes before and after the lines.
 _BEGIN, _END = b'{"entries":[\n', b"\n],"
 
 
 def commit_key(number: int) -> str:
-    """The name of a commit."""
     return f"{COMMITS}{number:020}"
 
 
 class Collected(Exception):
-    """What is wanted is behind a checkpoint, or nothing proves that it is not: begin again from the newest one."""
+    """The requested commit is behind a checkpoint, or nothing proves that it is not: restart from the newest
+    checkpoint."""
 
 
 class Checkpoint(NamedTuple):
-    """One that is there: what its name says."""
+    """A stored checkpoint, as described by its key."""
 
     number: int
     digest: str
@@ -53,13 +53,13 @@ class Checkpoint(NamedTuple):
 
 
 class Unreadable(CorruptData):
-    """A commit or checkpoint was damaged however often it was read. A later read may still succeed, if the damage is
-    between the bucket and this process."""
+    """A commit or checkpoint was damaged on every read. A later read may succeed if the damage happens between the
+    bucket and this process."""
 
 
 def intact(bucket: Bucket, key: str, data: bytes) -> tuple[bytes, tuple[Commit, int]]:
-    """A commit that was read: its bytes, and what they say. One that is damaged is read again: a bit may have flipped
-    on the way. `Collected` if it is a tombstone, or was removed meanwhile."""
+    """Return the bytes of a commit and the decoded commit. A damaged commit is read again, because a bit may have
+    flipped in transit. Raises `Collected` if it is a tombstone or was removed in the meantime."""
     for _ in range(_REREADS):
         if is_tombstone(data):
             raise Collected(f"{key} is collected")
@@ -76,7 +76,7 @@ def intact(bucket: Bucket, key: str, data: bytes) -> tuple[bytes, tuple[Commit, 
 
 
 def listed(bucket: Bucket) -> list[Checkpoint]:
-    """All that are there, the newest first."""
+    """Return all checkpoints, newest first."""
     found = []
     for entry in bucket.list(CHECKPOINTS):
         number, _, digest = entry.key.removeprefix(CHECKPOINTS).partition("-")
@@ -87,8 +87,8 @@ def listed(bucket: Bucket) -> list[Checkpoint]:
 
 
 def is_confirmed(bucket: Bucket, checkpoint: Checkpoint) -> bool:
-    """Whether the commit after it has its digest. False if there is no such commit yet; `Collected` if that commit is
-    collected, so that there must be a newer checkpoint; `CorruptData` if it has another one."""
+    """Return whether the next commit carries the digest of a checkpoint. False if there is no such commit yet. Raises
+    `Collected` if that commit is collected, so that a newer checkpoint must exist, and `CorruptData` on a mismatch."""
     key = commit_key(checkpoint.number)
     following = bucket.get(key)
     if following is None:
@@ -103,14 +103,14 @@ def is_confirmed(bucket: Bucket, checkpoint: Checkpoint) -> bool:
 
 
 def stored(bucket: Bucket, state: State) -> bool:
-    """Store a state as a checkpoint, unless it is there; whether it was stored."""
+    """Store a state as a checkpoint unless it exists, and return whether it was stored."""
     rest = canonical({"number": state.number, "version": _VERSION})
     text = _BEGIN + b",\n".join(state.entries.lines()) + _END + rest[1:]
     return bucket.create(f"{CHECKPOINTS}{state.number:020}-{state.digest}", zlib.compress(text, 1))
 
 
 def loaded(bucket: Bucket, checkpoint: Checkpoint) -> State:
-    """The state that it has; `Collected` if it is gone. One that is damaged is read again, as `intact` does."""
+    """Return the state in a checkpoint, rereading a damaged one like `intact`. Raises `Collected` if it is gone."""
     for _ in range(_REREADS):
         with suppress(CorruptData, UpgradeRequired):
             return _loaded(bucket, checkpoint)
@@ -146,7 +146,7 @@ def _entries(text: bytes, checkpoint: Checkpoint) -> Entries:
 
 
 def _check(parsed: Any, checkpoint: Checkpoint) -> None:
-    """Raise unless this version knows how it is written, and it is of that number."""
+    """Raise unless this version can read the checkpoint and its number matches."""
     if parsed["version"] != _VERSION:
         raise UpgradeRequired(f"{checkpoint.key} has version {parsed['version']}; this sawlog knows {_VERSION}")
     if parsed["number"] != checkpoint.number:

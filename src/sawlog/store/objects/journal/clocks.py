@@ -1,4 +1,4 @@
-"""`Clocks`: how a process measures how long ago something was, and how it waits."""
+"""`Clocks`: how a process measures elapsed time, and how it sleeps."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ from .... import clock
 
 
 class Clocks:
-    """The machine's own. A test may have others."""
+    """The clocks of the machine. Tests substitute their own."""
 
     def now_s(self) -> tuple[float, float]:
-        """Seconds by a clock that also runs while the machine sleeps, where there is one, and by the wall clock. What
-        matters is how far they have moved, and the one that moved further counts."""
+        """Return seconds by a clock that keeps running while the machine sleeps, where available, and by the wall
+        clock. Only differences matter, and the larger one counts."""
         return clock.boot_s(), clock.wall_s()
 
     def pause(self, seconds: float) -> None:
-        """Wait."""
         clock.pause(seconds)
 
 
 def passed_s(now: tuple[float, float], then: tuple[float, float]) -> float:
-    """The time between, as far as it can be known: a clock may have stood still, or been set back."""
+    """Return the elapsed time, as far as it can be known: one clock may have stopped or been set back."""
     return max(after - before for after, before in zip(now, then, strict=True))

@@ -1,7 +1,7 @@
-"""`Committer`: one commit at a time for a process; everybody who waits shares the next one.
+"""`Committer`: one commit at a time per process, shared by all waiting callers.
 
-Callers hand in a request and wait for its outcome. While a commit is on its way the next requests gather, up to
-`INLINE_BYTES` of batches in the commit itself; what is larger is uploaded before and only referred to.
+Callers submit a request and wait for its outcome. While a commit is in flight, further requests queue up for the next
+one, with up to `INLINE_BYTES` of batches in the commit itself. Larger batches are uploaded first and only referenced.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from .journal import HISTORY_S, Journal
 
 _logger = logging.getLogger("sawlog.store.objects")
 
-#: How long a commit waits for those who shared the last one.
+#: How long a commit waits for the callers that shared the last one.
 _MOMENT_S = 0.005
-#: Batches in one commit, at most.
+#: Maximum size of the batches in one commit.
 INLINE_BYTES = 8 << 20
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """A request, the batches that go into the commit with it, and who waits."""
+    """A request, the batches to store in its commit, and the future of its outcome."""
 
     request: Request
     inline: Sequence[bytes]
@@ -45,7 +45,7 @@ class _Waiting:
 
 
 class Committer:
-    """The only one in its process who makes commits. Safe for threads; a forked child must not use its parent's."""
+    """The only source of commits in its process. Thread-safe; a forked child must not use its parent's."""
 
     def __init__(
         self,
@@ -59,9 +59,9 @@ class Committer:
         #: Guards the journal and its state.
         self._lock = lock
         self._linger_s = linger_s
-        #: How many requests the last commit had.
+        #: Number of requests in the last commit.
         self._last = 0
-        #: Called after each commit, before its callers are told, with the lock.
+        #: Called after each commit, before its callers are notified, with the lock held.
         self._on_commit = on_commit
         self._queue: deque[_Waiting] = deque()
         self._changed = forkable(threading.Condition(forkable(threading.Lock())))
@@ -69,11 +69,11 @@ class Committer:
         self._thread: threading.Thread | None = None
 
     def submit(self, request: Request, inline: Sequence[bytes] = ()) -> Future[Outcome]:
-        """Put a request into the next commit. The batches are those of its actions with an empty key, in order."""
-        canonical(list(request))  # what cannot be stored must not take the requests of others with it
+        """Add a request to the next commit. `inline` holds the batches of its actions with an empty key, in order."""
+        canonical(list(request))  # a request that cannot be encoded must not fail the requests of others
         made = _Waiting(request, inline)
         with self._changed:
-            if self._closed or sys.is_finalizing():  # then no thread starts any more, and nobody would answer
+            if self._closed or sys.is_finalizing():  # threads no longer start, so nothing would answer
                 raise LogClosed("the store is closed")
             self._queue.append(made)
             if self._thread is None or not self._thread.is_alive():
@@ -83,7 +83,7 @@ class Committer:
         return made.outcome
 
     def close(self) -> None:
-        """Commit what waits, and end. What nobody could commit has failed then."""
+        """Commit the queued requests and stop. Requests that could not be committed fail."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -108,10 +108,10 @@ class Committer:
             self._commit([each for each in taken if each.outcome.set_running_or_notify_cancel()])
 
     def _linger(self) -> None:
-        """Let others join, unless there is enough for a commit: for so long, however many come.
+        """Wait for more requests to join, unless there are enough for a commit.
 
-        Those who waited for the last commit come again in a moment. Without waiting for them the first of them would
-        have the next commit for itself, and all others would wait for the one after it.
+        The callers of the last commit usually return within moments. Without this wait the first of them would get a
+        commit of its own, and all others would wait for the one after it.
         """
         if self._closed:
             return
@@ -147,13 +147,13 @@ class Committer:
             return
         for each, outcome in zip(taken, outcomes, strict=True):
             each.outcome.set_result(outcome)
-        self._journal.give_way()
-        if self._journal.state.number % self._journal.terms.checkpoint_every == 0:
+        self._journal.back_off()
+        if self._journal.state.number % self._journal.parameters.checkpoint_every == 0:
             self._checkpoint()
         self._check_history()
 
     def _notify(self) -> None:
-        """Tell watchers. An error of theirs must not become that of a commit that is stored."""
+        """Notify watchers. Their errors must not fail a commit that is stored."""
         if self._on_commit is not None:
             try:
                 self._on_commit()
@@ -161,26 +161,26 @@ class Committer:
                 _logger.exception("a callback for new commits failed")
 
     def _check_history(self) -> None:
-        """Notice that the store was deleted or rolled back, after callers were answered: an acknowledgement costs one
-        request. The error stops the journal, so the next caller gets it."""
+        """Detect that the store was deleted or rolled back, after callers were answered, so that an acknowledgement
+        costs one request. The error stops the journal, so the next caller gets it."""
         with self._lock, suppress(StorageError, CorruptData, UpgradeRequired):
             self._journal.check_history(HISTORY_S)
 
     def _checkpoint(self) -> None:
-        """Whoever makes a commit with a round number stores the checkpoint. It is a help: if that fails, upkeep makes
-        one later."""
+        """Store a checkpoint after a commit with a round number. Best effort: if it fails, maintenance stores one
+        later."""
         with self._lock, suppress(StorageError):
             self._journal.checkpoint()
 
 
 def _fail(waiting: _Waiting, error: BaseException) -> None:
-    """Tell a caller, unless it was told."""
+    """Fail a waiting request, unless it has an outcome."""
     with suppress(InvalidStateError):
         waiting.outcome.set_exception(error)
 
 
 def _gathered(taken: Sequence[_Waiting]) -> tuple[list[Request], bytes]:
-    """The requests of one commit, and all their batches."""
+    """Return the requests of one commit and all their batches."""
     requests: list[Request] = []
     inline = bytearray()
     for each in taken:
@@ -191,7 +191,7 @@ def _gathered(taken: Sequence[_Waiting]) -> tuple[list[Request], bytes]:
 
 
 def _moved(waiting: _Waiting, start: int) -> Request:
-    """The request with the places that its batches have among those of all requests of the commit."""
+    """Return a request with its batch positions shifted to where they are in the commit."""
     actions: list[Any] = []
     parts = iter(waiting.inline)
     for action in waiting.request:

@@ -1,15 +1,4 @@
-"""`Courtesy`: how long a writer pauses after a commit, so that others can make theirs.
-
-Whoever has lost a race has to read the commit that has won before it can try again: two requests, while the winner
-needs one. So a process that commits all the time would win every race, and others would wait for as long as it goes on.
-A pause of about one request between two commits gives them a turn.
-
-The pause follows what a create takes on this bucket, without a fixed limit that a slow bucket would exceed: the
-quickest of the last few creates, so that a single one that took long costs nothing. Whoever has seen no commit of
-others for a while pauses only after many commits without a break: others may be there who have never got a turn. How
-long is up to chance: with the same pauses every time those others would come too late every time.
-
-`Journal`: the numbered commits of a store: reading the next ones, and making one.
+"""`Journal`: reads and creates the numbered commits of a store. `CommitBackoff` keeps writers fair to each other.
 
 ```
 commits/00000000000000000042     created if absent: the commit point
@@ -18,19 +7,19 @@ commits/00000000000000000042     created if absent: the commit point
 What makes it safe (ADR 25 has the argument, rules R1 to R8):
 
 - *Belief* (R1). An answer of the bucket is believed only for `belief_s` after the last proof that the next number was
-  not collected: `_anchor`, the time at which a request was sent that showed it (a listing of the checkpoints, a "not
-  found" or a create of our own that was believed). Else everything begins again from the newest checkpoint. So a
-  process that slept while commits were collected cannot create one of their numbers and believe it.
-- *A create that is not answered with "created"* (R4) is looked up: our nonce, and it was applied; another writer's, and
-  it was not; nothing, and the same bytes go to the same number again. A refusal alone proves nothing: the client
-  library repeats requests on its own, so what refused the create may be our own commit. Until the number is known to
-  belong to another writer, every error is `UnknownOutcome`.
+  not collected. `_anchor` is the time at which the proving request was sent: a listing of the checkpoints, a "not
+  found" or a successful create. Without such a proof the journal restarts from the newest checkpoint. So a process that
+  slept while commits were collected cannot create one of their numbers and believe it.
+- *A create that is not answered with "created"* (R4) is looked up. With our nonce, it was applied; with another
+  writer's, it was not; if the number is free, the same bytes are sent to it again. A rejection alone proves nothing:
+  the client library retries requests, so the existing object may be our own commit. Until the number is known to belong
+  to another writer, every error is `UnknownOutcome`.
 - *Checkpoints* (R7) are used only if the next commit carries their digest; until then commits are folded.
-- *What is not known* (R8), and what cannot be, stops the process: the error is raised again by every later call. An
-  object that fails its checksum is read again first, because a bit may have flipped on the way.
-- *History*. A bucket can be deleted, or rolled back to an earlier version, under a running process. So a process checks
-  that the bucket still has the commits that it has folded: after a commit of its own, at most every `HISTORY_S`, and
-  whenever it begins again from a checkpoint. If one is gone, or is another one, the process stops.
+- *Unknown or impossible content* (R8) stops the process: every later call raises the error again. An object that fails
+  its checksum is read again first, because a bit may have flipped in transit.
+- *History*. A bucket can be deleted or rolled back under a running process. So a process checks that the bucket still
+  has the commits that it has folded: after a commit of its own, at most every `HISTORY_S`, and whenever it restarts
+  from a checkpoint. If one is missing or different, the process stops.
 """
 
 from __future__ import annotations
@@ -55,33 +44,43 @@ from ..state.state import Outcome, State
 from . import checkpoints
 from .checkpoints import COMMITS, Collected, Unreadable, commit_key
 from .clocks import Clocks, passed_s
-from .parameters import STORE, Terms
+from .parameters import STORE, StoreParameters
 
-#: Others are there if a commit of theirs was seen in this time, or in the time of so many creates.
+#: There are other writers if one of their commits was seen within this time, or within the time of this many creates.
 _COMPANY_S, _COMPANY_CREATES = 2.0, 50
-#: Without others there is a pause after so many commits.
+#: Commits in a row after which a writer pauses even if it has seen no other.
 _ALONE = 32
-#: How many creates are remembered.
+#: Number of creates whose duration is remembered.
 _REMEMBERED = 8
 
 
-class Courtesy:
-    """One writer's. Not safe for threads."""
+class CommitBackoff:
+    """How long a writer pauses after a commit, so that others can make theirs. Not thread-safe.
+
+    A writer that has lost a race must read the winning commit before it can try again: two requests, while the winner
+    needs one. So a process that commits continuously would win every race and starve the others. A pause of about one
+    request between two commits gives them a turn.
+
+    The pause follows the duration of a create on this bucket rather than a constant that a slow bucket would exceed. It
+    is based on the fastest of the last few creates, so that a single slow one costs nothing. A writer that has seen no
+    commit of others for a while pauses only after many commits in a row, in case others are starving. The length is
+    random: with equal pauses the others would be late every time.
+    """
 
     def __init__(self) -> None:
         #: When another process's commit was last seen.
         self._others_s: float | None = None
         self._creates_s: deque[float] = deque(maxlen=_REMEMBERED)
-        #: Our commits one after the other without a pause, and when the last one was answered.
+        #: Number of our commits in a row without a pause, and when the last one was answered.
         self._commits = 0
         self._last_s = 0.0
 
     def saw_others(self, now_s: float) -> None:
-        """Somebody else's commit was read."""
+        """Record that another writer's commit was read."""
         self._others_s = now_s
 
     def created(self, sent_s: float, now_s: float) -> None:
-        """One of our commits was created, with a request that was sent then."""
+        """Record that one of our commits was created by a request sent at `sent_s`."""
         if sent_s - self._last_s >= 2 * self._quickest_s():
             self._commits = 0  # others had a turn
         self._creates_s.append(now_s - sent_s)
@@ -89,7 +88,7 @@ class Courtesy:
         self._commits += 1
 
     def pause_s(self, now_s: float) -> float:
-        """How long to pause now; 0 if others need no turn."""
+        """Return how long to pause now; 0 if others need no turn."""
         quickest_s = self._quickest_s()
         company_s = max(_COMPANY_S, _COMPANY_CREATES * quickest_s)
         if self._others_s is not None and now_s - self._others_s <= company_s:
@@ -103,83 +102,86 @@ class Courtesy:
         return min(self._creates_s, default=0.0)
 
 
-#: A commit without an answer is looked up this often before its caller is told that nobody knows.
+#: Number of times an unanswered commit is looked up before its outcome is reported as unknown.
 _LOOKS = 8
-#: Beginning again is tried this often: a bucket that answers more slowly than answers are believed has no end.
+#: Maximum number of restarts. A bucket slower than `belief_s` would otherwise retry forever.
 _RESTARTS = 12
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
-#: So many commits are requested at a time. Who follows a store finds none or one; who has more to read is far behind.
+#: Number of commits to request at a time. A process that follows a store finds none or one; finding more means that it
+#: lags far behind.
 _STEPS = (1, 1, 4, 16, 32)
-#: After so many lost races in a row everything new is read before the next try.
+#: Number of lost races in a row after which everything new is read before the next attempt.
 _LOSSES = 2
-#: The usual round trip is the median of so many, and not known from a single one: that may have been slow.
+#: The typical round trip is the median of this many. One sample is not enough: it may have been slow.
 _ROUND_TRIPS = 8
-#: A process that commits checks this often that the bucket still has what was committed before.
+#: How often a process that commits checks that the bucket still has its earlier commits.
 HISTORY_S = 10.0
-#: The first bytes of a commit, with its length, its checksum and the digest of the state before it, identify it.
+#: The first bytes of a commit identify it: they hold its length, its checksum and the digest of the state before it.
 _HEAD_BYTES = 128
-#: How many commits of those that were folded since the last check are checked, at most: the newest.
+#: Maximum number of commits folded since the last check to check: the newest.
 _MOST_SIZES = 4096
 
 
 class UnknownOutcome(Unanswered, AmbiguousAppend):
-    """Nobody knows whether a commit was applied: the bucket did not answer."""
+    """The outcome of a commit is unknown: the bucket did not answer."""
 
 
 class _Nowhere(Collected):
-    """There is nothing to begin from: no commit, no checkpoint that is confirmed."""
+    """There is nothing to start from: no commits and no confirmed checkpoint."""
 
 
 class _Seen(NamedTuple):
-    """A commit that was folded: its number, and the bytes that it begins with."""
+    """The number and the first bytes of a folded commit."""
 
     number: int
     head: bytes
 
 
 class Journal:
-    """The commits of one store, folded. Not safe for threads: one owner, or a lock."""
+    """The folded commits of one store. Not thread-safe: it needs one owner or a lock."""
 
-    def __init__(self, bucket: Bucket, terms: Terms | None = None, *, clocks: Clocks | None = None) -> None:
+    def __init__(
+        self, bucket: Bucket, parameters: StoreParameters | None = None, *, clocks: Clocks | None = None
+    ) -> None:
         self._bucket = bucket
-        self.terms = Terms() if terms is None else terms
+        self.parameters = StoreParameters() if parameters is None else parameters
         self._clocks = Clocks() if clocks is None else clocks
         self._writer = uuid.uuid4().hex
         self._sequence = 0
         self.state = State()
-        #: When the request was sent that last proved that the next number was not collected; by both clocks.
+        #: Send time, by both clocks, of the last request that proved that the next number was not collected.
         self._anchor: tuple[float, float] | None = None
-        #: When the request was sent that last proved that there were no other commits than those that are folded. To
-        #: begin again proves less: what was made since the checkpoint is read after that, if the bucket answers.
+        #: Send time of the last request that proved that all commits are folded. A restart proves less: the commits
+        #: since the checkpoint are read later, if the bucket answers.
         self.proved_s: float | None = None
-        #: Held while a commit is folded, and never while the bucket is asked: for those who only look at the state.
+        #: Held while a commit is folded, and never during a request, for readers of the state.
         self.folding = forkable(threading.Lock())
-        #: Told of each commit that is folded: its key, and what is in the object.
+        #: Called with the key and the content of each folded commit.
         self.on_fold: Callable[[str, bytes], None] | None = None
-        self._courtesy = Courtesy()
-        #: How long the last requests for one commit took, and how long one usually takes; 0 if that is not known.
+        self._backoff = CommitBackoff()
+        #: Durations of the last single-commit requests, and their typical value; 0 if unknown.
         self._round_trips_s: deque[float] = deque(maxlen=_ROUND_TRIPS)
         self.round_trip_s = 0.0
-        #: The newest commit that was folded; the newest one when the history was last checked, and a time at which it
-        #: was the last of all; and when that check was.
+        #: The newest folded commit. `_seen` was the newest commit at the last check of the history; `_seen_at` is a
+        #: time at which it was the last of all, `_checked_s` the time of the check.
         self._newest: _Seen | None = None
         self._seen: _Seen | None = None
-        #: The sizes of the commits that were folded since then.
+        #: Sizes of the commits folded since then.
         self._sizes: dict[int, int] = {}
         self._seen_at = self._clocks.now_s()
         self._checked_s = self._seen_at[0]
-        #: How many commits there were at least, as the names of checkpoints say.
+        #: Minimum number of commits, according to the names of the checkpoints.
         self._recorded = 0
-        #: The current commit was sent, and its number is not known to belong to another writer.
+        #: Whether the current commit was sent and its number is not known to belong to another writer.
         self._in_doubt = False
-        #: A commit is being folded. If that is interrupted, the state is neither the one nor the other.
+        #: Whether a commit is being folded. If that is interrupted, the state is inconsistent.
         self._folding = False
-        #: Why this process must not go on.
+        #: The error that stopped this process.
         self._stopped: CorruptData | UpgradeRequired | None = None
 
     @contextmanager
-    def _going_on(self) -> Iterator[None]:
-        """Every call from outside: not after what must stop this process, and not with half a commit in the state."""
+    def _guarded(self) -> Iterator[None]:
+        """Guard for public methods: refuse after a fatal error; discard a half-applied state."""
         if self._stopped is not None:
             raise type(self._stopped)(str(self._stopped)) from self._stopped
         if self._folding:
@@ -198,7 +200,7 @@ class Journal:
     # --- belief
 
     def _is_believed(self) -> bool:
-        return self._anchor is not None and passed_s(self._clocks.now_s(), self._anchor) <= self.terms.belief_s
+        return self._anchor is not None and passed_s(self._clocks.now_s(), self._anchor) <= self.parameters.belief_s
 
     def _check_belief(self) -> None:
         if not self._is_believed():
@@ -207,8 +209,8 @@ class Journal:
     # --- reading
 
     def refresh(self) -> int:
-        """Fold every commit that there is; returns how many were new."""
-        with self._going_on():
+        """Fold all new commits and return their number."""
+        with self._guarded():
             return self._refresh()
 
     def _refresh(self) -> int:
@@ -231,9 +233,9 @@ class Journal:
         raise Unanswered(errno.EIO, f"{self._bucket.url} could not be read: {reason}")
 
     def check_end(self) -> None:
-        """Look whether the end is one: commits are made one after the other, so if there is one after the next, the
-        next is missing. Whoever took that for the end would store records in the middle of others."""
-        with self._going_on():
+        """Raise `CorruptData` if a commit exists beyond the end. Commits are created in sequence, so a commit after the
+        next number means that the next one is missing, and a writer would store records in the middle of others."""
+        with self._guarded():
             for attempt in range(2):
                 self._refresh()
                 number = self.state.number
@@ -241,7 +243,7 @@ class Journal:
                 if later is None or self._bucket.get(commit_key(number)) is not None:
                     return
                 if not attempt:
-                    self._anchor = None  # begin again at a checkpoint: many may have been made and collected meanwhile
+                    self._anchor = None  # restart from a checkpoint: commits may have been collected meanwhile
             raise CorruptData(
                 f"{self._bucket.url}/{commit_key(number)} is missing, but {later} is there: it was deleted, or the "
                 "storage has lost it. Bring it back from a version or a copy of the bucket, or return to the state "
@@ -249,15 +251,15 @@ class Journal:
             )
 
     def _after(self, number: int) -> str | None:
-        """A commit after that one, if there is any."""
+        """Return the key of a commit after `number`, or None."""
         return next((each.key for each in self._bucket.list(COMMITS, after=commit_key(number))), None)
 
     def _pause(self, attempt: int, first_s: float = _FIRST_PAUSE_S) -> None:
         self._clocks.pause(min(first_s * 2.0**attempt, _LONGEST_PAUSE_S))
 
     def _step(self, count: int) -> bool:
-        """Fold the next commits, as many as there are up to a number; whether there may be more. All are requested at
-        the same time: the first that was not there proves that it was not collected when that was."""
+        """Fold up to `count` of the next commits and return whether there may be more. All are requested in parallel:
+        the first missing one proves that its number was not collected when the requests were sent."""
         sent = self._clocks.now_s()
         first = self.state.number
         found = self._bucket.get_many([commit_key(number) for number in range(first, first + count)])
@@ -273,7 +275,7 @@ class Journal:
         return True
 
     def _prove(self, sent: tuple[float, float]) -> None:
-        """A request that was sent then has shown that the next number was free."""
+        """Record that a request sent at this time proved that the next number was free."""
         self._anchor, self.proved_s = sent, sent[0]
         if self._seen is None:
             self._remember_checked()
@@ -289,13 +291,13 @@ class Journal:
                 "may go on (`sawlog verify` says which)"
             )
         if commit.nonce.writer != self._writer:
-            self._courtesy.saw_others(self._clocks.now_s()[0])
+            self._backoff.saw_others(self._clocks.now_s()[0])
         with self.folding:
             self._folding = True
             try:
                 outcomes = self.state.apply(commit, key, inline_at)
             except BaseException:
-                self.proved_s = None  # whoever looks next must not believe half of it
+                self.proved_s = None  # readers must not trust a half-applied state
                 raise
             self._folding = False
         self._newest = _Seen(self.state.number - 1, data[:_HEAD_BYTES])
@@ -307,17 +309,16 @@ class Journal:
         return outcomes
 
     def _restart(self) -> None:
-        """Begin with the newest checkpoint that is confirmed, or with the first commit. What is folded already is kept
-        if it is newer.
+        """Start from the newest confirmed checkpoint, or from the first commit. Keeps the current state if it is newer.
 
-        The listing proves that the next number was not collected when it was sent, since nothing is collected that is
-        not below a confirmed checkpoint; so that is what answers are believed after.
+        The listing proves that the next number was not collected when the request was sent, because only commits below
+        a confirmed checkpoint are collected. So belief starts at that time.
         """
         sent = self._clocks.now_s()
         found = checkpoints.listed(self._bucket)
         for each in found:
             if not checkpoints.is_confirmed(self._bucket, each):
-                continue  # commits from before it are still there
+                continue  # the commits before it still exist
             if each.number == self.state.number and each.digest != self.state.digest:
                 raise CorruptData(f"{each.key} is not the state that this process has computed")
             self._check_history(sent, confirmed=each.number)
@@ -335,7 +336,7 @@ class Journal:
         self._anchor = sent
 
     def _check_beginning(self, *, is_new: bool) -> None:
-        """No checkpoint is confirmed: the first commit must be there, unless the store has none at all."""
+        """Without a confirmed checkpoint, raise unless the first commit exists or the store has no commits."""
         first = self._bucket.get(commit_key(0))
         if first is not None and not is_tombstone(first):
             return
@@ -343,12 +344,12 @@ class Journal:
             return
         raise _Nowhere("commits were collected, and no checkpoint is confirmed by the commit after it")
 
-    # --- what the bucket had before
+    # --- history
 
     def check_history(self, max_age_s: float = 0.0) -> None:
-        """Raise `CorruptData` if the bucket has lost commits that this process has folded, or has others in their
-        place. Nothing is requested if that was checked within `max_age_s`."""
-        with self._going_on():
+        """Raise `CorruptData` if the bucket has lost or replaced commits that this process has folded. Sends no request
+        if that was checked within `max_age_s`."""
+        with self._guarded():
             seen, newest, sent_s = self._seen, self._newest, self._clocks.now_s()[0]
             if seen is None or newest is None or sent_s - self._checked_s < max_age_s:
                 return
@@ -357,19 +358,19 @@ class Journal:
             if is_there:
                 self._remember_checked()
                 return
-            self._anchor = None  # collected, or lost: the checkpoints say which
+            self._anchor = None  # collected or lost: the checkpoints tell
             self._refresh()
 
     def _remember_checked(self) -> None:
-        """The bucket has everything that was folded."""
+        """Record that the bucket has all folded commits."""
         if self._newest is not None and self._anchor is not None:
             self._seen, self._seen_at, self._checked_s = self._newest, self._anchor, self._clocks.now_s()[0]
             self._sizes = {self._newest.number: self._sizes[self._newest.number]}
 
     def check_identity(self, founded: bytes) -> None:
         """Raise `CorruptData` unless `sawlog.json` is as it was when the store was opened."""
-        with self._going_on():
-            # One that was damaged on the way is read again.
+        with self._guarded():
+            # Read it again in case it was damaged in transit.
             if self._bucket.get(STORE) != founded and (found := self._bucket.get(STORE)) != founded:
                 how = "is gone" if found is None else "has changed"
                 raise CorruptData(
@@ -378,8 +379,8 @@ class Journal:
                 )
 
     def _check_history(self, sent: tuple[float, float], confirmed: int) -> None:
-        """The same, with the number of the newest checkpoint that was confirmed when a request was sent. `Collected` if
-        the bucket answered so late that a missing commit may have been collected meanwhile."""
+        """Check the history against `confirmed`, the newest checkpoint confirmed by a request sent at `sent`. Raises
+        `Collected` if the bucket answered so late that a missing commit may have been collected meanwhile."""
         seen, newest = self._seen, self._newest
         if seen is None or newest is None:
             return
@@ -389,11 +390,11 @@ class Journal:
         missing = self._missing(first)
         for each in (seen, newest):
             if missing is None and each.number >= first and not (self._has(each) or self._has(each)):
-                missing = each.number  # and it was not only damaged on the way
+                missing = each.number  # a second read rules out damage in transit
         if missing is None:
             return
-        # This process may have been suspended since `first` was computed, for longer than the collector waits.
-        is_late = passed_s(self._clocks.now_s(), sent) > self.terms.belief_s
+        # The process may have been suspended since `first` was computed, for longer than the collector waits.
+        is_late = passed_s(self._clocks.now_s(), sent) > self.parameters.belief_s
         if is_late or missing < self._kept_from(seen, confirmed):
             raise Collected(f"the answer about {commit_key(missing)} came too late to be believed")
         raise CorruptData(
@@ -403,14 +404,14 @@ class Journal:
         )
 
     def _kept_from(self, seen: _Seen, confirmed: int) -> int:
-        """The first commit that cannot have been collected by now. Only commits below a confirmed checkpoint are
-        collected, and no commit that was the last one a short time ago: the collector waits."""
-        waits_s = min(self.terms.grace_s, self.terms.readers_s)
+        """Return the first commit that cannot have been collected by now. Only commits below a confirmed checkpoint are
+        collected, and never one that was the last a short time ago: the collector waits."""
+        waits_s = min(self.parameters.grace_s, self.parameters.readers_s)
         is_recent = passed_s(self._clocks.now_s(), self._seen_at) <= waits_s / 2
         return seen.number if is_recent else max(seen.number, confirmed)
 
     def _has(self, seen: _Seen) -> bool:
-        """Whether the bucket has a commit that was folded."""
+        """Return whether the bucket still has a folded commit."""
         try:
             return self._bucket.get_range(commit_key(seen.number), 0, len(seen.head)) == seen.head
         except StorageError as error:
@@ -419,15 +420,14 @@ class Journal:
             return False
 
     def _missing(self, first: int) -> int | None:
-        """The first commit from a number on that was folded, and is not in the bucket, or with another size."""
+        """Return the first folded commit from `first` on that is missing or has another size, or None."""
         entries = self._bucket.list(COMMITS, commit_key(first - 1) if first else "")
         found = {entry.key: entry.size_bytes for entry in entries}
         sizes = [(each, size) for each, size in self._sizes.items() if each >= first]
         return next((each for each, size in sizes if found.get(commit_key(each)) != size), None)
 
     def _check_continues(self, ahead: State, key: str) -> None:
-        """Raise `CorruptData` if a checkpoint ahead of us does not know our last commit, and cannot have forgotten
-        it."""
+        """Raise `CorruptData` if a checkpoint ahead of us lacks our last commit and cannot have forgotten it."""
         last = self.state.entries.get(f"nonce/{self._writer}")
         known = ahead.entries.get(f"nonce/{self._writer}", (0,))
         if last is not None and last[1] >= ahead.floor and known[0] < last[0]:
@@ -438,7 +438,7 @@ class Journal:
             )
 
     def _check_recorded(self) -> None:
-        """Raise `CorruptData` if a checkpoint knows of commits after the last one."""
+        """Raise `CorruptData` if a checkpoint records commits after the last one."""
         if self.state.number < self._recorded:
             raise CorruptData(
                 f"{self._bucket.url}/{commit_key(self.state.number)} is missing, but a checkpoint records "
@@ -449,11 +449,11 @@ class Journal:
     # --- writing
 
     def commit(self, requests: Sequence[Request], inline: bytes = b"") -> list[Outcome]:
-        """Commit these requests after all that others have committed, and return the outcome of each. `UnknownOutcome`
-        if the commit may be stored; any other error means that it is not, and never will be."""
+        """Append a commit with these requests and return the outcome of each. Raises `UnknownOutcome` if the commit may
+        be stored; any other error means that it is not stored and never will be."""
         self._in_doubt = False
         try:
-            with self._going_on():
+            with self._guarded():
                 if not self._is_believed():
                     self._refresh()
                 self._sequence += 1
@@ -482,18 +482,19 @@ class Journal:
                 found = self._found(nonce)
                 if found is not None:
                     return found
-            if not doubtful:  # the number is another's commit, so no attempt was or will be applied: this is the first
+            if not doubtful:  # another writer owns the number, so no attempt was or will be applied: start over
                 known = self.state.number
 
     def _found(self, nonce: Nonce) -> list[Outcome] | None:
-        """What became of a commit whose number may have been collected: the state knows, if it was applied."""
+        """Return the outcomes of a commit whose number may have been collected, or None. The state knows them if the
+        commit was applied."""
         self._anchor = None
         self._refresh()
         found = self.state.outcome_of(nonce.writer, nonce.sequence)
         return None if found is None else found[1]
 
     def _create(self, key: str, data: bytes, nonce: Nonce) -> bytes | None:
-        """Our commit, as it is stored; None if there is another writer's, which was folded."""
+        """Create our commit and return it as stored; None if another writer's commit took the number and was folded."""
         was_in_doubt = self._in_doubt  # about an earlier number
         for attempt in range(_LOOKS):
             if attempt:
@@ -504,16 +505,16 @@ class Journal:
                 if self._bucket.create(key, data):
                     self._check_belief()
                     self._prove(sent)
-                    self._courtesy.created(sent[0], self._clocks.now_s()[0])
+                    self._backoff.created(sent[0], self._clocks.now_s()[0])
                     return data
             except Unanswered:
                 pass
-            except StorageError:  # not applied; but what was sent before may be
+            except StorageError:  # not applied, but an earlier attempt may be
                 self._in_doubt = before
                 raise
             found = self._look(key)
             if found is None:
-                continue  # it was not applied so far, or nobody knows: the same bytes, at the same number
+                continue  # not applied so far, or unknown: send the same bytes to the same number
             stored, commit = found
             if commit.nonce == nonce:
                 return stored
@@ -523,8 +524,8 @@ class Journal:
         raise self._unknown(key)
 
     def _look(self, key: str) -> tuple[bytes, Commit] | None:
-        """The commit that is there after a create that was refused, or not answered; None if there is none, or the
-        bucket does not say. `Collected` if it is a tombstone: if it was ours, the checkpoint knows its outcome."""
+        """Return the stored commit after a create that was rejected or unanswered; None if it is missing or the bucket
+        does not answer. Raises `Collected` if it is a tombstone: if it was ours, the checkpoint has its outcome."""
         try:
             found = self._bucket.get(key)
             self._check_belief()
@@ -538,16 +539,16 @@ class Journal:
     def _unknown(self, key: str) -> UnknownOutcome:
         return UnknownOutcome(errno.EIO, f"{self._bucket.url}/{key}: no answer; the commit may be stored or not")
 
-    def give_way(self) -> None:
-        """After a commit: a pause in which others can make theirs, if there are some."""
-        pause_s = self._courtesy.pause_s(self._clocks.now_s()[0])
+    def back_off(self) -> None:
+        """Pause after a commit if other writers need a turn."""
+        pause_s = self._backoff.pause_s(self._clocks.now_s()[0])
         if pause_s:
             self._clocks.pause(pause_s)
 
     # --- checkpoints
 
     def checkpoint(self) -> bool:
-        """Store the state as a checkpoint, unless there is one; whether one was stored. It counts when the next commit
-        has confirmed it."""
-        with self._going_on():
+        """Store the state as a checkpoint unless there is one, and return whether it was stored. It counts once the
+        next commit has confirmed it."""
+        with self._guarded():
             return self.state.number > 0 and checkpoints.stored(self._bucket, self.state)

@@ -1,9 +1,9 @@
-"""`News`: who waits for new commits is told of them. `Recent`: the commits that were folded lately, or are read much.
+"""`CommitNotifier` wakes waiters when there are new commits; `CommitCache` keeps recently folded or frequently read
+commits in memory.
 
-One thread of a process looks for new commits, however many wait for them, and none if nobody does.
-
-While somebody waits the bucket is asked every 50 ms, and less often, down to every 250 ms, as long as nothing comes;
-each commit of this process is news at once, and counts as a look.
+One thread per process polls for new commits, however many waiters there are, and none if there are no waiters. It polls
+the bucket every 50 ms, backing off to 250 ms while nothing arrives. Each commit of this process wakes the waiters at
+once and counts as a poll.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from ....storage.forking import forkable
 _logger = logging.getLogger("sawlog.store.objects")
 
 _SHORTEST_S, _LONGEST_S = 0.05, 0.25
-#: Commits that are kept in memory, at most.
+#: Maximum size of the cached commits.
 _RECENT_BYTES = 32 << 20
 
 
 class Polled(Protocol):
-    """What is asked for new commits."""
+    """A source of new commits."""
 
     def poll(self, age_s: float) -> None:
-        """Look for new commits, unless that was done within this time."""
+        """Look for new commits, unless that was done within `age_s`."""
 
 
-class News:
-    """Those who wait for commits. Safe for threads."""
+class CommitNotifier:
+    """The callbacks to call on new commits. Thread-safe."""
 
     def __init__(self, polled: Polled) -> None:
         self._polled = polled
@@ -44,8 +44,8 @@ class News:
         self._closed = False
 
     def watch(self, call: Callable[[], None]) -> Callable[[], None]:
-        """Call back when there are new commits, until the returned function is called. The callback must not wait: it
-        runs in whatever thread has seen them."""
+        """Call back when there are new commits, until the returned function is called. The callback must not block: it
+        runs in whichever thread has seen them."""
         with self._changed:
             self._next += 1
             number = self._next
@@ -62,7 +62,7 @@ class News:
         return stop
 
     def tell(self) -> None:
-        """There are new commits."""
+        """Call the watchers: there are new commits."""
         with self._changed:
             self._came = True
             calls = list(self._calls.values())
@@ -70,7 +70,7 @@ class News:
             call()
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop polling."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -89,13 +89,13 @@ class News:
                 self._polled.poll(pause_s * 0.8)
             except LogClosed:
                 return
-            except SawlogError as error:  # tried again; who reads gets the error
+            except SawlogError as error:  # retried; readers get the error themselves
                 _logger.warning("new commits could not be looked for: %s", error)
                 pause_s = _LONGEST_S
 
 
-class Recent:
-    """The last commits, checked, as they are in the bucket, up to a number of bytes. Safe for threads."""
+class CommitCache:
+    """The last commits, verified, as they are in the bucket, up to a total size. Thread-safe."""
 
     def __init__(self, max_bytes: int = _RECENT_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -104,7 +104,7 @@ class Recent:
         self._lock = forkable(threading.Lock())
 
     def add(self, key: str, data: bytes) -> None:
-        """Keep one; it replaces what another history had under its number."""
+        """Cache a commit; it replaces one of another history with the same number."""
         with self._lock:
             self._size_bytes += len(data) - len(self._kept.pop(key, b""))
             self._kept[key] = data
@@ -112,17 +112,16 @@ class Recent:
                 self._size_bytes -= len(self._kept.popitem(last=False)[1])
 
     def forget(self, key: str) -> None:
-        """Keep this one no longer."""
         with self._lock:
             self._size_bytes -= len(self._kept.pop(key, b""))
 
     def has(self, key: str) -> bool:
-        """Whether a commit is kept, at this moment."""
+        """Return whether a commit is cached at this moment."""
         return key in self._kept
 
     def get(self, key: str, position: int, size_bytes: int) -> bytes | None:
-        """A part of a commit; None if it is not kept. The caller compares its digest: the commit may be one of another
-        history, if the bucket was rolled back."""
+        """Return a byte range of a commit, or None if it is not cached. The caller must compare its digest: the commit
+        may belong to another history if the bucket was rolled back."""
         found = self._kept.get(key)
         if found is None or len(found) < position + size_bytes:
             return None

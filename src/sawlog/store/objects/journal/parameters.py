@@ -1,8 +1,8 @@
-"""`Terms`: the times that all processes of a store must agree on. They are in `sawlog.json`, written once.
+"""`StoreParameters`: the durations that all processes of a store must agree on, stored once in `sawlog.json`.
 
-A writer believes an answer for `belief_s` after the last proof; a maintainer deletes the numbers of commits `grace_s`
-after they were behind a confirmed checkpoint. What makes it safe is that the second is much longer than the first (ADR
-25), so neither is an option of a process.
+A writer believes an answer for `belief_s` after the last proof. A maintainer deletes commit numbers `grace_s` after
+they fell behind a confirmed checkpoint. Safety rests on the second being much longer than the first (ADR 25), so
+neither is an option of a process.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from dataclasses import asdict, dataclass, fields
 
 from ....errors import InvalidConfig
 
-#: The object that says that there is a store, and what its terms are; and a copy of it, for `sawlog repair`.
+#: The object that marks a store and holds its parameters, and a copy of it for `sawlog repair`.
 STORE, STORE_COPY = "sawlog.json", "sawlog.copy.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """How long answers, numbers and objects last."""
+class StoreParameters:
+    """How long answers, commit numbers and unreferenced objects last."""
 
     #: How long an answer is believed after the last proof that the next number was not collected.
     belief_s: float = 600.0
-    #: How long the number of a commit stays taken after the commit is behind a confirmed checkpoint, and how long an
-    #: upload may wait for its commit.
+    #: How long a commit number stays taken after its commit fell behind a confirmed checkpoint, and how long an upload
+    #: may wait for its commit.
     grace_s: float = 7 * 86_400.0
-    #: How long an object stays that no extent refers to any more: who has planned a read may still need it.
+    #: How long an unreferenced object is kept, because a reader may have planned to read it.
     readers_s: float = 86_400.0
-    #: A checkpoint is made after this many commits.
+    #: Number of commits between checkpoints.
     checkpoint_every: int = 256
 
     def __post_init__(self) -> None:
@@ -39,11 +39,11 @@ class Terms:
             raise InvalidConfig(f"grace_s ({self.grace_s}) must be at least twice belief_s ({self.belief_s})")
 
     def as_fields(self) -> dict[str, float]:
-        """As `sawlog.json` has them."""
+        """Return the fields for `sawlog.json`."""
         return asdict(self)
 
     @classmethod
-    def of(cls, stored: Mapping[str, object]) -> Terms:
-        """From the fields of `sawlog.json`; what is not there has its default."""
+    def of(cls, stored: Mapping[str, object]) -> StoreParameters:
+        """Create parameters from the fields of `sawlog.json`; missing ones have their defaults."""
         found = {each.name: stored[each.name] for each in fields(cls) if each.name in stored}
         return cls(**found)  # type: ignore[arg-type] # checked by __post_init__

@@ -1,25 +1,25 @@
-"""`Collector`: removes what nobody needs any more, and never what somebody does.
+"""`Collector`: deletes objects that are no longer needed, and never one that is.
 
 ```
-notes/<commits>-<behind>-<low>   at that time (its Last-Modified) the store had so many commits; those below `behind`
+notes/<commits>-<behind>-<low>   at that time (its Last-Modified) the store had this many commits; those below `behind`
                                  were behind two confirmed checkpoints, those below `low` are small, or tombstones
-garbage/<uuid>                   keys that nothing refers to, and nothing will; removed after `readers_s`
-clock/now, clock/swept           written to learn what time it is for the bucket, and when all commits were last listed
+garbage/<uuid>                   keys that are not referenced and never will be; deleted after `readers_s`
+clock/now, clock/swept           written to read the bucket's clock, and when all commits were last listed
 ```
 
-All times are the bucket's: the Last-Modified of an object that was written long ago is compared with that of one that
-was written just now. No clock of a process counts, and a note that lands late only delays what follows from it.
+All times are the bucket's: the Last-Modified of an old object is compared with that of one written just now. The clocks
+of processes do not matter, and a note that lands late only delays what follows from it.
 
-- *Numbers of commits* (R2). A note says which commits are behind a checkpoint that is confirmed. `grace_s` after the
-  note, not after the checkpoint, which may have been confirmed much later than it was made, they are deleted: nobody
-  believes an answer about them any more. The last two confirmed checkpoints stay, and commits are only collected below
-  the older of them. A large commit becomes a tombstone earlier, when no extent refers to the batches in it.
-- *Uploads* (R6). The floor is raised to the number of commits of such a note: what was begun below it can no longer be
-  committed. Only then is the state looked at, and what is below the floor and not referred to in it never will be.
-- *Readers.* What was found is written down as garbage, and removed `readers_s` later. Whatever is in such a list stays
-  unneeded, whoever removes it and however late.
+- *Commit numbers* (R2). A note records which commits are behind a confirmed checkpoint. They are deleted `grace_s`
+  after the note, not after the checkpoint, which may have been confirmed much later than it was made: no process
+  believes an answer about them any more. The last two confirmed checkpoints stay, and only commits below the older one
+  are collected. A large commit becomes a tombstone earlier, when no extent refers to its batches.
+- *Uploads* (R6). The floor is raised to the number of commits in such a note: uploads begun below it can no longer be
+  committed. Only then is the state read, and uploads below the floor that it does not reference never will be.
+- *Readers.* Unreferenced keys are first listed as garbage, and deleted `readers_s` later. A key in such a list stays
+  unneeded, whichever process deletes it and however late.
 
-Any number of collectors may work at once, be stopped anywhere, and go on later.
+Any number of collectors may run at once, be stopped anywhere, and continue later.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ....errors import CorruptData
 from ..bucket.bucket import Bucket, Entry
 from ..journal import checkpoints
 from ..journal.checkpoints import COMMITS, Checkpoint, Collected, commit_key
-from ..session import Core
+from ..session import StoreSession
 from ..state.commit import TOMBSTONE_BYTES, Commit, Tombstone, canonical, opened, sealed
 from ..state.extents import SEGMENTS, STAGED, begun_at
 from ..state.state import State
@@ -44,11 +44,11 @@ from .consolidate import Check
 NOTES, GARBAGE, CLOCK = "notes/", "garbage/", "clock/"
 _NOW, _SWEPT = CLOCK + "now", CLOCK + "swept"
 _GARBAGE = b"sawlog garbage "
-#: A commit that is not larger is left as it is until its number is deleted: a tombstone would save little.
+#: A commit up to this size is left alone until its number is deleted: a tombstone would save little.
 SMALL_BYTES = 4096
-#: Keys in one list of garbage.
+#: Maximum number of keys in one list of garbage.
 _MOST_KEYS = 5000
-#: So many writers that are gone are worth a commit that forgets them.
+#: Number of outdated nonces that are worth a commit that forgets them.
 _MANY_NONCES = 64
 
 _logger = logging.getLogger("sawlog.upkeep")
@@ -56,13 +56,13 @@ _logger = logging.getLogger("sawlog.upkeep")
 
 @dataclass(slots=True)
 class CollectionReport:
-    """What was removed."""
+    """Numbers of deleted objects."""
 
     checkpoints: int = 0
     commits: int = 0
     tombstones: int = 0
     uploads: int = 0
-    #: How many objects were found that nothing refers to; they are removed later.
+    #: Number of unreferenced objects found; they are deleted later.
     condemned: int = 0
 
     def __bool__(self) -> bool:
@@ -76,7 +76,7 @@ class CollectionReport:
 
 
 class Note(NamedTuple):
-    """What was true at the time at which it was written, and is ever since."""
+    """Facts that were true when the note was written, and still are."""
 
     commits: int
     behind: int
@@ -84,47 +84,47 @@ class Note(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Its name."""
+        """Key of the note."""
         return f"{NOTES}{self.commits:020}-{self.behind:020}-{self.low:020}"
 
 
-#: What is true of every store.
+#: The note that is true of every store.
 _NOTHING = Note(0, 0, 0)
 
 
 class _View(NamedTuple):
-    """What one round has seen."""
+    """The observations of one round."""
 
     now_s: float
-    #: The oldest note: below it everything is deleted.
+    #: The oldest note: every commit below it is deleted.
     done: Note
-    #: The newest one that is older than the grace period.
+    #: The newest note that is older than the grace period.
     aged: Note
     last: Note
-    #: Which keys are garbage already.
+    #: Keys that are listed as garbage already.
     condemned: Collection[str]
-    #: Whether all commits are to be listed, also where there should be none: somebody may have created a number that
-    #: was deleted, and not believed it.
+    #: Whether to list all commits, even where there should be none: a process may have created a number that was
+    #: deleted, and not believed it.
     sweep: bool
 
 
 class Collector:
-    """Collects for one open store. One thread at a time."""
+    """Garbage collector of one open store. One thread at a time."""
 
-    def __init__(self, core: Core, *, workers: int = 8, check: Check = lambda: None) -> None:
-        self._core = core
+    def __init__(self, session: StoreSession, *, workers: int = 8, check: Check = lambda: None) -> None:
+        self._session = session
         self._check = check
-        self._bucket = core.bucket
+        self._bucket = session.bucket
         self._workers = workers
-        #: Checkpoints whose content was read and is right.
+        #: Checkpoints whose content was read and verified.
         self._read: set[str] = set()
 
     def run(self) -> CollectionReport:
-        """Do what is due."""
+        """Run one round."""
         report = CollectionReport()
         view = self._view()
-        # After the notes were read: so that it knows every commit that they speak of, and what refers to it.
-        number, referenced = self._core.look(_referenced, fresh=True)
+        # After the notes were read, so that the state includes every commit that they refer to, and its references.
+        number, referenced = self._session.look(_referenced, fresh=True)
         behind = max(self._behind_checkpoints(report, number), view.last.behind)
         assert max(view.last.commits, behind) <= number
         self._remove_garbage(report, view, referenced)
@@ -136,13 +136,13 @@ class Collector:
             _logger.info("%s: %s", self._bucket.url, report)
         return report
 
-    # --- time, and what was noted
+    # --- time and notes
 
     def _view(self) -> _View:
         self._bucket.put(_NOW, b"")
         times = {entry.key: entry.modified.timestamp() for entry in self._bucket.list(CLOCK)}
         now_s = times.get(_NOW, 0.0)
-        old_s = now_s - self._core.terms.grace_s
+        old_s = now_s - self._session.parameters.grace_s
         notes = {note_of(entry.key): entry.modified.timestamp() for entry in self._bucket.list(NOTES)}
         if not notes:
             self._bucket.put(_NOTHING.key, b"")
@@ -157,7 +157,7 @@ class Collector:
     # --- checkpoints and commits
 
     def _behind_checkpoints(self, report: CollectionReport, number: int) -> int:
-        """Remove the checkpoints before the last two that are confirmed, and return which commits are behind both."""
+        """Delete the checkpoints before the last two confirmed ones, and return the number of commits behind both."""
         confirmed: list[Checkpoint] = []
         found = checkpoints.listed(self._bucket)
         try:
@@ -178,7 +178,7 @@ class Collector:
         return confirmed[1].number
 
     def _is_right(self, checkpoint: Checkpoint) -> bool:
-        """Whether it is confirmed, and can be read: from then on it is the truth."""
+        """Return whether a checkpoint is confirmed and readable: from then on it is the source of truth."""
         if not checkpoints.is_confirmed(self._bucket, checkpoint):
             return False
         if checkpoint.key not in self._read:
@@ -187,8 +187,8 @@ class Collector:
         return True
 
     def _empty_commits(self, report: CollectionReport, view: _View, behind: int, referenced: Collection[str]) -> int:
-        """Find commits whose batches nobody needs, and numbers that are taken again though they were deleted. Returns
-        below which number there is nothing left to find."""
+        """Find commits whose batches are unreferenced, and numbers that were created again after their deletion. Return
+        the number below which there is nothing left to find."""
         start = 0 if view.sweep else min(view.last.low, behind)
         kept, empty, dead = [behind], [], []
         for entry in self._bucket.list(COMMITS, commit_key(start - 1) if start else ""):
@@ -216,7 +216,7 @@ class Collector:
         return commit is not None and bool(commit.inline)
 
     def _commit(self, key: str) -> Commit | None:
-        """A commit; None if it is gone, or a tombstone."""
+        """Return a commit; None if it is gone or a tombstone."""
         data = self._bucket.get(key)
         if data is None:
             return None
@@ -226,7 +226,7 @@ class Collector:
             return None
 
     def _delete_commits(self, report: CollectionReport, view: _View, referenced: Collection[str]) -> None:
-        """Free the numbers of commits that nobody believes in any more."""
+        """Delete commits about which no process believes an answer any more."""
         aged = view.aged
         if aged.behind <= view.done.behind:
             return
@@ -245,24 +245,24 @@ class Collector:
         begun = {entry.key: number for entry in uploads if (number := _begun(entry.key)) is not None}
         if not self._raise_floor(view, view.aged.commits, begun, {entry.key: entry for entry in uploads}):
             return
-        # After the commit that has raised it, or one that did before: only now can nothing refer to them any more.
-        floor, referenced = self._core.look(lambda state: (state.floor, state.referenced()), fresh=True)
+        # After the commit that raised the floor: only now can nothing refer to them any more.
+        floor, referenced = self._session.look(lambda state: (state.floor, state.referenced()), fresh=True)
         gone = [key for key, number in begun.items() if number < floor and key not in referenced]
         self._condemn(report, [key for key in gone if key not in view.condemned])
 
     def _raise_floor(self, view: _View, floor: int, begun: Mapping[str, int], uploads: Mapping[str, Entry]) -> bool:
-        """Make sure that the floor is there, if that is of use; returns whether something may be below it."""
+        """Raise the floor if that helps, and return whether unreferenced uploads may be below it."""
 
         def look(state: State) -> tuple[int, int, set[str], int]:
             return state.floor, state.number, state.referenced(), state.nonces_below(floor)
 
-        before, number, referenced, nonces = self._core.look(look)
+        before, number, referenced, nonces = self._session.look(look)
         unneeded = {key: at for key, at in begun.items() if key not in referenced and key not in view.condemned}
         wanted = any(at < floor for at in unneeded.values()) or nonces > _MANY_NONCES
-        old_s = view.now_s - self._core.terms.grace_s
+        old_s = view.now_s - self._session.parameters.grace_s
         stuck = any(at >= number and uploads[key].modified.timestamp() <= old_s for key, at in unneeded.items())
         if (wanted and floor > before) or stuck:  # stuck: nothing was committed since; this commit is something
-            self._core.commit([{"do": "raise floor", "number": max(floor, before)}])
+            self._session.commit([{"do": "raise floor", "number": max(floor, before)}])
         return any(at < max(floor, before) for at in unneeded.values())
 
     # --- garbage
@@ -283,7 +283,7 @@ class Collector:
         report.condemned += len(keys)
 
     def _remove_garbage(self, report: CollectionReport, view: _View, referenced: Collection[str]) -> None:
-        old_s = view.now_s - self._core.terms.readers_s
+        old_s = view.now_s - self._session.parameters.readers_s
         for entry in list(self._bucket.list(GARBAGE)):
             if entry.modified.timestamp() > old_s:
                 continue
@@ -301,7 +301,7 @@ class Collector:
             self._bucket.delete(entry.key)
 
     def _empty(self, key: str, *, delete: bool) -> bool:
-        """Leave only whose commit it was, so that its number stays taken; or nothing, if it may be deleted."""
+        """Replace a commit by a tombstone, so that its number stays taken; or delete it."""
         if delete:
             self._bucket.delete(key)
             return True
@@ -312,7 +312,7 @@ class Collector:
         return True
 
     def _each(self, do: Callable[[str], None], keys: Iterable[str]) -> None:
-        """For many keys: several at a time, since each waits for the bucket."""
+        """Process many keys, several at a time, since each waits for the bucket."""
         wanted = list(keys)
 
         def checked(key: str) -> None:
@@ -337,13 +337,13 @@ def _number(entry: Entry) -> int:
 
 
 def note_of(key: str) -> Note:
-    """What a note says."""
+    """Parse the key of a note."""
     commits, behind, low = key.removeprefix(NOTES).split("-")
     return Note(int(commits), int(behind), int(low))
 
 
 def read_garbage(bucket: Bucket, key: str) -> list[str]:
-    """The keys in a list of garbage; none if another collector has removed it."""
+    """Return the keys in a list of garbage; empty if another collector has deleted it."""
     data = bucket.get(key)
     if data is None:
         return []
@@ -352,7 +352,7 @@ def read_garbage(bucket: Bucket, key: str) -> list[str]:
 
 
 def _begun(key: str) -> int | None:
-    """When an upload was begun; None if it is none of ours."""
+    """Return when an upload was begun; None if the key is not that of an upload."""
     try:
         return begun_at(key)
     except ValueError:

@@ -1,8 +1,8 @@
 """Compaction of a partition on object storage: of all records with the same key, only the last is kept.
 
-As in a directory (`sawlog.log.compaction`, whose rewriting of batches it uses): offsets do not change, every
-offset stays covered by a batch, tombstones are kept for a while. Only what is consolidated is compacted. How far it got
-is in the state, so it does not matter which process goes on.
+It works as in a directory and shares the rewriting of batches with `sawlog.log.compaction`: offsets do not change,
+every offset stays covered by a batch, and tombstones are kept for a while. Only consolidated segments are compacted.
+Progress is part of the state, so any process can continue.
 """
 
 from __future__ import annotations
@@ -29,36 +29,36 @@ from ....log.replacement import Replacement
 from ....log.segment import Segment
 from ....log.transaction_index import Aborted
 from ....log.transactions import aborted_rows
-from ..session import Core
+from ..session import StoreSession
 from ..state.extents import Extent
-from ..state.records import Clean
+from ..state.records import CompactionState
 from .consolidate import Check, Place, Run, is_settled, read, replace
 
-#: The table of keys, at most: more keys are compacted in several rounds.
+#: Maximum size of the key table. More keys are compacted in several rounds.
 _KEY_BYTES = 128 << 20
 _SLOT_BYTES, _LEAST_SLOTS = 24, 1 << 10
 
 
 class Compactable(NamedTuple):
-    """What may be compacted of a partition, and what was."""
+    """The compactable part of a partition, and the state of its compaction."""
 
     place: Place
     lowest_offset: int
     extents: Sequence[Extent]
-    clean: Clean
-    #: The aborted transactions: their records are dropped, and supersede nothing.
+    clean: CompactionState
+    #: The aborted transactions: their records are dropped and supersede nothing.
     aborted: Sequence[Aborted] = ()
 
     def is_aborted(self, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Which of these batches belong to one."""
+        """Return which of these batches belong to an aborted transaction."""
         return aborted_rows(rows, lambda first, last: self.aborted)
 
 
 def settled(
     extents: Sequence[Extent], segment_bytes: int, *, before_ms: int | None = None, stable: int | None = None
 ) -> list[Extent]:
-    """The leading extents that are consolidated, not newer than that time, and below the last stable offset: what is
-    not decided supersedes nothing."""
+    """Return the leading extents that are consolidated, not newer than `before_ms`, and below the last stable offset:
+    records of an open transaction supersede nothing."""
     found: list[Extent] = []
     for _, each in groupby(extents, key=lambda extent: extent.key):
         group = tuple(each)
@@ -73,20 +73,20 @@ def settled(
 
 
 def is_due(what: Compactable, config: UpkeepConfig) -> bool:
-    """Whether enough was written since the last time, or tombstones have become old enough to be dropped."""
+    """Return whether enough was written since the last round, or tombstones are old enough to be dropped."""
     total = sum(each.size_bytes for each in what.extents)
     dirty = sum(each.size_bytes for each in what.extents if each.next_offset > what.clean.offset)
     return bool(dirty and dirty >= total * config.min_dirty_ratio) or _droppable(what.clean, config) > 0
 
 
-def _droppable(clean: Clean, config: UpkeepConfig) -> int:
-    """Below which offset tombstones may be dropped now; 0 if that is nothing new."""
+def _droppable(clean: CompactionState, config: UpkeepConfig) -> int:
+    """Return the offset below which tombstones may be dropped now; 0 if there are none to drop."""
     below = clean.below(now_ms() - config.delete_retention_ms) if clean.tombstones else 0
     return below if below > clean.dropped_below else 0
 
 
 def compact(
-    core: Core,
+    session: StoreSession,
     what: Compactable,
     config: UpkeepConfig,
     check: Check,
@@ -94,9 +94,9 @@ def compact(
     segment_bytes: int,
     max_decompressed_bytes: int,
 ) -> CompactionReport | None:
-    """One round. None if another process has changed the partition meanwhile: what was done so far is kept."""
-    known = core.known()
-    keys, end = _keys(core, what, max_decompressed_bytes, check)
+    """Run one round. Return None if another process has changed the partition meanwhile; replaced segments are kept."""
+    known = session.known()
+    keys, end = _keys(session, what, max_decompressed_bytes, check)
     wanted = Wanted(
         keys=keys,
         floor=what.lowest_offset,
@@ -106,19 +106,19 @@ def compact(
     report = CompactionReport(clean_offset=end)
     tombstones = 0
     for run in _runs(what, max(end, what.clean.offset), segment_bytes):
-        data, counts = _rewritten(core, run, wanted, max_decompressed_bytes, check)
+        data, counts = _rewritten(session, run, wanted, max_decompressed_bytes, check)
         report.segments_before += len({each.key for each in run.extents})
         report.segments_after += 1
         report.bytes_read += counts.bytes_before
         tombstones += counts.tombstones_kept
         if counts.records_after == counts.records_before:
             continue
-        if not replace(core, run, known, data):
+        if not replace(session, run, known, data):
             return None
         report.records_removed += counts.records_before - counts.records_after
         report.bytes_removed += counts.bytes_before - counts.bytes_after
         report.tombstones_removed += counts.tombstones_dropped
-    core.commit(
+    session.commit(
         [
             {
                 "do": "compacted",
@@ -135,7 +135,7 @@ def compact(
 
 
 def _runs(what: Compactable, end: int, segment_bytes: int) -> Iterator[Run]:
-    """What is rewritten, in pieces that become one segment each."""
+    """Yield the extents to rewrite, in runs that become one segment each."""
     taken: list[Extent] = []
     size = 0
     for extent in what.extents:
@@ -150,13 +150,13 @@ def _runs(what: Compactable, end: int, segment_bytes: int) -> Iterator[Run]:
         yield Run(what.place, tuple(taken))
 
 
-def _keys(core: Core, what: Compactable, max_bytes: int, check: Check) -> tuple[KeyMap, int]:
-    """The last offset of every key that was written since the last time: up to which offset."""
+def _keys(session: StoreSession, what: Compactable, max_bytes: int, check: Check) -> tuple[KeyMap, int]:
+    """Return the last offset of every key written since the last round, and the offset up to which keys were read."""
     start = what.clean.offset
     dirty = [each for each in what.extents if each.next_offset > start]
     keys = KeyMap(_table(sum(each.next_offset - each.base_offset for each in dirty)), secrets.token_bytes(16))
     end = start
-    for extent, data in read(core, dirty, check):
+    for extent, data in read(session, dirty, check):
         rows = checked_rows(data)
         rows = rows[~what.is_aborted(rows)] if what.aborted else rows
         for body, unpacked, error in unpack(data, rows[rows[:, LAST] >= start], max_bytes):
@@ -181,7 +181,7 @@ def _table(records: int) -> np.ndarray:
 
 
 class _Batches:
-    """Where `Rebatch` puts what is left: in memory."""
+    """In-memory output of `Rebatch`."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -191,16 +191,18 @@ class _Batches:
 
 
 class _Source(NamedTuple):
-    """What `Rebatch` says is damaged."""
+    """Origin of a chunk, for error messages of `Rebatch`."""
 
     path: str
 
 
-def _rewritten(core: Core, run: Run, wanted: Wanted, max_bytes: int, check: Check) -> tuple[bytearray, Counts]:
-    """The batches of a run without what is superseded."""
+def _rewritten(
+    session: StoreSession, run: Run, wanted: Wanted, max_bytes: int, check: Check
+) -> tuple[bytearray, Counts]:
+    """Return the batches of a run without superseded records."""
     out = _Batches()
     made = Rebatch(cast("Replacement", out), run.extents[0].base_offset, wanted, max_bytes)
-    for extent, data in read(core, run.extents, check):
+    for extent, data in read(session, run.extents, check):
         chunk = Chunk(data, checked_rows(data), 0, special=wanted.aborted is not None)
         made.take(chunk, cast("Segment", _Source(extent.key)))
     made.finish(run.extents[-1].next_offset)

@@ -1,15 +1,15 @@
-"""Consolidation: many small extents of a partition become one segment, with Kafka's bytes and their final offsets.
+"""Consolidation: many small extents of a partition become one segment, as Kafka batches with their final offsets.
 
 ```
 segments/<topic id>/<partition>/<commits known>-<base offset>-<uuid>.log
 ```
 
-Batches come in commits and in staged objects, a few at a time and mixed with those of other partitions. A segment has
-the batches of one partition, one after the other, so that a scan reads few objects, and commits and staged objects can
-be collected. The extents of the state are its index: one for each MiB or so.
+Batches arrive in commits and staged objects, a few at a time and mixed with those of other partitions. A segment holds
+contiguous batches of one partition, so that a scan reads few objects, and commits and staged objects can be collected.
+The extents in the state are its index: about one per MiB.
 
-What is new is uploaded first; a commit then puts it in the place of exactly the extents that were read, or does nothing
-if one of them is not there any more. So any number of processes may do the same at once, and be stopped anywhere.
+The new segment is uploaded first. Then a commit replaces exactly the extents that were read, or is rejected if one of
+them has changed. So any number of processes may consolidate at once, and can be stopped anywhere.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from ....errors import CorruptBatch
 from ....log.ingest import checked_rows
 from ....log.maintenance import MergeReport
 from ..partition.pieces import described, placed
-from ..session import Core
+from ..session import StoreSession
 from ..state.extents import SEGMENTS, STAGED, Extent
 
-#: A segment is about this large, at most; a topic's `segment.bytes` may make it smaller.
+#: Maximum size of a segment, approximately; a topic's `segment.bytes` may reduce it.
 SEGMENT_BYTES = 64 << 20
-#: Extents that one commit replaces, at most: it names each of them.
+#: Maximum number of extents that one commit replaces, since it lists each of them.
 _MOST_EXTENTS = 4096
-#: So many extents that are not in a segment are worth one.
+#: Number of extents outside of segments that are worth a segment.
 _LEAST_EXTENTS = 16
 
 
-#: Called between requests; raises if the store is being closed, which must not wait until a long work has ended.
+#: Called between requests. Raises if the store is being closed, so that closing does not wait for long work.
 Check = Callable[[], None]
 
 
@@ -50,18 +50,18 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Extents that follow each other, and are replaced together."""
+    """Adjacent extents that are replaced together."""
 
     place: Place
     extents: tuple[Extent, ...]
 
     @property
     def size_bytes(self) -> int:
-        """The size of their batches."""
+        """Size of the batches."""
         return sum(each.size_bytes for each in self.extents)
 
     def action(self, new: Sequence[Sequence[object]]) -> dict[str, object]:
-        """What a commit says to put others in their place."""
+        """Return the action that replaces these extents."""
         return {
             "do": "replace",
             "topic": self.place.topic_id,
@@ -76,8 +76,8 @@ class Run:
 def small_runs(
     place: Place, extents: Iterable[Extent], *, segment_bytes: int = SEGMENT_BYTES, old_commits: int = 0
 ) -> Iterator[Run]:
-    """What is worth a segment: many extents that are in none, or such that are in commits below `old_commits`, which
-    can be collected then. Segments before them that are not larger are taken along, so that few remain."""
+    """Yield runs of extents that are worth a segment: many that are in none, or some in commits below `old_commits`,
+    which can be collected afterwards. Preceding segments that are not larger are included, so that few remain."""
     objects = [tuple(group) for _, group in groupby(extents, key=lambda each: each.key)]
     at = 0
     while at < len(objects):
@@ -101,8 +101,8 @@ def small_runs(
 
 
 def is_settled(extents: Sequence[Extent], segment_bytes: int) -> bool:
-    """Whether what a partition has in one object stays there: a segment, or so much that it is as good as one; but not
-    a commit, which is to be collected."""
+    """Return whether the batches of a partition in one object stay there: a segment, or a staged object large enough to
+    serve as one. Commits are never settled, because they are collected."""
     return _is_segment(extents) or (extents[0].key.startswith(STAGED) and _size(extents) > segment_bytes // 2)
 
 
@@ -115,28 +115,28 @@ def _size(extents: Sequence[Extent]) -> int:
 
 
 def _is_old(extents: Sequence[Extent], commits: int) -> bool:
-    """Whether an object was made when fewer commits were known."""
+    """Return whether an object was created when fewer commits were known."""
     number = extents[0].key.rpartition("/")[2].partition("-")[0]
     return number.isdigit() and int(number) < commits
 
 
-def consolidate(core: Core, run: Run, check: Check = lambda: None) -> MergeReport | None:
-    """Make one segment of a run; None if another process was faster. `CorruptBatch` if it is damaged: it is left as it
-    is."""
-    known = core.known()
+def consolidate(session: StoreSession, run: Run, check: Check = lambda: None) -> MergeReport | None:
+    """Merge a run into one segment. Return None if another process was faster. Raises `CorruptBatch`, and changes
+    nothing, if a batch is damaged."""
+    known = session.known()
     data = bytearray()
-    for _, batches in read(core, run.extents, check):
+    for _, batches in read(session, run.extents, check):
         data += batches
-    if not replace(core, run, known, data):
+    if not replace(session, run, known, data):
         return None
     return MergeReport(len({each.key for each in run.extents}), 1, len(data))
 
 
-def read(core: Core, extents: Iterable[Extent], check: Check) -> Iterator[tuple[Extent, memoryview]]:
-    """The batches of extents with their offsets; `CorruptBatch` unless all of them are right. Not from the cache: what
-    is read here is written to the bucket again."""
+def read(session: StoreSession, extents: Iterable[Extent], check: Check) -> Iterator[tuple[Extent, memoryview]]:
+    """Yield the batches of extents with their offsets. Raises `CorruptBatch` unless all of them are valid. Bypasses the
+    cache, because the result is written to the bucket."""
     check()
-    for extent, data in core.maintenance.read_all(extents):
+    for extent, data in session.maintenance.read_all(extents):
         placed(data, extent.base_offset, extent.leader_epoch)
         _check(checked_rows(data), extent.base_offset, extent.next_offset, extent.key)
         yield extent, data
@@ -148,12 +148,12 @@ def _check(rows: Rows, base: int, end: int, key: str) -> None:
         raise CorruptBatch(f"{key} has other offsets than {base} to {end}")
 
 
-def replace(core: Core, run: Run, known: int, data: bytes | bytearray) -> bool:
-    """Upload batches, and put them in the place of a run; whether they are there now."""
+def replace(session: StoreSession, run: Run, known: int, data: bytes | bytearray) -> bool:
+    """Upload batches and replace a run by them; return whether that succeeded."""
     base = run.extents[0].base_offset
     rows = checked_rows(memoryview(data))
     _check(rows, base, run.extents[-1].next_offset, "what replaces it")
     key = f"{SEGMENTS}{run.place.topic_id}/{run.place.partition}/{known:020}-{base:020}-{uuid.uuid4().hex}.log"
-    core.bucket.put(key, bytes(data))
-    outcome = core.submit([run.action([[key, *each] for each in described(rows).extents])]).result()
+    session.bucket.put(key, bytes(data))
+    outcome = session.submit([run.action([[key, *each] for each in described(rows).extents])]).result()
     return "ok" in outcome

@@ -1,13 +1,12 @@
-"""`Maintainer`: what an open store does for its upkeep, when it is due. Any number of them may work at once.
+"""`Maintainer`: the periodic maintenance of an open store. Any number of processes may run it at once.
 
-0. The store is checked to be the one that was opened: it may have been deleted or rolled back.
-1. Records that have expired are dropped (`retention.ms`, `retention.bytes`): the start of the partition is moved.
-2. Small extents are consolidated into segments, and compacted topics are compacted.
-3. A checkpoint is made, if whoever should have made it did not.
-4. What is not needed any more is collected.
+0. Check that the store was not deleted, replaced or rolled back since it was opened. 1. Drop expired records
+(`retention.ms`, `retention.bytes`) by moving the start of the partition. 2. Consolidate small extents into segments,
+and compact compacted topics. 3. Store a checkpoint, if the process that should have stored it did not. 4. Collect
+objects that are no longer needed.
 
-Each is a commit that says what it changes, or needs none; none of them waits for another process, holds anything, or
-leaves anything that has to be completed.
+Each step is a self-contained commit, or needs none. None of them waits for another process, holds a lock on the store,
+or leaves work that must be completed.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from ....log.retention import RetentionReport
 from ....log.transaction_index import Aborted
 from ... import settings as topic_settings
 from ..journal import checkpoints
-from ..session import Core
+from ..session import StoreSession
 from ..staging import ObjectStaging
 from ..state.extents import COPY_OF, Extent
 from ..state.state import State
@@ -34,9 +33,9 @@ from .collect import CollectionReport, Collector
 from .compact import Compactable, compact, is_due, settled
 from .consolidate import SEGMENT_BYTES, Place, consolidate, small_runs
 
-#: Collection is done this often in the time for which readers may need what is not referred to any more.
+#: Number of collections per `readers_s`.
 _COLLECTIONS = 24
-#: The store is checked to be still there at most this often.
+#: Minimum interval between checks that the store still exists.
 _CHECK_S = 50.0
 
 _T = TypeVar("_T")
@@ -44,7 +43,7 @@ _logger = logging.getLogger("sawlog.upkeep")
 
 
 class _Partition(NamedTuple):
-    """One partition, as it is now."""
+    """The current state of one partition."""
 
     place: Place
     settings: Mapping[str, Any]
@@ -66,85 +65,85 @@ class _Partition(NamedTuple):
 
 
 class Maintainer:
-    """Does the upkeep of one open store. Safe for threads: one call works at a time."""
+    """Runs maintenance of one open store. Thread-safe: one call runs at a time."""
 
-    def __init__(self, core: Core, *, collector: Collector | None = None) -> None:
-        self._core = core
-        self._collector = Collector(core, check=self._check_stopped) if collector is None else collector
+    def __init__(self, session: StoreSession, *, collector: Collector | None = None) -> None:
+        self._session = session
+        self._collector = Collector(session, check=self._check_stopped) if collector is None else collector
         self._turn = threading.Lock()
         self._stopped = False
         self._since_collection: Stopwatch | None = None
         self._since_check = Stopwatch()
-        #: What the last collection did.
+        #: The report of the last collection.
         self.collected = CollectionReport()
 
     def stop(self) -> None:
-        """Let a current call end soon."""
+        """Make a running call end soon."""
         self._stopped = True
 
     def run(self, topic: str | None = None) -> list[UpkeepReport]:
-        """Do what is due, for one topic or for the whole store, and return what was done to which partition."""
+        """Run the work that is due, for one topic or for the whole store, and return a report per partition."""
         reports = []
         with self._turn:
             if self._since_check.elapsed_s >= _CHECK_S:
                 self._since_check.restart()
-                self._core.check_store()
-            for place in self._core.look(_places, fresh=True):
+                self._session.check_store()
+            for place in self._session.look(_places, fresh=True):
                 if topic not in (None, place.topic):
                     continue
                 report = self._tend(place)
                 if report:
                     reports.append(report)
             self._check_stopped()
-            ObjectStaging(self._core).forget_names()
+            ObjectStaging(self._session).forget_names()
             self._checkpoint()
             if self._collection_is_due():
                 self.collect()
         return reports
 
     def collect(self) -> CollectionReport:
-        """Remove what is not needed any more."""
+        """Delete objects that are no longer needed."""
         self._since_collection = Stopwatch()
         self.collected = self._collector.run()
         return self.collected
 
     def _collection_is_due(self) -> bool:
         since = self._since_collection
-        return since is None or since.elapsed_s >= self._core.terms.readers_s / _COLLECTIONS
+        return since is None or since.elapsed_s >= self._session.parameters.readers_s / _COLLECTIONS
 
     def _check_stopped(self) -> None:
         if self._stopped:
-            raise LogClosed(f"the store {self._core.bucket.url} is being closed")
+            raise LogClosed(f"the store {self._session.bucket.url} is being closed")
 
     def _checkpoint(self) -> None:
-        every = self._core.terms.checkpoint_every
-        number = self._core.look(lambda state: state.number)
-        if number >= every and number - max((each.number for each in _listed(self._core)), default=0) >= every:
-            self._core.checkpoint()
+        every = self._session.parameters.checkpoint_every
+        number = self._session.look(lambda state: state.number)
+        if number >= every and number - max((each.number for each in _listed(self._session)), default=0) >= every:
+            self._session.checkpoint()
 
     # --- one partition
 
     def _tend(self, place: Place) -> UpkeepReport:
         watch = Stopwatch()
-        report = UpkeepReport(f"{self._core.bucket.url}/{place.topic}/{place.partition}")
+        report = UpkeepReport(f"{self._session.bucket.url}/{place.topic}/{place.partition}")
         for work in (self._expire, self._consolidate, self._compact):
             self._check_stopped()
-            found = self._core.look(_partition_of(place))
+            found = self._session.look(_partition_of(place))
             if found is None:
                 break  # the topic was deleted meanwhile
-            if work != self._consolidate and self._core.look(is_copy):
-                continue  # what it keeps is decided where it is copied from
+            if work != self._consolidate and self._session.look(is_copy):
+                continue  # the source of the copy decides what it keeps
             try:
                 work(found, report)
-            except CorruptBatch as error:  # what is damaged is not changed
+            except CorruptBatch as error:  # damaged data is left as it is
                 _logger.error("%s is damaged and was not changed: %s", report.path, error)
         report.duration_ms = watch.elapsed_ms
         return report
 
     def expire(self, place: Place) -> RetentionReport | None:
-        """Drop what has expired, or is too much, in one partition. If nothing ever can, its extents are not looked
-        at: there may be many, and Spark asks after each commit."""
-        found = self._core.look(lambda state: _partition_of(place)(state) if _is_limited(state, place) else None)
+        """Apply the age and size limits of one partition. Without limits, its extents are not read: there may be many,
+        and Spark calls this after each commit."""
+        found = self._session.look(lambda state: _partition_of(place)(state) if _is_limited(state, place) else None)
         report = UpkeepReport("")
         if found is not None:
             self._expire(found, report)
@@ -155,28 +154,28 @@ class Maintainer:
         if start <= found.start:
             return
         action = {"do": "move start", "topic": found.place.topic_id, "partition": found.place.partition}
-        removed = int(str(self._core.commit([{**action, "offset": start}])[0]))
+        removed = int(str(self._session.commit([{**action, "offset": start}])[0]))
         gone = [each for each in found.extents if each.next_offset <= start]
         if removed:
             size = sum(each.size_bytes for each in gone)
             report.retention = RetentionReport(len({each.key for each in gone}), removed, size, start)
 
     def _consolidate(self, found: _Partition, report: UpkeepReport) -> None:
-        # Commits that stay because of the batches in them, though they are behind two checkpoints.
-        old = self._core.look(lambda state: state.number) - 2 * self._core.terms.checkpoint_every
+        # Commits that are behind two checkpoints, but stay because of the batches in them.
+        old = self._session.look(lambda state: state.number) - 2 * self._session.parameters.checkpoint_every
         merged = MergeReport()
         for run in small_runs(found.place, found.extents, segment_bytes=found.segment_bytes, old_commits=old):
             self._check_stopped()
-            done = self._unless_changed(found, partial(consolidate, self._core, run, self._check_stopped))
+            done = self._unless_changed(found, partial(consolidate, self._session, run, self._check_stopped))
             if done is None:
-                break  # another process is at it
+                break  # another process is working on it
             merged.segments_before += done.segments_before
             merged.segments_after += done.segments_after
             merged.bytes_copied += done.bytes_copied
         report.merge = merged if merged.segments_after else None
 
     def _compact(self, found: _Partition, report: UpkeepReport) -> None:
-        """Round after round, while there are more keys than one can hold."""
+        """Run rounds while there are more keys than one round can hold."""
         before = -1
         now: _Partition | None = found
         while now is not None and now.upkeep.compact and (what := self._compactable(now)).clean.offset > before:
@@ -185,12 +184,12 @@ class Maintainer:
                 return
             self._check_stopped()
             sizes = {"segment_bytes": now.segment_bytes, "max_decompressed_bytes": now.log.max_decompressed_bytes}
-            work = partial(compact, self._core, what, now.upkeep, self._check_stopped, **sizes)
+            work = partial(compact, self._session, what, now.upkeep, self._check_stopped, **sizes)
             done = self._unless_changed(now, work)
             if done is None:
-                return  # another process is at it
+                return  # another process is working on it
             report.compaction = done or report.compaction
-            now = self._core.look(_partition_of(now.place))
+            now = self._session.look(_partition_of(now.place))
 
     def _compactable(self, found: _Partition) -> Compactable:
         lag_ms = found.upkeep.min_compaction_lag_ms
@@ -202,26 +201,26 @@ class Maintainer:
             aborted = [Aborted(*each, each[2] + 1) for each in state.aborted(*where, found.start, found.end)]
             return Compactable(place, found.start, extents, state.clean(*where), aborted)
 
-        return self._core.look(look)
+        return self._session.look(look)
 
     def _unless_changed(self, found: _Partition, work: Callable[[], _T | None]) -> _T | None:
-        """None if what is read was replaced by another process, and removed, meanwhile."""
+        """Run `work`. Return None if another process has replaced and deleted its input meanwhile."""
         try:
             return work()
         except StorageError:
-            now = self._core.look(_partition_of(found.place), fresh=True)
+            now = self._session.look(_partition_of(found.place), fresh=True)
             if now is not None and set(found.extents) <= set(now.extents):
                 raise
             return None
 
 
 def is_copy(state: State) -> bool:
-    """Whether the store is a copy of another one, which `sawlog replicate` keeps up to date."""
+    """Return whether the store is a copy of another one, kept up to date by `sawlog replicate`."""
     return "source" in state.document(COPY_OF)[1]
 
 
-def _listed(core: Core) -> list[checkpoints.Checkpoint]:
-    return checkpoints.listed(core.bucket)
+def _listed(session: StoreSession) -> list[checkpoints.Checkpoint]:
+    return checkpoints.listed(session.bucket)
 
 
 def _places(state: State) -> list[Place]:
@@ -234,7 +233,7 @@ def _places(state: State) -> list[Place]:
 
 
 def _is_limited(state: State, place: Place) -> bool:
-    """Whether anything of a partition may expire, or be too much."""
+    """Return whether a partition has an age or size limit."""
     entry = state.topic(place.topic)
     if entry is None:
         return False
@@ -255,7 +254,7 @@ def _partition_of(place: Place) -> Callable[[State], _Partition | None]:
 
 
 def _wanted_start(found: _Partition) -> int:
-    """Where a partition starts after what has expired, or is too much."""
+    """Return the start of a partition after applying its age and size limits."""
     start = found.start
     if found.log.retention_ms is not None:
         start = max(start, max(_expired(found.extents, now_ms() - found.log.retention_ms), default=start))

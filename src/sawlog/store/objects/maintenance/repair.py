@@ -1,21 +1,19 @@
-"""Find out what a store on object storage has lost, and return it to its last consistent state.
+"""Diagnosis and repair of a store on object storage that has lost objects: return it to its last consistent state.
 
-Commits follow each other without a gap, and each carries the digest of the state before it. So a store is whole up to
-the first commit that is missing, damaged, or continues another history. What lies beyond that commit cannot be used: a
-later commit builds on a state that nobody can compute any more. `diagnose` compares that end with everything that
-records how many commits there were: later commits, checkpoints, the collector's notes, and the keys of uploads.
+Commits follow each other without a gap, and each carries the digest of the state before it. So a store is intact up to
+the first commit that is missing, damaged, or continues another history. Everything beyond is unusable, because later
+commits build on a state that can no longer be computed. `diagnose` compares that end with everything that records how
+many commits there were: later commits, checkpoints, the collector's notes, and the keys of uploads.
 
-    cause                                       found by
-    commits were deleted, or lost               the numbers around them, checkpoints, notes, uploads
+    cause                                       detected by
+    commits were deleted or lost                the numbers around them, checkpoints, notes, uploads
     a commit was damaged                        its checksum
     the bucket was rolled back under a writer   a gap, or a commit with another digest
     `sawlog.json` was deleted                   commits without it
-    the last commit was lost, and nothing else  nothing, unless a checkpoint, a note or an upload was made after it
-    records it
+    only the last commit was lost               nothing, unless a later checkpoint, note or upload records it
 
-`repair` moves what cannot be used into a folder beside it, `before-repair-.../`, and restores `sawlog.json`. It can be
-interrupted and repeated: until the last step the store is refused by everybody who opens it. No process may use the
-store meanwhile.
+`repair` moves unusable objects to a prefix next to them, `before-repair-.../`, and restores `sawlog.json`. It can be
+interrupted and repeated: until the last step, opening the store fails. No process may use the store meanwhile.
 """
 
 from __future__ import annotations
@@ -32,24 +30,24 @@ from ....errors import CorruptData, InvalidConfig, StoreNotFound
 from ..bucket.bucket import Bucket
 from ..journal import checkpoints
 from ..journal.checkpoints import CHECKPOINTS, COMMITS, Checkpoint, Collected, commit_key
-from ..journal.parameters import STORE, STORE_COPY, Terms
+from ..journal.parameters import STORE, STORE_COPY, StoreParameters
 from ..state.commit import TOMBSTONE_BYTES, Commit, Nonce, UpgradeRequired
 from ..state.extents import SEGMENTS, STAGED, begun_at
 from ..state.state import State
 from ..store import described, new_store
 from .collect import GARBAGE, NOTES, note_of, read_garbage
 
-#: So many commits are requested at a time.
+#: Number of commits requested at a time.
 _STEP = 16
 _UPLOADS = (STAGED, SEGMENTS)
 _MISSING, _REPLACED = "an object is missing", "an object is another one"
-#: What an entry says of an extent: its base offset, key, position, size, end, newest timestamp.
+#: An extent as its entry describes it: base offset, key, position, size, end, newest timestamp.
 _Placed = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is wrong with a store, and what `repair` does about it."""
+    """A defect of a store, and what `repair` does about it."""
 
     what: str
     #: "restore", "set aside", "return", or "report" if nothing can be done.
@@ -64,18 +62,18 @@ class Finding:
 
 @dataclass(slots=True)
 class Diagnosis:
-    """What is wrong with a store, and how it would be repaired."""
+    """The defects of a store, and how to repair them."""
 
-    #: The state after the last commit that can be used.
+    #: The state after the last usable commit.
     state: State = field(default_factory=State)
     findings: list[Finding] = field(default_factory=list)
     #: The objects to set aside, in order.
     stray: list[str] = field(default_factory=list)
-    #: What `sawlog.json` must say, if it is missing or damaged.
+    #: The content for `sawlog.json`, if it is missing or damaged.
     founded: bytes | None = None
-    #: Extents in commits that are not those which the state was made of.
+    #: Extents in commits other than those that the state was computed from.
     replaced: set[_Placed] = field(default_factory=set)
-    #: The state is that of a checkpoint, and the commit that has confirmed it is gone.
+    #: Whether the state is that of a checkpoint whose confirming commit is gone.
     is_unconfirmed: bool = False
 
     @property
@@ -85,16 +83,16 @@ class Diagnosis:
 
     @property
     def is_missing_objects(self) -> bool:
-        """Whether records are in objects that are gone, which no repair brings back."""
+        """Whether records are in objects that are gone, which no repair restores."""
         return any(each.what in (_MISSING, _REPLACED) for each in self.findings)
 
     def add(self, what: str, action: str, detail: str, topic: str = "", partition: int | None = None) -> None:
-        """Note something that is wrong."""
+        """Add a finding."""
         self.findings.append(Finding(what, action, detail, topic, partition))
 
 
 def diagnose(bucket: Bucket) -> Diagnosis:
-    """Compare a store with everything that records how it should be. Writes nothing; other processes may use it."""
+    """Compare a store with everything that records how it should be. Read-only; other processes may use the store."""
     found = Diagnosis()
     listed = checkpoints.listed(bucket)
     notes = [entry.key for entry in bucket.list(NOTES)]
@@ -121,7 +119,7 @@ def diagnose(bucket: Bucket) -> Diagnosis:
         if each.number <= end:
             found.add(each.key, "set aside", "it is not the state that the commits lead to, or cannot be read")
     garbage = list(_contradicting_garbage(bucket, found.state))
-    # Whatever is left half done is refused when the store is opened: the lowest commit goes last.
+    # A half-done repair must be refused when the store is opened, so the lowest commit goes last.
     found.stray = [
         *garbage,
         *(key for key in beyond if not key.startswith(CHECKPOINTS)),
@@ -134,7 +132,7 @@ def diagnose(bucket: Bucket) -> Diagnosis:
 
 
 def repair(bucket: Bucket, found: Diagnosis, folder: str) -> None:
-    """Carry out what `diagnose` has found; what is removed is copied to that folder first. No process may use the store
+    """Repair what `diagnose` has found. Removed objects are copied to `folder` first. No process may use the store
     meanwhile."""
     for key in found.stray:
         data = bucket.get(key)
@@ -165,17 +163,17 @@ def _check_founded(bucket: Bucket, found: Diagnosis) -> None:
             continue
         if key == STORE_COPY:
             found.founded = data
-            found.add(what, "restore", f"as {STORE_COPY} has it, with the same id and terms")
+            found.add(what, "restore", f"as {STORE_COPY} has it, with the same id and parameters")
         return
-    found.founded = new_store(Terms())
-    found.add(what, "restore", "with a new id and default terms: there is no copy that says what they were")
+    found.founded = new_store(StoreParameters())
+    found.add(what, "restore", "with a new id and default parameters: there is no copy that says what they were")
 
 
 # --- the end of the log
 
 
 def _begin(bucket: Bucket, found: Diagnosis, listed: list[Checkpoint], commits: dict[int, int]) -> list[Checkpoint]:
-    """Find the state to begin with; returns the checkpoints that are wrong."""
+    """Find the state to start from, and return the checkpoints that are wrong."""
     wrong: list[Checkpoint] = []
     readable: list[Checkpoint] = []
     base: State | None = None
@@ -208,8 +206,8 @@ def _begin(bucket: Bucket, found: Diagnosis, listed: list[Checkpoint], commits: 
 
 
 def _replaced(bucket: Bucket, base: State, listed: list[Checkpoint], commits: dict[int, int]) -> set[_Placed]:
-    """Extents of a checkpoint in commits that are not those which it was made of: two writers have continued a bucket
-    that was rolled back, or has lost a commit, and a reader would get the records of the other one."""
+    """Return extents of a checkpoint in commits other than those it was computed from: two writers have continued a
+    bucket that was rolled back or has lost a commit, and a reader would get the records of the other one."""
     state = State()
     if commits.get(0, 0) <= TOMBSTONE_BYTES:
         for each in reversed(listed):
@@ -224,7 +222,7 @@ def _replaced(bucket: Bucket, base: State, listed: list[Checkpoint], commits: di
 
 
 def _extents_in(state: State, keys: set[str]) -> Iterator[_Placed]:
-    """What a state says of the batches in some commits."""
+    """Yield the extents in some commits, as a state describes them."""
     for name in state.entries.of_kind("extent"):
         value = state.entries.get(name)
         if value[0] in keys:
@@ -232,7 +230,7 @@ def _extents_in(state: State, keys: set[str]) -> Iterator[_Placed]:
 
 
 def _fold(bucket: Bucket, state: State, end: int | None = None) -> str:
-    """Fold all commits that can be used; why the next one cannot be, or "" if there is none."""
+    """Fold all usable commits and return why the next one is unusable, or "" if there is none."""
     for first in count(state.number, _STEP):
         keys = [commit_key(number) for number in range(first, first + _STEP)]
         for key, data in zip(keys, bucket.get_many(keys), strict=True):
@@ -247,7 +245,7 @@ def _fold(bucket: Bucket, state: State, end: int | None = None) -> str:
             if commit.digest != state.digest:
                 return f"{key} continues another history"
             state.apply(commit, key, inline_at)
-    raise AssertionError  # the loop has no end
+    raise AssertionError  # the loop is infinite
 
 
 def _explain_end(bucket: Bucket, found: Diagnosis, reason: str, most: int) -> None:
@@ -263,8 +261,7 @@ def _explain_end(bucket: Bucket, found: Diagnosis, reason: str, most: int) -> No
 
 
 def _list_losses(bucket: Bucket, found: Diagnosis, ahead: list[Checkpoint], later: list[int]) -> None:
-    """What is known of the records that are lost: from checkpoints of the state after them, and from commits that
-    cannot be used."""
+    """List what is known of the lost records, from later checkpoints and from unusable commits."""
     ends: dict[tuple[str, int], int] = {}
     for each in reversed(ahead):
         with suppress(CorruptData, Collected):
@@ -290,11 +287,11 @@ def _list_losses(bucket: Bucket, found: Diagnosis, ahead: list[Checkpoint], late
                     found.add("records cannot be placed", "set aside", detail, where, each["partition"])
 
 
-# --- what the state refers to
+# --- referenced objects
 
 
 def _list_missing(bucket: Bucket, found: Diagnosis) -> None:
-    """Extents whose objects are gone: nothing can be done, and reading them raises an error."""
+    """List extents whose objects are gone. They cannot be repaired, and reading them raises an error."""
     there = {entry.key for prefix in _UPLOADS for entry in bucket.list(prefix)}
     there |= {entry.key for entry in bucket.list(COMMITS) if entry.size_bytes > TOMBSTONE_BYTES}
     replaced = {placed[:2] for placed in found.replaced}
@@ -310,7 +307,7 @@ def _list_missing(bucket: Bucket, found: Diagnosis) -> None:
 
 
 def _contradicting_garbage(bucket: Bucket, state: State) -> Iterator[str]:
-    """Lists of garbage that were written when later commits had replaced what the state needs."""
+    """Yield lists of garbage that contain keys referenced by the state, because later commits had replaced them."""
     referenced = state.referenced()
     for entry in bucket.list(GARBAGE):
         if not referenced.isdisjoint(read_garbage(bucket, entry.key)):
@@ -318,7 +315,7 @@ def _contradicting_garbage(bucket: Bucket, state: State) -> Iterator[str]:
 
 
 def _places(state: State) -> Iterator[tuple[tuple[str, int], str, int]]:
-    """All partitions: their name, and the id of their topic with their number."""
+    """Yield all partitions: their name, and the id of their topic with their number."""
     for name in state.topics():
         entry = state.topic(name) or {}
         for number in range(int(entry["partitions"])):

@@ -1,4 +1,4 @@
-"""`ObjectSource`: a partition on object storage as a table is made from it: in runs of extents."""
+"""`ObjectSource`: a partition on object storage as a source for tables, read in runs of extents."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Run(NamedTuple):
 
 
 class ObjectSource:
-    """One partition. Safe for threads; there is nothing to open."""
+    """One partition. Thread-safe; there is nothing to open."""
 
     def __init__(self, partition: ObjectPartition) -> None:
         self._partition = partition
@@ -35,7 +35,7 @@ class ObjectSource:
     def plan(
         self, start: int, end: int, *, epoch: int, target_bytes: int | None = None, isolation: Isolation = "committed"
     ) -> list[Run]:
-        """Runs of neighbouring extents of about that size."""
+        """Plan runs of adjacent extents of about `target_bytes`."""
         self._check(start, end)
         found: list[Run] = []
         first, size = start, 0
@@ -54,26 +54,26 @@ class ObjectSource:
     def blocks(
         self, start: int, end: int, *, since: int = -1, with_oldest: bool = False, exact: bool = False
     ) -> Iterator[Blocks] | None:
-        """What the extents say: their offsets and largest timestamps. How many records they have is not known: some may
-        have been compacted away."""
+        """Return the offsets and largest timestamps of the extents. Exact record counts are unknown, because records
+        may have been compacted away."""
         if exact:
             return None
         extents = [each for each in self._partition.extents(start, end) if each.max_timestamp >= since]
         return iter([_blocks(extents)] if extents else [])
 
     def proven_end(self, epoch: int, end: int) -> int:
-        """All of it: what is committed is never taken back."""
+        """Return `end`: commits are never rolled back."""
         return end
 
     def open(self) -> ObjectSource:
-        """Begin to read."""
+        """Return this source: there is nothing to open."""
         return self
 
     def close(self) -> None:
-        """Nothing was opened."""
+        """No-op."""
 
     def read(self, part: Run, *, columns: Sequence[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
-        """The records of a run."""
+        """Yield the records of a run."""
         try:
             yield from self._partition.scan_arrow(
                 part.start, part.end, batch_rows, columns=columns, isolation=part.isolation
@@ -83,7 +83,7 @@ class ObjectSource:
             raise
 
     def fold(self, part: Run, into: Folding, *, columns: Sequence[str], batch_rows: int) -> None:
-        """Add each record of a run to something."""
+        """Fold every record of a run into an aggregate."""
         most = self._partition.config.max_decompressed_bytes
         self._check(part.start, part.end)
         for data, rows in self._partition.pages(part.start, part.end, committed=is_committed(part.isolation)):

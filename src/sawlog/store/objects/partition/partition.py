@@ -1,7 +1,7 @@
 """`ObjectPartition`: one partition of a topic on object storage.
 
-An append is part of the next commit and returns when that is durable. A reader that waits for new records looks for the
-next commit, at first often and then about once a second: see `Core.look`.
+An append is part of the next commit and returns when that commit is durable. A reader that waits for new records polls
+for the next commit, at first often and then about once a second: see `StoreSession.look`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ....log.verify import Problem, VerifyReport
 from ....log.writer import BATCH_BYTES, Writer
 from ...base import PAGE_BYTES, Partition
 from ..extent_reader import check
-from ..session import Core, results
+from ..session import StoreSession, results
 from ..state.extents import INLINE, Extent, epoch_end
 from ..state.state import Outcome, State
 from .pieces import append_action, describe, placed
@@ -42,11 +42,11 @@ _T = TypeVar("_T")
 
 
 class ObjectPartition(Partition):
-    """One partition. Safe for threads."""
+    """One partition. Thread-safe."""
 
     def __init__(
         self,
-        core: Core,
+        session: StoreSession,
         topic: str,
         topic_id: str,
         number: int,
@@ -55,31 +55,31 @@ class ObjectPartition(Partition):
         calm: bool = False,
         cached: bool = True,
     ) -> None:
-        self._core = core
+        self._session = session
         self._topic = topic
         self._id = topic_id
         self._number = number
         self._config = config
-        #: Whether the caller polls: an idle store is then asked about once a second.
+        #: Whether the caller polls: an idle store is then polled about once a second.
         self._calm = calm
         #: Whether records may come from the local cache or from memory.
         self._cached = cached
-        self._reader = core.extents if cached else core.uncached
+        self._reader = session.extents if cached else session.uncached
 
     def patient(self) -> ObjectPartition:
-        """Return this partition for a caller that polls: an idle store is asked about once a second."""
+        """Return this partition for a caller that polls: an idle store is polled about once a second."""
         return ObjectPartition(
-            self._core, self._topic, self._id, self._number, self.config, calm=True, cached=self._cached
+            self._session, self._topic, self._id, self._number, self.config, calm=True, cached=self._cached
         )
 
     def uncached(self) -> ObjectPartition:
         """Return this partition without caches: every record is read from the bucket. For callers that delete or
         acknowledge something because the bucket has it."""
         return ObjectPartition(
-            self._core, self._topic, self._id, self._number, self.config, calm=self._calm, cached=False
+            self._session, self._topic, self._id, self._number, self.config, calm=self._calm, cached=False
         )
 
-    # --- what there is
+    # --- properties
 
     @property
     def config(self) -> LogConfig:
@@ -97,14 +97,14 @@ class ObjectPartition(Partition):
     @property
     def path(self) -> str:
         """Location, for messages."""
-        return f"{self._core.bucket.url}/{self._topic}/{self._number}"
+        return f"{self._session.bucket.url}/{self._topic}/{self._number}"
 
     def _extents(self) -> list[Extent] | None:
-        return self._core.glance(lambda state: list(state.extents(self._id, self._number, 0)))
+        return self._session.glance(lambda state: list(state.extents(self._id, self._number, 0)))
 
     def __repr__(self) -> str:
-        """Return what is known without a request."""
-        ends = self._core.glance(lambda state: state.ends(self._id, self._number))
+        """Describe the partition from the last known state. Sends no request."""
+        ends = self._session.glance(lambda state: state.ends(self._id, self._number))
         extents = self._extents()
         if ends is None or extents is None:
             return f"<ObjectPartition {self.path}>"
@@ -119,19 +119,19 @@ class ObjectPartition(Partition):
         def found(state: State) -> list[Extent]:
             return list(state.extents(self._id, self._number, 0))
 
-        url = self._core.bucket.url
+        url = self._session.bucket.url
         return tuple(
             SegmentInfo(each.base_offset, each.next_offset, each.size_bytes, True, False, f"{url}/{each.key}")
-            for each in self._core.look(found)
+            for each in self._session.look(found)
         )
 
     @property
     def closed(self) -> bool:
         """Whether the store was closed."""
-        return self._core.is_closed
+        return self._session.is_closed
 
     def _ends(self) -> tuple[int, int]:
-        return self._core.look(lambda state: state.ends(self._id, self._number), calm=self._calm)
+        return self._session.look(lambda state: state.ends(self._id, self._number), calm=self._calm)
 
     @property
     def lowest_offset(self) -> int:
@@ -156,18 +156,20 @@ class ObjectPartition(Partition):
     @property
     def last_stable_offset(self) -> int:
         """First offset of the earliest open transaction, or `visible_offset`."""
-        return self._core.look(lambda state: state.stable(self._id, self._number), calm=self._calm)
+        return self._session.look(lambda state: state.stable(self._id, self._number), calm=self._calm)
 
     @property
     def leader_epoch(self) -> int:
         """Current leader epoch: 0, unless the partition is a copy of one that had others."""
-        epochs = self._core.look(lambda state: state.epochs(self._id, self._number), calm=self._calm)
+        epochs = self._session.look(lambda state: state.epochs(self._id, self._number), calm=self._calm)
         return epochs[-1][0] if epochs else 0
 
     @property
     def size_bytes(self) -> int:
         """Size of all batches."""
-        return self._core.look(lambda state: sum(each.size_bytes for each in state.extents(self._id, self._number, 0)))
+        return self._session.look(
+            lambda state: sum(each.size_bytes for each in state.extents(self._id, self._number, 0))
+        )
 
     def plan(
         self,
@@ -187,9 +189,9 @@ class ObjectPartition(Partition):
 
         if start >= end:
             return []
-        lowest, last, extents, aborted = self._core.look(look)
+        lowest, last, extents, aborted = self._session.look(look)
         if last < end:
-            lowest, last, extents, aborted = self._core.look(look, fresh=True)
+            lowest, last, extents, aborted = self._session.look(look, fresh=True)
         if start < lowest or last < end:
             where = f"{self._topic}/{self._number}"
             raise DataLoss(f"offsets {start} to {end - 1} of {where} are gone: it has {lowest} to {last - 1}")
@@ -203,7 +205,7 @@ class ObjectPartition(Partition):
         def look(state: State) -> tuple[list[tuple[int, int]], int]:
             return state.epochs(self._id, self._number), state.ends(self._id, self._number)[1]
 
-        epochs, end = self._core.look(look, calm=self._calm)
+        epochs, end = self._session.look(look, calm=self._calm)
         return epoch_end(epochs, leader_epoch, end)
 
     def offset_at(self, timestamp: int | datetime) -> int:
@@ -211,11 +213,11 @@ class ObjectPartition(Partition):
         timestamp = whole_number(milliseconds(timestamp), "a timestamp")
 
         def find(fresh: bool) -> int:
-            extent = self._core.look(lambda state: state.offset_at(self._id, self._number, timestamp), fresh=fresh)
+            extent = self._session.look(lambda state: state.offset_at(self._id, self._number, timestamp), fresh=fresh)
             if extent is None:
                 return self.visible_offset
             data, _ = self._read(extent)
-            lowest = self.lowest_offset  # those below it are still in the extent
+            lowest = self.lowest_offset  # records below it are still in the extent
             return next(
                 (each.offset for each in decode(data, lowest) if each.timestamp >= timestamp), extent.next_offset
             )
@@ -266,15 +268,15 @@ class ObjectPartition(Partition):
                     break
             return lowest, end, stable, chosen
 
-        lowest, end, stable, extents = self._core.look(look, fresh=fresh, calm=self._calm)
+        lowest, end, stable, extents = self._session.look(look, fresh=fresh, calm=self._calm)
         if not lowest <= start <= end:
-            lowest, end, stable, extents = self._core.look(look, fresh=True)
+            lowest, end, stable, extents = self._session.look(look, fresh=True)
         if not lowest <= start <= end:
             raise OffsetOutOfRange(start, lowest, end, f"{self._topic}/{self._number}")
         buffers, after = page_of(self._reader.read_all(extents), start, stable if committed else end, max_bytes)
         aborted: list[tuple[int, int, int]] = []
         if committed and buffers:
-            aborted = self._core.peek(lambda state: state.aborted(self._id, self._number, start, after))
+            aborted = self._session.peek(lambda state: state.aborted(self._id, self._number, start, after))
         return Fetched(
             tuple(buffers),
             after,
@@ -285,9 +287,9 @@ class ObjectPartition(Partition):
         )
 
     def _chunks(self, start: int, end: int, isolation: Isolation) -> Iterator[tuple[memoryview, Rows]]:
-        """Yield checked batches from `start` to `end`, a few MiB at a time. The next ones are requested meanwhile."""
+        """Yield verified batches from `start` to `end`, a few MiB at a time, with read-ahead."""
         [*slices] = self.plan(start, end, isolation=isolation) if start < end else ()
-        reader = ObjectSliceReader(self._core, self._topic, self._id, self._number, cached=self._cached)
+        reader = ObjectSliceReader(self._session, self._topic, self._id, self._number, cached=self._cached)
         for piece in slices:
             try:
                 yield from reader.chunks(piece)
@@ -297,27 +299,27 @@ class ObjectPartition(Partition):
     def _pages(
         self, start: int, end: int, max_bytes: int | None, *, committed: bool, page_bytes: int = PAGE_BYTES
     ) -> Iterator[tuple[memoryview, Rows]]:
-        """Yield checked batches for a reader. The extents of a whole range are requested ahead."""
+        """Yield verified batches for a reader. The extents of a whole range are requested ahead."""
         if max_bytes is not None or page_bytes != PAGE_BYTES:
             yield from super()._pages(start, end, max_bytes, committed=committed, page_bytes=page_bytes)
             return
         for data, rows in self._chunks(start, end, "committed" if committed else "uncommitted"):
-            shown = visible(rows, ())  # without markers; aborted records are not in it
+            shown = visible(rows, ())  # without markers; aborted records are left out already
             if len(shown):
                 yield data, shown
 
     def pages(self, start: int, end: int, *, committed: bool) -> Iterator[tuple[memoryview, Rows]]:
-        """Yield checked batches for a reader, page by page."""
+        """Yield verified batches for a reader, page by page."""
         return self._pages(start, end, None, committed=committed)
 
     def extents(self, start: int, end: int) -> list[Extent]:
         """Return the extents that contain offsets from `start` to `end`."""
-        return self._core.look(lambda state: list(state.extents(self._id, self._number, start, end)))
+        return self._session.look(lambda state: list(state.extents(self._id, self._number, start, end)))
 
     def newest(self) -> tuple[int, int] | None:
         """Return offset and timestamp of the first record with the largest timestamp; None if there is none."""
         found: tuple[int, int] | None = None
-        segments = self._core.look(lambda state: list(state.extents(self._id, self._number, self.lowest_offset)))
+        segments = self._session.look(lambda state: list(state.extents(self._id, self._number, self.lowest_offset)))
         for extent in sorted(segments, key=lambda each: (-each.max_timestamp, each.base_offset)):
             if extent.max_timestamp < 0 or (found is not None and extent.max_timestamp < found[1]):
                 break
@@ -330,16 +332,16 @@ class ObjectPartition(Partition):
 
     def watch(self, call: Callable[[], None]) -> Callable[[], None]:
         """Call back when the visible end may have moved. Returns a function that stops the calls."""
-        before = self._core.peek(lambda state: state.ends(self._id, self._number))
+        before = self._session.peek(lambda state: state.ends(self._id, self._number))
 
         def look() -> None:
             nonlocal before
-            now = self._core.peek(lambda state: state.ends(self._id, self._number))
+            now = self._session.peek(lambda state: state.ends(self._id, self._number))
             if now != before:
                 before = now
                 call()
 
-        return self._core.news.watch(look)
+        return self._session.notifier.watch(look)
 
     # --- appending
 
@@ -351,8 +353,8 @@ class ObjectPartition(Partition):
         wait: bool = True,
         expect_offset: int | None = None,
     ) -> range:
-        """Append encoded batches, all of them or none, and return their offsets. They are durable when it returns. A
-        commit assigns the offsets, so it blocks with `wait=False`, too."""
+        """Append encoded batches, all of them or none, and return their offsets. Durable on return. A commit assigns
+        the offsets, so the call blocks even with `wait=False`."""
         if not isinstance(raw, (bytes, bytearray, memoryview)):
             raise InvalidRecordType(f"append_batches expects encoded batches as bytes, not {type(raw).__name__}")
         found: Any = results(self.submit(bytes(raw), trusted=trusted, expect_offset=expect_offset).result())[0]
@@ -361,7 +363,7 @@ class ObjectPartition(Partition):
     def submit(self, data: bytes, *, trusted: bool = False, expect_offset: int | None = None) -> Future[Outcome]:
         """Add batches to the next commit."""
         action, inline = self.action(data, trusted=trusted, expect_offset=expect_offset)
-        return self._core.submit([action], inline)
+        return self._session.submit([action], inline)
 
     def action(
         self, data: bytes, *, trusted: bool = False, expect_offset: int | None = None
@@ -373,7 +375,7 @@ class ObjectPartition(Partition):
         described = describe(memoryview(data), max_unpacked_bytes=limit)
         if len(data) <= INLINE_BATCH_BYTES:
             return append_action(self._id, self._number, INLINE, described, expect_offset), [data]
-        return append_action(self._id, self._number, self._core.upload(data), described, expect_offset), []
+        return append_action(self._id, self._number, self._session.upload(data), described, expect_offset), []
 
     def when_settled(self, offset: int, call: Callable[[BaseException | None], None]) -> None:
         """Call back at once: an append that has an offset is durable."""
@@ -382,38 +384,38 @@ class ObjectPartition(Partition):
 
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> Writer:
         """Return a buffered writer: the fast way to append records one by one. See `Writer`."""
-        self._core.check_writable()
+        self._session.check_writable()
         made = super().writer(batch_bytes, linger_ms)
-        self._core.keep(made)
+        self._session.keep(made)
         return made
 
     def sync(self) -> None:
-        """Return at once: an append returns when it is durable."""
-        self._core.check_writable()
+        """No-op: an append returns when it is durable."""
+        self._session.check_writable()
 
     def trim(self, offset: int) -> int:
         """Drop the records below `offset` and return the number of offsets dropped."""
         action = {"do": "move start", "topic": self._id, "partition": self._number, "offset": whole_number(offset)}
-        return int(str(self._core.commit([action])[0]))
+        return int(str(self._session.commit([action])[0]))
 
-    # --- checking
+    # --- verification
 
     def verify(self) -> VerifyReport:
         """Read and check everything, without the cache: every extent is in the bucket and follows the one before it,
         and its batches are the committed ones, have the right checksum and can be decoded. The report lists the
         damage; nothing is raised for it."""
         report = VerifyReport()
-        self._core.check_end()
+        self._session.check_end()
 
         def ends_and_extents(state: State) -> tuple[int, int, list[Extent]]:
             """Read both from one state: another commit could trim or append in between."""
             lowest, end = state.ends(self._id, self._number)
             return lowest, end, list(state.extents(self._id, self._number, lowest))
 
-        lowest, end, extents = self._core.look(ends_and_extents, fresh=True)
+        lowest, end, extents = self._session.look(ends_and_extents, fresh=True)
         expected = lowest
         for extent in extents:
-            path = f"{self._core.bucket.url}/{extent.key}"
+            path = f"{self._session.bucket.url}/{extent.key}"
             if max(extent.base_offset, lowest) != expected:
                 reason = f"offsets {expected} to {extent.base_offset - 1} are missing"
                 report.problems.append(Problem(path, extent.position, reason, extent.base_offset))
@@ -428,7 +430,7 @@ class ObjectPartition(Partition):
         report.segments += 1
         report.size_bytes += extent.size_bytes
         try:
-            data = memoryview(bytearray(self._core.bucket.get_range(extent.key, extent.position, extent.size_bytes)))
+            data = memoryview(bytearray(self._session.bucket.get_range(extent.key, extent.position, extent.size_bytes)))
             rows = check(extent, data)
         except CorruptBatch as error:
             where = extent.position if error.position is None else error.position

@@ -1,4 +1,4 @@
-"""Encoded batches as a commit describes them: extents, and what idempotent producers say of them."""
+"""Encoded batches as a commit describes them: extents, idempotent producers and transactions."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ from ....log.ingest import checked_rows
 from ..state.extents import content_digest
 from ..state.transactions import ABORT, COMMIT, RECORDS
 
-#: Batches that follow each other are one extent up to this size: what is read at once to find a batch in it.
+#: Maximum size of an extent: the unit that is read to find a batch in it.
 EXTENT_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
-    """What a commit says of some batches."""
+class BatchDescription:
+    """The description of batches in a commit."""
 
     #: [position, bytes, offsets, largest timestamp, digest] of each extent, in order.
     extents: list[list[Any]]
     #: [producer id, epoch, first sequence, last sequence, offsets before it] of each idempotent batch.
     producers: list[list[int]]
-    #: [producer id, epoch, first, last, kind] of each batch of a transaction: see folding/transactions.py.
+    #: [producer id, epoch, first, last, kind] of each transactional batch: see state/transactions.py.
     transactions: list[list[int]]
-    #: How many offsets they take.
+    #: Number of offsets that the batches take.
     count: int
 
 
-def describe(data: memoryview, *, max_unpacked_bytes: int | None = None) -> Described:
-    """Check batches, and describe them; with a limit their records are parsed, too."""
+def describe(data: memoryview, *, max_unpacked_bytes: int | None = None) -> BatchDescription:
+    """Validate batches and describe them; with a limit, parse their records as well."""
     return described(checked_rows(data, max_unpacked_bytes=max_unpacked_bytes))
 
 
-def described(rows: Rows, extent_bytes: int = EXTENT_BYTES) -> Described:
+def described(rows: Rows, extent_bytes: int = EXTENT_BYTES) -> BatchDescription:
     """Describe batches whose headers are known."""
     extents: list[list[Any]] = []
     producers: list[list[int]] = []
@@ -78,18 +78,19 @@ def described(rows: Rows, extent_bytes: int = EXTENT_BYTES) -> Described:
         count += offsets
     for extent, start, end in zip(extents, starts, [*starts[1:], len(rows)], strict=True):
         extent.append(content_digest(rows[start:end]))
-    return Described(extents, producers, transactions, count)
+    return BatchDescription(extents, producers, transactions, count)
 
 
 def _kind(row: Any) -> int:
-    """What a batch is to its transaction."""
+    """Return the role of a batch in its transaction."""
     if not row[ATTRIBUTES] & CONTROL_BIT:
         return RECORDS
     return COMMIT if row[MARKER] & MARKER_MASK == COMMIT_MARKER else ABORT
 
 
 def placed(data: bytearray | memoryview, base_offset: int, leader_epoch: int = 0) -> list[tuple[int, int, int]]:
-    """Give batches their offsets, one after the other from `base_offset` on: (position, base, next offset) of each."""
+    """Give batches consecutive offsets from `base_offset` on, in place, and return (position, base, next offset) of
+    each."""
     epoch = leader_epoch.to_bytes(4, "big")
     found: list[tuple[int, int, int]] = []
     position = 0
@@ -105,7 +106,7 @@ def placed(data: bytearray | memoryview, base_offset: int, leader_epoch: int = 0
 
 
 def place_rows(rows: Rows, base_offset: int, leader_epoch: int = 0) -> None:
-    """The same for headers that were read of batches which stay as they are."""
+    """Set consecutive offsets in parsed headers, without changing the batches."""
     counts = rows[:, LAST] - rows[:, BASE] + 1
     ends = base_offset + np.cumsum(counts)
     rows[:, BASE] = ends - counts
@@ -113,8 +114,10 @@ def place_rows(rows: Rows, base_offset: int, leader_epoch: int = 0) -> None:
     rows[:, LEADER_EPOCH] = leader_epoch
 
 
-def append_action(topic: str, partition: int, key: str, described_: Described, expect: int | None) -> dict[str, Any]:
-    """The action that places batches."""
+def append_action(
+    topic: str, partition: int, key: str, described_: BatchDescription, expect: int | None
+) -> dict[str, Any]:
+    """Return the action that places batches."""
     action: dict[str, Any] = {
         "do": "append",
         "topic": topic,

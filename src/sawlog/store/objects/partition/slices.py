@@ -1,12 +1,13 @@
-"""Parts of a partition that can be read separately, by processes that know nothing else of the store.
+"""Slices of a partition that can be read separately, by processes that know nothing else of the store.
 
-As `sawlog.log.slices` for a log in a directory: `cut` divides a range of offsets, from the extents alone, and
-`ObjectSliceReader` reads such a part completely, or raises `DataLoss`.
+The counterpart of `sawlog.log.slices`: `cut_into` divides a range of offsets using the extents alone, and
+`ObjectSliceReader` reads a slice completely or raises `DataLoss`.
 
-A slice has its extents, so its reader needs the bucket and nothing else: no commit, no checkpoint. Only if an object is
-not there any more, because it was consolidated and removed since the slice was planned, does it look at the state, and
-continues with the extents that have the same offsets now. An extent has the digest of its batches, so a slice that was
-planned before the bucket was rolled back never returns what was committed in the same place later: `CorruptBatch`.
+A slice contains its extents, so its reader needs only the bucket, neither commits nor checkpoints. Only if an object is
+missing, because it was consolidated and removed since the slice was planned, does the reader look at the state and
+continue with the extents that now have these offsets. An extent carries the digest of its batches, so a slice planned
+before the bucket was rolled back never returns batches that were committed in the same place later: it raises
+`CorruptBatch`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ....log.slices import fail
 from ....log.transaction_index import Aborted
 from ....log.transactions import aborted_rows
 from ..extent_reader import CHUNK_BYTES, Part
-from ..session import Core
+from ..session import StoreSession
 from ..state.extents import Extent
 from ..state.state import State
 from .pieces import place_rows
@@ -32,31 +33,31 @@ from .pieces import place_rows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Smaller ones are copied into one buffer: each would cost a call otherwise.
+#: Smaller parts are copied into one buffer, because each would cost a call otherwise.
 _SMALL_BYTES = 256 << 10
-#: How often the places of extents are looked up again: each time something was consolidated and removed meanwhile.
+#: Maximum number of times extents are looked up again because they were consolidated and removed meanwhile.
 _RESTARTS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectSlice:
-    """Records with start_offset <= offset < end_offset, and the extents that they are in."""
+    """Records with start_offset <= offset < end_offset, and the extents that contain them."""
 
     start_offset: int
     end_offset: int
     extents: tuple[Extent, ...]
-    #: What is read of transactions.
+    #: Which transactions are read.
     isolation: Isolation = "committed"
-    #: The aborted transactions that may have batches in it.
+    #: The aborted transactions that may have batches in the slice.
     aborted: tuple[Aborted, ...] = ()
 
     @property
     def size_bytes(self) -> int:
-        """About how many bytes have to be read."""
+        """Approximate number of bytes to read."""
         return sum(each.size_bytes for each in self.extents)
 
     def joined(self, after: object) -> ObjectSlice | None:
-        """This slice and the next one as one; None if it is not the next one."""
+        """Return this slice joined with the next one; None if `after` is not the next one."""
         if not isinstance(after, ObjectSlice) or after.start_offset != self.end_offset:
             return None
         extents = tuple(dict.fromkeys((*self.extents, *after.extents)))
@@ -67,7 +68,7 @@ class ObjectSlice:
 def cut_into(
     extents: Sequence[Extent], start: int, end: int, *, target_bytes: int | None, max_records: int | None
 ) -> Iterator[ObjectSlice]:
-    """Slices for the offsets from `start` to `end`, all of which are in these extents."""
+    """Yield slices for the offsets from `start` to `end`, all of which are in these extents."""
     taken: list[Extent] = []
     size = 0
     for extent in extents:
@@ -89,15 +90,15 @@ def _by_records(extents: Sequence[Extent], start: int, end: int, max_records: in
 
 
 class ObjectSliceReader:
-    """Reads slices of one partition, which another process may have planned. For one thread."""
+    """Reader for slices of one partition, possibly planned by another process. Not thread-safe."""
 
-    def __init__(self, core: Core, topic: str, topic_id: str, number: int, *, cached: bool = True) -> None:
-        self._core = core
-        self._reader = core.extents if cached else core.uncached
+    def __init__(self, session: StoreSession, topic: str, topic_id: str, number: int, *, cached: bool = True) -> None:
+        self._session = session
+        self._reader = session.extents if cached else session.uncached
         self._topic, self._id, self._number = topic, topic_id, number
 
     def close(self) -> None:
-        """Nothing is open."""
+        """No-op."""
 
     def read(
         self,
@@ -107,8 +108,8 @@ class ObjectSliceReader:
         batch_rows: int,
         lost: Callable[[DataLoss], None] = fail,
     ) -> Iterator[pa.RecordBatch]:
-        """The records of a slice as Arrow batches: all of them, or `DataLoss`. If `lost` is given, it is called instead
-        of raising, and reading continues with what is left. `TopicNotFound` if the topic is gone with them."""
+        """Yield the records of a slice as Arrow batches. If records are missing, raises `DataLoss`, or calls `lost`
+        instead, if given, and continues with the rest. Raises `TopicNotFound` if the topic was deleted."""
         from ....batch.arrow import to_arrow
 
         assert isinstance(piece, ObjectSlice)
@@ -119,7 +120,7 @@ class ObjectSliceReader:
                 yield batch.slice(first, batch_rows)
 
     def chunks(self, piece: ObjectSlice, lost: Callable[[DataLoss], None] = fail) -> Iterator[tuple[memoryview, Rows]]:
-        """The checked batches of a slice that have records, with their offsets."""
+        """Yield the verified batches of a slice that have records, with their offsets."""
         extents: Sequence[Extent] = piece.extents
         reached = piece.start_offset
         for _ in range(_RESTARTS):
@@ -136,7 +137,7 @@ class ObjectSliceReader:
                 if not now:
                     return
                 if now[0] in extents and set(now) <= set(extents):
-                    raise  # it is where it was: so it is really damaged, or the bucket does not answer
+                    raise  # nothing has moved, so the object is damaged or the bucket does not answer
                 if _has_other_history(now, extents):
                     raise
                 extents = now
@@ -144,8 +145,8 @@ class ObjectSliceReader:
         raise DataLoss(f"offsets from {reached} on of {self._topic}/{self._number} could not be found")
 
     def _joined(self, extents: Sequence[Extent]) -> Iterator[tuple[Extent, memoryview, int]]:
-        """Batches as they are stored, the first extent that they are of, and the offset after them. Small extents come
-        together, since each would cost a call, and large parts in pieces."""
+        """Yield stored batches, their first extent, and the offset after them. Small extents are joined, because each
+        would cost a call, and large parts are split."""
         held = bytearray()
         first, end = extents[0], 0
         for run, data in _cut_up(self._reader.read_parts(extents)):
@@ -163,14 +164,14 @@ class ObjectSliceReader:
             yield first, memoryview(held), end
 
     def _now(self, rest: ObjectSlice, lost: Callable[[DataLoss], None]) -> list[Extent]:
-        """Where the rest of a slice is now."""
+        """Return the current extents of the rest of a slice."""
 
         def look(state: State) -> tuple[bool, int, list[Extent]]:
             first, last = rest.start_offset, rest.end_offset
             found = list(state.extents(self._id, self._number, first, last)) if first < last else []
             return state.has(self._id, self._number), state.ends(self._id, self._number)[0], found
 
-        exists, lowest, extents = self._core.look(look, fresh=True)
+        exists, lowest, extents = self._session.look(look, fresh=True)
         if not exists:
             raise TopicNotFound(f"the topic {self._topic!r} was deleted since this was planned")
         if rest.start_offset < min(lowest, rest.end_offset):
@@ -180,14 +181,14 @@ class ObjectSliceReader:
 
 
 def _has_other_history(now: Iterable[Extent], before: Iterable[Extent]) -> bool:
-    """Whether other batches were committed at a place since: then the bucket was rolled back, and continuing would join
-    records of two histories."""
+    """Return whether other batches were committed in the same place since: the bucket was rolled back, and continuing
+    would mix records of two histories."""
     digests = {(each.key, each.position): each.digest for each in before}
     return any(digests.get((each.key, each.position), each.digest) != each.digest for each in now)
 
 
 def _cut_up(parts: Iterable[Part]) -> Iterator[Part]:
-    """Parts of about `CHUNK_BYTES`, whose extents follow each other in one leader epoch."""
+    """Yield parts of about `CHUNK_BYTES` whose extents are contiguous and in one leader epoch."""
     for extents, data in parts:
         taken: list[Extent] = []
         position = size = 0
@@ -205,7 +206,7 @@ def _follows(extent: Extent, end: int, first: Extent) -> bool:
 
 
 def _placed(data: memoryview, first: Extent, end: int) -> Rows:
-    """The headers of batches with their offsets, which are those that they should be."""
+    """Return the headers of batches with their offsets. Raises `CorruptBatch` unless they end as planned."""
     rows = rows_of(data)
     place_rows(rows, first.base_offset, first.leader_epoch)
     if not len(rows) or int(rows[-1, LAST]) + 1 != end:
@@ -214,7 +215,7 @@ def _placed(data: memoryview, first: Extent, end: int) -> Rows:
 
 
 def _wanted(rows: Rows, piece: ObjectSlice) -> Rows:
-    """Only the batches that overlap a slice, without those of aborted transactions."""
+    """Return the batches that overlap a slice, without those of aborted transactions."""
     rows = rows[(rows[:, LAST] >= piece.start_offset) & (rows[:, BASE] < piece.end_offset)]
     if piece.aborted and is_committed(piece.isolation):
         rows = rows[~aborted_rows(rows, lambda *_: piece.aborted)]

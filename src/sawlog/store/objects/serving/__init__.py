@@ -1,1 +1,1 @@
-"""A store on object storage as its brokers use it. Any number of brokers may serve it."""
+"""The broker's view of a store on object storage. Any number of brokers may serve it."""

@@ -1,9 +1,9 @@
-"""`ObjectFleet`: the brokers that serve a store on object storage, as they have registered themselves in its commits.
+"""`ObjectBrokers`: the brokers registered in the commits of a store on object storage.
 
-A broker that gives no sign of life is removed by others, each of which goes by its own clock alone: it asks for the
-removal when it has seen the same beat for the whole time-out, and the fold refuses if there was another one meanwhile.
-A broker that is restarted after a crash need not wait for that: it listens at the address, so nobody else does. A
-broker that was removed by mistake registers itself again.
+A silent broker is removed by the others, each by its own clock alone: a broker requests the removal after it has seen
+the same beat for the whole timeout, and the fold rejects the request if there was another beat meanwhile. A broker that
+restarts after a crash need not wait for that: it listens at the address, so the earlier one is gone. A broker that was
+removed by mistake registers again.
 """
 
 from __future__ import annotations
@@ -16,57 +16,57 @@ from typing import NamedTuple
 from ....clock import Stopwatch
 from ....errors import Conflict, LogClosed
 from ...served import Node
-from ..session import Core
+from ..session import StoreSession
 from ..state.state import State
 
 _logger = logging.getLogger("sawlog.broker")
 
 
-class ObjectFleet:
-    """The brokers of one store, seen by one of them. `nodes` is for any thread, the rest for one at a time."""
+class ObjectBrokers:
+    """The brokers of one store, as one of them sees them. `nodes` is thread-safe, the rest is not."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
-        #: This life of this process's broker.
+    def __init__(self, session: StoreSession) -> None:
+        self._session = session
+        #: Identifies this run of this process's broker.
         self.run = uuid.uuid4().hex
         self.node: Node | None = None
-        #: The run and the beat of each other broker, and when it was first seen so.
+        #: The run and the beat of each other broker, and since when they were seen.
         self._seen: dict[int, tuple[str, int, Stopwatch]] = {}
 
     def join(self, node_id: int | None, host: str, port: int) -> int:
-        """Be one of them, under this id or one that nobody has; the id."""
+        """Register under this id, or under an unused one, and return the id."""
         action = {"do": "register broker", "id": node_id, "run": self.run, "host": host, "port": port}
-        (found,) = self._core.commit([action])
+        (found,) = self._session.commit([action])
         assert isinstance(found, int)
         self.node = Node(found, host, port)
         return found
 
     def listens(self) -> None:
-        """Clients reach this one at its address: whoever has registered that before is gone."""
+        """Remove earlier brokers with this address: clients reach this one there, so they are gone."""
         node = self.node
         if node is None:
             return
-        for each in self._core.look(_registered):
+        for each in self._session.look(_registered):
             if each.run != self.run and (each.node.host, each.node.port) == (node.host, node.port):
                 _logger.info("broker %d was at this address before, and is removed", each.node.id)
                 self._remove(each.node.id, each.run, None)
 
     def nodes(self) -> Sequence[Node]:
-        """All of them, by id; with this one, which others may just have removed."""
-        found = {each.node.id: each.node for each in self._core.peek(_registered)}
+        """Return all brokers by id, including this one even if others have just removed it."""
+        found = {each.node.id: each.node for each in self._session.peek(_registered)}
         if self.node is not None:
             found[self.node.id] = self.node
         return [found[each] for each in sorted(found)]
 
     def beat(self, timeout_s: float) -> None:
-        """Give a sign of life, and remove those that gave none for this long."""
+        """Send a heartbeat, and remove brokers that were silent for `timeout_s`."""
         node = self.node
         if node is None:
             return
         try:
-            self._core.commit([{"do": "beat", "id": node.id, "run": self.run}])
+            self._session.commit([{"do": "beat", "id": node.id, "run": self.run}])
         except Conflict:
-            others = self._core.peek(lambda state: state.entries.get(f"broker/{node.id}"))
+            others = self._session.peek(lambda state: state.entries.get(f"broker/{node.id}"))
             if others is not None:
                 _logger.error("another broker has the node id %d: each needs its own (node_id)", node.id)
                 return
@@ -76,7 +76,7 @@ class ObjectFleet:
 
     def _remove_silent(self, timeout_s: float) -> None:
         seen = {}
-        for node, run, beat in self._core.peek(_registered):
+        for node, run, beat in self._session.peek(_registered):
             before = self._seen.get(node.id)
             since = before[2] if before is not None and before[:2] == (run, beat) else Stopwatch()
             seen[node.id] = run, beat, since
@@ -85,15 +85,15 @@ class ObjectFleet:
         self._seen = seen
 
     def _remove(self, node_id: int, run: str, beat: int | None) -> bool:
-        """Remove a broker, with that beat if one is given; whether it was there."""
+        """Remove a broker, with that beat if one is given, and return whether it was removed."""
         try:
-            self._core.commit([{"do": "remove broker", "id": node_id, "run": run, "beat": beat}])
+            self._session.commit([{"do": "remove broker", "id": node_id, "run": run, "beat": beat}])
         except Conflict:
-            return False  # it has given another sign of life, or is gone
+            return False  # it has sent another heartbeat, or is gone
         return True
 
     def leave(self) -> None:
-        """Be none of them any more."""
+        """Deregister this broker. Blocks."""
         node, self.node = self.node, None
         if node is not None:
             try:
@@ -103,7 +103,7 @@ class ObjectFleet:
 
 
 class _Registered(NamedTuple):
-    """What is known of a broker."""
+    """A registered broker."""
 
     node: Node
     run: str

@@ -1,7 +1,7 @@
-"""`ServedGroups`: consumer groups on object storage whose members are brokers' clients.
+"""`ServedGroups`: consumer groups on object storage whose members are clients of brokers.
 
-Who coordinates a group has a *claim* to it in the commits, with an epoch; see folding/brokers.py. What a broker commits
-for members carries its claim, so a broker that has lost it commits nothing: `NotCoordinator`.
+The coordinator of a group has a *claim* to it in the commits, with an epoch; see state/brokers.py. A broker's commits
+for members carry its claim, so that a broker that has lost it commits nothing: `NotCoordinator`.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from ...committed_offsets import Committed
 from ...groups import Change, GroupDescription
 from ...members import check_group_name
 from ..groups import ObjectGroups
-from ..session import Core, results
-from ..state.book import quoted
+from ..session import StoreSession, results
+from ..state.mutation import quoted
 from ..state.state import Outcome, State
-from .fleet import ObjectFleet
+from .fleet import ObjectBrokers
 
 
 class ServedGroups:
-    """The groups of one store, for one broker. Safe for threads."""
+    """The groups of one store, for one broker. Thread-safe."""
 
-    def __init__(self, core: Core, fleet: ObjectFleet) -> None:
-        self._core = core
+    def __init__(self, session: StoreSession, fleet: ObjectBrokers) -> None:
+        self._session = session
         self._fleet = fleet
-        self._stored = ObjectGroups(core)
-        self.offsets = _Offsets(core)
-        #: The epochs of the claims that this broker has, by group.
+        self._stored = ObjectGroups(session)
+        self.offsets = _Offsets(session)
+        #: The epochs of this broker's claims, by group.
         self.claims: dict[str, int] = {}
 
     def list(self) -> builtins.list[str]:
-        """The names of all groups."""
+        """Return the names of all groups."""
         return self._stored.list()
 
     def describe(self, name: str) -> GroupDescription:
-        """The progress of a group."""
+        """Return the members and the lag of a group."""
         return self._stored.describe(name)
 
     def delete(self, name: str) -> None:
@@ -50,17 +50,17 @@ class ServedGroups:
         self._stored.delete(name)
 
     def claim(self, name: str, address: str) -> ObjectClaim:
-        """Coordinate a group."""
-        return ObjectClaim(self._core, self._fleet, self.claims, check_group_name(name), address)
+        """Return a claim, for coordinating a group."""
+        return ObjectClaim(self._session, self._fleet, self.claims, check_group_name(name), address)
 
     def commit_together(self, changes: Sequence[Change]) -> Sequence[GroupError | None]:
-        """Commit for several groups, with one commit if nothing else is in the way."""
-        waiting = [(change, self._core.submit([self._action(change)])) for change in changes]
+        """Commit for several groups, usually in one commit."""
+        waiting = [(change, self._session.submit([self._action(change)])) for change in changes]
         return [self._result(change, outcome) for change, outcome in waiting]
 
     def _action(self, change: Change) -> dict[str, Any]:
         rows: builtins.list[builtins.list[object]] = []
-        known = self._core.peek(lambda state: {topic: state.topic(topic) for topic, _ in change.offsets})
+        known = self._session.peek(lambda state: {topic: state.topic(topic) for topic, _ in change.offsets})
         names: dict[str, str] = {}
         for (topic, partition), new in change.offsets.items():
             entry = known[topic]
@@ -83,22 +83,22 @@ class ServedGroups:
     def _result(self, change: Change, outcome: Future[Outcome]) -> GroupError | None:
         try:
             results(outcome.result())
-        except TopicNotFound:  # deleted after it was looked at: the others are committed without it
-            self._core.look(lambda state: None, fresh=True)
-            return self._result(change, self._core.submit([self._action(change)]))
+        except TopicNotFound:  # deleted after the lookup: the others are committed without it
+            self._session.look(lambda state: None, fresh=True)
+            return self._result(change, self._session.submit([self._action(change)]))
         except (GroupActive, NotCoordinator) as error:
             return error
         return None
 
 
 class _Offsets:
-    """What groups have committed."""
+    """Committed offsets of groups."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, session: StoreSession) -> None:
+        self._session = session
 
     def of(self, group: str) -> dict[Share, Committed]:
-        """The offsets of one group, as of now."""
+        """Return the current offsets of one group."""
 
         def read(state: State) -> dict[Share, Committed]:
             names = {entry["id"]: name for name in state.topics() if (entry := state.topic(name)) is not None}
@@ -108,26 +108,28 @@ class _Offsets:
                 if topic_id in names
             }
 
-        return self._core.look(read, fresh=True)
+        return self._session.look(read, fresh=True)
 
 
 class ObjectClaim:
-    """Attempts to coordinate one group. Consumers that opened the store keep it out; one that gives no sign of life for
-    its session timeout, by the clock of this process, is removed."""
+    """Attempts to coordinate one group. Consumers that opened the store directly keep brokers out. A consumer that is
+    silent for its session timeout, by the clock of this process, is removed."""
 
-    def __init__(self, core: Core, fleet: ObjectFleet, claims: dict[str, int], group: str, address: str) -> None:
-        self._core = core
+    def __init__(
+        self, session: StoreSession, fleet: ObjectBrokers, claims: dict[str, int], group: str, address: str
+    ) -> None:
+        self._session = session
         self._fleet = fleet
         self._claims = claims
         self._group = group
         self._address = address
-        #: The beat of each consumer that was seen, and since when.
+        #: The beat of each consumer, and since when it was seen.
         self._seen: dict[str, tuple[int, Stopwatch]] = {}
 
     @property
     def may_succeed(self) -> bool:
-        """Whether no consumer has given a sign of life since it was first seen."""
-        found = self._core.look(self._members, fresh=True)
+        """Whether no consumer has sent a heartbeat since it was first seen."""
+        found = self._session.look(self._members, fresh=True)
         return all(self._seen.get(member, (beat,))[0] == beat for member, beat, _ in found)
 
     def _members(self, state: State) -> builtins.list[tuple[str, int, int]]:
@@ -136,16 +138,16 @@ class ObjectClaim:
         return [(member, each["beat"], each["timeout_ms"]) for member, each in found]
 
     def _remove_silent(self) -> None:
-        for member, beat, timeout_ms in self._core.look(self._members, fresh=True):
+        for member, beat, timeout_ms in self._session.look(self._members, fresh=True):
             seen = self._seen.setdefault(member, (beat, Stopwatch()))
             if seen[0] == beat and seen[1].elapsed_ms >= timeout_ms:
-                with suppress(Conflict):  # it has given one, or has left
+                with suppress(Conflict):  # it has sent one, or has left
                     action = {"do": "remove member", "group": self._group, "member": member, "beat": beat}
-                    self._core.commit([action])
+                    self._session.commit([action])
 
-    def take(self) -> TakenGroup:
-        """Coordinate the group from now on: whoever did before has lost it. `GroupActive` if consumers that opened the
-        store are in it."""
+    def take(self) -> CoordinatedGroup:
+        """Become the coordinator of the group; any earlier one has lost it. Raises `GroupActive` if consumers that
+        opened the store directly are in it."""
         self._remove_silent()
         node = self._fleet.node
         action = {
@@ -156,20 +158,20 @@ class ObjectClaim:
             "address": self._address,
             "epoch": None,
         }
-        (epoch,) = self._core.commit([action])
+        (epoch,) = self._session.commit([action])
         assert isinstance(epoch, int)
         self._claims[self._group] = epoch
-        return TakenGroup(self._core, self._fleet.run, self._claims, self._group, epoch)
+        return CoordinatedGroup(self._session, self._fleet.run, self._claims, self._group, epoch)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """No-op."""
 
 
-class TakenGroup:
+class CoordinatedGroup:
     """A group that this broker coordinates."""
 
-    def __init__(self, core: Core, run: str, claims: dict[str, int], group: str, epoch: int) -> None:
-        self._core = core
+    def __init__(self, session: StoreSession, run: str, claims: dict[str, int], group: str, epoch: int) -> None:
+        self._session = session
         self._run = run
         self._claims = claims
         self._group = group
@@ -177,17 +179,17 @@ class TakenGroup:
 
     @property
     def current(self) -> bool:
-        """Whether it still does, as far as is known."""
-        served = self._core.peek(lambda state: state.entries.get(f"served/{quoted(self._group)}"))
+        """Whether this broker still coordinates the group, as far as is known."""
+        served = self._session.peek(lambda state: state.entries.get(f"served/{quoted(self._group)}"))
         return served is not None and [served[2], served[0]] == [self._run, self._epoch]
 
     def release(self) -> None:
-        """Let others join the group."""
+        """Release the claim, so that others can join the group."""
         if self._claims.get(self._group) != self._epoch:
             return
         del self._claims[self._group]
         claim = [self._run, self._epoch]
         try:
-            self._core.commit([{"do": "release group", "group": self._group, "claim": claim}])
+            self._session.commit([{"do": "release group", "group": self._group, "claim": claim}])
         except (NotCoordinator, Conflict):
             pass  # another broker coordinates it

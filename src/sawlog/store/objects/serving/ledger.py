@@ -1,6 +1,7 @@
-"""`ObjectLedger`: transactional ids in the commits of a store. Any broker may change them; the version decides.
+"""`ObjectTransactionalIds`: transactional ids in the commits of a store. Any broker may change them; the version
+decides.
 
-A transaction ends in one commit: see folding/transactions.py.
+A transaction ends in one commit: see state/transactions.py.
 """
 
 from __future__ import annotations
@@ -18,37 +19,37 @@ from ....storage.forking import forkable
 from ...assignment import Share
 from ...served import Marking, StagedOffset
 from ..partition.pieces import append_action, described
-from ..session import Core
-from ..state.book import quoted
+from ..session import StoreSession
 from ..state.extents import INLINE
+from ..state.mutation import quoted
 from ..state.state import State
 
-#: Producer ids that are taken at once; what is left of them when the broker ends is nobody's.
+#: Producer ids are allocated in blocks of this size. Unused ids are lost when the broker stops.
 _BLOCK = 1000
 
 
-class ObjectLedger:
-    """The ledger of one store. Safe for threads."""
+class ObjectTransactionalIds:
+    """The transactional ids of one store. Thread-safe."""
 
     is_shared = True
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, session: StoreSession) -> None:
+        self._session = session
         self._lock = forkable(threading.Lock())
         self._ids = iter(range(0))
 
     def get(self, name: str) -> tuple[int, Mapping[str, Any]] | None:
-        """Version and fields, as they were folded last."""
-        found = self._core.peek(lambda state: state.entries.get(f"transaction/{quoted(name)}"))
+        """Return version and fields, as of the last folded commit."""
+        found = self._session.peek(lambda state: state.entries.get(f"transaction/{quoted(name)}"))
         return None if found is None else (found[0], found[1])
 
     def all(self) -> Mapping[str, tuple[int, Mapping[str, Any]]]:
-        """All of them."""
-        return self._core.peek(_all)
+        """Return all transactional ids."""
+        return self._session.peek(_all)
 
     def pending(self, group: str) -> frozenset[Share]:
-        """Whose offsets a transaction that is going on will change."""
-        found = self._core.peek(lambda state: state.entries.get(f"pending/{quoted(group)}", {}))
+        """Return the partitions whose offsets an ongoing transaction will commit."""
+        found = self._session.peek(lambda state: state.entries.get(f"pending/{quoted(group)}", {}))
         return frozenset((topic, partition) for shares in found.values() for topic, partition in shares)
 
     def save(
@@ -60,34 +61,34 @@ class ObjectLedger:
         markers: Sequence[Marking] = (),
         offsets: Mapping[str, Sequence[StagedOffset]] | None = None,
     ) -> None:
-        """Replace an entry, together with the markers and offsets that end its transaction; `Conflict` unless it has
-        that version."""
+        """Replace an entry, together with the markers and offsets that end its transaction. Raises `Conflict` unless
+        the entry has that version."""
         saving = {"do": "save transaction", "name": name, "version": version, "fields": fields}
         while True:
-            actions, inline = self._core.peek(lambda state: _ending(state, markers, offsets or {}))
+            actions, inline = self._session.peek(lambda state: _ending(state, markers, offsets or {}))
             try:
-                self._core.commit([saving, *actions], inline)
+                self._session.commit([saving, *actions], inline)
                 return
             except TopicNotFound:  # deleted meanwhile: the next attempt leaves it out
                 self.refresh()
 
     def refresh(self) -> None:
-        """Learn what other brokers have stored."""
-        self._core.look(lambda state: None, fresh=True)
+        """Fold what other brokers have stored."""
+        self._session.look(lambda state: None, fresh=True)
 
     def new_producer_id(self) -> int:
-        """An id that nobody has."""
+        """Return an unused producer id."""
         with self._lock:
             found = next(self._ids, None)
             if found is None:
-                (first,) = self._core.commit([{"do": "take numbers", "name": "producer", "count": _BLOCK}])
+                (first,) = self._session.commit([{"do": "take numbers", "name": "producer", "count": _BLOCK}])
                 assert isinstance(first, int)
                 self._ids = iter(range(first, first + _BLOCK))
                 found = next(self._ids)
             return found
 
     def close(self) -> None:
-        """Nothing is open."""
+        """No-op."""
 
 
 def _all(state: State) -> dict[str, tuple[int, Mapping[str, Any]]]:
@@ -101,7 +102,7 @@ def _all(state: State) -> dict[str, tuple[int, Mapping[str, Any]]]:
 def _ending(
     state: State, markers: Sequence[Marking], offsets: Mapping[str, Sequence[StagedOffset]]
 ) -> tuple[list[dict[str, Any]], list[bytes]]:
-    """The actions that end a transaction, in what there is of its topics."""
+    """Return the actions that end a transaction in those of its topics that still exist."""
     actions: list[dict[str, Any]] = []
     inline: list[bytes] = []
     for each in markers:

@@ -1,12 +1,8 @@
-"""`Line`: appends to one partition, in the order in which they came, though large ones are uploaded first.
+"""`ServedPartition`: a partition on object storage for an event loop. `AppendQueue` keeps its appends in order.
 
-A producer's batches have sequence numbers: a small one must not overtake a large one that is still being uploaded.
-
-`ServedPartition`: a partition on object storage, for an event loop.
-
-What it says of the partition is what was folded last (`Core.peek`): true, and perhaps old. `fetch` returns batches at
-once if they are in a commit that was folded lately, which those who follow the end of a partition find there; else a
-thread reads them. An append is part of the next commit; its offsets are known when that is made.
+Its properties describe the last folded state (`StoreSession.peek`): true, but perhaps outdated. `fetch` returns batches
+at once if they are in a recently folded commit, which is where followers of the end find them; otherwise a thread reads
+them. An append is part of the next commit, which assigns its offsets.
 """
 
 from __future__ import annotations
@@ -29,35 +25,39 @@ from ....log.replica_source import Fetched
 from ....storage.forking import forkable
 from ..partition.partition import INLINE_BATCH_BYTES, ObjectPartition, page_of
 from ..partition.pieces import append_action, described
-from ..session import Core, results
+from ..session import StoreSession, results
 from ..state.commit import Action, Request
 from ..state.extents import INLINE, Extent, epoch_end
 from ..state.state import Outcome, State
 
-#: The request of an append, and the batches that go into the commit with it.
+#: The request of an append, and the batches to store in its commit.
 Ready = tuple[Request, Sequence[bytes]]
 
 
 @dataclass(slots=True)
 class _Entry:
-    """An append that waits for those before it, or for its upload."""
+    """An append that waits for earlier ones, or for its upload."""
 
     placed: Future[range] = field(default_factory=Future)
     ready: Ready | None = None
     error: BaseException | None = None
 
 
-class Line:
-    """The appends of one process to one partition. Safe for threads; nothing of it waits."""
+class AppendQueue:
+    """The appends of one process to one partition, in order of arrival. Thread-safe; never blocks.
 
-    def __init__(self, core: Core, threads: Executor) -> None:
-        self._core = core
+    A producer's batches have sequence numbers, so a small batch must not overtake a large one that is still being
+    uploaded.
+    """
+
+    def __init__(self, session: StoreSession, threads: Executor) -> None:
+        self._session = session
         self._threads = threads
         self._lock = forkable(threading.Lock())
         self._waiting: deque[_Entry] = deque()
 
     def append(self, ready: Ready) -> Future[range]:
-        """A request that can be committed; the last of its actions appends."""
+        """Submit a request whose last action appends."""
         with self._lock:
             made = _Entry(ready=ready)
             if self._waiting:
@@ -67,7 +67,7 @@ class Line:
         return made.placed
 
     def prepare(self, upload: Callable[[], Ready]) -> Future[range]:
-        """A request that is known after an upload."""
+        """Submit a request that is complete after an upload."""
         made = _Entry()
         with self._lock:
             self._waiting.append(made)
@@ -78,12 +78,12 @@ class Line:
             except BaseException as error:
                 made.error = error
             with self._lock:
-                self._go_on()
+                self._submit_ready()
 
         self._threads.submit(work)
         return made.placed
 
-    def _go_on(self) -> None:
+    def _submit_ready(self) -> None:
         while self._waiting and (self._waiting[0].ready is not None or self._waiting[0].error is not None):
             self._submit(self._waiting.popleft())
 
@@ -93,7 +93,7 @@ class Line:
             entry.placed.set_exception(entry.error)
             return
         try:
-            outcome = self._core.submit(*entry.ready)
+            outcome = self._session.submit(*entry.ready)
         except BaseException as error:
             entry.placed.set_exception(error)
             return
@@ -101,7 +101,7 @@ class Line:
 
 
 def _settle(placed: Future[range], done: Future[Outcome]) -> None:
-    """Give the offsets, or the error, to who waits for them."""
+    """Pass the offsets, or the error, to the waiting caller."""
     try:
         found = results(done.result())[-1]
         assert isinstance(found, list)
@@ -111,15 +111,15 @@ def _settle(placed: Future[range], done: Future[Outcome]) -> None:
 
 
 class ServedPartition:
-    """One partition. Safe for threads."""
+    """One partition. Thread-safe."""
 
-    #: Nothing has to be opened, locked or recovered, and what others write is learnt of later.
+    #: Nothing has to be opened, locked or recovered, and commits of others are discovered later.
     closed, locked, writable, current = False, True, True, False
     durable_lag_bytes = 0
 
     def __init__(
         self,
-        core: Core,
+        session: StoreSession,
         threads: Executor,
         partition: ObjectPartition,
         name: str,
@@ -127,23 +127,23 @@ class ServedPartition:
         number: int,
         config: Callable[[], LogConfig],
     ) -> None:
-        self._core = core
+        self._session = session
         self._threads = threads
         self._partition = partition
         self._id = topic_id
         self._number = number
         self._config = config
-        self._line = Line(core, threads)
-        self.path = f"{core.bucket.url}/{name}/{number}"
+        self._queue = AppendQueue(session, threads)
+        self.path = f"{session.bucket.url}/{name}/{number}"
 
-    # --- what there is
+    # --- properties
 
     def _ends(self) -> tuple[int, int]:
-        return self._core.peek(lambda state: state.ends(self._id, self._number))
+        return self._session.peek(lambda state: state.ends(self._id, self._number))
 
     @property
     def lowest_offset(self) -> int:
-        """The first offset that there is."""
+        """First offset of the partition."""
         return self._ends()[0]
 
     is_tiered = False
@@ -151,15 +151,15 @@ class ServedPartition:
 
     @property
     def visible_offset(self) -> int:
-        """Every record below this can be read, and is durable."""
+        """End of the readable records. All of them are durable."""
         return self._ends()[1]
 
     next_offset = written_offset = durable_offset = visible_offset
 
     @property
     def last_stable_offset(self) -> int:
-        """Below this every transaction is decided."""
-        return self._core.peek(lambda state: state.stable(self._id, self._number))
+        """First offset of the earliest open transaction, or `visible_offset`."""
+        return self._session.peek(lambda state: state.stable(self._id, self._number))
 
     def position(self, *, isolation: Isolation = "committed") -> tuple[int, int]:
         """Return the end for a reader, and the leader epoch."""
@@ -168,7 +168,7 @@ class ServedPartition:
     @property
     def leader_epochs(self) -> tuple[tuple[int, int], ...]:
         """(epoch, its first offset), oldest first: (0, 0), unless the partition is a copy of one that had others."""
-        found = self._core.peek(lambda state: state.epochs(self._id, self._number))
+        found = self._session.peek(lambda state: state.epochs(self._id, self._number))
         return tuple((int(epoch), int(first)) for epoch, first in found) or ((0, 0),)
 
     @property
@@ -177,8 +177,8 @@ class ServedPartition:
         return self.leader_epochs[-1][0]
 
     def epoch_end(self, leader_epoch: int) -> int:
-        """Return the first offset after an epoch. For the current one it has no limit: a client may have read records
-        that are not known here yet, and nothing is ever taken back."""
+        """Return the first offset after an epoch. The current one has no limit: a client may have read records that are
+        not known here yet, and nothing is ever truncated."""
         epochs = self.leader_epochs
         if leader_epoch == epochs[-1][0]:
             return max(self.visible_offset, 2**62)
@@ -186,18 +186,17 @@ class ServedPartition:
 
     @property
     def segments(self) -> Sequence[Extent]:
-        """The extents."""
-        return self._core.peek(lambda state: list(state.extents(self._id, self._number, 0)))
+        return self._session.peek(lambda state: list(state.extents(self._id, self._number, 0)))
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of all batches."""
+        """Size of all batches."""
         return sum(each.size_bytes for each in self.segments)
 
     @property
     def producer_states(self) -> list[ProducerInfo]:
-        """What is known of producers."""
-        return self._core.peek(self._producers)
+        """The state of each known producer."""
+        return self._session.peek(self._producers)
 
     def _producers(self, state: State) -> list[ProducerInfo]:
         prefix, found = f"producer/{self._id}/{self._number}/", []
@@ -214,7 +213,7 @@ class ServedPartition:
     def fetch(
         self, start: int, max_bytes: int = 1 << 20, *, isolation: Isolation = "committed"
     ) -> Fetched | Future[Fetched]:
-        """Complete batches from the one that contains `start` on, up to `max_bytes` but at least one, or the promise of
+        """Return whole batches from the one that contains `start`, up to `max_bytes` but at least one, or a future of
         them."""
         committed = is_committed(isolation)
 
@@ -230,7 +229,7 @@ class ServedPartition:
                     break
             return lowest, end, stable, chosen
 
-        lowest, end, stable, extents = self._core.peek(look)
+        lowest, end, stable, extents = self._session.peek(look)
         if lowest <= start <= end:
             stop = stable if committed else end
             if start >= stop or not extents:
@@ -241,9 +240,9 @@ class ServedPartition:
         return self._threads.submit(self._partition.fetch, start, max_bytes, isolation=isolation)
 
     def _kept(self, extents: list[Extent]) -> Iterator[tuple[Extent, bytearray]]:
-        """The extents that are in memory, up to the first that is not."""
+        """Yield the extents that are in memory, up to the first that is not."""
         for extent in extents:
-            found = self._core.extents.in_memory(extent)
+            found = self._session.extents.in_memory(extent)
             if found is None:
                 return
             yield extent, bytearray(found)
@@ -251,7 +250,7 @@ class ServedPartition:
     def _fetched(self, buffers: list[memoryview], start: int, end: int, stable: int, *, committed: bool) -> Fetched:
         aborted: tuple[tuple[int, int], ...] = ()
         if committed and buffers:
-            found = self._core.peek(lambda state: state.aborted(self._id, self._number, start, end))
+            found = self._session.peek(lambda state: state.aborted(self._id, self._number, start, end))
             aborted = tuple((producer, first) for producer, first, _ in found)
         return Fetched(tuple(buffers), end, stable, aborted, start)
 
@@ -259,7 +258,7 @@ class ServedPartition:
         """Call back when an end may have moved, until the returned function is called."""
 
         def seen() -> tuple[int, int]:
-            return self._core.peek(lambda state: (state.ends(self._id, self._number)[1], self._stable_of(state)))
+            return self._session.peek(lambda state: (state.ends(self._id, self._number)[1], self._stable_of(state)))
 
         before = seen()
 
@@ -270,17 +269,17 @@ class ServedPartition:
                 before = now
                 call()
 
-        return self._core.news.watch(look)
+        return self._session.notifier.watch(look)
 
     def _stable_of(self, state: State) -> int:
         return state.stable(self._id, self._number)
 
     def offset_at(self, timestamp: int) -> int:
-        """The first offset whose record is not older."""
+        """Return the first offset whose record is not older than `timestamp`."""
         return self._partition.offset_at(timestamp)
 
     def newest(self) -> tuple[int, int] | None:
-        """Offset and timestamp of the record with the largest timestamp."""
+        """Return offset and timestamp of the record with the largest timestamp."""
         extents = self.segments
         if not extents:
             return None
@@ -296,7 +295,7 @@ class ServedPartition:
     def scan(
         self, start: int | None = None, end: int | None = None, *, isolation: Isolation = "committed"
     ) -> Iterator[Record]:
-        """The records of a range."""
+        """Yield the records of a range."""
         return self._partition.scan(start, end, isolation=isolation)
 
     # --- appending
@@ -309,7 +308,7 @@ class ServedPartition:
         wait: bool = True,
         max_decompressed_bytes: int | None = None,
     ) -> Future[range]:
-        """Let batches be part of the next commit; the promise of their offsets."""
+        """Add batches to the next commit, and return a future of their offsets."""
         data, config = memoryview(raw), self._config()
         allowed = config.max_decompressed_bytes
         rows = checked_rows(
@@ -317,25 +316,25 @@ class ServedPartition:
         )
         if config.timestamp_type == "append":
             stamp_batches(data, rows)
-            rows = rows_of(data)  # their checksums are others now
+            rows = rows_of(data)  # their checksums have changed
         conditions = self._conditions(rows)
         what, kept = described(rows), bytes(data)
         if len(kept) <= INLINE_BATCH_BYTES:
             action = append_action(self._id, self._number, INLINE, what, None)
-            made = self._line.append(([*conditions, action], [kept]))
+            made = self._queue.append(([*conditions, action], [kept]))
         else:
 
             def upload() -> Ready:
-                key = self._core.upload(kept)
+                key = self._session.upload(kept)
                 return [*conditions, append_action(self._id, self._number, key, what, None)], []
 
-            made = self._line.prepare(upload)
+            made = self._queue.prepare(upload)
         if wait:
             made.result()
         return made
 
     def _conditions(self, rows: Rows) -> list[Action]:
-        """A batch of a transaction is stored only if that includes the partition."""
+        """Return the conditions of transactional batches: their transaction must include the partition."""
         special = rows[(rows[:, ATTRIBUTES] & (TRANSACTIONAL_BIT | CONTROL_BIT)) == TRANSACTIONAL_BIT]
         wanted = {(int(row[PRODUCER_ID]), int(row[PRODUCER_EPOCH])) for row in special}
         return [
@@ -344,10 +343,10 @@ class ServedPartition:
         ]
 
     def _take(self) -> None:
-        """Anybody may write."""
+        """No-op: any process may write."""
 
     def when_settled(self, offset: int, call: Callable[[BaseException | None], None]) -> None:
-        """Call back when an append may be acknowledged: at once, since an offset is known only then."""
+        """Call back at once: an offset is known only when the append is durable."""
         call(None)
 
     def append_marker(self, producer_id: int, epoch: int, *, commit: bool, coordinator_epoch: int = 0) -> int:
@@ -356,8 +355,7 @@ class ServedPartition:
         return self._place_batches(data).result().start
 
     def sync(self) -> None:
-        """What is acknowledged is visible."""
+        """No-op: acknowledged records are visible."""
 
     def trim(self, offset: int) -> int:
-        """Drop the records below `offset`."""
         return self._partition.trim(offset)

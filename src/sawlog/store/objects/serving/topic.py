@@ -1,4 +1,4 @@
-"""`ServedTopic`: a topic on object storage, as it was folded last. Nothing of it asks the bucket."""
+"""`ServedTopic`: a topic on object storage for a broker, as of the last folded commit. It never sends a request."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ....errors import TopicNotFound
 from ... import settings as topic_settings
 from ...settings import Value
 from ..partition.partition import ObjectPartition
-from ..session import Core
+from ..session import StoreSession
 from .partition import ServedPartition
 
 
 class ServedTopic:
-    """The topic that had the name when it was looked up."""
+    """A topic, identified by its id when it was looked up."""
 
-    def __init__(self, core: Core, threads: Executor, name: str, entry: Mapping[str, Any]) -> None:
-        self._core = core
+    def __init__(self, session: StoreSession, threads: Executor, name: str, entry: Mapping[str, Any]) -> None:
+        self._session = session
         self._threads = threads
         self._known = entry
         self.name = name
@@ -27,15 +27,15 @@ class ServedTopic:
         self._logs: dict[int, ServedPartition] = {}
 
     def _entry(self) -> Mapping[str, Any]:
-        """What is known of it; what was known last, if it was deleted."""
-        found = self._core.peek(lambda state: state.topic(self.name))
+        """Return the entry of the topic; the last known one if the topic was deleted."""
+        found = self._session.peek(lambda state: state.topic(self.name))
         if found is not None and found["id"] == self.id:
             self._known = found
         return self._known
 
     @property
     def partitions(self) -> int:
-        """How many there are."""
+        """Number of partitions."""
         return int(self._entry()["partitions"])
 
     @property
@@ -45,28 +45,27 @@ class ServedTopic:
 
     @property
     def config(self) -> LogConfig:
-        """How its partitions are kept."""
+        """The configuration of its partitions."""
         return topic_settings.log_config(self._entry()["settings"])
 
     def partition(self, number: int) -> ServedPartition:
-        """One partition."""
         found = self._logs.get(number)
         if found is not None:
             return found
         if not 0 <= number < self.partitions:
             raise TopicNotFound(f"the topic {self.name!r} has partitions 0 to {self.partitions - 1}, not {number}")
         config = _Kept(self)
-        below = ObjectPartition(self._core, self.name, self.id, number, self.config)
-        made = ServedPartition(self._core, self._threads, below, self.name, self.id, number, config)
+        below = ObjectPartition(self._session, self.name, self.id, number, self.config)
+        made = ServedPartition(self._session, self._threads, below, self.name, self.id, number, config)
         return self._logs.setdefault(number, made)
 
     def append_batches(self, raw: memoryview, partition: int, *, trusted: bool = False) -> range:
-        """Append, and wait for the commit."""
+        """Append batches and wait for the commit."""
         return self.partition(partition)._place_batches(raw, trusted=trusted).result()
 
 
 class _Kept:
-    """A topic's config, made again when its settings change: it is needed for every batch."""
+    """A topic's config, recomputed when its settings change, because every batch needs it."""
 
     def __init__(self, topic: ServedTopic) -> None:
         self._topic = topic

@@ -1,1 +1,1 @@
-"""The fold: commits, extents, the state of a store after a commit, and what each action does to it."""
+"""The fold: commits, extents, the state of a store after a commit, and the effect of each action."""

@@ -1,4 +1,4 @@
-"""`Commit`: one numbered object. What it says, in the order in which it is applied, and the batches that are in it.
+"""`Commit`: one numbered object with a list of requests, in the order in which they apply, and their batches.
 
 ```
 sawlog commit 2
@@ -7,13 +7,12 @@ sawlog commit 2
 <batches>
 ```
 
-A *request* is what one caller asked for: a list of actions that are applied together or not at all. A commit holds the
-requests of all who waited; each has its own outcome.
+A *request* comes from one caller: a list of actions that are applied together or not at all. A commit holds the
+requests of all waiting callers; each has its own outcome.
 
-The nonce says who made the commit, so that a writer that got no answer can see whether a commit is its own.
+The nonce identifies the writer, so that a writer that got no answer can recognise its own commit.
 
-A field that this version does not know, anywhere, is a reason to stop (`UpgradeRequired`): it may change what the rest
-means.
+An unknown field, anywhere, stops the process (`UpgradeRequired`), because it may change the meaning of the rest.
 """
 
 from __future__ import annotations
@@ -26,25 +25,25 @@ from typing import Any
 from ....batch.checksum import crc32c
 from ....errors import CorruptData, SawlogError
 
-#: What this version of the library understands.
+#: The format version that this library reads and writes.
 VERSION = 2
 COMMIT, TOMBSTONE = b"sawlog commit ", b"sawlog tombstone "
-#: No tombstone is larger, and every commit is: a listing shows which is which.
+#: No tombstone is larger, and every commit is: a listing tells them apart.
 TOMBSTONE_BYTES = 128
 _FIELDS = frozenset({"nonce", "known", "digest", "time_ms", "requests"})
 
-#: An action: `do` says which, the rest is its parameters.
+#: An action: `do` is its name, the rest are its parameters.
 Action = Mapping[str, Any]
 Request = Sequence[Action]
 
 
 class UpgradeRequired(SawlogError):
-    """The store contains what this version of sawlog does not know: nothing may be read, acknowledged or removed."""
+    """The store contains data unknown to this version of sawlog: nothing may be read, acknowledged or removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nonce:
-    """Who made a commit, and which of its commits it is."""
+    """The writer of a commit and the commit's number in the writer's own sequence."""
 
     writer: str
     sequence: int
@@ -52,22 +51,22 @@ class Nonce:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What a commit says."""
+    """The decoded content of a commit."""
 
     nonce: Nonce
-    #: How many commits its writer knew when it first tried to make it: if that is below the floor, and the nonce is not
-    #: known, nobody knows any more whether it was applied before.
+    #: Number of commits that the writer knew when it first tried to create this one. If that is below the floor and the
+    #: nonce is unknown, it can no longer be decided whether the commit was applied before.
     known: int
-    #: The digest of the state after the commit before this one.
+    #: Digest of the state after the previous commit.
     digest: str
     requests: tuple[Request, ...]
-    #: When it was made, by its writer's clock; for people and for retention, never for safety.
+    #: Creation time by the writer's clock; for display and retention, never for safety.
     time_ms: int = 0
-    #: Batches that are in the commit itself.
+    #: Batches stored in the commit itself.
     inline: bytes = b""
 
     def encode(self) -> bytes:
-        """The object."""
+        """Return the content of the object."""
         text = canonical(
             {
                 "nonce": [self.nonce.writer, self.nonce.sequence],
@@ -81,7 +80,7 @@ class Commit:
 
     @classmethod
     def decode(cls, data: bytes, key: str) -> tuple[Commit, int]:
-        """A commit, and where the batches in it begin."""
+        """Return the commit and the position of the batches in it."""
         text, start = opened(data, COMMIT, key)
         try:
             unknown = set(text) - _FIELDS
@@ -102,39 +101,39 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """What stands in the place of a commit that is behind a checkpoint: only whose it was."""
+    """The replacement of a commit that is behind a checkpoint: it records only the nonce."""
 
     nonce: Nonce
 
     def encode(self) -> bytes:
-        """The object."""
+        """Return the content of the object."""
         data = sealed(TOMBSTONE, canonical({"nonce": [self.nonce.writer, self.nonce.sequence]}))
         assert len(data) <= TOMBSTONE_BYTES
         return data
 
 
 def is_tombstone(data: bytes) -> bool:
-    """Whether an object in the place of a commit is what is left of it."""
+    """Return whether an object under a commit's key is a tombstone."""
     return data.startswith(TOMBSTONE)
 
 
-#: Made once: a state has a hundred thousand entries, and each is encoded for its digest.
+#: Created once: a state has a hundred thousand entries, and each is encoded for its digest.
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
 def canonical(value: Any) -> bytes:
-    """JSON in the one form that all processes make of a value: digests are taken of it."""
+    """Encode a value as canonical JSON, the form that all processes compute digests from."""
     return _ENCODER.encode(value).encode()
 
 
 def sealed(magic: bytes, text: bytes, rest: bytes = b"") -> bytes:
-    """An object: what it is, its version, a checksum, a text, and what follows it."""
+    """Return an object: magic and version, checksum, text, and the bytes that follow."""
     body = text + b"\n" + rest
     return magic + b"%d\n%d %08x\n" % (VERSION, len(text), crc32c(body)) + body
 
 
 def opened(data: bytes, magic: bytes, key: str) -> tuple[Any, int]:
-    """The text of such an object, and where it ends."""
+    """Verify an object made by `sealed`, and return its text and the position after it."""
     first, newline, rest = data.partition(b"\n")
     if not newline or not first.startswith(magic):
         raise CorruptData(f"{key} is not what its name says: it begins with {data[:24]!r}")

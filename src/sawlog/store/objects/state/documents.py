@@ -1,8 +1,8 @@
-"""Small documents with a version, and names under which something happens once.
+"""Small versioned documents, and names that make a request idempotent.
 
 ```
 document/<name>                      [version, fields]
-named/<name>                         [the last number that was stored under a name, when, what]: what is a list with
+named/<name>                         [the last number stored under the name, its time, parts]: parts is a list with
                                      [topic, topic id, partition, records, digest] for each partition, or null
 ```
 """
@@ -12,51 +12,51 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .book import Book, Rejected, quoted
 from .commit import Action
+from .mutation import Rejected, StateEntries, quoted
 
 
-def once(book: Book, action: Action) -> None:
-    """The rest of the request happens once under this name and number."""
+def once(state: StateEntries, action: Action) -> None:
+    """Reject the request if this name and number are stored already."""
     name = f"named/{quoted(action['name'])}"
-    last = book.entries.get(name)
+    last = state.entries.get(name)
     if last is not None and action["sequence"] <= named(last)[0]:
         raise Rejected("Done", f"number {action['sequence']} of {action['name']} is stored")
-    book.put(name, [action["sequence"], action.get("time_ms", 0), action.get("parts")])
+    state.put(name, [action["sequence"], action.get("time_ms", 0), action.get("parts")])
 
 
-def forget_names(book: Book, action: Action) -> None:
-    """Drop names, unless something was stored under one of them since it was found to be old."""
+def forget_names(state: StateEntries, action: Action) -> None:
+    """Drop names, except those that were used again since they were found to be old."""
     for name in action["names"]:
         entry = f"named/{quoted(name)}"
-        last = book.entries.get(entry)
+        last = state.entries.get(entry)
         if last is not None and named(last)[1] < action["before_ms"]:
-            book.drop(entry)
+            state.drop(entry)
 
 
 def named(value: Any) -> tuple[int, int, list[Any] | None]:
-    """The entry of a name: the number, when it was stored, and what. At first it was the number alone."""
+    """Return the number, the time and the parts of a name's entry. The oldest form was the number alone."""
     if isinstance(value, int):
         return value, 0, None
     number, time_ms, parts = value
     return int(number), int(time_ms), parts
 
 
-def found(book: Book, name: str) -> tuple[int, Mapping[str, Any]]:
-    """A document: its version and its fields. One that was never stored has version 0."""
-    version, fields = book.entries.get(f"document/{name}", (0, {}))
+def found(state: StateEntries, name: str) -> tuple[int, Mapping[str, Any]]:
+    """Return the version and the fields of a document. A document that was never stored has version 0."""
+    version, fields = state.entries.get(f"document/{name}", (0, {}))
     return int(version), fields
 
 
-def change(book: Book, action: Action) -> int:
-    """Replace the fields of a document that has not changed since; its new version."""
-    expect(book, action)
-    book.put(f"document/{action['name']}", [action["version"] + 1, action["fields"]])
+def change(state: StateEntries, action: Action) -> int:
+    """Replace the fields of a document that has not changed, and return its new version."""
+    expect(state, action)
+    state.put(f"document/{action['name']}", [action["version"] + 1, action["fields"]])
     return int(action["version"] + 1)
 
 
-def expect(book: Book, action: Action) -> None:
-    """The rest of the request is applied only if a document has not changed."""
-    version, _ = found(book, action["name"])
+def expect(state: StateEntries, action: Action) -> None:
+    """Reject the request if a document has changed."""
+    version, _ = found(state, action["name"])
     if version != action["version"]:
         raise Rejected("Changed", f"the document {action['name']} has version {version}")

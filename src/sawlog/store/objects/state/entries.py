@@ -1,12 +1,12 @@
-"""`Entries`: the state of a store as a flat map from names to values, with a digest that follows every change.
+"""`Entries`: the state of a store as a flat map from names to values, with an incremental digest.
 
-The digest is the sum of the hashes of all entries, each as a line `["name",value]` of canonical JSON. So changing one
-costs one hash, however many there are; and two processes that have come to the same entries, in whatever way, have the
-same digest.
+The digest is the sum of the hashes of all entries, each as a line `["name",value]` of canonical JSON. So a change costs
+one hash, however many entries there are, and two processes that arrive at the same entries in any order have the same
+digest.
 
-A state has a hundred thousand entries of which few are ever looked at. So a value may be kept as its text (`bytes`,
-which JSON does not know), and is parsed when it is first asked for; and what was changed is hashed when the digest is
-asked for, once, however often it was changed before. That cannot fail: what has no text is refused when it is put.
+A state has a hundred thousand entries, of which few are ever read. So a value may be kept as its JSON text (`bytes`,
+which JSON does not have) and is parsed on first use. Changed entries are hashed once, when the digest is next read.
+That cannot fail: `put` refuses values that JSON cannot express.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _MODULUS = 1 << 256
 
 
 class Entries:
-    """Names and values that JSON can express. Values are never changed in place."""
+    """Names and JSON values. Values are never changed in place."""
 
     __slots__ = ("_all", "_kinds", "_pending", "_sum")
 
     def __init__(self, all_: Iterable[tuple[str, Any]] = ()) -> None:
         self._all: dict[str, Any] = {}
-        #: The names of each kind, which is what is before the first slash: there are far more extents than all else.
+        #: The names of each kind, the part before the first slash: extents far outnumber everything else.
         self._kinds: dict[str, set[str]] = {}
-        #: The texts of those whose hashes are not in the sum so far.
+        #: The texts of entries whose hashes are not in the sum yet.
         self._pending: dict[str, bytes] = {}
         self._sum = 0
         for name, value in all_:
@@ -38,7 +38,7 @@ class Entries:
 
     @classmethod
     def of_lines(cls, lines: Iterable[bytes]) -> Entries:
-        """What `lines` has returned. Their digest is that of these bytes: nothing else is checked here."""
+        """Create entries from the output of `lines`. The digest is that of these bytes; nothing else is checked."""
         made = cls()
         all_, kinds, sha256 = made._all, made._kinds, hashlib.sha256
         total = 0
@@ -55,13 +55,13 @@ class Entries:
         return made
 
     def lines(self) -> Iterator[bytes]:
-        """All entries, in the order of their names, as the digest sees them; no line has a line end in it."""
+        """Yield all entries, ordered by name, as the digest sees them. No line contains a newline."""
         for name in sorted(self._all):
             yield _line(name, self._text(name))
 
     @property
     def digest(self) -> str:
-        """What two equal states have in common."""
+        """The digest: equal for equal entries."""
         if self._pending:
             added = sum(_hash(name, text) for name, text in self._pending.items())
             self._sum = (self._sum + added) % _MODULUS
@@ -70,7 +70,7 @@ class Entries:
 
     @property
     def kinds(self) -> set[str]:
-        """The kinds of entries that there are."""
+        """The kinds of entries present."""
         return {kind for kind, names in self._kinds.items() if names}
 
     def __len__(self) -> int:
@@ -80,18 +80,18 @@ class Entries:
         return ((name, self.get(name)) for name in self._all)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The value of a name."""
         value = self._all.get(name, default)
         if type(value) is bytes:
             value = self._all[name] = json.loads(value)
         return value
 
     def held(self, name: str) -> Any:
-        """The value of a name as it is kept, perhaps as its text, to be put back; None if there is no such name."""
+        """Return a value as it is kept, perhaps as text, for restoring it later; None if there is no such name."""
         return self._all.get(name)
 
     def put(self, name: str, value: Any) -> None:
-        """Set one, to a value or to its canonical text. `ValueError` or `TypeError` if JSON cannot express it."""
+        """Set an entry to a value or to its canonical text. Raises `ValueError` or `TypeError` if JSON cannot express
+        it."""
         text = value if type(value) is bytes else canonical(value)
         if name not in self._all:
             self._kinds.setdefault(name.partition("/")[0], set()).add(name)
@@ -101,7 +101,7 @@ class Entries:
         self._pending[name] = text
 
     def drop(self, name: str) -> None:
-        """Remove one, if it is there."""
+        """Remove an entry, if it exists."""
         if name not in self._all:
             return
         if name in self._pending:
@@ -112,13 +112,13 @@ class Entries:
         self._kinds[name.partition("/")[0]].discard(name)
 
     def names(self, prefix: str) -> list[str]:
-        """The names that begin so, in order."""
+        """Return the names with a prefix, sorted."""
         kind, slash, _ = prefix.partition("/")
         names = self._kinds.get(kind, ()) if slash else self._all
         return sorted(name for name in names if name.startswith(prefix))
 
     def of_kind(self, kind: str) -> Collection[str]:
-        """The names of one kind, in any order."""
+        """Return the names of one kind, unordered."""
         return self._kinds.get(kind, ())
 
     def _subtract(self, name: str) -> None:

@@ -1,19 +1,15 @@
-"""What groups have committed.
+"""Committed offsets of consumer groups, and the delivery state of queues after them.
 
 ```
 group/<group>                        the names of the topics that it has committed in
 offset/<group>/<topic id>/<number>   [offset, metadata, leader epoch]
+queue/<group>                                    number of exchanges
+page/<group>/<topic id>/<partition>/<number>     an acknowledgement bitmap, as base64: see
+                                                 `sawlog.store.queues.delivery_state`
 ```
 
-Queues on object storage: what is known of messages after the committed offset.
-
-```
-queue/<group>                                    how many exchanges there were
-page/<group>/<topic id>/<partition>/<number>     a page, as base64: see `sawlog.store.queues.delivery_state`
-```
-
-An exchange says how many there were when it read the pages; it is rejected if there was another since. So of two
-workers that take messages at the same moment one gets them, and the other begins again.
+An exchange states how many exchanges there were when it read the pages, and is rejected if there was another one since.
+So if two workers take messages at the same time, one gets them and the other retries.
 """
 
 from __future__ import annotations
@@ -22,75 +18,75 @@ from collections.abc import Iterable
 from typing import Any
 
 from . import brokers, members
-from .book import Book, Extents, Rejected, existing, quoted
 from .commit import Action
+from .mutation import Rejected, StateEntries, StateExtents, existing, quoted
 
 
-def commit(book: Extents, action: Action) -> None:
-    """Commit offsets of a group, or forget them; rejected if somebody else has the group now."""
+def commit(state: StateExtents, action: Action) -> None:
+    """Commit or delete offsets of a group; reject if the caller no longer owns them."""
     if not action.get("decided"):
-        brokers.check_claim(book, action["group"], action.get("claim"))
-    members.check_commit(book, action)
+        brokers.check_claim(state, action["group"], action.get("claim"))
+    members.check_commit(state, action)
     if action.get("outside"):
-        forget(book, action["group"], [row[:2] for row in action["offsets"]])
+        forget(state, action["group"], [row[:2] for row in action["offsets"]])
     group = quoted(action["group"])
-    topics = {*book.entries.get(f"group/{group}", ()), *action["topics"].values()}
-    book.put(f"group/{group}", sorted(topics))
+    topics = {*state.entries.get(f"group/{group}", ()), *action["topics"].values()}
+    state.put(f"group/{group}", sorted(topics))
     for topic, partition, offset, metadata, epoch in action["offsets"]:
         if offset is None:
-            book.drop(f"offset/{group}/{topic}/{partition}")
+            state.drop(f"offset/{group}/{topic}/{partition}")
             continue
-        existing(book, topic, partition)
-        book.put(f"offset/{group}/{topic}/{partition}", [offset, metadata, epoch])
+        existing(state, topic, partition)
+        state.put(f"offset/{group}/{topic}/{partition}", [offset, metadata, epoch])
 
 
-def delete(book: Extents, action: Action) -> None:
-    """Forget a group that has no members."""
+def delete(state: StateExtents, action: Action) -> None:
+    """Delete a group that has no members."""
     group = quoted(action["group"])
-    if book.entries.get(f"group/{group}") is None:
+    if state.entries.get(f"group/{group}") is None:
         raise Rejected("GroupNotFound", f"no group {action['group']!r}")
-    brokers.check_claim(book, action["group"], None)
-    members.check_empty(book, action["group"])
-    forget(book, action["group"])
-    book.drop(f"group/{group}")
-    book.drop(f"claims/{group}")
-    for name in book.entries.names(f"offset/{group}/"):
-        book.drop(name)
+    brokers.check_claim(state, action["group"], None)
+    members.check_empty(state, action["group"])
+    forget(state, action["group"])
+    state.drop(f"group/{group}")
+    state.drop(f"claims/{group}")
+    for name in state.entries.names(f"offset/{group}/"):
+        state.drop(name)
 
 
-def exchange(book: Book, action: Action) -> int:
-    """Commit offsets and pages of a group together; how many exchanges there are now."""
+def exchange(state: StateEntries, action: Action) -> int:
+    """Commit offsets and pages of a group together, and return the number of exchanges."""
     group = quoted(action["group"])
-    if book.entries.get(f"member/{group}/{quoted(action['member'])}") is None:
+    if state.entries.get(f"member/{group}/{quoted(action['member'])}") is None:
         raise Rejected("Changed", f"worker {action['member']} was removed from the group {action['group']!r}")
-    count = int(book.entries.get(f"queue/{group}", 0))
+    count = int(state.entries.get(f"queue/{group}", 0))
     if count != action["count"]:
         raise Rejected("Changed", f"there were {count} exchanges of the group {action['group']!r}")
     for topic, partition, offset, metadata, epoch in action["offsets"]:
-        if book.entries.get(f"end/{topic}/{partition}") is None:
+        if state.entries.get(f"end/{topic}/{partition}") is None:
             raise Rejected("Changed", "the topic was deleted")
-        book.put(f"offset/{group}/{topic}/{partition}", [int(offset), str(metadata), int(epoch)])
+        state.put(f"offset/{group}/{topic}/{partition}", [int(offset), str(metadata), int(epoch)])
     if action["topics"]:
-        book.put(f"group/{group}", sorted({*book.entries.get(f"group/{group}", ()), *action["topics"]}))
+        state.put(f"group/{group}", sorted({*state.entries.get(f"group/{group}", ()), *action["topics"]}))
     for topic, partition, number, content in action["pages"]:
         name = f"page/{group}/{topic}/{int(partition)}/{int(number)}"
         if content is None:
-            book.drop(name)
+            state.drop(name)
         else:
-            book.put(name, str(content))
-    book.put(f"queue/{group}", count + 1)
+            state.put(name, str(content))
+    state.put(f"queue/{group}", count + 1)
     return count + 1
 
 
-def forget(book: Book, group: str, shares: Iterable[Any] | None = None) -> None:
-    """What queues knew of these partitions, or of all, no longer counts: the group was moved, or is deleted."""
+def forget(state: StateEntries, group: str, shares: Iterable[Any] | None = None) -> None:
+    """Discard the delivery state of these partitions, or of all: the group was moved or deleted."""
     prefix = f"page/{quoted(group)}/"
     wanted = None if shares is None else {(str(topic), str(partition)) for topic, partition in shares}
-    for name in book.entries.names(prefix):
+    for name in state.entries.names(prefix):
         topic, partition, _ = name.removeprefix(prefix).split("/")
         if wanted is None or (topic, partition) in wanted:
-            book.drop(name)
+            state.drop(name)
     if shares is None:
-        book.drop(f"queue/{quoted(group)}")
-    elif book.entries.get(f"queue/{quoted(group)}") is not None:
-        book.put(f"queue/{quoted(group)}", int(book.entries.get(f"queue/{quoted(group)}")) + 1)
+        state.drop(f"queue/{quoted(group)}")
+    elif state.entries.get(f"queue/{quoted(group)}") is not None:
+        state.put(f"queue/{quoted(group)}", int(state.entries.get(f"queue/{quoted(group)}")) + 1)
