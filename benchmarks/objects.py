@@ -45,7 +45,7 @@ import sawlog  # noqa: E402
 from sawlog.batch.build import encode  # noqa: E402
 from sawlog.spark import commit as spark_commit  # noqa: E402
 from sawlog.spark.options import write_options  # noqa: E402
-from sawlog.spark.writing import Staged, StagedPart  # noqa: E402
+from sawlog.spark.writing import StagedPartition, TaskCommit  # noqa: E402
 from sawlog.store.directory.transactions.staging import Piece  # noqa: E402
 from sawlog.store.objects.bucket.bucket import Bucket  # noqa: E402
 from sawlog.store.objects.extent_reader import REQUEST_BYTES  # noqa: E402
@@ -258,7 +258,7 @@ def _scan(bench: Bench) -> list[Row]:
 # --- Spark's commit
 
 
-def _staged(bench: Bench, url: str, size: int) -> Staged:
+def _staged(bench: Bench, url: str, size: int) -> TaskCommit:
     """What tasks have staged, near the bucket."""
     batch = encode([os.urandom(VALUE_BYTES) for _ in range(100)])
     data = batch * (16_000_000 // len(batch))
@@ -270,8 +270,8 @@ def _staged(bench: Bench, url: str, size: int) -> Staged:
             for number in range(size // len(chunk)):
                 parts.setdefault(number % 4, []).append(task.own_file().write(chunk))
             task.sync()
-        made = [StagedPart("t", topic.id, number, 0, tuple(pieces)) for number, pieces in parts.items()]
-    return Staged("job", tuple(made))
+        made = [StagedPartition("t", topic.id, number, 0, tuple(pieces)) for number, pieces in parts.items()]
+    return TaskCommit("job", tuple(made))
 
 
 def _published(bench: Bench, size: int, often: int) -> float:
@@ -281,7 +281,7 @@ def _published(bench: Bench, size: int, often: int) -> float:
         store.create_topic("t", 4)
         staged = _staged(bench, url, size)
         options = write_options({"path": url, "topic": "t", "cache_bytes": "0", **PLACE.slow(bench)})
-        again = Staged("job", staged.parts * often)
+        again = TaskCommit("job", staged.parts * often)
         took = timed(lambda: spark_commit.publish(options, "job", [again])).wall_s
         stored = store._session.look(lambda state: len(state.referenced()), fresh=True)
         expect(stored, sum(len(part.pieces) for part in staged.parts), "objects that were adopted")

@@ -613,7 +613,7 @@ def spark_write(run: StoreWorkload, now: State) -> Steps:
         from sawlog.spark import commit, writing
         from sawlog.spark.options import WriteOptions
 
-        stage, parts = stage_name(query, 1), list[writing.StagedPart]()
+        stage, parts = stage_name(query, 1), list[writing.StagedPartition]()
         options = WriteOptions(store.directory, None, None, None, 128 << 10, 5.0)  # type: ignore[arg-type]
         with (
             _set(writing, _HELD_BYTES=held),
@@ -623,11 +623,11 @@ def spark_write(run: StoreWorkload, now: State) -> Steps:
             _set(placement, ADOPT_BYTES=least),
         ):
             for begin in range(0, len(given), 3):
-                task = writing.Attempt(options, stage)
+                task = writing.TaskAttempt(options, stage)
                 task.take(_rows(given[begin : begin + 3]))
                 parts += task.finish()
                 task.close()
-            gathered, data = commit._gathered(store, stage, parts)
+            gathered, data = commit._collect_parts(store, stage, parts)
             store.staging.publish(stage, gathered, data=data, name=query, sequence=1)
 
     yield then, act, {"once": True}

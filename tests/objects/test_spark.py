@@ -29,7 +29,7 @@ from sawlog.spark import commit, source
 from sawlog.spark.options import WriteOptions, read_options, write_options
 from sawlog.spark.planning import Task
 from sawlog.spark.reading import BatchReader
-from sawlog.spark.writing import Staged, stage
+from sawlog.spark.writing import TaskCommit, stage
 from sawlog.store.objects.bucket.bucket import Bucket
 from sawlog.store.objects.partition.slices import ObjectSlice
 from sawlog.store.objects.store import ObjectStore
@@ -202,14 +202,14 @@ def options(request: pytest.FixtureRequest, url: str, store: ObjectStore) -> Ite
         yield write_options({"path": url, "topic": "copies"})
 
 
-def tasks(options: WriteOptions, number: int) -> list[Staged]:
+def tasks(options: WriteOptions, number: int) -> list[TaskCommit]:
     """The tasks of a micro-batch: two, with two rows each."""
     name = commit.stage_name(QUERY, number)
     parts = [pa.RecordBatch.from_pydict({"value": [b"%d" % (number * 10 + n + i) for i in (0, 1)]}) for n in (0, 2)]
     return [stage(iter([part]), options, name, QUERY) for part in parts]
 
 
-def publish(options: WriteOptions, number: int, staged: list[Staged]) -> None:
+def publish(options: WriteOptions, number: int, staged: list[TaskCommit]) -> None:
     commit.publish(options, commit.stage_name(QUERY, number), staged, name=QUERY, sequence=number)
 
 

@@ -309,7 +309,7 @@ def test_it_goes_on_until_it_is_stopped(take: Take, source: Path, contents: Cont
 def test_the_same_job_does_not_run_twice_at_a_time(refused: Take, source: Path, data: Path) -> None:
     (source / "a.txt").write_text("one\n")
     Store.open(data).close()
-    with running.alone(ingest.place(data, "orders", str(source))), pytest.raises(DirectoryLocked):
+    with running.exclusive_directory(ingest.place(data, "orders", str(source))), pytest.raises(DirectoryLocked):
         refused()
 
 
@@ -344,9 +344,9 @@ def test_the_format_is_guessed_by_the_ending(tmp_path: Path, name: str, form: st
     (tmp_path / name).write_bytes(b"")
     if form is None:
         with pytest.raises(InvalidConfig, match="no file has a known suffix"):
-            ingest.guessed(str(tmp_path))
+            ingest.guess_format(str(tmp_path))
     else:
-        assert ingest.guessed(str(tmp_path)) == form
+        assert ingest.guess_format(str(tmp_path)) == form
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from sawlog import tables
 from sawlog.pipelines import rounds
-from sawlog.pipelines.rounds import NOTES, Rounds, Work
+from sawlog.pipelines.rounds import STATE_DIRECTORY, RoundFiles, Rounds
 from sawlog.storage import FileDirectory
 from sawlog.tables.columns import QUARANTINE, RECORD
 from sawlog.tables.state import Mark
@@ -34,13 +34,13 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
 @pytest.fixture
 def opened(lake: Lake) -> Iterator[Callable[[], Rounds]]:
     """What a new process would have."""
-    notes = FileDirectory(Path(lake.info.location) / NOTES)
+    notes = FileDirectory(Path(lake.info.location) / STATE_DIRECTORY)
     beside = tables.quarantine_of(lake.info)
     yield lambda: Rounds(notes, lake.table, tables.open_table(beside), IDENTITY)
     notes.close()
 
 
-def write(work: Work, first: int, last: int) -> None:
+def write(work: RoundFiles, first: int, last: int) -> None:
     """As Spark's tasks would: even offsets into the table, odd ones into the quarantine."""
     for path, schema, rest in ((work.files, RECORD, 0), (work.bad_files, QUARANTINE, 1)):
         rows = [{"partition": 0, "offset": offset} for offset in range(first, last) if offset % 2 == rest]
@@ -60,7 +60,7 @@ def a_round(opened: Rounds, last: int) -> None:
     opened.finish(work, RECORD, {0: Mark(0, last, 1)})
 
 
-def a_merge(opened: Rounds, before: tables.Snapshot) -> None:
+def a_merge(opened: Rounds, before: tables.TableSnapshot) -> None:
     """All files of the table into one."""
     work = opened.begin()
     work.files.mkdir(parents=True)
@@ -90,11 +90,11 @@ def test_the_next_run_continues_where_a_round_has_died(
         with pytest.raises(Died):
             a_round(opened(), 20)
     again = opened()
-    again.settle()
+    again.recover()
     a_round(again, 30)  # the log has grown meanwhile
     assert all_places(lake) == dict.fromkeys([(0, offset) for offset in range(30)], 1)
     assert tables.snapshot(lake.info).ends == {0: 30}
-    assert not (Path(lake.info.location) / NOTES / "round").exists()
+    assert not (Path(lake.info.location) / STATE_DIRECTORY / "round").exists()
     there = {str(path) for path in Path(lake.info.location).rglob("*.parquet")}
     assert there == set(tables.snapshot(lake.info).files)
 
@@ -116,7 +116,7 @@ def test_a_merge_that_dies_is_done_or_not_done(
         with pytest.raises(Died):
             a_merge(opened(), before)
     again = opened()
-    again.settle()
+    again.recover()
     found = tables.snapshot(lake.info)
     assert len(found.files) == (1 if step in ("swapped", "forgotten") else 2)
     assert all(Path(path).exists() for path in found.files)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sawlog.schemas import parse
-from sawlog.schemas.checking import read, why_not
+from sawlog.schemas.checking import mismatch_reason, read
 
 MATCHING: list[tuple[str, Any, Any]] = [
     ("a INT", 2**31 - 1, 2**31 - 1),
@@ -67,11 +67,11 @@ def test_a_value_that_does_not_match_is_refused_with_the_place_and_the_reason(
 ) -> None:
     with pytest.raises(ValueError, match=reason):
         read(parse(schema), value)
-    assert why_not(parse(schema), value)
+    assert mismatch_reason(parse(schema), value)
 
 
 def test_a_tombstone_matches() -> None:
-    assert why_not(parse("a INT NOT NULL"), None) is None
+    assert mismatch_reason(parse("a INT NOT NULL"), None) is None
 
 
 def test_a_missing_field_has_its_default_and_an_earlier_name_counts() -> None:

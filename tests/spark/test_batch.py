@@ -141,7 +141,7 @@ UNREADABLE: list[tuple[dict[str, Any], str]] = [
     ({"subscribe": "nothing"}, "nothing"),
     ({"subscribe": None, "assign": '{"orders": [7]}'}, "partitions 0 to 2, not 7"),
     ({"startingOffsets": '{"orders": {"0": 1000}}'}, "does not exist yet"),
-    ({"startingOffsets": '{"other": {"0": 1}}'}, "is not one of those that are read"),
+    ({"startingOffsets": '{"other": {"0": 1}}'}, "is not among the partitions read"),
     ({"startingOffsets": "latest"}, "would read nothing in a batch"),
     ({"startingOffsets": '{"orders": {"0": 5}}', "endingTimestamp": str(T + 1000)}, "offset 5 > 1"),
     ({"startingTimestamp": str(T + 10**9)}, "startingOffsetsByTimestampStrategy"),

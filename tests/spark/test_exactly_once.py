@@ -30,7 +30,7 @@ from sawlog.errors import ReplayMismatch, StorageError, TransactionAborted, Tran
 from sawlog.log.log import Log
 from sawlog.spark import commit
 from sawlog.spark.options import WriteOptions, write_options
-from sawlog.spark.writing import Staged, stage
+from sawlog.spark.writing import TaskCommit, stage
 from sawlog.store.directory.transactions.placement import Placing
 
 from .jobs import faults
@@ -59,13 +59,13 @@ def options(request: pytest.FixtureRequest, data: Path, store: Store) -> Iterato
         yield write_options({"path": str(data), "topic": "copies", "lockTimeout": "5s"})
 
 
-def tasks(options: WriteOptions, number: int) -> list[Staged]:
+def tasks(options: WriteOptions, number: int) -> list[TaskCommit]:
     """The tasks of a micro-batch: two, with two rows each."""
     name = commit.stage_name(QUERY, number)
     return [stage(iter([batch(number * 10 + n, number * 10 + n + 1)]), options, name, QUERY) for n in (0, 2)]
 
 
-def publish(options: WriteOptions, number: int, staged: list[Staged]) -> None:
+def publish(options: WriteOptions, number: int, staged: list[TaskCommit]) -> None:
     commit.publish(options, commit.stage_name(QUERY, number), staged, name=QUERY, sequence=number)
 
 

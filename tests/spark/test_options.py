@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sawlog.errors import InvalidConfig
-from sawlog.spark.options import COLUMNS, Point, Subscription, check_range, read_options, write_options
+from sawlog.spark.options import COLUMNS, OffsetSpec, Subscription, check_range, read_options, write_options
 
 from ..looping import for_each
 
@@ -22,7 +22,7 @@ def test_defaults_are_those_of_the_kafka_source() -> None:
     found = read()
     assert found.path == "data"
     assert found.subscription == Subscription(topics=("orders",))
-    assert (found.start, found.end) == (None, Point("latest"))
+    assert (found.start, found.end) == (None, OffsetSpec("latest"))
     assert found.columns == COLUMNS
     assert found.fail_on_data_loss
     assert (found.min_partitions, found.max_records, found.max_offsets, found.group) == (None, None, None, None)
@@ -66,25 +66,28 @@ def test_a_subscription_that_cannot_be_is_refused(given: dict[str, str]) -> None
 @for_each(
     ("given", "expected"),
     [
-        ({"startingOffsets": "earliest"}, Point("earliest", option="startingOffsets")),
-        ({"STARTINGOFFSETS": "Latest"}, Point("latest", option="startingOffsets")),
+        ({"startingOffsets": "earliest"}, OffsetSpec("earliest", option="startingOffsets")),
+        ({"STARTINGOFFSETS": "Latest"}, OffsetSpec("latest", option="startingOffsets")),
         (
             {"startingOffsets": '{"orders": {"1": -1, "0": 23}}'},
-            Point("offsets", each=(("orders", 0, 23), ("orders", 1, -1)), option="startingOffsets"),
+            OffsetSpec("offsets", each=(("orders", 0, 23), ("orders", 1, -1)), option="startingOffsets"),
         ),
-        ({"startingTimestamp": "1700000000000"}, Point("time", 1_700_000_000_000, option="startingTimestamp")),
-        ({"startingTimestamp": "2023-11-14T22:13:20"}, Point("time", 1_700_000_000_000, option="startingTimestamp")),
+        ({"startingTimestamp": "1700000000000"}, OffsetSpec("time", 1_700_000_000_000, option="startingTimestamp")),
+        (
+            {"startingTimestamp": "2023-11-14T22:13:20"},
+            OffsetSpec("time", 1_700_000_000_000, option="startingTimestamp"),
+        ),
         (
             {"startingTimestamp": "2023-11-14T23:13:20+01:00"},
-            Point("time", 1_700_000_000_000, option="startingTimestamp"),
+            OffsetSpec("time", 1_700_000_000_000, option="startingTimestamp"),
         ),
         (
             {"startingOffsetsByTimestamp": '{"orders": {"0": 5}}'},
-            Point("times", each=(("orders", 0, 5),), option="startingOffsetsByTimestamp"),
+            OffsetSpec("times", each=(("orders", 0, 5),), option="startingOffsetsByTimestamp"),
         ),
     ],
 )
-def test_where_to_start(given: dict[str, str], expected: Point) -> None:
+def test_where_to_start(given: dict[str, str], expected: OffsetSpec) -> None:
     assert read(**given).start == expected
 
 

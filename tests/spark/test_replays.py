@@ -16,7 +16,7 @@ from sawlog import Store
 from sawlog.errors import InvalidConfig, ReplayMismatch
 from sawlog.spark import commit
 from sawlog.spark.options import WriteOptions, write_options
-from sawlog.spark.writing import BatchWriter, Staged, stage
+from sawlog.spark.writing import BatchWriter, TaskCommit, stage
 from sawlog.store.objects.store import ObjectStore
 
 from .test_writing import batch, left, values
@@ -37,7 +37,7 @@ def sink(data: Path, topic: str | None = None, **given: Any) -> WriteOptions:
     return write_options({"path": str(data), **chosen, **{name: str(each) for name, each in given.items()}})
 
 
-def staged(options: WriteOptions, number: int, *rows: pa.RecordBatch, query: str = QUERY) -> list[Staged]:
+def staged(options: WriteOptions, number: int, *rows: pa.RecordBatch, query: str = QUERY) -> list[TaskCommit]:
     return [stage(iter(rows), options, commit.stage_name(query, number), query)]
 
 
@@ -234,13 +234,13 @@ def test_a_query_that_is_upgraded_does_not_store_its_last_micro_batch_twice(data
 
 
 def test_every_skip_is_logged_and_counted(data: Path, topics: Store, caplog: pytest.LogCaptureFixture) -> None:
-    before = commit.SKIPS.count
+    before = commit.REPLAYS.count
     with caplog.at_level(logging.INFO, "sawlog.spark"):
         publish(sink(data, "one"), 0, batch(1))
         assert not caplog.records
         publish(sink(data, "one"), 0, batch(1))
         publish(sink(data, "one"), 0, batch(1))
-    assert commit.SKIPS.count == before + 2
+    assert commit.REPLAYS.count == before + 2
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
     assert f"batch 0 of '{QUERY}' was stored before and is skipped" in caplog.text
     assert "'one'" in caplog.text

@@ -23,7 +23,7 @@ from sawlog.batch.header import scan
 from sawlog.errors import InvalidConfig, InvalidRecord, StoreNotFound, TopicNotFound
 from sawlog.spark import commit, source
 from sawlog.spark.options import WriteOptions, write_options
-from sawlog.spark.writing import Staged, stage
+from sawlog.spark.writing import TaskCommit, stage
 from sawlog.storage import FileDirectory
 from sawlog.store.directory.transactions.staging_directory import StagingArea
 
@@ -53,7 +53,7 @@ def columns(text: str) -> StructType:
     return StructType([StructField(name, {"bigint": LongType(), "string": StringType()}[kind])])
 
 
-def staged(data: Path, name: str, *batches: pa.RecordBatch, **given: Any) -> Staged:
+def staged(data: Path, name: str, *batches: pa.RecordBatch, **given: Any) -> TaskCommit:
     """What a task does."""
     return stage(iter(batches), options(data, **given), name, None)
 

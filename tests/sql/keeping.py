@@ -19,12 +19,12 @@ import pyarrow.parquet as pq
 from sawlog import Store, Topic, tables
 from sawlog.batch.arrow import schema as record_schema
 from sawlog.pipelines import rounds
-from sawlog.pipelines.rounds import NOTES, Rounds
+from sawlog.pipelines.rounds import STATE_DIRECTORY, Rounds
 from sawlog.storage import FileDirectory
 from sawlog.store.table_info import TableInfo
 from sawlog.tables import files
 from sawlog.tables.columns import QUARANTINE, RECORD
-from sawlog.tables.formats import Identity
+from sawlog.tables.formats import TableIdentity
 from sawlog.tables.state import Mark
 
 COLUMNS = ("offset", "timestamp", "key", "value", "headers")
@@ -46,17 +46,17 @@ class Keeper:
 
     @contextmanager
     def _rounds(self, topic: Topic) -> Iterator[Rounds]:
-        notes = FileDirectory(Path(self.info.location) / NOTES)
+        notes = FileDirectory(Path(self.info.location) / STATE_DIRECTORY)
         try:
             quarantine = tables.open_table(tables.quarantine_of(self.info))
-            yield Rounds(notes, self._table, quarantine, Identity(topic.name, topic.id))
+            yield Rounds(notes, self._table, quarantine, TableIdentity(topic.name, topic.id))
         finally:
             notes.close()
 
     def round(self, topic: Topic, *, until: Mapping[int, int] | None = None, schema: pa.Schema = RECORD) -> None:
         """Everything up to the log's end, or less, in one commit."""
         with self._rounds(topic) as made:
-            made.settle()
+            made.recover()
             found = self._table.snapshot()
             marks = {} if found is None else dict(found.marks)
             work = made.begin()

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sawlog.sql.filters import EVERYTHING, NONE, NOTHING, Bounds, Range, fields_of, tree_of
+from sawlog.sql.filters import EVERYTHING, NONE, NOTHING, Bounds, IntRange, fields_of, tree_of
 
 from ..looping import for_each
 
@@ -23,17 +23,17 @@ def moment(ticks: int, unit: str = "us") -> pa.Scalar:
 @for_each(
     ("filter", "bounds"),
     [
-        (OFFSET >= 5, Bounds(offset=Range(low=5))),
-        (OFFSET > 5, Bounds(offset=Range(low=6))),
-        (OFFSET <= 5, Bounds(offset=Range(high=5))),
-        (OFFSET < 5, Bounds(offset=Range(high=4))),
-        (OFFSET == 5, Bounds(offset=Range(5, 5))),
-        (pc.scalar(5) < OFFSET, Bounds(offset=Range(low=6))),
-        ((OFFSET > 5) & (OFFSET < 9) & (PARTITION == 1), Bounds(offset=Range(6, 8), partition=Range(1, 1))),
-        ((OFFSET == 3) | (OFFSET == 9), Bounds(offset=Range(3, 9))),
+        (OFFSET >= 5, Bounds(offset=IntRange(low=5))),
+        (OFFSET > 5, Bounds(offset=IntRange(low=6))),
+        (OFFSET <= 5, Bounds(offset=IntRange(high=5))),
+        (OFFSET < 5, Bounds(offset=IntRange(high=4))),
+        (OFFSET == 5, Bounds(offset=IntRange(5, 5))),
+        (pc.scalar(5) < OFFSET, Bounds(offset=IntRange(low=6))),
+        ((OFFSET > 5) & (OFFSET < 9) & (PARTITION == 1), Bounds(offset=IntRange(6, 8), partition=IntRange(1, 1))),
+        ((OFFSET == 3) | (OFFSET == 9), Bounds(offset=IntRange(3, 9))),
         ((OFFSET == 3) | (PARTITION == 1), EVERYTHING),
-        ((OFFSET < 3) & (OFFSET > 9), Bounds(offset=Range(10, 2))),
-        (PARTITION.isin([4, 2]), Bounds(partition=Range(2, 4))),
+        ((OFFSET < 3) & (OFFSET > 9), Bounds(offset=IntRange(10, 2))),
+        (PARTITION.isin([4, 2]), Bounds(partition=IntRange(2, 4))),
         (PARTITION.isin([]), Bounds(partition=NONE)),
         (~(OFFSET == 3), EVERYTHING),
         (OFFSET != 3, EVERYTHING),
@@ -41,11 +41,11 @@ def moment(ticks: int, unit: str = "us") -> pa.Scalar:
         (pc.field("value", "offset") == 3, EVERYTHING),
         (pc.scalar(False), NOTHING),
         (pc.scalar(True), EVERYTHING),
-        (moment(5_000) <= TIME, Bounds(time_ms=Range(low=5))),
-        (moment(5_500) < TIME, Bounds(time_ms=Range(low=5))),
-        (moment(5_500) > TIME, Bounds(time_ms=Range(high=6))),
-        (moment(7, "s") >= TIME, Bounds(time_ms=Range(high=7000))),
-        (moment(7_000_000, "ns") == TIME, Bounds(time_ms=Range(7, 7))),
+        (moment(5_000) <= TIME, Bounds(time_ms=IntRange(low=5))),
+        (moment(5_500) < TIME, Bounds(time_ms=IntRange(low=5))),
+        (moment(5_500) > TIME, Bounds(time_ms=IntRange(high=6))),
+        (moment(7, "s") >= TIME, Bounds(time_ms=IntRange(high=7000))),
+        (moment(7_000_000, "ns") == TIME, Bounds(time_ms=IntRange(7, 7))),
     ],
 )
 def test_a_filter_leaves_these(filter: pc.Expression, bounds: Bounds) -> None:

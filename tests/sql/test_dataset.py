@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sawlog import DataLoss, InvalidRecord, Store, Topic
 from sawlog.sql.declared import dataset_of
 from sawlog.sql.filters import Bounds
-from sawlog.sql.snapshot import Snapshot
+from sawlog.sql.snapshot import TopicSnapshot
 
 from ..log.transactional import batch
 from .conftest import COUNT, SCHEMA, Asked, T, order, rows
@@ -180,7 +180,7 @@ def test_little_of_a_topic_is_in_memory_at_a_time(store: Store) -> None:
 
 
 def test_pieces_are_planned_for_the_epoch_of_the_snapshot(orders: Topic) -> None:
-    snapshot = Snapshot.of(orders)
+    snapshot = TopicSnapshot.of(orders)
     log = orders.partition(0)
     log.truncate(10)
     for _ in range(20):

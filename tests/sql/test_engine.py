@@ -168,7 +168,7 @@ def test_a_query_sees_what_was_there_when_it_began(store: Store, orders: Topic) 
 )
 def test_counts_and_limits_need_no_record(shared: Store, query: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as without:
-        without.setattr(engine._Session, "_shortened", lambda self, text, name, dataset: None)
+        without.setattr(engine._Session, "_rewritten", lambda self, text, name, dataset: None)
         expected = shared.sql(query)
     assert expected.num_rows
     with monkeypatch.context() as unreadable:

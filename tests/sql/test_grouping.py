@@ -60,7 +60,7 @@ def values(table: pa.Table) -> list[tuple[Any, ...]]:
 def plainly(store: Store, query: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> pa.Table:
     """The answer from records."""
     with monkeypatch.context() as without:
-        without.setattr(engine._Session, "_shortened", lambda self, text, name, dataset: None)
+        without.setattr(engine._Session, "_rewritten", lambda self, text, name, dataset: None)
         return store.sql(query, **options)
 
 
@@ -90,7 +90,7 @@ def test_a_query_for_keys_makes_no_column_of_them(mixed: Store, query: str, monk
 
 @for_each("query", OTHERS)
 def test_any_other_query_is_left_as_it_is(mixed: Store, query: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grouping, "_Counting", lambda *_: pytest.fail("not a query for keys"))
+    monkeypatch.setattr(grouping, "_KeyCountScan", lambda *_: pytest.fail("not a query for keys"))
     assert values(mixed.sql(query)) == values(plainly(mixed, query, monkeypatch))
 
 
@@ -165,7 +165,7 @@ def test_records_that_do_not_parse_are_not_counted_twice(
         self._counts.is_spoiled = True
         raise CorruptBatch("the records of a batch do not parse")
 
-    monkeypatch.setattr(grouping._Counter, "add_chunk", spoiled)
+    monkeypatch.setattr(grouping._KeyCounter, "add_chunk", spoiled)
     with pytest.raises(CorruptBatch, match="do not parse"):
         store.sql("select key, count(*) from orders group by key")
 

@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from sawlog import tables
-from sawlog.tables import FORMATS, DataFile, Place
+from sawlog.tables import FORMATS, DataFile, UnregisteredTable
 from sawlog.tables.columns import RECORD
 from sawlog.tables.files import described
-from sawlog.tables.formats import Change, Identity, Table
+from sawlog.tables.formats import Table, TableCommit, TableIdentity
 from sawlog.tables.state import Mark
 
-IDENTITY = Identity("orders", "id-1")
+IDENTITY = TableIdentity("orders", "id-1")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -27,7 +27,7 @@ class Lake:
     """A table of one format in a directory."""
 
     def __init__(self, root: Path, form: str) -> None:
-        self.info = Place(form, str(root / "orders"), name="sawlog.orders" if form == "iceberg" else "")
+        self.info = UnregisteredTable(form, str(root / "orders"), name="sawlog.orders" if form == "iceberg" else "")
         self.count = 0
 
     @property
@@ -52,7 +52,7 @@ class Lake:
         """Add files; the table contains the log up to these ends."""
         marks = {number: Mark(0, end, 3) for number, end in ends.items()}
         identity = more.pop("identity", IDENTITY)
-        self.table.commit(identity, Change(schema, marks, files, **more))
+        self.table.commit(identity, TableCommit(schema, marks, files, **more))
 
     def read(self) -> list[dict[str, Any]]:
         """What the format's own package reads; for Parquet files, what their manifest names."""

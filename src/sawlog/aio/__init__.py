@@ -1,4 +1,4 @@
-"""The library for asyncio: stores, topics, logs and consumers whose calls are awaited.
+"""The asyncio API: stores, topics, logs and consumers whose calls are awaited.
 
 ```python
 async with sawlog.open_async("data") as store:
@@ -8,17 +8,17 @@ async with sawlog.open_async("data") as store:
         async for record in consumer: ...
 ```
 
-What only computes, reads what is mapped or writes to the page cache is done in the event loop, in small portions. What
-waits for a disk, for a lock or for another process is done elsewhere: an append is placed at once, and the group commit
-reports when it is durable; opening, closing, committing and everything that changes a store runs in a thread of the
-loop's executor. A reader at the end of a log is woken up by it.
+Computation, reads from mapped files and writes to the page cache run in the event loop, in small portions. Operations
+that may block on a disk, a lock or another process run elsewhere: an append is placed at once, and the group commit
+reports when it is durable; opening, closing, committing and every change of a store run in a thread of the loop's
+executor. A reader at the end of a log is woken by the next append.
 
-*Cancellation.* A call that raises `CancelledError` has not appended anything. Once an append is on its way it cannot be
-called back: then its result comes first, and the task is cancelled where it waits next. So what was cancelled can be
-tried again, and nothing is stored twice. Other calls (commit, truncate, close) end before the cancellation is
-delivered; repeating them does no harm.
+*Cancellation.* A call that raises `CancelledError` has not appended anything. Once an append is in progress it cannot
+be recalled: the call returns its result, and the task is cancelled at its next await. So a cancelled call can be
+retried, and nothing is stored twice. Other calls (commit, truncate, close) finish before the cancellation is delivered;
+repeating them does no harm.
 
-Everything here belongs to the event loop in which it was opened. docs/async.md shows it.
+Every object belongs to the event loop in which it was opened. See docs/async.md.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncConsumer", "AsyncLog", "AsyncStore", "AsyncTopic", "open_async", "open_log_async"]
 
-#: Where the classes are. They are imported when they are first asked for: asyncio is not what every program needs.
+#: Modules of the classes, imported on first use: not every program needs asyncio.
 _CLASSES = {"AsyncConsumer": ".consumer", "AsyncLog": ".log", "AsyncStore": ".store", "AsyncTopic": ".topic"}
 
 
-if not TYPE_CHECKING:  # else type checkers would accept every name
+if not TYPE_CHECKING:  # otherwise type checkers would accept every name
 
     def __getattr__(name: str) -> Any:
         if name not in _CLASSES:
@@ -61,8 +61,8 @@ def open_async(
     options: Mapping[str, str] | None = None,
 ) -> Opening[AsyncStore]:
     """Open a store of topics for asyncio: `async with open_async(path) as store`, or `await open_async(path)`. The
-    arguments are those of `sawlog.open`; an address of object storage is one, too."""
-    from .store import opening  # with asyncio, which not every program needs
+    arguments are those of `sawlog.open`, including addresses of object storage."""
+    from .store import opening  # imports asyncio, which not every program needs
 
     given: dict[str, Any] = {
         "handover_timeout_s": handover_timeout_s,

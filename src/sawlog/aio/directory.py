@@ -1,7 +1,7 @@
 """`AsyncDirectoryTopic`: a topic in a directory, for asyncio. See the package's docstring for what runs where.
 
-A partition that this process has locked is written in the event loop. For others a thread takes the lock, or hands over
-to the process that holds it; while neither is possible the task sleeps, up to the store's `lock_timeout`.
+Partitions that this process has locked are written in the event loop. For others, a thread takes the lock or forwards
+to the process that holds it; while neither is possible, the task sleeps, up to the store's `lock_timeout`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ..store.directory.topic import Topic
 from ..store.settings import Value
 from .log import AsyncLog
 from .topic import AsyncTopic
-from .waiting import END, End, in_portions, in_thread, may_wait, past_recall, settled
+from .waiting import END, End, in_portions, in_thread, may_block, past_recall, until_durable
 
-#: How long to sleep before the next try to get a lock.
+#: Pause between attempts to get a lock.
 _PAUSE_S = 0.01
 
 T = TypeVar("T")
@@ -41,21 +41,21 @@ class AsyncDirectoryTopic(AsyncTopic):
 
     @property
     def sync(self) -> Topic:
-        """The topic itself, for everything else. Its calls may block: use `asyncio.to_thread`."""
+        """The synchronous topic, for everything else. Its calls may block: use `asyncio.to_thread`."""
         return self._topic
 
     @property
     def partitions(self) -> int:
-        """The number of partitions."""
+        """Number of partitions."""
         return self._topic.partitions
 
     @property
     def settings(self) -> dict[str, Value]:
-        """The settings that were given, under Kafka's names."""
+        """Settings that were given, by Kafka's names."""
         return self._topic.settings
 
     def partition(self, number: int) -> AsyncLog:
-        """The log of one partition."""
+        """Return the log of one partition."""
         return AsyncLog(self._topic.partition(number), partial(self._topic.holdings.using, number))
 
     # --- appending
@@ -70,8 +70,8 @@ class AsyncDirectoryTopic(AsyncTopic):
         partition: int | None = None,
         expect_offset: int | None = None,
     ) -> Position:
-        """Append one record and return its position. Tasks that do so at the same time share a batch and its fsync.
-        `expect_offset` as in `Topic.append`: then it is in a batch of its own."""
+        """Append one record and return its position. Concurrent appends share a batch and its fsync. With
+        `expect_offset`, as in `Topic.append`, the record has a batch of its own."""
         topic = self._topic
         number = topic.router.place_for(value, key, partition)
         if expect_offset is not None:
@@ -91,12 +91,12 @@ class AsyncDirectoryTopic(AsyncTopic):
             except (LogClosed, DirectoryLocked):
                 if topic.holdings.held(number) is log:
                     raise
-                # Its lock was given back at this moment: nothing is stored.
+                # The lock was released at this moment: nothing is stored.
 
     async def append_many(
         self, records: Iterable[GivenRecord], *, partition: int | None = None, expect_offset: int | None = None
     ) -> dict[int, range]:
-        """Append records, one batch per partition, and return their offsets. A record is as in `Log.append_many`,
+        """Append records, one batch per partition, and return their offsets. Records are as in `Log.append_many`,
         `expect_offset` as in `Topic.append_many`."""
         topic = self._topic
         parts = topic.router.encoded(list(records), partition)
@@ -105,7 +105,10 @@ class AsyncDirectoryTopic(AsyncTopic):
         with topic.holdings.using(*parts):
             targets = {number: topic.holdings.held(number) or await self._reach(number) for number in parts}
             placed: dict[int, range] = {}
-            for number, target in targets.items():  # all of them can be reached: from here on it is past recall
+            for (
+                number,
+                target,
+            ) in targets.items():  # every target is reachable: from here on the append cannot be recalled
                 if isinstance(target, Log) and target._is_free:
                     placed[number] = target._place_batches(parts[number], wait=False, expect_offset=expect_offset)
                 else:
@@ -113,7 +116,7 @@ class AsyncDirectoryTopic(AsyncTopic):
                     placed[number] = await past_recall(append)
             for number, target in targets.items():
                 if isinstance(target, Log):
-                    await settled(target, placed[number].stop)
+                    await until_durable(target, placed[number].stop)
         return placed
 
     async def append_stream(
@@ -139,11 +142,12 @@ class AsyncDirectoryTopic(AsyncTopic):
         return Position(number, offset)
 
     async def _reach(self, number: int) -> Appends:
-        """What appends to a partition; waits if another process has it and takes no requests."""
+        """Return the appender of a partition. Waits if another process holds the lock and accepts no forwarded
+        appends."""
         return await self._waiting(self._topic.holdings.reach, number)
 
     async def _waiting(self, reach: Callable[[int], T], number: int) -> T:
-        """What `reach` returns, after waiting for a process that holds the lock."""
+        """Call `reach` until no other process holds the lock."""
         timeout_s = self._topic.holdings.lock_timeout_s
         deadline = Deadline(timeout_s)
         while True:
@@ -157,10 +161,10 @@ class AsyncDirectoryTopic(AsyncTopic):
     # --- reading
 
     async def read(self, position: Position | tuple[int, int], *, isolation: Isolation = "committed") -> Record:
-        """The record at a position: (partition, offset)."""
+        """Return the record at a position: (partition, offset)."""
         number, offset = position
         log = self._topic.partition(number)
-        if may_wait([log]):
+        if may_block([log]):
             return await in_thread(partial(log.read, offset, isolation=isolation))
         return log.read(offset, isolation=isolation)
 
@@ -172,7 +176,7 @@ class AsyncDirectoryTopic(AsyncTopic):
         partitions: Iterable[int] | None = None,
         isolation: Isolation = "committed",
     ) -> AsyncIterator[Record]:
-        """The current records, partition by partition, each from its start to its end: by default all of them."""
+        """Return the current records, partition by partition, each from its start to its end; by default all."""
         partitions = None if partitions is None else list(partitions)
         records = self._topic.scan(start, end, partitions=partitions, isolation=isolation)
         numbers = range(self.partitions) if partitions is None else partitions
@@ -185,11 +189,11 @@ class AsyncDirectoryTopic(AsyncTopic):
         return next(feed, END)
 
     async def offsets(self) -> dict[int, Offsets]:
-        """What each partition contains."""
+        """Return the range of offsets of each partition."""
         return self._topic.offsets()
 
     async def offset_at(self, timestamp: int | datetime) -> dict[int, int]:
-        """In each partition the first offset whose record is not older than `timestamp`; the next offset if all are."""
-        if may_wait(self._topic.partition(number) for number in range(self.partitions)):
+        """Return the first offset in each partition whose record is not older than `timestamp`, or the end."""
+        if may_block(self._topic.partition(number) for number in range(self.partitions)):
             return await in_thread(self._topic.offset_at, timestamp)
         return self._topic.offset_at(timestamp)

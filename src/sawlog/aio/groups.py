@@ -13,7 +13,7 @@ from .waiting import in_thread
 
 
 class AsyncGroups:
-    """Consumer groups: their progress, and moving them. `AsyncStore.groups` is one."""
+    """Consumer groups of a store: list, inspect, move and delete them."""
 
     def __init__(self, groups: Callable[[], ConsumerGroups]) -> None:
         #: Called in a thread: a directory opens its groups on first use.

@@ -19,7 +19,7 @@ from ..log.log import Log
 from ..storage import Directory
 from .opening import Opening
 from .partition import AsyncPartition
-from .waiting import END, End, Pace, Waker, in_portions, in_thread, opened_in_thread, past_recall, settled
+from .waiting import END, End, Waker, YieldTimer, in_portions, in_thread, open_in_thread, past_recall, until_durable
 
 
 class AsyncLog(AsyncPartition):
@@ -27,17 +27,17 @@ class AsyncLog(AsyncPartition):
 
     def __init__(self, log: Log, using: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
         self._log: Log = log
-        #: A block within which its lock is not given back: see `sawlog.store.directory.lock_leases`.
+        #: Context in which the lock is not released: see `sawlog.store.directory.lock_leases`.
         self._using = using
 
     @property
     def sync(self) -> Log:
-        """The log itself, for everything else. Its calls may block: use `asyncio.to_thread`."""
+        """The synchronous log, for everything else. Its calls may block: use `asyncio.to_thread`."""
         return self._log
 
     @property
     def durable_offset(self) -> int:
-        """Every record below this survives a power cut."""
+        """End of the records that survive a power failure."""
         return self._log.durable_offset
 
     # --- appending
@@ -50,8 +50,8 @@ class AsyncLog(AsyncPartition):
         timestamp: int | datetime | None = None,
         expect_offset: int | None = None,
     ) -> int:
-        """Append one record and return its offset. Tasks that do so at the same time share a batch and its fsync. With
-        `expect_offset`: at that offset, in a batch of its own, or `OffsetMismatch` and nothing."""
+        """Append one record and return its offset. Concurrent appends share a batch and its fsync. With
+        `expect_offset`, append at that offset, in a batch of its own, or raise `OffsetMismatch`."""
         with self._using():
             await self._lock()
             if expect_offset is not None:
@@ -59,13 +59,13 @@ class AsyncLog(AsyncPartition):
             return await self._log.append_async(value, key, headers, timestamp)
 
     async def append_many(self, records: Iterable[GivenRecord], expect_offset: int | None = None) -> range:
-        """Append records as one batch, all or none, and return their offsets. A record is as in `Log.append_many`."""
+        """Append records as one batch, all or none, and return their offsets. Records are as in `Log.append_many`."""
         with self._using():
             await self._lock()
             if not self._log._is_free:
                 return await past_recall(self._log.append_many, list(records), expect_offset)
             placed = self._log._place_many(records, expect_offset)
-            await settled(self._log, placed.stop)
+            await until_durable(self._log, placed.stop)
             return placed
 
     async def append_stream(
@@ -87,14 +87,14 @@ class AsyncLog(AsyncPartition):
             )
 
     async def _lock(self) -> None:
-        """A log that is locked by its first write: taking the lock may mean recovery."""
+        """Lock a log that is locked by its first write. In a thread: it may involve recovery."""
         if not self._log.locked and not self._log.closed:
             await in_thread(_hold, self._log)
 
     # --- reading
 
     async def read(self, offset: int, *, isolation: Isolation = "committed") -> Record:
-        """The record at `offset`; `OffsetOutOfRange` if there is none."""
+        """Return the record at `offset`; `OffsetOutOfRange` if there is none."""
         if self._log.is_tiered:
             return await in_thread(partial(self._log.read, offset, isolation=isolation))
         return self._log.read(offset, isolation=isolation)
@@ -102,7 +102,7 @@ class AsyncLog(AsyncPartition):
     def scan(
         self, start: int | None = None, end: int | None = None, *, isolation: Isolation = "committed"
     ) -> AsyncIterator[Record]:
-        """The records with start <= offset < end, in order, as of now; by default all of them."""
+        """Return the records with start <= offset < end as of now, in order; by default all of them."""
         return in_portions(self._log.scan(start, end, isolation=isolation), [self._log])
 
     def __aiter__(self) -> AsyncIterator[Record]:
@@ -115,9 +115,9 @@ class AsyncLog(AsyncPartition):
         *,
         isolation: Isolation = "committed",
     ) -> AsyncIterator[Record]:
-        """Records from `start` on, waiting for new ones; ends when none came for `timeout` seconds, or when the log is
-        closed."""
-        waker, pace, deadline = Waker(), Pace(), Deadline(timeout)
+        """Yield records from `start` on, and new ones as they come. Ends when none came for `timeout` seconds, or when
+        the log is closed."""
+        waker, yield_timer, deadline = Waker(), YieldTimer(), Deadline(timeout)
         waker.watch([self._log])
         waker.arm()
         try:
@@ -126,7 +126,7 @@ class AsyncLog(AsyncPartition):
                 if cursor is not None:
                     for record in cursor:
                         yield record
-                    if pace.is_due:
+                    if yield_timer.is_due:
                         await asyncio.sleep(0)
                     deadline = Deadline(timeout)
                     waker.arm()
@@ -139,7 +139,7 @@ class AsyncLog(AsyncPartition):
             waker.close()
 
     async def offset_at(self, timestamp: int | datetime) -> int:
-        """The first offset whose record is not older than `timestamp`; `next_offset` if all are."""
+        """Return the first offset whose record is not older than `timestamp`, or `next_offset`."""
         return (
             await in_thread(self._log.offset_at, timestamp) if self._log.is_tiered else self._log.offset_at(timestamp)
         )
@@ -152,7 +152,7 @@ class AsyncLog(AsyncPartition):
 
 
 async def _next(log: Log, feed: Iterator[RecordCursor | None]) -> RecordCursor | End | None:
-    """The next cursor; in a thread if that may wait for the network."""
+    """Return the next cursor; in a thread if that may block on the network."""
     return await in_thread(next, feed, END) if log.is_tiered else next(feed, END)
 
 
@@ -167,6 +167,6 @@ def opening(
     """See `open_log_async`."""
 
     async def open_() -> AsyncLog:
-        return AsyncLog(await opened_in_thread(partial(Log.open, path, config, mode=mode), Log.close))
+        return AsyncLog(await open_in_thread(partial(Log.open, path, config, mode=mode), Log.close))
 
     return Opening(open_)

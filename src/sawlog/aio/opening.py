@@ -1,4 +1,4 @@
-"""`Opening`: something that is opened by `await` or by `async with`, which also closes it."""
+"""`Opening`: the result of an open call, for `await` or for `async with`, which also closes it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 
 class Closable(Protocol):
-    """Something that is closed."""
+    """An object with an asynchronous `close`."""
 
     async def close(self) -> None:
         """Release everything. Safe to call twice."""
@@ -18,7 +18,7 @@ T = TypeVar("T", bound=Closable)
 
 
 class Opening(Generic[T]):
-    """See the module's docstring. Used once."""
+    """An open call that has not run yet. Await it or enter it, once."""
 
     def __init__(self, open_: Callable[[], Awaitable[T]]) -> None:
         self._open = open_

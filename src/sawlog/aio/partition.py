@@ -26,7 +26,7 @@ _PORTION = 5000
 
 
 async def portions(begin: Callable[[], Iterator[T]]) -> AsyncIterator[T]:
-    """Yield what an iterator returns. It is advanced in a thread."""
+    """Yield the elements of an iterator that is advanced in a thread."""
     found = await in_thread(begin)
     while portion := await in_thread(lambda: list(islice(found, _PORTION))):
         for each in portion:
@@ -43,7 +43,7 @@ class AsyncPartition:
 
     @property
     def sync(self) -> Partition:
-        """The partition itself, for everything else. Its calls may block: use `asyncio.to_thread`."""
+        """The synchronous partition, for everything else. Its calls may block: use `asyncio.to_thread`."""
         return self._log
 
     @property
@@ -132,7 +132,7 @@ class AsyncPartition:
                 pauses.found()
             elif deadline.passed:
                 return
-            else:  # here and not in the thread: a task that is cancelled must not wait for a record
+            else:  # here and not in the thread: a cancelled task must not wait for a record
                 await sleep(deadline.at_most(pauses.next_s()))
 
     async def offset_at(self, timestamp: int | datetime) -> int:

@@ -23,12 +23,12 @@ class AsyncQueue:
 
     @property
     def sync(self) -> Queue:
-        """The queue itself. Its calls may block: use `asyncio.to_thread`."""
+        """The synchronous queue. Its calls may block: use `asyncio.to_thread`."""
         return self._queue
 
     async def receive(self, max_messages: int = 1, timeout_s: float = 1.0) -> list[Message]:
-        """Return the next messages as soon as there are any: at most that many, and none after `timeout_s`. A task that
-        is cancelled waits for the exchange in progress, whose messages are delivered again later."""
+        """Return the next messages as soon as there are any, at most `max_messages`; an empty list after `timeout_s`. A
+        cancelled task waits for the exchange in progress, whose messages are delivered again later."""
         return await self._receive(max_messages, Deadline(timeout_s))
 
     async def _receive(self, max_messages: int, deadline: Deadline) -> list[Message]:
@@ -46,8 +46,8 @@ class AsyncQueue:
         return self._messages(None)
 
     def drain(self) -> AsyncIterator[Message]:
-        """Yield messages until there is none to deliver now. Delayed messages, and those of other workers, are not
-        waited for."""
+        """Yield messages until there is none to deliver now, without waiting for delayed messages or those of other
+        workers."""
         return self._messages(0.0)
 
     async def _messages(self, timeout_s: float | None) -> AsyncIterator[Message]:
@@ -59,7 +59,7 @@ class AsyncQueue:
         await in_thread(self._queue.ack, message)
 
     async def release(self, message: Message, delay_s: float = 0.0) -> None:
-        """Give a message back: it is delivered again, after `delay_s`."""
+        """Return a message to the queue: it is delivered again, after `delay_s`."""
         await in_thread(self._queue.release, message, delay_s)
 
     async def reject(self, message: Message, reason: str = "rejected") -> None:
@@ -67,11 +67,11 @@ class AsyncQueue:
         await in_thread(self._queue.reject, message, reason)
 
     async def extend(self, message: Message, visibility_s: float | None = None) -> None:
-        """Keep a message for longer."""
+        """Extend the visibility timeout of a message."""
         await in_thread(self._queue.extend, message, visibility_s)
 
     async def flush(self) -> None:
-        """Write all answers now."""
+        """Write all acknowledgements now."""
         await in_thread(self._queue.flush)
 
     async def put(
@@ -81,7 +81,7 @@ class AsyncQueue:
         return await past_recall(partial(self._queue.put, value, key, headers, delay_s=delay_s))
 
     async def close(self) -> None:
-        """Write all answers, give back the other messages, and leave. Safe to call twice."""
+        """Write all acknowledgements, return the other messages to the queue, and leave. Safe to call twice."""
         self._closed = True
         await in_thread(self._queue.close)
 

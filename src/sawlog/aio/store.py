@@ -27,7 +27,7 @@ from .opening import Opening
 from .queue import AsyncQueue
 from .topic import AsyncTopic
 from .transaction import AsyncTransaction
-from .waiting import in_thread, opened_in_thread
+from .waiting import in_thread, open_in_thread
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,7 +44,7 @@ class AsyncStore:
 
     @property
     def sync(self) -> Store:
-        """The store itself, for everything else. Its calls may block: use `asyncio.to_thread`."""
+        """The synchronous store, for everything else. Its calls may block: use `asyncio.to_thread`."""
         return self._store
 
     @property
@@ -65,11 +65,11 @@ class AsyncStore:
         return AsyncDirectoryTopic(found) if isinstance(found, DirectoryTopic) else AsyncTopic(found)
 
     async def topics(self) -> list[str]:
-        """The names of all topics, sorted."""
+        """Return the names of all topics, sorted."""
         return await in_thread(self._store.topics)
 
     async def topic(self, name: str) -> AsyncTopic:
-        """The topic of that name; `TopicNotFound` if it does not exist."""
+        """Return a topic; `TopicNotFound` if it does not exist."""
         return await in_thread(self._found, self._store.topic, name)
 
     async def create_topic(
@@ -107,9 +107,9 @@ class AsyncStore:
         on_revoked: OnShares | None = None,
         **kafka: Unpack[KafkaNames],
     ) -> AsyncConsumer:
-        """Read topics as a member of a group: `async with store.consumer(...) as consumer`. It joins when the block
-        begins, or with the first record. See `Store.consumer` for the options; `on_assigned` and `on_revoked` are
-        ordinary functions, and may be called in another thread."""
+        """Read topics as a member of a group: `async with store.consumer(...) as consumer`. It joins on entering the
+        block, or with the first record. See `Store.consumer` for the options; `on_assigned` and `on_revoked` are
+        ordinary functions and may be called in another thread."""
         made = AsyncConsumer(
             partial(
                 self._store.consumer,
@@ -143,7 +143,7 @@ class AsyncStore:
         prefetch: int = 2000,
         worker: str | None = None,
     ) -> Opening[AsyncQueue]:
-        """Hand out the records of a topic one by one: `async with store.queue(...) as queue`. See `Store.queue`."""
+        """Deliver the records of a topic one by one: `async with store.queue(...) as queue`. See `Store.queue`."""
         open_ = partial(
             self._store.queue,
             topic,
@@ -157,7 +157,7 @@ class AsyncStore:
         )
 
         async def opened() -> AsyncQueue:
-            return AsyncQueue(await opened_in_thread(open_, Queue.close))
+            return AsyncQueue(await open_in_thread(open_, Queue.close))
 
         return Opening(opened)
 
@@ -165,7 +165,7 @@ class AsyncStore:
 
     @property
     def groups(self) -> AsyncGroups:
-        """Consumer groups: their progress, and moving them."""
+        """Consumer groups of the store."""
         return AsyncGroups(lambda: self._store.groups)
 
     def transaction(self, name: str | None = None, sequence: int | None = None) -> AsyncTransaction:
@@ -186,8 +186,8 @@ class AsyncStore:
     # --- closing
 
     async def close(self) -> None:
-        """Close everything that came from it: appends on their way are finished, tasks that wait for records end. Safe
-        to call twice."""
+        """Close the store and everything opened from it: appends in progress finish, tasks that wait for records end.
+        Safe to call twice."""
         try:
             for consumer in list(self._consumers):
                 await consumer.close()
@@ -202,6 +202,6 @@ def opening(
     open_ = partial(open_store, path, mode, **options)
 
     async def opened() -> AsyncStore:
-        return AsyncStore(await opened_in_thread(open_, Store.close))
+        return AsyncStore(await open_in_thread(open_, Store.close))
 
     return Opening(opened)

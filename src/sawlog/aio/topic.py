@@ -14,7 +14,7 @@ from ..isolation import Isolation
 from ..store.base import Offsets, Partition, Position, Topic, collected
 from ..store.settings import Value
 from .partition import AsyncPartition, portions
-from .waiting import END, End, Pace, Waker, in_thread, may_wait, past_recall
+from .waiting import END, End, Waker, YieldTimer, in_thread, may_block, past_recall
 
 
 class AsyncTopic:
@@ -26,7 +26,7 @@ class AsyncTopic:
 
     @property
     def sync(self) -> Topic:
-        """The topic itself, for everything else. Its calls may block: use `asyncio.to_thread`."""
+        """The synchronous topic, for everything else. Its calls may block: use `asyncio.to_thread`."""
         return self._topic
 
     @property
@@ -97,7 +97,7 @@ class AsyncTopic:
         partition: int | None = None,
         expect_offset: int | None = None,
     ) -> Position:
-        """Append one record whose value comes in chunks. The value is collected in memory."""
+        """Append one record whose value arrives in chunks. The value is collected in memory."""
         value = await collected(chunks, max_bytes)
         return await self.append(value, key, headers, timestamp, partition=partition, expect_offset=expect_offset)
 
@@ -130,27 +130,26 @@ class AsyncTopic:
         partitions: Iterable[int] | None = None,
         isolation: Isolation = "committed",
     ) -> AsyncIterator[Record]:
-        """Yield the records of all partitions, in the order of offsets in each, and new ones as they come. Ends when
-        none came for `timeout` seconds, or when the store is closed. Partitions that are added later are not
-        followed."""
+        """Yield the records of all partitions, in offset order within each, and new ones as they come. Ends when none
+        came for `timeout` seconds, or when the store is closed. Partitions added later are not followed."""
         numbers = range(self.partitions) if partitions is None else sorted(set(partitions))
         logs = await self._followed(numbers)
         feeds = {number: log._following((start or {}).get(number), isolation=isolation) for number, log in logs.items()}
-        waker, pace, deadline = Waker(), Pace(), Deadline(timeout)
+        waker, yield_timer, deadline = Waker(), YieldTimer(), Deadline(timeout)
         waker.watch(logs.values())
         try:
             while feeds:
                 waker.arm()
                 found = False
                 for number, feed in list(feeds.items()):
-                    waits = may_wait([logs[number]])
+                    waits = may_block([logs[number]])
                     cursor = await in_thread(next, feed, END) if waits else await self._next(feed)
                     if isinstance(cursor, End):
                         del feeds[number]
                     elif cursor is not None:
                         for record in cursor:
                             yield record
-                        if pace.is_due:
+                        if yield_timer.is_due:
                             await asyncio.sleep(0)
                         found = True
                 if found:

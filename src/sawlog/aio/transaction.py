@@ -29,7 +29,7 @@ class AsyncTransaction:
 
     @property
     def replayed(self) -> bool:
-        """Whether this name and sequence, or a later one, are already stored."""
+        """This name and sequence, or a later one, are already stored."""
         return self._transaction.replayed
 
     async def append(self, topic: str, value: bytes | None, key: bytes | None = None) -> None:
@@ -41,8 +41,8 @@ class AsyncTransaction:
         await in_thread(self._transaction.append_many, topic, list(records), partition)
 
     async def commit(self) -> PlacedOffsets:
-        """Store everything and return the offsets by (topic, partition). Once it has begun it is finished, also if the
-        task is cancelled."""
+        """Store everything and return the offsets by (topic, partition). A commit in progress finishes even if the task
+        is cancelled."""
         return await past_recall(self._transaction.commit)
 
     async def abort(self) -> None:

@@ -1,7 +1,7 @@
 """Waiting in an event loop: for calls in threads, for the disk, and for new records.
 
-`in_thread` and `past_recall` are those of the log (`sawlog.log.async_appends`): both wait for the call when the task is
-cancelled; the second one returns its result first.
+`in_thread` and `past_recall` come from the log (`sawlog.log.async_appends`): when the task is cancelled, both wait for
+the call to finish; `past_recall` also returns its result first.
 """
 
 from __future__ import annotations
@@ -21,25 +21,26 @@ from ..store.base import Partition
 __all__ = [
     "END",
     "End",
-    "Pace",
     "Waker",
+    "YieldTimer",
     "in_portions",
     "in_thread",
-    "opened_in_thread",
+    "open_in_thread",
     "past_recall",
-    "settled",
+    "until_durable",
 ]
 
 T = TypeVar("T")
 
-#: How many records are taken at a time, and after which time other tasks get their turn.
+#: Records taken at a time, and the time after which other tasks run.
 _PORTION, _TURN_S = 500, 0.002
-#: How long to wait at most before looking again, whatever was reported.
+#: Maximum wait before looking again, even without a notification.
 _LONGEST_S = 0.5
 
 
-async def settled(log: Log, offset: int) -> None:
-    """Return when an append that ended at `offset` is as durable as the policy promises. It is past recall."""
+async def until_durable(log: Log, offset: int) -> None:
+    """Return when an append that ended at `offset` is as durable as the policy promises. The append cannot be
+    recalled."""
     loop, thread = asyncio.get_running_loop(), get_ident()
     future: asyncio.Future[None] = loop.create_future()
 
@@ -56,46 +57,46 @@ async def settled(log: Log, offset: int) -> None:
         try:
             loop.call_soon_threadsafe(finish, error)
         except RuntimeError:
-            pass  # the loop is closed: nobody waits any longer
+            pass  # the loop is closed, and its tasks with it
 
     log.when_settled(offset, call)
     await outcome(future)
 
 
-class Pace:
-    """Says when a task that returns many records should let others run: that costs as much as some dozen records."""
+class YieldTimer:
+    """Tells a task that returns many records when to yield to others: a yield costs as much as some dozen records."""
 
     def __init__(self) -> None:
         self._watch = Stopwatch()
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time; then it begins again."""
+        """Time to yield. Reading True restarts the clock."""
         if self._watch.elapsed_s < _TURN_S:
             return False
         self._watch.restart()
         return True
 
 
-def may_wait(logs: Iterable[object]) -> bool:
-    """Whether reading one of these logs may wait for the network: a part of it is only in its replica."""
+def may_block(logs: Iterable[object]) -> bool:
+    """Return whether reading one of these logs may block on the network: a part of it is only in its replica."""
     return any(getattr(log, "is_tiered", False) for log in logs)
 
 
 async def in_portions(records: Iterator[Record], logs: Sequence[object] = ()) -> AsyncIterator[Record]:
-    """Records of these logs one by one; other tasks get their turn in between. In threads, if they may wait."""
-    pace = Pace()
+    """Yield the records of these logs, and let other tasks run in between. Reads that may block run in threads."""
+    yield_timer = YieldTimer()
     while portion := (
-        await in_thread(lambda: list(islice(records, _PORTION))) if may_wait(logs) else list(islice(records, _PORTION))
+        await in_thread(lambda: list(islice(records, _PORTION))) if may_block(logs) else list(islice(records, _PORTION))
     ):
         for record in portion:
             yield record
-        if pace.is_due:
+        if yield_timer.is_due:
             await asyncio.sleep(0)
 
 
-async def opened_in_thread(open_: Callable[[], T], close: Callable[[T], None]) -> T:
-    """Open something in a thread. If the task is cancelled meanwhile, it is closed again."""
+async def open_in_thread(open_: Callable[[], T], close: Callable[[T], None]) -> T:
+    """Open an object in a thread. If the task is cancelled meanwhile, close it again."""
     future = asyncio.get_running_loop().run_in_executor(None, open_)
     try:
         return await asyncio.shield(future)
@@ -107,14 +108,15 @@ async def opened_in_thread(open_: Callable[[], T], close: Callable[[T], None]) -
 
 
 class End:
-    """What `next` returns instead of raising, which a coroutine and a thread cannot pass on."""
+    """The type of `END`, which `next` returns instead of raising StopIteration: neither a coroutine nor a thread can
+    pass that on."""
 
 
 END = End()
 
 
 class Waker:
-    """Wakes up a task when one of some logs has grown. For one task at a time."""
+    """Wakes a task when one of several logs has grown. For one task at a time."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -123,7 +125,7 @@ class Waker:
         self._watched: dict[Partition, Callable[[], None]] = {}
 
     def watch(self, logs: Iterable[Partition]) -> None:
-        """These are the logs from now on."""
+        """Watch these logs instead of the previous ones."""
         wanted = set(logs)
         for log in self._watched.keys() - wanted:
             self._watched.pop(log)()
@@ -140,22 +142,22 @@ class Waker:
                 pass  # the loop is closed
 
     def arm(self) -> None:
-        """Report from now on. Look for records once more before waiting: some may have come just before."""
+        """Report growth from now on. Look for records once more before waiting: some may have come just before."""
         self._event.clear()
         self._armed = True
 
     @property
     def is_armed(self) -> bool:
-        """Whether it reports, and has not yet."""
+        """Armed, with nothing reported since."""
         return self._armed
 
     def wake(self) -> None:
-        """Wake up the task. In the event loop."""
+        """Wake the task. Call it in the event loop."""
         self._armed = False
         self._event.set()
 
     async def wait(self, seconds: float = _LONGEST_S) -> None:
-        """Return when something was reported, or after some time."""
+        """Return when growth was reported, or after `seconds`."""
         try:
             async with asyncio.timeout(min(seconds, _LONGEST_S)):
                 await self._event.wait()

@@ -18,7 +18,7 @@ import typer
 
 from .. import schemas
 from ..errors import DirectoryLocked, InvalidRecord
-from ..schemas.checking import why_not
+from ..schemas.checking import mismatch_reason
 from ..store.directory.lock_leases import LOCK_TIMEOUT_S
 from ..store.partitioner import partition_for
 from ..store.settings import SCHEMA, is_compacted
@@ -312,7 +312,7 @@ def _matching(
     schema = schemas.parse(str(topic.settings[SCHEMA]))
     for each in entries:
         empty = wishes.empty_is_null and isinstance(each, InputRecord) and not each.value
-        reason = None if isinstance(each, BadInput) or empty else why_not(schema, each.value)
+        reason = None if isinstance(each, BadInput) or empty else mismatch_reason(schema, each.value)
         yield each if reason is None else BadInput(each.where, reason)
 
 

@@ -10,10 +10,10 @@
     scaffold      a project for Spark's own declarative pipelines around a topic
 
 Each is a module with a frozen dataclass of parameters, `run(spark, params, progress=None)` that returns a report, and
-`main(arguments)`. So each can be called from Python, as `sawlog pipeline …`, as `python -m sawlog.pipelines.ingest …`,
-and on a cluster whose machines all see the store under the same path:
+`main(arguments)`. Call it from Python, as `sawlog pipeline …`, as `python -m sawlog.pipelines.ingest …`, or on a
+cluster whose machines all see the store under the same path:
 
     spark-submit $(sawlog pipeline script) ingest --data data --topic orders --source incoming
 
-Streaming jobs are exactly once: they keep a checkpoint. To continue a run that died, run the job again.
+Streaming jobs are exactly once: they keep a checkpoint. To resume after a crash, run the job again.
 """

@@ -24,5 +24,5 @@ def main(arguments: list[str]) -> int:
 
 if __name__ == "__main__":
     here = str(Path(__file__).resolve().parent)
-    sys.path[:] = [path for path in sys.path if path != here]  # our modules are not top-level modules
+    sys.path[:] = [path for path in sys.path if path != here]  # the modules of this package are not top-level modules
     sys.exit(main(sys.argv[1:]))

@@ -1,11 +1,11 @@
-"""CSV according to RFC 4180, read the same way by `sawlog produce` and by `ingest`.
+"""CSV as defined by RFC 4180, read the same way by `sawlog produce` and by `ingest`.
 
 A quoted cell may contain commas, newlines and doubled quotes. The text is UTF-8, with or without a byte order mark.
 Nothing is corrected: an unclosed quote, text after a closing quote, and bytes that are not UTF-8 are a `RowFault`. Rows
 are read one by one, so a file may be larger than memory.
 
-`CsvFile` is a whole file with its header: rows with more or fewer cells than the header are refused, and an error names
-file, row and line. Rows are counted from 1 after the header, lines from 1 at the top of the file.
+`CsvFile` is a whole file with its header: rows with more or fewer cells than the header are rejected, and an error
+names file, row and line. Rows are counted from 1 after the header, lines from 1 at the top of the file.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ..errors import InvalidRecord
 
 #: A cell may be as large as a record; Python's default limit is 128 KiB.
 _CELL_MOST = (1 << 31) - 1
-#: pyarrow's names for file systems that have other names in Hadoop, and so in Spark.
+#: pyarrow's names for file systems that Hadoop, and so Spark, names differently.
 _SCHEMES = {"s3a": "s3", "s3n": "s3"}
 
 
 class BadRow(InvalidRecord):
-    """A row of a CSV file that cannot be accepted; the message has file, row, line and reason."""
+    """A rejected row of a CSV file; the message has file, row, line and reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +40,20 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class RowFault:
-    """A row that is not valid CSV, and the line where that shows."""
+    """A row that is not valid CSV, and the line of the error."""
 
     line: int
     reason: str
 
 
 def read_rows(stream: BinaryIO) -> Iterator[Row | RowFault]:
-    """The rows of a stream without empty lines. Continues after a fault, except where bytes are not UTF-8."""
+    """Yield the rows of a stream, without empty lines. Continues after a fault, except where bytes are not UTF-8."""
     csv.field_size_limit(_CELL_MOST)
     yield from _rows(csv.reader(_lines(stream), strict=True))
 
 
 def _lines(stream: BinaryIO) -> Iterator[str]:
-    """Lines that end with \\n, \\r\\n or \\r. Decoded one by one, so that the line that is not UTF-8 is known."""
+    """Yield lines that end with \\n, \\r\\n or \\r. Decodes them one by one, to report the line that is not UTF-8."""
     encoding = "utf-8-sig"
     for line in stream:
         text = line.decode(encoding)
@@ -75,7 +75,7 @@ def _rows(reader: Any) -> Iterator[Row | RowFault]:
             continue
         except UnicodeDecodeError as error:
             yield RowFault(reader.line_num + 1, f"not UTF-8: {error}")
-            return  # the decoder does not say where to continue
+            return  # the decoder cannot resume
         if cells:
             yield Row(reader.line_num, cells)
 
@@ -92,16 +92,16 @@ class CsvFile:
 
     @property
     def name(self) -> str:
-        """The file's name in messages."""
+        """File name for messages."""
         return self.path.removeprefix("file://").removeprefix("file:")
 
     def names(self) -> list[str] | None:
-        """The names of the columns; None if the file is empty."""
+        """Return the column names; None if the file is empty."""
         with self._opened() as stream:
             return self._names(read_rows(stream))
 
     def rows(self, names: Sequence[str]) -> Iterator[tuple[int, Row]]:
-        """Rows with their numbers, for columns that must have these names; `BadRow` if a row does not fit."""
+        """Yield numbered rows. Raises `BadRow` if the header differs from these names or a row does not fit."""
         with self._opened() as stream:
             found = read_rows(stream)
             if self.header:
@@ -116,7 +116,7 @@ class CsvFile:
                 yield number, each
 
     def bad(self, row: int, line: int, reason: str) -> BadRow:
-        """The error for a row; row 0 is the header."""
+        """Return the error for a row; row 0 is the header."""
         where = f"row {row}, line {line}" if row else f"line {line}"
         return BadRow(f"{self.name}, {where}: {' '.join(reason.split())}")
 
@@ -130,7 +130,7 @@ class CsvFile:
 
     @contextmanager
     def _opened(self) -> Iterator[BinaryIO]:
-        """The bytes, decompressed if the suffix asks for it (.gz, .bz2, .zst, .lz4)."""
+        """Open the file, decompressed by its suffix (.gz, .bz2, .zst, .lz4)."""
         import pyarrow as pa
         from pyarrow import fs
 
@@ -148,8 +148,8 @@ class CsvFile:
 
 # --- types
 
-#: What a cell must look like to become a number and back without loss: no leading zeros, plus signs or exponents,
-#: and no more digits than a double holds.
+#: Cells that convert to a number and back without loss: no leading zeros, plus signs or exponents, and no more digits
+#: than a double holds.
 _LOOKS: dict[str, re.Pattern[str]] = {
     "boolean": re.compile(r"true|false"),
     "bigint": re.compile(r"0|-?[1-9][0-9]{0,14}"),
@@ -159,18 +159,18 @@ _ANY = "string"
 
 
 def looks_like(kind: str) -> Callable[[str], object]:
-    """Whether a non-empty cell fits an inferred type."""
+    """Return a predicate for non-empty cells that fit an inferred type."""
     found = _LOOKS.get(kind)
     return (lambda cell: True) if found is None else found.fullmatch
 
 
 def kind_of(cell: str) -> str:
-    """The narrowest type of a cell; empty for an empty cell."""
+    """Return the narrowest type of a cell; empty for an empty cell."""
     return next((kind for kind, look in _LOOKS.items() if look.fullmatch(cell)), _ANY) if cell else ""
 
 
 def widened(one: str, other: str) -> str:
-    """The narrowest type that can hold both."""
+    """Return the narrowest type that can hold both."""
     if one == other or not other:
         return one
     if not one:
@@ -179,7 +179,7 @@ def widened(one: str, other: str) -> str:
 
 
 def kinds_of(file: CsvFile, names: Sequence[str]) -> list[str]:
-    """The narrowest type of each column of a file; empty for a column without a value."""
+    """Return the narrowest type of each column of a file; empty for a column without a value."""
     kinds = [""] * len(names)
     for _, row in file.rows(names):
         for column, cell in enumerate(row.cells):

@@ -2,7 +2,7 @@
 
 Delta's log records the last batch of every application in the same commit that adds the batch's files (`txn`), so a
 replayed batch is recognised, and a reader sees a batch completely or not at all. A micro-batch passes through the
-driver's memory; `max_records` limits it. Delta's `optimize` merges small files; the old ones are kept for readers of
+driver's memory; `max_records` limits it. Delta's `optimize` merges small files; the old ones remain for readers of
 older versions until the table is vacuumed.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class DeltaTarget:
-    """A Delta table. One query writes to it at a time."""
+    """A Delta table as the target of `export`. One query writes to it at a time."""
 
     def __init__(self, root: Path, name: str, by: Sequence[str], file_bytes: int) -> None:
         check_package("delta")
@@ -31,7 +31,7 @@ class DeltaTarget:
         self.merged_files = self.new_files = 0
 
     def take(self, rows: DataFrame, batch: int) -> None:
-        """Commit a micro-batch, unless it is already there."""
+        """Commit a micro-batch, unless it is already committed."""
         delta = self._deltalake
         if self._exists():
             last = delta.DeltaTable(self._root).transaction_version(self._name)

@@ -1,15 +1,15 @@
 """`export`: a topic to Parquet or Delta, once or continuously, each record exactly once, with small files merged.
 
-The columns are key, value, topic, partition, offset, timestamp (and headers); `by` selects those that become
-directories, also `date` and `hour`, which are taken from the timestamp in UTC. With `json`, value becomes a struct with
-a schema that is given or inferred from the first records; a value that does not parse is null there, and is kept in
+The columns are key, value, topic, partition, offset, timestamp (and headers); `by` selects the columns that become
+directories, including `date` and `hour`, derived from the timestamp in UTC. With `json`, value becomes a struct with a
+schema that is given or inferred from the first records; a value that does not parse is null there, and is kept in
 `unparsed`.
 
-The progress is stored in the target itself, in `_sawlog/` (readers ignore names that begin with an underscore): to
-start again, remove the target. A topic that was deleted and recreated, or rewritten, has different offsets; this is
-detected, and needs another target.
+Progress is stored in the target itself, in `_sawlog/` (readers ignore names that begin with an underscore): to start
+again, remove the target. A topic that was deleted and recreated, or rewritten, has different offsets; the job detects
+this, and needs another target.
 
-How a micro-batch becomes visible: see parquet.py and delta.py.
+See parquet.py and delta.py for how a micro-batch becomes visible.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FORMATS = ("parquet", "delta")
-#: Notes and checkpoint, in the target.
-NOTES = "_sawlog"
+#: Directory in the target for state and checkpoint.
+STATE_DIRECTORY = "_sawlog"
 _STATE = "export.json"
-#: This many records are used to infer the schema of values.
+#: Number of records from which the schema of values is inferred.
 _SAMPLE_RECORDS = 10_000
 _BY = ("topic", "partition", "date", "hour")
 
 
 @dataclass(frozen=True, slots=True)
 class ExportParams:
-    """What to export, and how."""
+    """Parameters of `export`."""
 
     data: str = option("the store's directory")
     topic: str = option("the topic")
@@ -70,7 +70,7 @@ class TableExportReport:
     format: str
     records: int
     batches: int
-    #: Small files that were merged, and the number of files that they became.
+    #: Number of small files merged, and of the files they became.
     merged_files: int
     new_files: int
     stopped: bool
@@ -83,14 +83,14 @@ class Target(Protocol):
     new_files: int
 
     def take(self, rows: DataFrame, batch: int) -> None:
-        """Write a micro-batch, unless it is already there."""
+        """Write a micro-batch, unless it is already stored."""
 
     def compact(self) -> None:
         """Merge small files."""
 
 
 def check_params(params: ExportParams) -> None:
-    """Raise what is wrong and can be detected without Spark."""
+    """Raise for errors that can be detected without Spark."""
     _check(params)
     check_local(params.target, "the target of an export")
     running.check_topic(params.data, params.topic)
@@ -105,8 +105,8 @@ def run(spark: SparkSession, params: ExportParams, progress: Advance | None = No
     with Store.open(params.data, "r") as store:
         root, topic_id = str(Path(store.path).absolute()), store.topic(params.topic).id
     target = Path(params.target).absolute()
-    with running.alone(target / NOTES) as directory:
-        with running.explained():
+    with running.exclusive_directory(target / STATE_DIRECTORY) as directory:
+        with running.one_line_errors():
             state = _state(spark, params, root, topic_id, directory)
             sink = _sink(params, directory, state["id"])
             query = (
@@ -139,8 +139,9 @@ def _check(params: ExportParams) -> None:
 
 
 def _check_target(target: Path) -> None:
-    """Refuse a directory that is neither empty nor an export's: a mistyped path must not mix our files with others."""
-    if target.is_dir() and not (target / NOTES).is_dir() and any(target.iterdir()):
+    """Refuse a directory that is neither empty nor an export's: a mistyped path must not mix exported files with
+    others."""
+    if target.is_dir() and not (target / STATE_DIRECTORY).is_dir() and any(target.iterdir()):
         raise InvalidConfig(f"{target} is neither empty nor the target of an export; choose another directory")
 
 
@@ -157,7 +158,7 @@ def _sink(params: ExportParams, notes: FileDirectory, name: str) -> Target:
 def _state(
     spark: SparkSession, params: ExportParams, root: str, topic_id: str, directory: FileDirectory
 ) -> dict[str, Any]:
-    """The decisions of the first run; later runs must use the same."""
+    """Return the decisions of the first run, which later runs must repeat."""
     asked = {
         "topic": params.topic,
         "topic_id": topic_id,
@@ -210,7 +211,7 @@ def _inferred(spark: SparkSession, params: ExportParams, root: str) -> str:
 
 
 def _rows(spark: SparkSession, params: ExportParams, root: str, schema: str | None) -> DataFrame:
-    """The stream with the columns to write."""
+    """Return the stream with the columns to write."""
     from pyspark.sql.types import StructType
 
     names = ["key", "value", "topic", "partition", "offset", "timestamp", *(["headers"] if params.headers else [])]
@@ -229,7 +230,7 @@ def _rows(spark: SparkSession, params: ExportParams, root: str, schema: str | No
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """For `python -m` and `spark-submit`."""
+    """Entry point for `python -m` and `spark-submit`."""
     return run_main(ExportParams, run, arguments, "A topic to Parquet or Delta, each record once.", check=check_params)
 
 

@@ -6,7 +6,7 @@ csv          rows read by csvfile.py; cells become columns according to the sche
 parquet      rows as Spark reads them; each becomes a JSON object
 ```
 
-Order: the tasks of a write are placed one after the other. So each task gets files, or parts of one, that are
+The store places the output of the tasks one after the other. So each task gets files, or parts of one, that are
 consecutive by name, and the rows of a key keep the order of the files and of their rows.
 """
 
@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa  # at module level: Spark inspects the types of the functions that it is given
+import pyarrow as pa  # at module level: Spark inspects the annotations of the functions it is given
 
 from ..errors import InvalidConfig
-from ..spark.tables import literally
+from ..spark.tables import escape_glob
 from .csvfile import CsvFile, kinds_of, looks_like, widened
 
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 LINES = ("text", "json")
-#: Rows of CSV are passed to Spark in chunks of this many rows or characters.
+#: CSV rows are passed to Spark in chunks of this many rows or characters.
 _ROWS, _CHARACTERS = 4096, 1 << 20
 _TASKS_PER_CORE = 4
-#: The names of inferred types in Spark's JSON; a column without any value is text.
+#: Spark's JSON names of inferred types; a column without any value is text.
 _JSON_NAMES = {"boolean": "boolean", "bigint": "long", "double": "double"}
 _CELLS = pa.schema([("place", pa.string()), ("cells", pa.list_(pa.string()))])
 _KINDS = pa.schema([("kinds", pa.list_(pa.string()))])
@@ -51,7 +51,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class WantedColumns:
-    """Which columns of the files are wanted."""
+    """The columns of the files that make up a record."""
 
     form: str
     source: str
@@ -68,7 +68,7 @@ class WantedColumns:
 
 
 def records(spark: SparkSession, wanted: WantedColumns, paths: Sequence[str], shape: Shape | None) -> DataFrame:
-    """The records of files, whose paths are given in order."""
+    """Read the records of files, whose paths are given in order."""
     if wanted.form == "csv":
         assert shape is not None
         return _from_cells(_cells(spark, wanted, paths, shape), wanted, shape)
@@ -76,8 +76,8 @@ def records(spark: SparkSession, wanted: WantedColumns, paths: Sequence[str], sh
     if shape is not None:
         reader = reader.schema(shape.schema)
         if Path(wanted.source).is_dir():
-            reader = reader.option("basePath", wanted.source)  # directories such as day=7 are columns
-    rows = reader.format("parquet" if shape is not None else "text").load([literally(path) for path in paths])
+            reader = reader.option("basePath", wanted.source)  # directories such as day=7 become columns
+    rows = reader.format("parquet" if shape is not None else "text").load([escape_glob(path) for path in paths])
     if wanted.form == "text":
         made = rows.select("value", *_places())
     elif wanted.form == "json":
@@ -88,13 +88,13 @@ def records(spark: SparkSession, wanted: WantedColumns, paths: Sequence[str], sh
 
 
 def listed(spark: SparkSession, source: str) -> list[str]:
-    """The files of a source, by name."""
+    """Return the files of a source, sorted by name."""
     found = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(source).select("path")
     return sorted(row.path for row in found.collect())
 
 
 def _places() -> list[Column]:
-    """Where a row comes from: ordering by these columns orders the rows of all files."""
+    """Return the columns that locate a row: ordering by them orders the rows of all files."""
     from pyspark.sql import functions as F
 
     plain = F.url_decode(F.replace(F.col("_metadata.file_path"), F.lit("+"), F.lit("%2B")))
@@ -125,7 +125,7 @@ def _json_path(name: str) -> str:
 
 
 def inferred(spark: SparkSession, wanted: WantedColumns, paths: Sequence[str]) -> StructType | None:
-    """The columns of CSV files and the narrowest types that lose nothing; None if all files are empty."""
+    """Infer the columns of CSV files, with the narrowest lossless types; None if all files are empty."""
     from pyspark.sql.types import StructType
 
     files = [CsvFile(path, wanted.header) for path in paths]
@@ -163,7 +163,7 @@ def _each_file(
 
 
 def _cells(spark: SparkSession, wanted: WantedColumns, paths: Sequence[str], shape: Shape) -> DataFrame:
-    """Columns place (file, row and line, for messages) and cells."""
+    """Return the columns place (file, row and line, for messages) and cells."""
     names = shape.names
     kinds = [field.dataType.simpleString() for field in shape.schema.fields] if shape.inferred else []
 
@@ -176,7 +176,8 @@ def _cells(spark: SparkSession, wanted: WantedColumns, paths: Sequence[str], sha
 
 
 def _batches(file: CsvFile, names: Sequence[str], kinds: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of a file as Arrow batches of limited size; `BadRow` where a cell is not of its inferred type."""
+    """Yield the rows of a file as Arrow batches of limited size. Raises `BadRow` where a cell is not of its inferred
+    type."""
     looks = [(column, looks_like(kind), kind) for column, kind in enumerate(kinds)]
     places: list[str] = []
     cells: list[list[str]] = []
@@ -197,7 +198,8 @@ def _batches(file: CsvFile, names: Sequence[str], kinds: Sequence[str]) -> Itera
 
 
 def _from_cells(rows: DataFrame, wanted: WantedColumns, shape: Shape) -> DataFrame:
-    """Key and `--value` are the text of their cells, whatever type the column has. An empty key is null."""
+    """Build records from cells. Key and `--value` are the text of their cells, whatever the column's type. An empty key
+    is null."""
     from pyspark.sql import functions as F
 
     wanted.check(shape.names)
@@ -222,7 +224,7 @@ def _typed(cell: Column, name: str, kind: Any) -> Column:
 
 
 def _or_complain(cell: Column, found: Column, name: str, what: str) -> Column:
-    """The converted cell; null for an empty one; an error with the place if it cannot be converted."""
+    """Return the converted cell; null for an empty one. Raises an error with its place if it cannot be converted."""
     from pyspark.sql import functions as F
 
     why = F.concat(F.col("place"), F.lit(f": column {name!r} is not {what}: '"), F.substring(cell, 1, 80), F.lit("'"))
@@ -280,7 +282,7 @@ def _time(rows: DataFrame, name: str) -> Column:
 
 
 def _time_of_text(text: Column) -> Column:
-    """Milliseconds since 1970, or an ISO time; null if it is neither."""
+    """Parse milliseconds since 1970 or an ISO time; null for other text."""
     from pyspark.sql import functions as F
 
     return F.coalesce(F.timestamp_millis(text.try_cast("bigint")), text.try_cast("timestamp"))

@@ -6,12 +6,12 @@ and kept, so that a file that differs is detected and not converted: a CSV file 
 the run with an error that names file, row and reason. A key is the text of its cell: `01234` stays `01234`. The same
 holds for every other cell that a number could not reproduce.
 
-The progress is stored in the store, in `pipelines/ingest-<topic>-<source>/`. To continue a run that died, run it again:
-Spark repeats its last micro-batch, and the sink recognises what is already stored. Spark assumes that a file is
-complete when it sees it: write it elsewhere and move it in.
+Progress is kept in the store, in `pipelines/ingest-<topic>-<source>/`. To resume after a crash, run the job again:
+Spark repeats its last micro-batch, and the sink recognises the transactions already stored. Spark assumes that a file
+is complete when it sees it: write it elsewhere and move it in.
 
-New files that are found together are ingested in the order of their paths (`a10` before `a2`), `files` of them per
-transaction. Within a partition, and so within a key, records keep the order of the files and of their lines.
+New files found together are ingested in the order of their paths (`a10` before `a2`), `files` of them per transaction.
+Within a partition, and so within a key, records keep the order of the files and of their lines.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _ENDINGS = {
 }
 _PACKED = (".gz", ".bz2", ".zst", ".lz4", ".snappy")
 _SCHEMA = "schema.json"
-#: How the current micro-batch is split into transactions: this many files each, or all of them in one.
+#: Document with the number of files per transaction of the current micro-batch.
 _BATCH = "batch.json"
 _WHOLE = 0
 _NUMBER_BITS = 20
@@ -60,7 +60,7 @@ _BINARY = "path string, modificationTime timestamp, length long, content binary"
 
 @dataclass(frozen=True, slots=True)
 class IngestParams:
-    """What to ingest, and where."""
+    """Parameters of `ingest`."""
 
     data: str = option("the store's directory")
     topic: str = option("the topic; created if it is missing")
@@ -85,7 +85,7 @@ class IngestParams:
 
 @dataclass(frozen=True, slots=True)
 class IngestReport:
-    """What this run ingested. A repeated micro-batch is counted, although it is stored once."""
+    """Result of a run. A repeated micro-batch is counted, although it is stored once."""
 
     topic: str
     source: str
@@ -97,7 +97,7 @@ class IngestReport:
 
 
 def check_params(params: IngestParams) -> None:
-    """Raise what is wrong and can be detected without Spark."""
+    """Raise for errors that can be detected without Spark."""
     _check(params)
     check_topic_name(params.topic)
     source = _source(params.source)
@@ -115,21 +115,21 @@ def run(spark: SparkSession, params: IngestParams, progress: Advance | None = No
         store.create_topic(params.topic, params.partitions, exist_ok=True)
         root = Path(store.path)
     wanted = WantedColumns(form, source, params.key, params.timestamp, params.value, params.header)
-    with running.alone(place(root, params.topic, source)) as directory:
+    with running.exclusive_directory(place(root, params.topic, source)) as directory:
         _note_unfinished(directory)
-        with running.explained():
-            taker = _Taker(spark, params, wanted, str(root), directory)
+        with running.one_line_errors():
+            ingester = _FileIngester(spark, params, wanted, str(root), directory)
             names = spark.readStream.format("binaryFile").schema(_BINARY).option("recursiveFileLookup", "true")
-            writer = names.load(source).select("path").writeStream.foreachBatch(taker.take)
+            writer = names.load(source).select("path").writeStream.foreachBatch(ingester.take)
             writer = writer.option("checkpointLocation", f"{directory.path}/{CHECKPOINT}")
             query = writer.trigger(**running.trigger(params.every_s)).start()
-        flow = running.watch(query, look=lambda: taker.tell(progress))
-    counts = taker.records, taker.without_key, taker.transactions
+        flow = running.watch(query, look=lambda: ingester.tell(progress))
+    counts = ingester.records, ingester.without_key, ingester.transactions
     return IngestReport(params.topic, source, form, *counts, flow.stopped)
 
 
 def place(root: Path, topic: str, source: str) -> Path:
-    """Where a job for that topic and source stores its progress."""
+    """Return the directory for the progress of a topic and source."""
     return root / "pipelines" / f"ingest-{quoted(topic)}-{hashlib.sha256(source.encode()).hexdigest()[:12]}"
 
 
@@ -152,18 +152,18 @@ def _check_columns(params: IngestParams, form: str) -> None:
 
 
 def _form(params: IngestParams, source: str) -> str:
-    return params.format if params.format != "auto" else guessed(source)
+    return params.format if params.format != "auto" else guess_format(source)
 
 
 def _source(source: str) -> str:
-    """The source as Spark and the checkpoint know it; independent of the working directory."""
+    """Return the source as Spark and the checkpoint know it, independent of the working directory."""
     if "://" in source:
         return source
     return str(Path(source).absolute())
 
 
-def guessed(source: str) -> str:
-    """The format, by the suffixes of the files."""
+def guess_format(source: str) -> str:
+    """Guess the format from the suffixes of the files."""
     path = Path(source)
     names = [each.name for each in path.rglob("*") if each.is_file()] if path.is_dir() else [path.name]
     shown = [name for name in names if not name.startswith((".", "_"))]
@@ -184,8 +184,8 @@ def _by_ending(name: str) -> str | None:
 # --- the files
 
 
-class _Taker:
-    """Ingests the files that Spark reports as new, in order of name, and counts the results."""
+class _FileIngester:
+    """Ingests the files that Spark reports as new, in order of name, and counts the records."""
 
     def __init__(
         self, spark: SparkSession, params: IngestParams, wanted: WantedColumns, root: str, directory: FileDirectory
@@ -199,15 +199,15 @@ class _Taker:
         self._told = 0
 
     def take(self, names: DataFrame, batch: int) -> None:
-        """A micro-batch from Spark: the names of files. Each transaction is stored once, however often it is
+        """Ingest one micro-batch, a list of file names. Each transaction is stored once, however often it is
         repeated."""
-        with running.explained():
+        with running.one_line_errors():
             paths = sorted(row.path for row in names.collect())
             for version, some in self._transactions(batch, paths):
                 self._write(version, some)
 
     def _transactions(self, batch: int, paths: list[str]) -> Iterator[tuple[int, list[str]]]:
-        """Files that are stored together, with the number that identifies a repetition.
+        """Split files into transactions, with the numbers that identify a repetition.
 
         The number of files per transaction is stored first: a repeated micro-batch must be split in the same way.
         """
@@ -242,7 +242,7 @@ class _Taker:
         self.transactions += 1
 
     def _query(self) -> str:
-        """The id of the streaming query, which is that of its checkpoint."""
+        """Return the id of the streaming query, from its checkpoint."""
         found = Path(self._directory.path) / CHECKPOINT / "metadata"
         return str(json.loads(found.read_text())["id"])
 
@@ -254,7 +254,7 @@ class _Taker:
 
 
 def _note_unfinished(directory: FileDirectory) -> None:
-    """A micro-batch that version 0.2 left unfinished is one transaction, with the number of the micro-batch."""
+    """Record a micro-batch that version 0.2 left unfinished as one transaction, with the number of the micro-batch."""
     checkpoint = Path(directory.path) / CHECKPOINT
     if directory.exists(_BATCH) or not checkpoint.exists():
         return
@@ -264,7 +264,7 @@ def _note_unfinished(directory: FileDirectory) -> None:
 
 
 def _numbers(directory: Path) -> int:
-    """The highest number in one of Spark's directories; -1 if there is none."""
+    """Return the highest number in one of Spark's directories; -1 if there is none."""
     names = [path.name for path in directory.iterdir()] if directory.exists() else []
     return max((int(name) for name in names if name.isdecimal()), default=-1)
 
@@ -273,7 +273,7 @@ def _numbers(directory: Path) -> int:
 
 
 def _shape(spark: SparkSession, params: IngestParams, wanted: WantedColumns, directory: FileDirectory) -> Shape:
-    """The schema that is given, was inferred before, or can be inferred now; kept for the next run."""
+    """Return the schema: the given one, the one inferred before, or one inferred now and kept for the next run."""
     from pyspark.sql.types import StructType
 
     if params.schema is not None:
@@ -318,7 +318,7 @@ def parsed_schema(text: str) -> StructType:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """For `python -m` and `spark-submit`."""
+    """Entry point for `python -m` and `spark-submit`."""
     return run_main(IngestParams, run, arguments, "Files into a topic, each once.", check=check_params)
 
 

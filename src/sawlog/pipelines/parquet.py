@@ -1,24 +1,25 @@
-"""Parquet files as Spark's tasks write them, for `export` and `table`: the same compression and the same types.
+"""Micro-batches as plain Parquet files that every reader understands, each batch exactly once.
 
-Micro-batches as plain Parquet files that every reader understands, each batch exactly once.
-
-Spark has a sink for this. It makes a replayed batch harmless with a list of valid files (`_spark_metadata`), which
-other readers do not know and which prevents merging small files. So here the file names contain the batch:
+Spark's own sink makes a replayed batch harmless with a list of valid files (`_spark_metadata`), which other readers do
+not know and which prevents merging small files. So here the file names contain the batch:
 
 ```
 out/date=2026-01-31/9f3c01ab-0000000017-00000.parquet    target, batch, number
-out/_sawlog/done                                         the last batch that is complete
-out/_sawlog/staging/                                     what is being written
-out/_sawlog/merge                                        small files that are being replaced by one
+out/_sawlog/done                                         the last complete batch
+out/_sawlog/staging/                                     files being written
+out/_sawlog/merge                                        small files being replaced by one
 ```
 
 A batch is written to staging, moved file by file, then recorded in `done`. After a crash Spark repeats the batch with
 the same records: if it is in `done`, nothing happens; if not, the files that were already moved are removed first. So a
-reader never misses a record or sees it twice, except that a reader may see only a part of a batch while its files are
-being moved. Use Delta if you need more than that.
+reader never misses a record or sees it twice, but it may see only a part of a batch while its files are being moved.
+Use Delta for atomic batches.
 
 Small files of one directory are merged into a new file next to them; `merge` lists the files that it replaces, so that
-after a crash the rest of them is removed. A reader that lists the directory at that moment sees those records twice.
+the rest of them can be removed after a crash. A reader that lists the directory at that moment sees those records
+twice.
+
+`write` and `with_times` are shared with `table`: the same compression and the same types.
 """
 
 from __future__ import annotations
@@ -41,17 +42,17 @@ _DAY_US = 24 * _HOUR_US
 
 
 def write(rows: DataFrame, path: Path, by: Sequence[str] = ()) -> None:
-    """Write rows as Parquet files into a directory; what is there is replaced."""
+    """Write rows as Parquet files into a directory, replacing its contents."""
     # Otherwise Spark writes the obsolete INT96.
     rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     writer = rows.write.partitionBy(*by).option("compression", "zstd").mode("overwrite")
-    # No empty file `_SUCCESS`: that the files are complete is recorded elsewhere.
+    # No empty file `_SUCCESS`: completeness is recorded elsewhere.
     writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false").parquet(str(path))
 
 
 def with_times(rows: DataFrame, by: Sequence[str]) -> DataFrame:
-    """With the columns `date` and `hour` of the timestamp, if files are divided by them: in UTC, whatever the session's
-    time zone is, as Iceberg's `day` and `hour` are."""
+    """Add the columns `date` and `hour` of the timestamp, if files are partitioned by them: in UTC, whatever the
+    session's time zone, like Iceberg's `day` and `hour`."""
     from pyspark.sql import functions as F
 
     if "date" in by or "hour" in by:
@@ -62,17 +63,17 @@ def with_times(rows: DataFrame, by: Sequence[str]) -> DataFrame:
 
 
 def _whole(unit_us: int) -> str:
-    """How many whole units there are from 1970 to the timestamp, also before 1970."""
+    """Return SQL for the number of whole units from 1970 to the timestamp, also before 1970."""
     return f"(unix_micros(timestamp) - pmod(unix_micros(timestamp), {unit_us})) div {unit_us}"
 
 
 _DONE, _STAGING, _MERGE = "done", "staging", "merge"
-#: While a query runs, files are merged once per this many micro-batches.
+#: A running query merges files once per this many micro-batches.
 _COMPACT_EVERY = 32
 
 
 class ParquetTarget:
-    """A directory of Parquet files. One query writes to it at a time."""
+    """A directory of Parquet files as the target of `export`. One query writes to it at a time."""
 
     def __init__(self, notes: FileDirectory, name: str, by: Sequence[str], file_bytes: int | None) -> None:
         self._notes, self._label, self._by = notes, name[:8], tuple(by)
@@ -84,7 +85,7 @@ class ParquetTarget:
         self._finish_merge()
 
     def take(self, rows: DataFrame, batch: int) -> None:
-        """Write a micro-batch, unless it is already there."""
+        """Write a micro-batch, unless it is already stored."""
         done = self._done()
         if batch <= done:
             return
@@ -104,7 +105,7 @@ class ParquetTarget:
         return checksummed.field(checksummed.load(self._notes, _DONE), "batch", int, _DONE)
 
     def _remove(self, batch: int) -> None:
-        """Files that were moved by an attempt that died."""
+        """Remove the files that a crashed attempt moved."""
         for path in data_files(self._root, f"{self._label}-{batch:010d}-*.parquet"):
             path.unlink()
 
@@ -123,7 +124,7 @@ class ParquetTarget:
     # --- small files
 
     def compact(self) -> None:
-        """Merge small files of one directory."""
+        """Merge small files of each directory."""
         if self._file_bytes is None:
             return
         for directory in sorted({path.parent for path in data_files(self._root, f"{self._label}-*.parquet")}):
@@ -131,7 +132,7 @@ class ParquetTarget:
                 self._merge(directory, group)
 
     def _groups(self, directory: Path, most: int) -> Iterator[list[Path]]:
-        """Small files, in the order of their records, enough for a full one."""
+        """Yield groups of small files, in the order of their records, each enough for a full file."""
         group: list[Path] = []
         size_bytes = 0
         for path in sorted(directory.glob(f"{self._label}-*.parquet")):
@@ -165,7 +166,7 @@ class ParquetTarget:
         self.new_files += 1
 
     def _finish_merge(self) -> None:
-        """Remove the files that the merged file replaces, if that exists."""
+        """Remove the files that a merged file replaces, if it exists."""
         if not self._notes.exists(_MERGE):
             return
         merge = checksummed.load(self._notes, _MERGE)

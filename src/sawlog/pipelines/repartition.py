@@ -1,7 +1,7 @@
 """`repartition`: rewrite a topic with a different number of partitions, more or fewer; see rewrite.py.
 
-With the number that it already has, it moves every record to the partition of its key: after partitions were added to a
-topic, older records are where their keys belonged before.
+With an unchanged number it moves every record to the partition of its key: after partitions were added to a topic,
+older records are still where their keys belonged before.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RepartitionParams:
-    """What to rewrite, and how."""
+    """Parameters of `repartition`."""
 
     data: str = option("the store's directory")
     topic: str = option("the topic")
@@ -28,7 +28,7 @@ class RepartitionParams:
 
 
 def check_params(params: RepartitionParams) -> None:
-    """Raise what is wrong and can be detected without Spark."""
+    """Raise for errors that can be detected without Spark."""
     check_topic(params.data, params.topic)
     if params.partitions < 1:
         raise InvalidConfig(f"partitions must be at least 1, not {params.partitions}")
@@ -40,7 +40,7 @@ def run(spark: SparkSession, params: RepartitionParams, progress: Advance | None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """For `python -m` and `spark-submit`."""
+    """Entry point for `python -m` and `spark-submit`."""
     return run_main(
         RepartitionParams, run, arguments, "Rewrite a topic with another number of partitions.", check=check_params
     )

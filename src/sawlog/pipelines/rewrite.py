@@ -1,18 +1,18 @@
-"""Rewrites a whole topic: a new one is written next to it and replaces it atomically.
+"""Rewrite a whole topic: write a new one next to it, then replace it atomically.
 
 ```
 orders, orders--rewrite-1f0c22ab     the records are read, sorted and written to the new topic
-orders locked                        records that arrived meanwhile are copied; nobody can write to it now
+orders locked                        records that arrived meanwhile are copied; no process can write to the topic now
 orders                               the new topic gets the name (Store.replace_topic); the old one is deleted
 ```
 
-Records go to the partition of their key (Kafka's murmur2) and keep key, value, headers and timestamp; those without a
-key are distributed evenly. The records of a key keep their order: within a partition that of its offsets; if a key is
-in several partitions because partitions were added, these are merged by time.
+Records go to the partition of their key (Kafka's murmur2) and keep key, value, headers and timestamp; records without a
+key are distributed evenly. The records of a key keep their order: within a partition by offset; if a key is in several
+partitions because partitions were added, these are merged by time.
 
-The new topic counts its offsets from 0 and has its own id, so the offsets that consumer groups have committed for the
-old one do not apply: the groups start like new ones. Nobody may hold a partition's lock when the topic is replaced. A
-run that dies leaves the topic unchanged; the next run removes what it left and starts again.
+The new topic counts its offsets from 0 and has its own id, so offsets that consumer groups committed for the old one do
+not apply: the groups start like new ones. No other process may hold a partition's lock when the topic is replaced. A
+run that crashes leaves the topic unchanged; the next run removes its leftovers and starts again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa  # at module level: Spark inspects the types of `place`
+import pyarrow as pa  # at module level: Spark inspects the annotations of `place`
 
 from ..clock import now_ms
 from ..errors import InvalidConfig, SawlogError
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("sawlog.pipelines")
 
 _MARK = "--rewrite-"
-#: Records without a key change the partition after this many, so that all partitions get some.
+#: Records without a key switch to the next partition after this many, so that all partitions get some.
 _KEYLESS_RUN = 4096
-#: Settings that would change or drop records during the copy: they apply again when the new topic is complete.
+#: Settings that would change or drop records during the copy: set only when the new topic is complete.
 _LATER = ("cleanup.policy", "retention.ms", "retention.bytes", "message.timestamp.type")
 _TOMBSTONES_MS = 86_400_000
 
@@ -62,13 +62,13 @@ class RewriteReport:
     size_bytes: int
     partitions_before: int
     partitions: int
-    #: Records that arrived while it was rewritten, and were copied under the lock.
+    #: Records that arrived during the rewrite and were copied under the lock.
     followed: int
 
 
 @dataclass(frozen=True, slots=True)
 class RewritePlan:
-    """What compacting a topic would do; nothing was changed."""
+    """The effect of compacting a topic; nothing was changed."""
 
     topic: str
     #: The topic's cleanup.policy.
@@ -79,20 +79,19 @@ class RewritePlan:
 
 
 def check_topic(data: str, name: str) -> None:
-    """Raise what is wrong and can be detected without Spark."""
+    """Raise for errors that can be detected without Spark."""
     if _MARK in name:
         raise InvalidConfig(f"{name!r} is left from an unfinished rewrite; rewrite the topic itself")
     running.check_topic(data, name)
 
 
 def policy_of(data: str, name: str) -> str:
-    """The cleanup.policy of a topic."""
     with Store.open(data, "r") as store:
         return str(store.topic(name).settings.get("cleanup.policy", "delete"))
 
 
-def planned(spark: SparkSession, data: str, name: str, progress: Advance | None = None) -> RewritePlan:
-    """How many records would be kept if each key kept only its last one. Takes no lock and writes nothing."""
+def plan_compaction(spark: SparkSession, data: str, name: str, progress: Advance | None = None) -> RewritePlan:
+    """Count the records that would remain if each key kept only its last one. Takes no lock and writes nothing."""
     check_topic(data, name)
     with Store.open(data, "r") as store:
         old = store.topic(name)
@@ -113,10 +112,10 @@ def rewrite(
     """Rewrite the topic with that many partitions, with all records or the last of each key."""
     if partitions is not None and partitions < 1:
         raise InvalidConfig(f"partitions must be at least 1, not {partitions}")
-    check_topic(data, name)  # also because a mistyped directory must not become a store
+    check_topic(data, name)  # also: a mistyped directory must not become a store
     with Store.open(data, upkeep_interval_s=None) as store:
         old = store.topic(name)
-        with running.alone(Path(store.path) / "pipelines" / f"rewrite-{quoted(name)}"):
+        with running.exclusive_directory(Path(store.path) / "pipelines" / f"rewrite-{quoted(name)}"):
             _remove_leftovers(store, name)
             _check_unlocked(old)
             made = f"{name[:220]}{_MARK}{uuid.uuid4().hex[:8]}"
@@ -134,7 +133,7 @@ def _remove_leftovers(store: Store, name: str) -> None:
 
 
 def _check_unlocked(topic: Topic) -> None:
-    """Detect now, not after an hour, that another process is writing."""
+    """Fail now, not after an hour, if another process is writing."""
     for number in range(topic.partitions):
         log = topic.partition(number)
         with log._hold():
@@ -147,11 +146,11 @@ def _discard(store: Store, made: str) -> None:
         if made in store:
             store.delete_topic(made)
     except SawlogError as error:
-        _logger.warning("the next rewrite will remove it: %s", error)
+        _logger.warning("could not remove the unfinished topic %s; the next rewrite will: %s", made, error)
 
 
 class _Rewrite:
-    """One topic, from the old to the new form."""
+    """One rewrite of a topic."""
 
     def __init__(
         self,
@@ -196,12 +195,12 @@ class _Rewrite:
         )
 
     def count(self) -> tuple[int, int]:
-        """All records, and those that would be kept."""
+        """Count all records, and the records to keep."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
 
         seen = Observation()
-        with running.explained():
+        with running.one_line_errors():
             rows = self._rows({}, _ends(self._old)).observe(seen, F.count(F.lit(1)).alias("records"))
             kept = _last(rows.withColumn("moment", self._moment()), self._keep_tombstones_ms()).count()
             before = int(seen.get["records"])
@@ -215,7 +214,7 @@ class _Rewrite:
         from pyspark.sql import functions as F
 
         seen = Observation()
-        with running.explained():
+        with running.one_line_errors():
             rows = self._rows(start, end).observe(seen, F.count(F.lit(1)).alias("records"))
             rows = rows.withColumn("moment", self._moment())
             if last_only:
@@ -235,8 +234,8 @@ class _Rewrite:
         return count
 
     def _shared_out(self, rows: DataFrame) -> DataFrame:
-        """Each task has the records of some targets, in their order; or, if there are fewer targets than cores, a range
-        of them: the store keeps the order of the tasks. Finding ranges means reading everything twice."""
+        """Give each task the records of some targets, in order; or, with fewer targets than cores, a range of them: the
+        store keeps the order of the tasks. Finding ranges means reading everything twice."""
         order, cores = ("moment", "partition", "offset"), self._spark.sparkContext.defaultParallelism
         if self._partitions >= cores:
             return rows.repartition(self._partitions, "target").sortWithinPartitions(*order)
@@ -250,8 +249,8 @@ class _Rewrite:
         return reader.option("endingOffsets", _offsets(self._old.name, end)).load()
 
     def _moment(self) -> Column:
-        """A timestamp that never decreases within a partition: several partitions are merged by it, each in its
-        order."""
+        """Return a timestamp that never decreases within a partition: several partitions are merged by it, each in its
+        own order."""
         from pyspark.sql import Window
         from pyspark.sql import functions as F
 
@@ -261,7 +260,7 @@ class _Rewrite:
         return F.max("timestamp").over(so_far)
 
     def _target(self) -> Column:
-        """The partition of the key; records without one change the partition in groups, so that all partitions get
+        """Return the partition of the key; records without one switch partition in groups, so that all partitions get
         some."""
         from pyspark.sql import functions as F
         from pyspark.sql.pandas.functions import arrow_udf
@@ -281,7 +280,8 @@ class _Rewrite:
 
 
 def _last(rows: DataFrame, keep_tombstones_ms: int) -> DataFrame:
-    """The last record of each key, and all without a key; a last one without a value is dropped if it is old enough."""
+    """Keep the last record of each key, and all without a key. A last one without a value is dropped if it is old
+    enough."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 

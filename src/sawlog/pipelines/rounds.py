@@ -1,22 +1,21 @@
-"""The frontier: up to where a table contains the log, and how far the next round goes.
+"""Rounds: the commits by which a table follows the log. Each happens completely or not at all.
 
-It begins with the marks that the table records. Each round moves it to the current end of every partition, or less if
-that is too much at once; partitions that were added begin at their first record.
-
-A round: some records of the log become files, and one commit of the table. It happens completely or not at all.
+`Frontier` tracks how far the table contains the log. It begins with the marks that the table records. Each round moves
+it to the current end of every partition, or less if that is too much at once; added partitions begin at their first
+record. `Rounds` turns the records in between into files and one commit of the table:
 
 ```
-lake/orders/_sawlog/round        what is being done, as a document; absent between rounds
+lake/orders/_sawlog/round        the round in progress, as a document; absent between rounds
 lake/orders/data/<id>/           the files of a round, or of a merge
 
-writing   Spark's tasks write files                    died here: the files are removed
-ready     files are complete and durable, as listed    died here: committed now, unless the commit was the last step
+writing   Spark's tasks write files                    after a crash here: the files are removed
+ready     files are complete and durable, as listed    after a crash here: committed now, unless already committed
           the quarantine is committed, if records go there; then the table
 ```
 
-The table's own commit says up to which offsets it contains the log, so nothing else has to be remembered: the next
-round begins there. A round that was ready is committed by the next run as it was, although that may have another
-schema: otherwise a record could be in the quarantine by the old one, and in the table by the new one.
+The table's own commit records the offsets up to which it contains the log, so no other state is needed: the next round
+begins there. A round that was ready is committed by the next run as it was, even if that run has another schema:
+otherwise a record could be in the quarantine by the old schema and in the table by the new one.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ from typing import Any
 import pyarrow as pa
 
 from ..errors import DataLoss
-from ..spark.streaming import shared_out
+from ..spark.streaming import split_quota
 from ..sql.materialised import check_same_log
 from ..storage import FileDirectory, checksummed
 from ..store.directory.topic import Topic
 from ..tables import columns
 from ..tables.columns import QUARANTINE
 from ..tables.files import data_files, described, sync_below
-from ..tables.formats import Change, Identity, Table
+from ..tables.formats import Table, TableCommit, TableIdentity
 from ..tables.state import DataFile, Mark, file_from_json, file_to_json, marks_from_json, marks_to_json
 
 _logger = logging.getLogger("sawlog.pipelines")
@@ -56,15 +55,15 @@ class Frontier:
         self._fails = fail_on_data_loss
 
     def ends(self) -> dict[int, int]:
-        """The current end of every partition."""
+        """Return the current end of every partition."""
         return {number: self._topic.partition(number).position()[0] for number in range(self._partitions())}
 
     def is_behind(self, ends: Mapping[int, int]) -> bool:
-        """Whether there is something before these ends that is not in the table."""
+        """Return whether records before these ends are not in the table."""
         return any(number not in self.marks or end > self.marks[number].end for number, end in ends.items())
 
-    def reach(self, marks: dict[int, Mark]) -> None:
-        """The table has everything up to these marks."""
+    def advance_to(self, marks: dict[int, Mark]) -> None:
+        """Record that the table contains everything up to these marks."""
         self.marks = marks
 
     def _partitions(self) -> int:
@@ -72,12 +71,12 @@ class Frontier:
         return self._topic.partitions
 
     def next(self) -> dict[int, Mark]:
-        """The marks after the next round; the same if there is nothing new."""
+        """Return the marks after the next round; the same marks if there is nothing new."""
         made = {number: self._mark(number) for number in range(self._partitions())}
         ahead = {("", number): mark.end - self.begin(number, mark) for number, mark in made.items()}
         ahead = {share: lag for share, lag in ahead.items() if lag > 0}
         if sum(ahead.values()) > self._max_records:
-            few = shared_out(ahead, self._max_records)
+            few = split_quota(ahead, self._max_records)
             for _, number in ahead:
                 end = self.begin(number, made[number]) + few["", number]
                 made[number] = made[number]._replace(end=end)
@@ -91,10 +90,10 @@ class Frontier:
             return Mark(lowest, max(end, lowest), epoch)
         check_same_log(self._topic, number, mark)
         if lowest > mark.end:
-            self._lose(number, mark.end, lowest)
+            self._report_loss(number, mark.end, lowest)
         return Mark(mark.start, end, epoch) if end > mark.end else mark
 
-    def _lose(self, number: int, first: int, lowest: int) -> None:
+    def _report_loss(self, number: int, first: int, lowest: int) -> None:
         said = f"records {first} to {lowest - 1} of partition {number} of {self._topic.name!r} were removed"
         if self._fails:
             raise DataLoss(
@@ -104,7 +103,7 @@ class Frontier:
         _logger.warning("%s before they were in the table; continuing without them", said)
 
     def begin(self, number: int, mark: Mark) -> int:
-        """Where the round to this mark begins."""
+        """Return the start of the round that ends at this mark."""
         before = self.marks.get(number)
         if before is None:
             return mark.start
@@ -113,25 +112,25 @@ class Frontier:
         return min(max(before.end, self._topic.partition(number).lowest_offset), mark.end)
 
     def is_overtaken(self, marks: Mapping[int, Mark]) -> bool:
-        """Whether retention has removed what a first round was to read: then it begins later."""
+        """Return whether retention has removed records that a first round was to read: then it begins later."""
         return any(
             number not in self.marks and self._topic.partition(number).lowest_offset > mark.start
             for number, mark in marks.items()
         )
 
 
-NOTES = "_sawlog"
+STATE_DIRECTORY = "_sawlog"
 _ROUND = "round"
 _DATA = "data"
 
 
 def reached(step: str) -> None:
-    """Called after each step of a round; a test ends the process here."""
+    """Called after each step of a round; tests end the process here."""
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What is written before a commit: its name, and the directories for its files."""
+class RoundFiles:
+    """The name and the directories of files written before a commit."""
 
     id: str
     files: Path
@@ -139,38 +138,38 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """What a round has added."""
+class RoundResult:
+    """Counts of a round."""
 
     rows: int = 0
     quarantined: int = 0
 
 
 class Rounds:
-    """The commits of a table and its quarantine. One process at a time; its caller holds the lock."""
+    """The commits of a table and its quarantine. One process at a time: the caller holds the lock."""
 
-    def __init__(self, notes: FileDirectory, table: Table, quarantine: Table, identity: Identity) -> None:
+    def __init__(self, notes: FileDirectory, table: Table, quarantine: Table, identity: TableIdentity) -> None:
         self._notes = notes
         self._table, self._quarantine = table, quarantine
         self._identity = identity
 
-    # --- a round
+    # --- rounds
 
-    def begin(self) -> Work:
-        """Where to write files."""
+    def begin(self) -> RoundFiles:
+        """Start a round and return its directories."""
         work = self._work(uuid.uuid4().hex)
         checksummed.store(self._notes, _ROUND, {"id": work.id, "state": "writing"})
         reached("begun")
         return work
 
-    def finish(self, work: Work, schema: pa.Schema, marks: Mapping[int, Mark]) -> Result:
-        """Commit what was written: the table contains the log up to these marks now."""
+    def finish(self, work: RoundFiles, schema: pa.Schema, marks: Mapping[int, Mark]) -> RoundResult:
+        """Commit the files: the table now contains the log up to these marks."""
         reached("written")
         added = self._durable(work.files, self._identity.by)
         bad = self._durable(work.bad_files)
-        if not added and not bad:  # offsets without records: the next commit takes them along
+        if not added and not bad:  # offsets without records: the next commit covers them
             self.drop(work)
-            return Result()
+            return RoundResult()
         fields = {
             "id": work.id,
             "state": "ready",
@@ -182,42 +181,42 @@ class Rounds:
         checksummed.store(self._notes, _ROUND, fields)
         reached("ready")
         self._commit(fields)
-        return Result(sum(each.rows or 0 for each in added), sum(each.rows or 0 for each in bad))
+        return RoundResult(sum(each.rows or 0 for each in added), sum(each.rows or 0 for each in bad))
 
     def _commit(self, fields: Mapping[str, Any]) -> None:
         marks = marks_from_json(fields["marks"])
         bad = [file_from_json(each, str(self._quarantine.location)) for each in fields["bad_files"]]
         if bad:
-            whole = Identity(self._identity.topic, self._identity.topic_id)
-            self._once(self._quarantine, whole, Change(QUARANTINE, marks, bad))
+            whole = TableIdentity(self._identity.topic, self._identity.topic_id)
+            self._once(self._quarantine, whole, TableCommit(QUARANTINE, marks, bad))
         reached("quarantined")
         added = [file_from_json(each, str(self._table.location)) for each in fields["files"]]
-        self._once(self._table, self._identity, Change(columns.parsed(fields["columns"]), marks, added))
+        self._once(self._table, self._identity, TableCommit(columns.parsed(fields["columns"]), marks, added))
         reached("committed")
         self._forget()
 
     @staticmethod
-    def _once(table: Table, identity: Identity, change: Change) -> None:
-        """Commit, unless that has happened before this process began: then the marks are there."""
+    def _once(table: Table, identity: TableIdentity, change: TableCommit) -> None:
+        """Commit, unless an earlier process did: then the marks match."""
         found = table.snapshot()
         if found is None or dict(found.marks) != dict(change.marks):
             table.commit(identity, change)
 
-    # --- files replaced by others with the same rows
+    # --- replacing files by others with the same rows
 
-    def swap(self, work: Work, removed: Sequence[DataFile], schema: pa.Schema, marks: Mapping[int, Mark]) -> int:
-        """Commit files that replace others; return how many there are."""
+    def swap(self, work: RoundFiles, removed: Sequence[DataFile], schema: pa.Schema, marks: Mapping[int, Mark]) -> int:
+        """Commit files that replace others; return their number."""
         reached("merged")
         added = self._durable(work.files, self._identity.by)
-        self._table.commit(self._identity, Change(schema, marks, added, removed, moved=True))
+        self._table.commit(self._identity, TableCommit(schema, marks, added, removed, moved=True))
         reached("swapped")
         self._forget()
         return len(added)
 
     # --- after a crash
 
-    def settle(self) -> None:
-        """Finish or take back what a run has left that died."""
+    def recover(self) -> None:
+        """Complete or roll back the round of a crashed run."""
         if not self._notes.exists(_ROUND):
             return
         fields = checksummed.load(self._notes, _ROUND)
@@ -228,12 +227,12 @@ class Rounds:
         found = self._table.snapshot()
         used = () if found is None else found.files
         if any(Path(path).is_relative_to(work.files) for path in used):
-            self._forget()  # a merge that was committed
+            self._forget()  # the merge was committed
         else:
             self.drop(work)
 
-    def drop(self, work: Work) -> None:
-        """Remove what was written."""
+    def drop(self, work: RoundFiles) -> None:
+        """Remove the files of a round."""
         shutil.rmtree(work.files, ignore_errors=True)
         shutil.rmtree(work.bad_files, ignore_errors=True)
         self._forget()
@@ -243,17 +242,17 @@ class Rounds:
         self._notes.sync()
         reached("forgotten")
 
-    def _work(self, name: str) -> Work:
-        return Work(name, self._table.location / _DATA / name, self._quarantine.location / _DATA / name)
+    def _work(self, name: str) -> RoundFiles:
+        return RoundFiles(name, self._table.location / _DATA / name, self._quarantine.location / _DATA / name)
 
     @staticmethod
     def _durable(root: Path, by: Sequence[str] = ()) -> list[DataFile]:
-        """The files below a directory that have rows, safe from a power cut."""
+        """Return the files below a directory that have rows, after making them durable."""
         if not root.is_dir():
             return []
         found = [described(path, root, by) for path in data_files(root)]
         for each in found:
-            if not each.rows:  # Spark writes one for the columns if there is no row
+            if not each.rows:  # Spark writes one file with the schema if there is no row
                 Path(each.path).unlink()
         sync_below(root)
         return [each for each in found if each.rows]

@@ -1,9 +1,8 @@
-"""The parameters of a job: a frozen dataclass whose fields have help texts is also its command line.
+"""Shared parts of the jobs: parameters, a session, a watched streaming query, and error messages.
 
-`parse` is for `python -m` and `spark-submit`; the program `sawlog` has its own command line. A field `every_s` becomes
+The parameters of a job are a frozen dataclass whose fields have help texts; it is also the job's command line. `parse`
+is for `python -m` and `spark-submit`; the program `sawlog` has its own command line. A field `every_s` becomes
 `--every-s`; a tuple of names is separated by commas; a flag has a `--no-` form.
-
-What the jobs share: a session, a streaming query that is watched until it ends, and error messages.
 
 A streaming job has its own directory for its checkpoint and its state. It is locked while the job runs, because two
 queries would corrupt one checkpoint.
@@ -43,7 +42,7 @@ P = TypeVar("P")
 
 
 def option(help: str, default: Any = dataclasses.MISSING) -> Any:
-    """A field of the parameters, with its help text."""
+    """Declare a parameter with its help text."""
     return dataclasses.field(default=default, metadata={"help": help})
 
 
@@ -68,7 +67,7 @@ def _add(parser: argparse.ArgumentParser, field: dataclasses.Field[Any], kind: A
 
 
 def _plain(kind: Any) -> Any:
-    """The type of a field without the `| None`."""
+    """Return the type of a field without `| None`."""
     if isinstance(kind, types.UnionType):
         [kind] = [each for each in typing.get_args(kind) if each is not type(None)]
     return str if typing.get_origin(kind) is typing.Literal else kind
@@ -87,7 +86,7 @@ def run_main(
     check: Callable[[P], object] | None = None,
     needs_spark: bool = True,
 ) -> int:
-    """Runs a job from a command line: uses the active session or a new one, prints the report as JSON on stdout.
+    """Run a job from a command line in the active session or a new one, and print the report as JSON on stdout.
 
     `check` raises errors in the parameters that can be detected before Spark is started.
     """
@@ -111,20 +110,20 @@ Advance = Callable[[int], None]
 CHECKPOINT = "checkpoint"
 _LOCK = "LOCK"
 _POLL_S = 0.25
-#: Spark's log level, in a session of ours (see sawlog.spark.session).
+#: Environment variable with Spark's log level, for sessions from sawlog.spark.session.
 _LOG_LEVEL = "SAWLOG_SPARK_LOG"
-#: How our errors look in a message from Spark.
+#: A sawlog error in a message from Spark.
 _OURS = re.compile(r"^(?:[\w.]+\.)?sawlog(?:\.\w+)+\.\w+: (.+)$", re.MULTILINE)
-#: How errors of `raise_error` look in a message from Spark.
+#: An error of `raise_error` in a message from Spark.
 _RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 
 
 class PipelineFailed(SawlogError):
-    """A job failed; the message says why. What was committed before is kept, and a new run continues there."""
+    """A job failed. Commits before the failure are kept, and a new run continues there."""
 
 
 def session() -> SparkSession:
-    """The active session, or the one of spark-submit, else a local one; `format("sawlog")` is registered."""
+    """Return the active session, or the one of spark-submit, else a local one; `format("sawlog")` is registered."""
     from pyspark.sql import SparkSession
 
     found = SparkSession.getActiveSession()
@@ -137,7 +136,7 @@ def session() -> SparkSession:
 
 
 def _quiet_session() -> SparkSession:
-    """A local session that prints nothing to stderr, unless SAWLOG_SPARK_LOG asks for it.
+    """Return a local session that prints nothing to stderr, unless SAWLOG_SPARK_LOG asks for it.
 
     A job's error is one line: stack traces of Java and of its Python workers would hide it.
     """
@@ -151,7 +150,7 @@ def _quiet_session() -> SparkSession:
 
 @contextmanager
 def _stderr_aside() -> Iterator[None]:
-    """Redirect the stderr of processes that are started here to an unnamed file; it is shown if this fails."""
+    """Redirect the stderr of processes started here to an unnamed file; show it if the block fails."""
     try:
         kept = os.dup(2)
     except OSError:  # stderr is closed, so nothing can be shown
@@ -188,8 +187,8 @@ def check_topic(data: str, topic: str | None) -> None:
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[FileDirectory]:
-    """The directory of a job, created if it is missing, locked for one run at a time."""
+def exclusive_directory(path: Path) -> Iterator[FileDirectory]:
+    """Open the directory of a job, created if missing, locked for one run at a time."""
     directory = FileDirectory(path)
     try:
         try:
@@ -205,26 +204,28 @@ def alone(path: Path) -> Iterator[FileDirectory]:
 
 
 @dataclass(slots=True)
-class Flow:
-    """What a streaming query has done."""
+class StreamProgress:
+    """Progress of a streaming query."""
 
     batches: int = 0
     records: int = 0
-    #: Whether it was stopped (Ctrl-C), rather than having finished.
+    #: Stopped by Ctrl-C rather than finished.
     stopped: bool = False
 
 
 def trigger(every_s: float | None) -> dict[str, Any]:
-    """The trigger: once, or repeatedly."""
+    """Return the trigger: once, or repeatedly."""
     return {"availableNow": True} if every_s is None else {"processingTime": f"{round(every_s * 1000)} milliseconds"}
 
 
-def watch(query: StreamingQuery, progress: Advance | None = None, *, look: Callable[[], None] | None = None) -> Flow:
-    """Wait until a query ends or is stopped with Ctrl-C, and report progress. `look` is called regularly."""
+def watch(
+    query: StreamingQuery, progress: Advance | None = None, *, look: Callable[[], None] | None = None
+) -> StreamProgress:
+    """Wait until a query ends or is stopped with Ctrl-C, and report progress. Calls `look` regularly."""
     from pyspark.errors import StreamingQueryException
 
     seen: set[int] = set()
-    flow = Flow()
+    flow = StreamProgress()
     try:
         while not query.awaitTermination(_POLL_S):  # type: ignore[arg-type]
             _note(query, seen, flow, progress)
@@ -242,7 +243,7 @@ def watch(query: StreamingQuery, progress: Advance | None = None, *, look: Calla
     return flow
 
 
-def _note(query: StreamingQuery, seen: set[int], flow: Flow, progress: Advance | None) -> None:
+def _note(query: StreamingQuery, seen: set[int], flow: StreamProgress, progress: Advance | None) -> None:
     """Count the micro-batches that are new since the last call."""
     for each in query.recentProgress:
         batch, records = each["batchId"], each["numInputRows"]
@@ -256,7 +257,7 @@ def _note(query: StreamingQuery, seen: set[int], flow: Flow, progress: Advance |
 
 
 def failure(error: Exception) -> PipelineFailed:
-    """An error from Spark as one line: ours if it contains one, else its first line."""
+    """Reduce an error from Spark to one line: a sawlog error if it contains one, else its first line."""
     text = str(error)
     ours = _OURS.findall(text) or _RAISED.findall(text)
     if ours:
@@ -267,8 +268,8 @@ def failure(error: Exception) -> PipelineFailed:
 
 
 @contextmanager
-def explained() -> Iterator[None]:
-    """Errors of a Spark batch job become `PipelineFailed` with one line."""
+def one_line_errors() -> Iterator[None]:
+    """Turn errors of a Spark batch job into a one-line `PipelineFailed`."""
     from pyspark.errors import PySparkException
 
     try:

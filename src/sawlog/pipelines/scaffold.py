@@ -8,9 +8,9 @@ project/
   README.md
 ```
 
-Each run processes what is new in the topic since the last run. The tables' catalog must outlive a run: Spark's default
-catalog, in memory, forgets the tables, and their files are then in the way; so `run` selects the one on disk (Hive's,
-embedded).
+Each run processes the records that are new since the last run. The tables' catalog must outlive a run: Spark's default
+catalog, in memory, forgets the tables, and their leftover files block the next run; so `run` selects the one on disk
+(Hive's, embedded).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def {table}():
     )
 
 
-@dp.materialized_view(comment="How many records each key has.")
+@dp.materialized_view(comment="Number of records per key.")
 def {table}_by_key():
     records = spark.read.table("{table}")
     return records.groupBy("key").agg(F.count("*").alias("records"), F.max("timestamp").alias("last"))
@@ -108,7 +108,7 @@ start again.
 
 @dataclass(frozen=True, slots=True)
 class ScaffoldParams:
-    """What to create, and where."""
+    """Parameters of `scaffold`."""
 
     target: str = option("the project's directory; new or empty")
     data: str = option("the store's directory")
@@ -158,13 +158,13 @@ def run(params: ScaffoldParams) -> ScaffoldReport:
 
 
 def identifier(name: str) -> str:
-    """A name that SQL and Python accept without quotes."""
+    """Return a name that SQL and Python accept without quotes."""
     made = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_").lower() or "topic"
     return f"t_{made}" if made[0].isdigit() else made
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """For `python -m`."""
+    """Entry point for `python -m`."""
     about = "A project for spark-pipelines around a topic."
     return run_main(ScaffoldParams, run, arguments, about, needs_spark=False)
 

@@ -1,7 +1,7 @@
 """`stats`: records, bytes, keys and rates over time, per topic and partition; as a report and as Parquet.
 
 Everything is counted record by record, in parallel; only the number of distinct keys is an estimate (within about 1 %).
-A row without a partition is the whole topic. The size is that on disk, with headers and compression; bytes are those of
+A row without a partition is the whole topic. The size is the size on disk, with headers and compression; bytes count
 keys and values.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _MOST_STEPS = 200
-#: The maximum error of the number of distinct keys; Spark's default, 5 %, is wrong even for five keys.
+#: Maximum error of the number of distinct keys; Spark's default, 5 %, is wrong even for five keys.
 _KEYS_ERROR = 0.01
 _SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
 #: Common time steps.
@@ -36,7 +36,7 @@ _STEPS_MS = (
 
 @dataclass(frozen=True, slots=True)
 class StatsParams:
-    """What to count."""
+    """Parameters of `stats`."""
 
     data: str = option("the store's directory")
     topic: str | None = option("only this topic", None)
@@ -84,7 +84,7 @@ class StatsReport:
 
 
 def check_params(params: StatsParams) -> None:
-    """Raise what is wrong and can be detected without Spark."""
+    """Raise for errors that can be detected without Spark."""
     if params.every_s is not None and params.every_s < 0.001:
         raise InvalidConfig(f"every_s must be at least 0.001 (one millisecond), not {params.every_s}")
     if params.parquet is not None:
@@ -93,13 +93,13 @@ def check_params(params: StatsParams) -> None:
 
 
 def run(spark: SparkSession, params: StatsParams, progress: Advance | None = None) -> StatsReport:
-    """Count everything that is in the store now."""
+    """Count everything in the store now."""
     check_params(params)
     sizes, root = _sizes(params)
     names = sorted({topic for topic, _ in sizes})
     if not names:
         return StatsReport((), (), 0)
-    with running.explained():
+    with running.one_line_errors():
         rows = _rows(spark, root, names).cache()
         try:
             partitions = _partitions(rows, sizes)
@@ -116,7 +116,7 @@ def run(spark: SparkSession, params: StatsParams, progress: Advance | None = Non
 
 
 def _sizes(params: StatsParams) -> tuple[dict[tuple[str, int], int], str]:
-    """The size of each partition on disk, and the path of the store."""
+    """Return the size of each partition on disk, and the path of the store."""
     with Store.open(params.data, "r") as store:
         topics = list(store) if params.topic is None else [store.topic(params.topic)]
         return {
@@ -127,7 +127,7 @@ def _sizes(params: StatsParams) -> tuple[dict[tuple[str, int], int], str]:
 
 
 def _rows(spark: SparkSession, root: str, names: list[str]) -> DataFrame:
-    """The columns that are counted: small, because they are read twice."""
+    """Return the columns to count: small, because they are read twice."""
     rows = spark.read.format("sawlog").option("path", root).option("subscribe", ",".join(names))
     return (
         rows.option("columns", "topic,partition,key,value,timestamp")
@@ -178,7 +178,7 @@ def _row(topic: str, number: int | None, found: dict[str, Any], size_bytes: int)
 
 
 def _step(params: StatsParams, partitions: Sequence[PartitionStats]) -> int:
-    """The requested step, or the finest of the usual ones that does not give too many."""
+    """Return the requested step, or the finest common one that does not yield too many."""
     if params.every_s is not None:
         return round(params.every_s * 1000)
     oldest = [each.oldest for each in partitions if each.oldest is not None]
@@ -223,7 +223,7 @@ def write_parquet(report: StatsReport, target: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """For `python -m` and `spark-submit`."""
+    """Entry point for `python -m` and `spark-submit`."""
     return run_main(StatsParams, run, arguments, "Records, bytes, keys and rates of a store.", check=check_params)
 
 

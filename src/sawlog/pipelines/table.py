@@ -1,20 +1,20 @@
 """`table`: a topic as a Delta, Iceberg or Parquet table, kept up to date, each record exactly once.
 
 The columns are key, value, partition, offset, timestamp and headers. With `schema`, the fields of JSON values become
-columns too; a value that does not fit goes to the quarantine, a table beside this one with the reason, and never stops
+columns too; a value that does not fit goes to the quarantine, a table next to this one with the reason, and never stops
 the job. The schema is given (DDL, JSON schema or Avro) or inferred from each round's records, which reads them twice.
 It may change from run to run as evolving.py allows.
 
 ```
 lake/orders/              the table
-lake/orders_quarantine/   what does not fit; exists if there was something
+lake/orders_quarantine/   records that do not fit; created for the first of them
 lake/catalog.db           Iceberg: the catalogue, unless another is given
 ```
 
-Each commit records up to which offset of each partition the table contains the log; the next round begins there, also
-after a crash (see rounds.py). So there is no checkpoint that could be lost. The store remembers where the table is:
-`sawlog.spark.table` and SQL find it by the topic's name. If a topic has several, it is the one that was made last, from
-when it has caught up with the log.
+Each commit records the offset of each partition up to which the table contains the log; the next round begins there,
+also after a crash (see rounds.py). So there is no checkpoint that could be lost. The store remembers where the table
+is: `sawlog.spark.table` and SQL find it by the topic's name. If a topic has several tables, they use the newest one, as
+soon as it has caught up with the log.
 """
 
 from __future__ import annotations
@@ -42,30 +42,30 @@ from ..tables import columns as ddl
 from ..tables import files
 from ..tables.columns import RECORD, check_names, table_schema, value_fields, value_schema
 from ..tables.evolving import evolved
-from ..tables.formats import FORMATS, Identity, check_package
-from ..tables.state import DataFile, Mark, Snapshot
+from ..tables.formats import FORMATS, TableIdentity, check_package
+from ..tables.state import DataFile, Mark, TableSnapshot
 from . import parquet, running
-from .rounds import NOTES, Frontier, Result, Rounds, Work
+from .rounds import STATE_DIRECTORY, Frontier, RoundFiles, RoundResult, Rounds
 from .running import Advance, option, run_main
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 INFERRED = "inferred"
-#: A document in the table's notes until the store knows the table.
+#: A document in the table's `_sawlog` directory until the store knows the table.
 _NEW = "new"
-#: A round is planned again this often if retention was faster.
+#: Maximum number of times a round is planned because retention overtook it.
 _TRIES = 3
-#: A round takes this many times as long as the last one, at most, when the time for the next one is chosen.
+#: The next round is scheduled as if it took this many times as long as the last one.
 _MARGIN = 1.5
-#: The next round begins at most this much later than chosen.
+#: Scheduling slack of a round.
 _PAUSE_S = 0.1
 _logger = logging.getLogger("sawlog.pipelines")
 
 
 @dataclass(frozen=True, slots=True)
 class TableParams:
-    """Which table to keep, and how."""
+    """Parameters of `table`."""
 
     data: str = option("the store's directory")
     topic: str = option("the topic")
@@ -92,19 +92,19 @@ class TableReport:
     topic: str
     table: str
     format: str
-    #: Rows that this run has added to the table, and to the quarantine.
+    #: Rows that this run added to the table, and to the quarantine.
     records: int
     quarantined: int
     rounds: int
     merged_files: int
     new_files: int
-    #: The longest time that a record had to wait for its commit, in seconds; None if it was not continuous.
+    #: Longest time in seconds from a record's arrival to its commit; None if the run was not continuous.
     freshness_s: float | None
     stopped: bool
 
 
 def check_params(params: TableParams) -> None:
-    """Raise what is wrong and can be detected without Spark."""
+    """Raise for errors that can be detected without Spark."""
     check_local(params.to, "the directory of a table")
     if params.format not in FORMATS:
         raise InvalidConfig(f"format must be one of {', '.join(FORMATS)}, not {params.format!r}")
@@ -123,12 +123,12 @@ def check_params(params: TableParams) -> None:
     _given_fields(params)
     running.check_topic(params.data, params.topic)
     location = Path(info_of(params).location)
-    if location.is_dir() and not (location / NOTES).is_dir() and any(location.iterdir()):
+    if location.is_dir() and not (location / STATE_DIRECTORY).is_dir() and any(location.iterdir()):
         raise InvalidConfig(f"{location} is neither empty nor a table of this job; choose another directory")
 
 
 def info_of(params: TableParams) -> TableInfo:
-    """Where the table is, or will be."""
+    """Return the location of the table, existing or not."""
     location = str(Path(params.to).absolute() / params.topic)
     name = f"sawlog.{params.topic}" if params.format == "iceberg" else ""
     return TableInfo(params.format, location, catalog=_catalog(params.catalog), name=name)
@@ -156,14 +156,14 @@ def run(spark: SparkSession, params: TableParams, progress: Advance | None = Non
     info = info_of(params)
     with (
         Store.open(params.data, "r") as store,
-        running.alone(Path(info.location) / NOTES) as notes,
-        running.explained(),
+        running.exclusive_directory(Path(info.location) / STATE_DIRECTORY) as notes,
+        running.one_line_errors(),
     ):
         return _Job(spark, params, notes, store.topic(params.topic), progress).run()
 
 
 class _Job:
-    """One run."""
+    """One run of `table`."""
 
     def __init__(
         self, spark: SparkSession, params: TableParams, notes: FileDirectory, topic: Topic, progress: Advance | None
@@ -173,18 +173,18 @@ class _Job:
         self._topic = topic
         self._table = tables.open_table(self._info)
         self._quarantine = tables.open_table(tables.quarantine_of(self._info))
-        self._rounds = Rounds(notes, self._table, self._quarantine, Identity(params.topic, topic.id, params.by))
+        self._rounds = Rounds(notes, self._table, self._quarantine, TableIdentity(params.topic, topic.id, params.by))
         self._path = str(Path(params.data).absolute())
         self._frontier = self._from({})
         self._rows = self._quarantined = self._count = self._merged = self._new = 0
         self._freshness_s: float | None = None
 
     def run(self) -> TableReport:
-        """All rounds."""
+        """Run all rounds."""
         stopped = False
         try:
             self._check(self._table.snapshot())
-            self._rounds.settle()
+            self._rounds.recover()
             found = self._check(self._table.snapshot())
             self._check_quarantine(found)
             self._frontier = self._from({} if found is None else found.marks)
@@ -213,8 +213,8 @@ class _Job:
         params = self._params
         return Frontier(self._topic, marks, params.max_records, fail_on_data_loss=params.fail_on_data_loss)
 
-    def _check(self, found: Snapshot | None) -> Snapshot | None:
-        """Whether the table is of this topic, and divided as asked."""
+    def _check(self, found: TableSnapshot | None) -> TableSnapshot | None:
+        """Check that the table belongs to this topic and is partitioned as requested."""
         if found is not None:
             check_same_topic(found, self._topic)
             if found.by != self._params.by:
@@ -222,8 +222,8 @@ class _Job:
                 raise InvalidConfig(f"{self._info.location} is divided by {said}; give that, or make a new table")
         return found
 
-    def _check_quarantine(self, found: Snapshot | None) -> None:
-        """Whether the quarantine is of this table: what it has would be in the topic twice otherwise."""
+    def _check_quarantine(self, found: TableSnapshot | None) -> None:
+        """Check that the quarantine belongs to this table: otherwise its records would appear twice."""
         bad = self._quarantine.snapshot()
         if bad is None:
             return
@@ -234,8 +234,8 @@ class _Job:
                 "another directory"
             )
 
-    def _register(self, found: Snapshot | None, *, complete: bool = False) -> None:
-        """Note in the store where the table is: if the topic has none, or when a new one has caught up with the log."""
+    def _register(self, found: TableSnapshot | None, *, complete: bool = False) -> None:
+        """Record the table in the store: if the topic has none, or when a new one has caught up with the log."""
         new = complete and self._notes.exists(_NEW)
         if found is None or not (new or self._topic.table is None):
             return
@@ -250,14 +250,14 @@ class _Job:
     # --- rounds
 
     def _catch_up(self) -> None:
-        """Rounds up to the current end of the log."""
+        """Run rounds up to the current end of the log."""
         target = self._frontier.ends()
         while self._frontier.is_behind(target) and self._advance():
             pass
         self._table.clean(self._params.keep_s)
 
     def _follow(self, freshness_s: float) -> None:
-        """Rounds at intervals, so that each record is in the table within that time."""
+        """Run rounds at intervals, so that each record is in the table within that time."""
         planned = Stopwatch()
         while True:
             took = Stopwatch()
@@ -272,7 +272,7 @@ class _Job:
                 pass
 
     def _advance(self) -> bool:
-        """One round; whether there was something new."""
+        """Run one round; return whether there was something new."""
         for attempt in range(_TRIES):
             marks = self._frontier.next()
             if marks == self._frontier.marks:
@@ -283,7 +283,7 @@ class _Job:
             except Exception:
                 if attempt == _TRIES - 1 or not self._frontier.is_overtaken(marks):
                     raise
-        self._frontier.reach(marks)
+        self._frontier.advance_to(marks)
         self._rows += result.rows
         self._quarantined += result.quarantined
         self._count += 1
@@ -295,7 +295,7 @@ class _Job:
             self._merge(found)
         return True
 
-    def _round(self, marks: Mapping[int, Mark]) -> Result:
+    def _round(self, marks: Mapping[int, Mark]) -> RoundResult:
         found = self._table.snapshot()
         first = {number: self._frontier.begin(number, mark) for number, mark in marks.items()}
         last = {number: mark.end for number, mark in marks.items()}
@@ -322,8 +322,8 @@ class _Job:
 
     # --- columns
 
-    def _schema(self, found: Snapshot | None, rows: DataFrame) -> pa.Schema:
-        """The columns of the table after this round."""
+    def _schema(self, found: TableSnapshot | None, rows: DataFrame) -> pa.Schema:
+        """Return the columns of the table after this round."""
         before = pa.schema([]) if found is None else value_fields(found.schema)
         asked = _given_fields(self._params)
         if self._params.schema == INFERRED:
@@ -333,12 +333,12 @@ class _Job:
             made = before if asked is None else evolved(before, asked).schema
         with_value = not self._params.drop_value if found is None else "value" in found.schema.names
         known = table_schema(made, with_value=with_value)
-        # The table's own order: a column that was added before headers were is not moved.
+        # Keep the table's order: a column that was added before headers stays in its place.
         order = [] if found is None else [name for name in found.schema.names if name in known.names]
         return pa.schema([known.field(name) for name in (*order, *(n for n in known.names if n not in order))])
 
-    def _write(self, rows: DataFrame, schema: pa.Schema, work: Work) -> None:
-        """The files of a round: one pass, and a second one if there is something for the quarantine."""
+    def _write(self, rows: DataFrame, schema: pa.Schema, work: RoundFiles) -> None:
+        """Write the files of a round: one pass, and a second one if there are records for the quarantine."""
         from pyspark.sql import Observation
 
         fields = value_fields(schema)
@@ -347,7 +347,7 @@ class _Job:
             return
         counts = Observation()
         parsed = parsing.parsed(rows, fields)
-        self._put(parsing.good(parsing.counted(parsed, counts), fields), schema, work.files)
+        self._put(parsing.good(parsing.observe_bad_rows(parsed, counts), fields), schema, work.files)
         if counts.get[parsing.BAD]:
             parquet.write(parsing.bad(parsed, fields), work.bad_files)
 
@@ -356,8 +356,8 @@ class _Job:
         chosen = rows.select(*(f"`{name}`" for name in schema.names))
         parquet.write(parquet.with_times(chosen, by), path, by)
 
-    def _widen(self, found: Snapshot, schema: pa.Schema) -> None:
-        """Delta: rewrite the files of a column that becomes wider; the other formats read both."""
+    def _widen(self, found: TableSnapshot, schema: pa.Schema) -> None:
+        """Delta: rewrite the files of a column that becomes wider; the other formats read both types."""
         if self._params.format != "delta" or not evolved(found.schema, schema).widened or not found.data:
             return
         work = self._rounds.begin()
@@ -367,7 +367,7 @@ class _Job:
 
     # --- small files
 
-    def _merge(self, found: Snapshot) -> None:
+    def _merge(self, found: TableSnapshot) -> None:
         """Merge small files, if there are many."""
         least = self._params.merge_from
         if not least:
@@ -379,14 +379,14 @@ class _Job:
             self._merged += len(group)
 
 
-def _merged_path(work: Work, group: Sequence[DataFile], by: Sequence[str]) -> Path:
-    """In the same division as the files that it replaces."""
+def _merged_path(work: RoundFiles, group: Sequence[DataFile], by: Sequence[str]) -> Path:
+    """Return a path in the same partition directories as the files that it replaces."""
     levels = [f"{name}={group[0].divided[name]}" for name in by if name in group[0].divided]
     return work.files.joinpath(*levels, "merged.parquet")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """For `python -m` and `spark-submit`."""
+    """Entry point for `python -m` and `spark-submit`."""
     return run_main(TableParams, run, arguments, "A topic as a table, each record once.", check=check_params)
 
 

@@ -1,7 +1,7 @@
-"""`verify`: check every batch of every segment of a store in parallel, and report what is bad and where.
+"""`verify`: check every batch of every segment of a store in parallel, and report the damage.
 
 The driver lists the segments, the tasks read them; no lock is taken and nothing is changed, so it may run next to
-writers. Segments that are replaced while it runs (compaction, merging) are looked up again under their new names.
+writers. Segments that are replaced meanwhile (compaction, merging) are looked up again under their new names.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from .running import Advance, option, run_main
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: The approximate number of bytes per task, if segments are smaller.
+#: Approximate number of bytes per task, if segments are smaller.
 _TASK_BYTES = 64 << 20
 #: Tasks per core in each round; progress is shown after each round.
 _WAVE = 4
-#: How often segments that were replaced are looked up again.
+#: Maximum number of times replaced segments are looked up again.
 _ROUNDS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyParams:
-    """What to check."""
+    """Parameters of `verify`."""
 
     data: str = option("the store's directory")
     topic: str | None = option("only this topic", None)
@@ -53,7 +53,7 @@ class SegmentReport:
 
 @dataclass(frozen=True, slots=True)
 class StoreVerifyReport:
-    """All segments in order."""
+    """All segments, in order."""
 
     ok: bool
     records: int
@@ -63,14 +63,14 @@ class StoreVerifyReport:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """Segments of one partition, by their first offsets."""
+    """Segments of one partition, by their base offsets."""
 
     data: str
     topic: str
     partition: int
     bases: tuple[int, ...]
     size_bytes: int
-    #: How many threads it may use: more than one if there are fewer tasks than cores.
+    #: Number of threads to use: more than one if there are fewer tasks than cores.
     threads: int = 1
 
 
@@ -78,7 +78,7 @@ _Place = tuple[str, int, int]
 
 
 def check_params(params: VerifyParams) -> None:
-    """Raise what is wrong and can be detected without Spark; damage is for the report."""
+    """Raise for errors that can be detected without Spark. Damage is left to the report."""
     try:
         running.check_topic(params.data, params.topic)
     except CorruptData:
@@ -107,7 +107,7 @@ def run(spark: SparkSession, params: VerifyParams, progress: Advance | None = No
 def _tasks(
     params: VerifyParams, found: dict[_Place, SegmentReport], broken: dict[tuple[str, int | None], SegmentReport]
 ) -> Iterator[_Task]:
-    """Segments that have not been read yet, the largest tasks first."""
+    """Yield tasks for the segments not read yet, the largest first."""
     made: list[_Task] = []
     with Store.open(params.data, "r") as store:
         for name in store.topics() if params.topic is None else [params.topic]:
@@ -116,7 +116,7 @@ def _tasks(
             except TopicNotFound:
                 if params.topic is not None:
                     raise
-                continue  # deleted since
+                continue  # deleted meanwhile
             except SawlogError as error:
                 broken[name, None] = SegmentReport(name, None, "topic.json", problems=(str(error),))
                 continue
@@ -150,7 +150,7 @@ def _checked(
     context = spark.sparkContext
     waiting = iter(tasks)
     while wave := list(islice(waiting, _WAVE * context.defaultParallelism)):
-        with running.explained():
+        with running.one_line_errors():
             threads = max(context.defaultParallelism // len(wave), 1)
             given = [replace(task, threads=threads) for task in wave]
             results = context.parallelize(given, len(given)).map(check).collect()
@@ -160,12 +160,12 @@ def _checked(
 
 
 def check(task: _Task) -> dict[_Place, SegmentReport]:
-    """In a task: read the segments. Those that no longer exist or were replaced meanwhile are left out."""
+    """Read the segments; runs in a task. Leaves out segments that were deleted or replaced meanwhile."""
     with Store.open(task.data, "r") as store:
         try:
             log = store.topic(task.topic).partition(task.partition)
         except TopicNotFound:
-            return {}  # deleted since
+            return {}  # deleted meanwhile
         return dict(_check_all(log, task))
 
 
@@ -187,7 +187,7 @@ def _check_all(log: Log, task: _Task) -> Iterator[tuple[_Place, SegmentReport]]:
         if problems:
             segments.refresh()
             if segment not in segments.all:
-                continue  # replaced or deleted while it was read: this is not damage
+                continue  # replaced or deleted while being read: not damage
         yield (
             (task.topic, task.partition, segment.base_offset),
             SegmentReport(
@@ -203,7 +203,7 @@ def _check_all(log: Log, task: _Task) -> Iterator[tuple[_Place, SegmentReport]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """For `python -m` and `spark-submit`; exit code 4 if anything is wrong."""
+    """Entry point for `python -m` and `spark-submit`. The exit code is 4 if there is damage."""
     return run_main(
         VerifyParams, run, arguments, "Check every batch of every segment, in parallel.", check=check_params
     )

@@ -1,7 +1,7 @@
-"""Avro's schemas, as JSON: records of primitive and logical types, enums, arrays, maps and nullable unions.
+"""Avro schemas, as JSON: records of primitive and logical types, enums, arrays, maps and nullable unions.
 
 Values are plain JSON, not Avro's JSON encoding: a nullable string is `"x"` or `null`, not `{"string": "x"}`. Names are
-resolved within the schema; a record that contains itself is refused, because no column can have such a type.
+resolved within the schema; a record that contains itself is rejected, because no column can have such a type.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LOGICAL = {
 
 
 def parse(document: dict[str, Any]) -> Schema:
-    """The schema of an Avro record."""
+    """Convert an Avro record to a schema."""
     return _record(document, {}, "")
 
 
@@ -57,7 +57,7 @@ def _field(given: Any, known: dict[str, Type | None], namespace: str, record: st
 
 
 def _nullable(given: Any, known: dict[str, Type | None], namespace: str, where: str) -> tuple[Type, bool]:
-    """The type, and whether it may be null."""
+    """Return the type, and whether it may be null."""
     if not isinstance(given, list):
         return _type(given, known, namespace, where), False
     others = [each for each in given if each != "null"]
@@ -116,7 +116,7 @@ def _fixed(given: dict[str, Any]) -> Scalar:
 
 
 def _named(given: dict[str, Any], namespace: str) -> tuple[str, str]:
-    """The full name of a type, and the namespace for those inside of it."""
+    """Return the full name of a type, and the namespace for the types inside it."""
     name = given.get("name")
     if not isinstance(name, str) or not name:
         raise InvalidConfig(f"an Avro {given.get('type')} needs a name")

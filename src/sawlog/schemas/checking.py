@@ -1,7 +1,7 @@
-"""One value against a schema: what it is in Python, or why it does not match.
+"""Match one value against a schema: return it as Python objects, or say why it does not match.
 
-This is the definition of matching. `columns.py` reads many values faster and asks this module about every one that is
-not quite usual.
+This module defines matching. `columns.py` decodes many values faster and falls back to this module for every value
+outside its fast path.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _NAMES = {
     dict: "an object",
     type(None): "null",
 }
-#: More characters of a bad value than this help nobody.
+#: Maximum number of characters of a bad value in a message.
 _SHOWN = 40
 
 
 class Mismatch(ValueError):
-    """A value does not match; the text says where and why."""
+    """A value does not match; the message says where and why."""
 
 
-def why_not(schema: Schema, value: bytes | None) -> str | None:
-    """Why a record's value does not match; None if it does. A value that is null, a tombstone, matches."""
+def mismatch_reason(schema: Schema, value: bytes | None) -> str | None:
+    """Return why a record's value does not match; None if it does. A null value (a tombstone) matches."""
     if value is None:
         return None
     try:
@@ -44,7 +44,7 @@ def why_not(schema: Schema, value: bytes | None) -> str | None:
 
 
 def read(schema: Schema, value: bytes) -> dict[str, Any]:
-    """The fields of one value, converted and with defaults; `Mismatch` if it does not match."""
+    """Return the fields of one value, converted and with defaults. Raises `Mismatch` if it does not match."""
     try:
         document = parse_json(value)
     except (ValueError, UnicodeDecodeError) as error:

@@ -1,8 +1,8 @@
-"""Many values at once: JSON texts in an Arrow array become one struct array.
+"""Decode many values at once: an Arrow array of JSON texts becomes a struct array.
 
-The kernel reads the fields of all usual values (`sawlog.batch.kernel.json`), which is nearly all of them. The others,
-and all if a schema has lists, maps or aliases, are read one by one (`checking.py`). A value that does not match the
-schema is null, and so is one that is null itself.
+The kernel reads the fields of common values (`sawlog.batch.kernel.json`), nearly all of them. The rest, and every value
+of a schema with lists, maps or aliases, is decoded one by one (`checking.py`). A value that does not match the schema
+becomes null; so does a null value.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _KINDS = {
     "string": kernel.JSON_STRING,
     "bytes": kernel.JSON_STRING,
 }
-#: The years 1 to 9999 in ticks, which is what Python can represent.
+#: The years 1 to 9999 in ticks: the range of Python's datetime.
 _YEARS = {
     "ms": (-62_135_596_800_000, 253_402_300_799_999),
     "us": (-62_135_596_800_000_000, 253_402_300_799_999_999),
@@ -53,7 +53,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def arrow_type(kind: Type) -> pa.DataType:
-    """The column type for a type of a schema. Everything is nullable: a value that does not match is null."""
+    """Return the column type for a schema type. Everything is nullable: a value that does not match is null."""
     if isinstance(kind, Schema):
         return pa.struct([pa.field(field.name, arrow_type(field.type)) for field in kind])
     if isinstance(kind, ListOf):
@@ -64,7 +64,7 @@ def arrow_type(kind: Type) -> pa.DataType:
 
 
 def decode(schema: Schema, values: pa.Array) -> pa.Array:
-    """The values of a binary array as structs."""
+    """Decode a binary array of JSON texts into structs."""
     plan = _plan(schema)
     if plan is None:
         return _one_by_one(schema, values)
@@ -83,7 +83,7 @@ def _one_by_one(schema: Schema, values: pa.Array) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A wanted field, and where it is in the kernel's tables."""
+    """A requested field and its place in the kernel's tables."""
 
     field: Field
     number: int
@@ -91,7 +91,7 @@ class _Node:
     children: tuple[_Node, ...]
 
     def walk(self) -> Iterator[_Node]:
-        """Itself and all below."""
+        """Yield this node and all nodes below."""
         yield self
         for child in self.children:
             yield from child.walk()
@@ -99,7 +99,7 @@ class _Node:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The tables for the kernel."""
+    """The kernel's tables for one schema."""
 
     schema: Schema
     root: _Node
@@ -111,7 +111,7 @@ class _Plan:
 
 @lru_cache(maxsize=64)
 def _plan(schema: Schema) -> _Plan | None:
-    """How the kernel reads a schema; None if it cannot."""
+    """Build the kernel's tables for a schema; None if the kernel cannot read it."""
     if not all(map(_is_plain, schema)):
         return None
     rows: list[list[int]] = [[kernel.JSON_STRUCT, 0, 0, 0, 0, 0]]
@@ -161,7 +161,7 @@ def _kind(kind: Type) -> int:
 
 
 class _Decoding:
-    """One array of values while it is decoded."""
+    """One array of values being decoded."""
 
     def __init__(self, plan: _Plan, values: pa.Array) -> None:
         self._plan = plan
@@ -188,19 +188,19 @@ class _Decoding:
         )
 
     def result(self) -> pa.Array:
-        """The structs."""
+        """Return the structs."""
         for child in self._plan.root.children:
-            self._settle(child, self._state[0] == kernel.JSON_PRESENT)
+            self._apply_defaults(child, self._state[0] == kernel.JSON_PRESENT)
         odd = np.flatnonzero(self._odd)
-        if len(odd):  # nothing of what was read of them before something was odd may count
+        if len(odd):  # discard the fields read before the kernel gave up on a value
             self._state[:, odd] = kernel.JSON_NULL
             self._longs[:, odd] = 0
         made = self._struct(self._plan.root)
         return made if not len(odd) else self._with_odd(made, odd)
 
-    def _settle(self, node: _Node, present: npt.NDArray[np.bool_]) -> None:
-        """Mark as odd what lacks a field, or has a null or a number that it may not have; put defaults in. Python
-        decides about it: that is rare, except for defaults of simple types."""
+    def _apply_defaults(self, node: _Node, present: npt.NDArray[np.bool_]) -> None:
+        """Fill in defaults, and mark as odd the values with a missing field, a disallowed null or a number out of
+        range. Python decides about those; they are rare."""
         state, field = self._state[node.number], node.field
         if not field.nullable:
             self._odd |= present & (state == kernel.JSON_NULL)
@@ -215,7 +215,7 @@ class _Decoding:
             numbers = self._longs[node.slot]
             self._odd |= present & (state == kernel.JSON_PRESENT) & ((numbers < low) | (numbers > high))
         for child in node.children:
-            self._settle(child, present & (state == kernel.JSON_PRESENT))
+            self._apply_defaults(child, present & (state == kernel.JSON_PRESENT))
 
     def _fill(self, node: _Node, absent: npt.NDArray[np.bool_]) -> None:
         default = node.field.default
@@ -231,7 +231,7 @@ class _Decoding:
             self._odd |= absent
 
     def _with_odd(self, made: pa.Array, odd: npt.NDArray[np.int64]) -> pa.Array:
-        """The same with those read one by one in their places."""
+        """Replace the odd values by their one-by-one results."""
         read = _one_by_one(self._plan.schema, self._values.take(pa.array(odd)))
         order = np.arange(len(made))
         order[odd] = np.arange(len(made), len(made) + len(odd))

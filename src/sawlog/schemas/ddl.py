@@ -30,12 +30,12 @@ _TYPES = {
 }
 _TOKEN = re.compile(r"""\s*(`(?:[^`]|``)*`|"(?:[^"]|"")*"|'(?:[^']|'')*'|-?\d+(?:\.\d+)?|\w+|[<>(),:])""")
 _SPACE = re.compile(r"\s*")
-#: Structs in structs: nobody means more.
+#: Maximum nesting of structs.
 _MAX_DEPTH = 32
 
 
 def parse(text: str) -> Schema:
-    """The schema that a list of columns describes."""
+    """Parse a list of columns."""
     return _Reader(_tokens(text)).fields(None, 0)
 
 
@@ -43,7 +43,7 @@ def _tokens(text: str) -> list[str]:
     found: list[str] = []
     at = 0
     while True:
-        at = _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches everywhere, if only nothing
+        at = _SPACE.match(text, at).end()  # type: ignore[union-attr]  # matches everywhere, possibly the empty string
         if at == len(text):
             return found
         match = _TOKEN.match(text, at)
@@ -57,7 +57,7 @@ _EXAMPLE = "write it as `id BIGINT NOT NULL, name STRING`, as an Avro record or 
 
 
 class _Reader:
-    """Reads tokens one after the other."""
+    """Recursive-descent parser over tokens."""
 
     def __init__(self, tokens: list[str]) -> None:
         self._tokens = tokens
@@ -74,7 +74,7 @@ class _Reader:
         return token
 
     def _take(self, *words: str) -> bool:
-        """Whether these words come next; then they are read."""
+        """Consume these words if they come next; return whether they did."""
         ahead = self._tokens[self._at : self._at + len(words)]
         if tuple(each.lower() for each in ahead) != words:
             return False
@@ -87,7 +87,7 @@ class _Reader:
             raise InvalidConfig(f"{where} needs {token!r}, not {found!r}; {_EXAMPLE}")
 
     def fields(self, end: str | None, depth: int) -> Schema:
-        """Fields up to a token, or to the end."""
+        """Parse fields up to a token, or to the end."""
         found: list[Field] = []
         while True:
             found.append(self._field(depth))

@@ -1,11 +1,11 @@
-"""Whether values of an earlier schema can be read with a later one, by Avro's rules for schema resolution.
+"""Schema evolution: can values of an earlier schema be read with a later one? By Avro's rules for schema resolution.
 
 The earlier schema is the writer's, the later one the reader's:
 
-    a field that is new           needs a default; without one it must be nullable in DDL and JSON Schema, where a field
-                                  that is not there is null
-    a field that is gone          is ignored
-    a field with another name     is the same one if the later schema lists the earlier name as an alias
+    a new field                   needs a default; without one it must be nullable in DDL and JSON Schema, where a
+                                  missing field is null
+    a removed field               is ignored
+    a renamed field               is the same one if the later schema lists the earlier name as an alias
     a nullable field              stays nullable
     int                           can become long, float, double; long: float, double; float: double
     string and bytes              can become each other
@@ -30,7 +30,7 @@ _PROMOTIONS = {
 
 
 def incompatibilities(earlier: Schema, later: Schema, where: str = "") -> Iterator[str]:
-    """Why values of `earlier` cannot be read with `later`: one text per reason, none if they can."""
+    """Yield the reasons why values of `earlier` cannot be read with `later`; none if they can."""
     for field in later:
         path = f"{where}{field.name}"
         written = earlier.field(field.name) or next(filter(None, map(earlier.field, field.aliases)), None)

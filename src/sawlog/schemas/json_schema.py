@@ -1,8 +1,8 @@
 """JSON Schema, as far as it describes columns: objects with properties, arrays, and the simple types.
 
 `{"type": ["string", "null"]}` is nullable, and so is a property that is not in `required`. `integer` is 64 bits wide.
-What restricts values further (`minimum`, `pattern`, …) is not checked. `$ref` works within the document; combinations
-(`oneOf`, `anyOf`, `allOf`) are refused, except with null.
+Constraints on values (`minimum`, `pattern`, …) are not checked. `$ref` works within the document; combinations
+(`oneOf`, `anyOf`, `allOf`) are rejected, except with null.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from .types import MISSING, Field, ListOf, MapOf, Scalar, Schema, Type
 
 _SIMPLE = {"boolean": Scalar("boolean"), "integer": Scalar("long"), "number": Scalar("double")}
 _FORMATS = {"date-time": Scalar("timestamp"), "date": Scalar("date")}
-#: Objects in objects: more is a mistake, or a schema that contains itself.
+#: Maximum nesting of objects: deeper is a mistake, or a schema that contains itself.
 _MAX_DEPTH = 32
 
 
 def parse(document: dict[str, Any]) -> Schema:
-    """The schema of a JSON Schema whose type is an object with properties."""
+    """Convert a JSON Schema whose type is an object with properties."""
     kind, _ = _type(document, document, "the value", 0)
     if not isinstance(kind, Schema):
         raise InvalidConfig('a JSON Schema for values must have the type "object" and properties')
@@ -27,7 +27,7 @@ def parse(document: dict[str, Any]) -> Schema:
 
 
 def _type(given: Any, document: dict[str, Any], where: str, depth: int) -> tuple[Type, bool]:
-    """The type, and whether it may be null."""
+    """Return the type, and whether it may be null."""
     if depth > _MAX_DEPTH:
         raise InvalidConfig(f"the JSON Schema of {where} contains itself: no column can have such a type")
     if not isinstance(given, dict):

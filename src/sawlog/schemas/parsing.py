@@ -1,4 +1,4 @@
-"""A schema from text, in whichever of the three notations it is written."""
+"""Parse a schema from text, in any of the three notations."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ..errors import InvalidConfig
 from . import avro, ddl, json_schema
 from .types import Schema
 
-#: More than this is no schema, but a file named by mistake.
+#: Maximum length in characters: a longer text is not a schema but the wrong file.
 MAX_TEXT = 1 << 20
 
 
 @lru_cache(maxsize=256)
 def parse(text: str) -> Schema:
-    """The schema that a text describes; `InvalidConfig` says what is wrong with it.
+    """Parse a schema. Raises `InvalidConfig` with the error.
 
     Text that begins with a brace is JSON: an Avro schema if its type is "record", else a JSON Schema. Everything else
     is DDL: `id BIGINT NOT NULL, name STRING`.

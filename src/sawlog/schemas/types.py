@@ -20,12 +20,12 @@ from typing import Any, Literal
 ScalarKind = Literal[
     "boolean", "int", "long", "float", "double", "string", "bytes", "enum", "decimal", "date", "timestamp"
 ]
-#: How a date or a timestamp is written in JSON.
+#: JSON notation of a date or a timestamp.
 Notation = Literal["text", "days", "ms", "us"]
 
 
 class _Missing:
-    """There is no default."""
+    """Marker for a field without a default."""
 
     def __repr__(self) -> str:
         return "no default"
@@ -43,7 +43,7 @@ class Scalar:
     scale: int = 0
     symbols: tuple[str, ...] = ()
     notation: Notation = "text"
-    #: What a reader uses for a symbol that it does not know.
+    #: The symbol that a reader substitutes for an unknown one.
     default_symbol: str | None = None
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ class Scalar:
 
 @dataclass(frozen=True, slots=True)
 class ListOf:
-    """Values of one type."""
+    """A list of values of one type."""
 
     element: Type
     nullable: bool = True
@@ -63,7 +63,7 @@ class ListOf:
 
 @dataclass(frozen=True, slots=True)
 class MapOf:
-    """Strings to values of one type."""
+    """A map from strings to values of one type."""
 
     value: Type
     nullable: bool = True
@@ -74,24 +74,24 @@ class MapOf:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A name and what it stands for."""
+    """A named field: its type, nullability and default."""
 
     name: str
     type: Type
     nullable: bool = True
     default: Any = MISSING
-    #: Names that it had before.
+    #: Former names.
     aliases: tuple[str, ...] = ()
 
     @property
     def has_default(self) -> bool:
-        """Whether a value may lack it although it is not null."""
+        """The field may be missing from a value, even if it is not nullable."""
         return self.default is not MISSING
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """Fields in order: a whole schema, or a struct inside of one."""
+    """Fields in order: a whole schema, or a struct inside one."""
 
     fields: tuple[Field, ...]
 
@@ -105,12 +105,12 @@ class Schema:
         return len(self.fields)
 
     def field(self, name: str) -> Field | None:
-        """The field of that name."""
+        """Return the field of that name, or None."""
         return next((each for each in self.fields if each.name == name), None)
 
     @property
     def names(self) -> list[str]:
-        """The names of all fields."""
+        """Names of all fields."""
         return [each.name for each in self.fields]
 
 

@@ -7,8 +7,8 @@ spark = sawlog.spark.session()          # a local session with suitable settings
 events = spark.read.format("sawlog").option("path", "data").option("subscribe", "orders").load()
 ```
 
-No jar and no `register` call: the wheel has a module `pyspark_sawlog`, which Spark finds by its name. Use
-`register(spark)` if that does not work (some editable installs). Options are those of Spark's Kafka source: see
+No jar and no `register` call: the wheel contains a module `pyspark_sawlog`, which Spark finds by name. Call
+`register(spark)` where that lookup fails (some editable installs). The options are those of Spark's Kafka source: see
 options.py.
 
 A topic that has a table (`sawlog pipeline table`) is read at the table's speed, together with the log's tail:
@@ -17,8 +17,8 @@ A topic that has a table (`sawlog pipeline table`) is read at the table's speed,
 orders = sawlog.spark.table(spark, "data", "orders")
 ```
 
-Where the code runs: `source` in a process next to the driver that plans, `reading` and `writing` in the tasks, `commit`
-in a process next to the driver that publishes. Nothing here runs in the JVM.
+Where the code runs: `source` plans in a Python process beside the driver, `reading` and `writing` run in the tasks, and
+`commit` publishes in a Python process beside the driver. Nothing here runs in the JVM.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ __all__ = ["quarantined", "register", "session", "table"]
 
 
 def register(spark: SparkSession) -> None:
-    """Register `format("sawlog")` with a session that does not find it by itself."""
+    """Register `format("sawlog")` with a session that does not discover it automatically."""
     from pyspark_sawlog import DefaultSource
 
     spark.dataSource.register(DefaultSource)
 
 
 def __getattr__(name: str) -> object:
-    """What needs Arrow is imported when it is used: every Python worker of Spark imports this package."""
+    """Import `tables`, which needs Arrow, on first use: every Python worker of Spark imports this package."""
     if name in ("quarantined", "table"):
         from . import tables
 

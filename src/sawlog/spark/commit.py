@@ -1,43 +1,37 @@
-"""Retention after a commit: nobody else would do it in a store that only Spark writes to.
+"""Publish the output of a Spark job: commit staged batches, detect replays, enforce retention.
 
-A process that keeps a store open does its upkeep in the background; a commit opens it briefly. So a commit checks the
-partitions that it has written to, and drops what exceeds their age or size limit. That is fast: nothing is read.
-Compaction, merging and recompression take longer than a micro-batch should wait: they are left to `sawlog upkeep`, or
-to a process that has the store open.
+The code runs in a Python process beside the driver. A batch job is one transaction: the store's `Staging` places the
+batches that the tasks staged, all or nothing. A micro-batch is a transaction with a name and a sequence number (the
+query's id, the batch's id). If Spark crashes between this commit and the entry in its own checkpoint, it repeats the
+micro-batch; the sequence number is already known and nothing is placed twice. Spark may also call `abort` for a
+micro-batch that was just published, so nothing is removed before checking that neither an intent nor the query's commit
+record refers to it.
 
-Publishing, next to the driver: the store's `Staging` places what the tasks staged, all or nothing.
+Partitions are locked only while their batches are placed and while retention runs. A store is created only with the
+option createStore: a mistyped or unmounted path is an error.
 
-A batch job is one transaction. A micro-batch is a transaction with a name and a number (the query's id, the batch's):
-if Spark repeats it, because it crashed between our commit and the record in its own checkpoint, the number is already
-known and nothing is placed again (see replays.py). Spark may also call `abort` for a micro-batch that was just
-published; so nothing is removed without checking whether an intent or the query's note refers to it.
+**Replays.** A replay has the same name, a number not above the last one, and the same sink: the topic of the option
+`topic`, by id, or the topics of a column, whichever they are. The sink is part of the transaction's name because one
+name may serve several writes: a `foreachBatch` that writes two topics under one txnAppId, as in Delta's documentation,
+or a checkpoint copied, with its query id, for a second job with another sink. So the store keeps one record per name
+and sink, and every batch overwrites it.
 
-Partitions are locked only while their batches are placed, and for retention: nobody else would do that in a store that
-only Spark writes to (see tending.py).
-
-A store is created only with the option createStore: a path that is mistyped, or not mounted, is an error.
-
-Replays: micro-batches and named batches that were stored before, and are not stored again.
-
-A replay has the same name, a number that is not above the last one, and the same sink: the topic in the option `topic`,
-by its id, or the topics of a column, whichever these are. The sink is part of the name in the store, because one name
-may be used for several writes: a `foreachBatch` that writes two topics under one txnAppId, as in Delta's documentation;
-a checkpoint that was copied for a second job with another sink, and with it the query's id. So the store has one record
-per name and sink, which every batch overwrites.
-
-**A replay must be a repetition.** Spark repeats only the last micro-batch, from the same offsets. If the repetition has
-other rows than the stored batch, the checkpoint does not match the sink (it was restored from a backup, or edited), and
-skipping the batch would lose records. So these are errors (`ReplayMismatch`), unless `replayCheck` is `off`:
+A replay must repeat the stored batch. Spark repeats only the last micro-batch, from the same offsets. If the repetition
+has other rows, the checkpoint does not match the sink (it was restored from a backup, or edited), and skipping the
+batch would lose records. These cases raise `ReplayMismatch`, unless `replayCheck` is `off`:
 
 - a different number of records for a topic;
 - for a stream: a number below the last one, which Spark never repeats;
 - with `replayCheck=content`: the same number of records with other keys or values. By default that is a warning: a
   query that is not deterministic, such as one with uuid(), computes different values each time.
 
-Version 0.2 used the name alone. Its record is looked up as well, so that a query that is upgraded between a commit and
-Spark's own record of it does not store that micro-batch twice.
+Version 0.2 used the name alone. Its record is looked up as well, so that a query upgraded between a commit and Spark's
+own record of it does not store that micro-batch twice. Every replay is logged and counted.
 
-Every replay is logged and counted.
+**Retention.** A process that keeps a store open maintains it in the background; a commit opens it only briefly, and a
+store that only Spark writes to has no such process. So a commit drops the segments beyond the age or size limit of the
+partitions it wrote to. That is fast: no record is read. Compaction, merging and recompression would delay a micro-batch
+too long: `sawlog upkeep` does them, or a process that keeps the store open.
 """
 
 from __future__ import annotations
@@ -63,22 +57,22 @@ from ..store.directory.transactions.staging import (
 )
 from ..store.names import quoted
 from . import places
-from .options import ReplayCheck, Where, WriteOptions
+from .options import ReplayCheck, StoreLocation, WriteOptions
 
 if TYPE_CHECKING:
-    from .writing import Staged, StagedPart
+    from .writing import StagedPartition, TaskCommit
 
 
 _logger = logging.getLogger("sawlog.spark")
 
 
-def tend(store: Store, written: Iterable[tuple[str, int]]) -> None:
-    """Drop what exceeds the limits of these partitions. What was written is stored, whatever happens here."""
+def enforce_retention(store: Store, written: Iterable[tuple[str, int]]) -> None:
+    """Drop the segments beyond the limits of these partitions. Failures are logged: the commit itself has succeeded."""
     for name, number in written:
         try:
             report = store.expire(name, number)
         except DirectoryLocked:
-            continue  # the process that keeps it open does its upkeep
+            continue  # the process that holds the lock does the maintenance
         except SawlogError as error:
             _logger.warning("retention in partition %d of %r is postponed to the next commit: %s", number, name, error)
         else:
@@ -86,19 +80,20 @@ def tend(store: Store, written: Iterable[tuple[str, int]]) -> None:
                 _logger.info("partition %d of %r: %s", number, name, report)
 
 
-#: More bytes than this go into a file next to the intent.
+#: Inline data above this size goes into a file next to the intent.
 _INTENT_BYTES = 1 << 20
-#: After this many micro-batches, and after the first, a query removes what dead queries have left.
+#: A query removes the leftovers of dead queries after its first micro-batch and then after every this many.
 _FORGET_EVERY = 100
 
 
 def stage_name(query: str, batch: int) -> str:
-    """Where the tasks of a micro-batch stage. The same for a repetition, which removes what the first try left."""
+    """Return the staging name of a micro-batch. A repetition uses the same name and removes the files of the first
+    try."""
     return f"spark{query.replace('-', '')}-{batch}"
 
 
-def open_store(where: Where) -> Store:
-    """The store for writing, without upkeep: that is for long-running processes. It must exist."""
+def open_store(where: StoreLocation) -> Store:
+    """Open an existing store for writing, without background maintenance, which is for long-running processes."""
     try:
         places.open_for_task(where).close()
     except StoreNotFound as error:
@@ -111,18 +106,18 @@ def open_store(where: Where) -> Store:
 
 
 def prepare(options: WriteOptions, columns: Sequence[str]) -> None:
-    """Before anything is written: check that the store and the topic exist, or create them if the options say so.
-    Topics of a column are checked by the tasks that find them."""
+    """Before anything is written: check that the store and the topic exist, or create them if the options say so. The
+    tasks check the topics of a column as they meet them."""
     if options.topic is None and "topic" not in columns:
         raise InvalidConfig('no topic: give .option("topic", NAME), or a column topic')
     if options.create_store:
         places.open_store(options.where, "w").close()
     with open_store(options.where) as store:
         if options.topic is not None and options.topic not in store:
-            make_topic(store, options.topic, options)
+            create_missing_topic(store, options.topic, options)
 
 
-def make_topic(store: Store, name: str, options: WriteOptions) -> None:
+def create_missing_topic(store: Store, name: str, options: WriteOptions) -> None:
     """Create a topic that is missing, if the options say so."""
     if options.partitions is None:
         raise InvalidConfig(
@@ -135,20 +130,26 @@ def make_topic(store: Store, name: str, options: WriteOptions) -> None:
 
 
 def publish(
-    options: WriteOptions, stage: str, staged: Iterable[Staged], *, name: str | None = None, sequence: int | None = None
+    options: WriteOptions,
+    stage: str,
+    staged: Iterable[TaskCommit],
+    *,
+    name: str | None = None,
+    sequence: int | None = None,
 ) -> None:
-    """Place everything that was staged, once. `ReplayMismatch` if it was stored before with different rows."""
+    """Place everything that was staged, exactly once. Raises `ReplayMismatch` if it was stored before with different
+    rows."""
     messages = list(staged)
     found = [part for message in messages for part in message.parts]
     with open_store(options.where) as store:
         try:
             if name is not None and sequence is not None:
-                repeated = Repeated(name, sequence, _topic_id(store, options, found), options.replay_check)
+                repeated = ReplayCandidate(name, sequence, _topic_id(store, options, found), options.replay_check)
                 of_stream = any(message.query is not None for message in messages)
                 if _is_replay(store, options, stage, repeated, found, of_stream=of_stream):
                     return
                 name = repeated.transaction_name
-            parts, data = _gathered(store, stage, found)
+            parts, data = _collect_parts(store, stage, found)
             timeout_s = options.lock_timeout_s
             placed = store.staging.publish(
                 stage, parts, data=data, name=name, sequence=sequence, lock_timeout_s=timeout_s
@@ -159,13 +160,13 @@ def publish(
                 f"{error.holder}; timed out after {options.lock_timeout_s:.0f} s waiting for it (option lockTimeout). "
                 "Nothing was stored. Close the writer there",
             ) from error
-        tend(store, placed)
+        enforce_retention(store, placed)
         if sequence is not None and sequence % _FORGET_EVERY == 0:
             store.staging.forget_names()
 
 
-def _topic_id(store: Store, options: WriteOptions, found: Sequence[StagedPart]) -> str | None:
-    """The topic of the options, as the tasks found it; None if rows go to the topics of a column."""
+def _topic_id(store: Store, options: WriteOptions, found: Sequence[StagedPartition]) -> str | None:
+    """The id of the options' topic as the tasks saw it; None if a column routes the rows."""
     if options.topic is None:
         return None
     return found[0].topic_id if found else store.topic(options.topic).id
@@ -175,13 +176,13 @@ def _is_replay(
     store: Store,
     options: WriteOptions,
     stage: str,
-    repeated: Repeated,
-    found: Sequence[StagedPart],
+    repeated: ReplayCandidate,
+    found: Sequence[StagedPartition],
     *,
     of_stream: bool,
 ) -> bool:
-    """Whether it was stored before; then what was staged now is removed. Waits for a commit in progress, by a driver
-    that died."""
+    """Return whether the batch was stored before; if so, remove the new staged files. Blocks while a commit that a dead
+    driver left unfinished completes."""
     staging = store.staging
     done = staging.replay_of(
         stage,
@@ -194,8 +195,9 @@ def _is_replay(
     return True
 
 
-def _gathered(store: Store, stage: str, found: Sequence[StagedPart]) -> tuple[list[Part], bytes]:
-    """What the tasks staged, and what came with their messages: for the intent, or, if it is large, in a file."""
+def _collect_parts(store: Store, stage: str, found: Sequence[StagedPartition]) -> tuple[list[Part], bytes]:
+    """Collect the staged pieces and the inline data of the tasks. Inline data goes into the intent, or into a file if
+    it is large."""
     data = b"".join(each.data for each in found)
     file = ""
     if len(data) > _INTENT_BYTES:
@@ -212,33 +214,33 @@ def _gathered(store: Store, stage: str, found: Sequence[StagedPart]) -> tuple[li
     return parts, data
 
 
-def _part(staged: StagedPart, pieces: tuple[Piece, ...] = ()) -> Part:
+def _part(staged: StagedPartition, pieces: tuple[Piece, ...] = ()) -> Part:
     return Part(staged.topic, staged.topic_id, staged.partition, staged.count, pieces, digest=staged.digest)
 
 
 def discard(options: WriteOptions, stage: str) -> None:
-    """Remove what was staged and not published."""
+    """Remove staged files that were not published."""
     with open_store(options.where) as store:
         store.staging.discard(stage)
 
 
-#: A longer quoted name is replaced by its hash, so that the sink fits into a file's name.
+#: A name whose quoted form is longer is replaced by its hash, so that name and sink fit into a file name.
 _LONGEST_NAME = 120
-#: The sink of a job that routes by the column topic.
+#: The sink of a job that routes rows by the column `topic`.
 _COLUMN = "column"
 
 
-class Skips:
-    """The number of batches that this process has skipped as replays."""
+class ReplayCounter:
+    """Counter of the batches that this process skipped as replays."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def report(self, name: str, sequence: int, done: Intent, *, note: str = "") -> None:
-        """Count one, and log it."""
+        """Count and log one replay."""
         self.count += 1
         topics = ", ".join(sorted({repr(part.topic) for part in done.parts}))
-        if not topics:  # what an earlier version has stored is not known
+        if not topics:  # an earlier version did not record the topics
             topics = "any topic: it had no rows" if done.id else "the same topics"
         _logger.warning(
             "batch %d of %r was stored before and is skipped%s; the last one that was stored is %s, in %s "
@@ -253,28 +255,28 @@ class Skips:
 
 
 #: The replays of this process.
-SKIPS = Skips()
+REPLAYS = ReplayCounter()
 
 
 @dataclass(frozen=True, slots=True)
-class Repeated:
-    """A batch that may be a replay."""
+class ReplayCandidate:
+    """A named batch that may be a replay."""
 
     #: The query's id or the txnAppId.
     name: str
     sequence: int
-    #: None: rows go to the topics of a column.
+    #: None: a column routes the rows.
     topic_id: str | None
     check_by: ReplayCheck = "counts"
 
     @property
     def transaction_name(self) -> str:
-        """The name of its transaction in the store."""
+        """The name of the batch's transaction in the store."""
         short = self.name if len(quoted(self.name)) <= _LONGEST_NAME else _sha256(self.name)
         return f"{short}-{_COLUMN if self.topic_id is None else _sha256(self.topic_id)[:16]}"
 
     def stored(self, staging: JobStaging, targets: AbstractSet[str]) -> Intent | None:
-        """What was stored under that name, with this number or a later one; None if nothing."""
+        """Return the stored batch of this name with this number or a later one; None if there is none."""
         check_name(self.name, self.sequence)
         last = staging.last(self.transaction_name)
         if last is not None and _number(last) >= self.sequence:
@@ -286,7 +288,7 @@ class Repeated:
         return None
 
     def check(self, done: Intent, parts: Sequence[Part], *, of_stream: bool) -> None:
-        """Report a replay; `ReplayMismatch` if it does not repeat what is stored."""
+        """Report a replay. Raises `ReplayMismatch` if it does not repeat the stored batch."""
         note = ""
         if self.check_by != "off" and done.id:
             if done.sequence == self.sequence:
@@ -302,7 +304,7 @@ class Repeated:
                     f"{stored_and_now(done, parts)} Spark repeats only its last batch, so the checkpoint is older than "
                     "the sink."
                 )
-        SKIPS.report(self.name, self.sequence, done, note=note)
+        REPLAYS.report(self.name, self.sequence, done, note=note)
 
     def _mismatch(self, why: str) -> ReplayMismatch:
         return ReplayMismatch(
@@ -315,7 +317,7 @@ class Repeated:
 
 
 def _digests(parts: Sequence[Part]) -> dict[str, int]:
-    """The digest of the rows for each topic, where it is known."""
+    """The digest of the rows of each topic, where known."""
     found: dict[str, int] = {}
     for part in parts:
         found[part.topic_id] = (found.get(part.topic_id, 0) + part.digest) % DIGESTS

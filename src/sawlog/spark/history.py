@@ -1,13 +1,13 @@
-"""`startingTable`: a stream that begins with a topic's table and goes on with the log.
+"""`startingTable`: start a stream with a topic's table, then continue with the log.
 
-Offsets mean the same in both, so a micro-batch is what it always is: ranges of offsets. What of a range is below the
-table's end is read from the table's files, the rest from the log. Which of the two has a record may change from one
-attempt to the next, because the job moves records to the table and retention removes them from the log; the record is
-the same. So it is exactly once for the same reasons as without a table, and the checkpoint has the same format: the
-option can be removed later, when everything is in the log.
+Offsets mean the same in both, so a micro-batch is still a set of offset ranges. The part of a range below the table's
+end is read from the table's files, the rest from the log. Which of the two holds a record may change between attempts,
+because the table job moves records to the table and retention removes them from the log; the record is the same. So
+delivery is exactly once for the same reasons as without a table, and the checkpoint has the same format: the option can
+be removed once the log holds everything still to be read.
 
-The files are read by pyarrow in the tasks, with the columns of the record. A table that has no `value` cannot be used.
-Records of the quarantine are read as well: the stream has what the log had.
+Tasks read the files with pyarrow, in the record's columns. A table without a `value` column cannot be used. Records in
+the quarantine are read as well, so that the stream returns everything the log held.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .. import tables
 from ..errors import DataLoss, InvalidConfig
 from ..sql.materialised import check_same_log, check_same_topic
 from ..store.base import Topic
-from ..tables.state import DataFile, Snapshot
-from .places import Places
+from ..tables.state import DataFile, TableSnapshot
+from .places import SubscribedPartitions
 from .positions import EpochPosition, Positions, Share
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ _BATCH_ROWS = 16_384
 
 
 @dataclass(frozen=True)
-class HistoryTask(InputPartition):
-    """A part of a file of a table."""
+class TableFileTask(InputPartition):
+    """One table file, restricted to an offset range of one partition."""
 
     path: str
     topic: str
@@ -48,16 +48,16 @@ class HistoryTask(InputPartition):
             object.__setattr__(self, name, value)
 
 
-class History:
+class TableHistory:
     """The tables of the topics that a stream reads."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: SubscribedPartitions) -> None:
         self._places = places
 
     def begun(self, before: Positions, shares: Sequence[tuple[Topic, int]]) -> Positions:
-        """Positions with those of partitions that are new to the query: where their table begins."""
+        """Add a position for every partition that is new to the query: the start of its table."""
         at: dict[Share, EpochPosition] = {}
-        found: dict[str, Snapshot | None] = {}
+        found: dict[str, TableSnapshot | None] = {}
         for topic, number in shares:
             if (topic.name, number) in before.at:
                 continue
@@ -70,8 +70,8 @@ class History:
                 at[topic.name, number] = EpochPosition(start, log.position()[1])
         return replace(before, at={**before.at, **at}) if at else before
 
-    def taken(self, start: Positions, end: Positions) -> tuple[Positions, list[InputPartition]]:
-        """The tasks for what is in tables; and where the log has to be read from."""
+    def plan_table_reads(self, start: Positions, end: Positions) -> tuple[Positions, list[InputPartition]]:
+        """Return the positions from which the log must be read, and the tasks for the table files before them."""
         tasks: list[InputPartition] = []
         at = dict(start.at)
         store = self._places.store
@@ -96,7 +96,7 @@ class History:
         return replace(start, at=at), tasks
 
 
-def _snapshot(topic: Topic) -> Snapshot | None:
+def _snapshot(topic: Topic) -> TableSnapshot | None:
     info = topic.table
     if info is None:
         return None
@@ -108,23 +108,23 @@ def _snapshot(topic: Topic) -> Snapshot | None:
 
 
 def _bad_files(topic: Topic) -> Sequence[DataFile]:
-    """The quarantine, read after the table: it is committed before it."""
+    """The quarantine's files. Call after reading the table: the quarantine is committed first."""
     info = topic.table
     found = None if info is None else tables.open_table(tables.quarantine_of(info)).snapshot()
     return () if found is None else found.data
 
 
-def _tasks(files: Sequence[DataFile], topic: str, number: int, first: int, last: int) -> Iterator[HistoryTask]:
+def _tasks(files: Sequence[DataFile], topic: str, number: int, first: int, last: int) -> Iterator[TableFileTask]:
     for file in files:
         if file.partitions is not None and not file.partitions.first <= number <= file.partitions.last:
             continue
         if file.offsets is not None and (file.offsets.last < first or file.offsets.first >= last):
             continue
-        yield HistoryTask(file.path, topic, number, first, last)
+        yield TableFileTask(file.path, topic, number, first, last)
 
 
-def read(task: HistoryTask, columns: Sequence[str], shape: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The records of a task, in a task."""
+def read(task: TableFileTask, columns: Sequence[str], shape: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Read the records of a table file. Runs in a task."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -148,8 +148,8 @@ def read(task: HistoryTask, columns: Sequence[str], shape: pa.Schema) -> Iterato
                 yield pa.RecordBatch.from_arrays(arrays, schema=shape)
 
 
-def _has(metadata: Any, task: HistoryTask) -> bool:
-    """Whether a row group may contain records of a task."""
+def _has(metadata: Any, task: TableFileTask) -> bool:
+    """Return whether a row group may contain records of a task, by its statistics."""
     for number in range(metadata.num_columns):
         column = metadata.column(number)
         if column.path_in_schema == "offset" and column.statistics is not None and column.statistics.has_min_max:
@@ -157,7 +157,7 @@ def _has(metadata: Any, task: HistoryTask) -> bool:
     return True
 
 
-def _column(batch: pa.RecordBatch, name: str, task: HistoryTask, kind: pa.DataType) -> pa.Array:
+def _column(batch: pa.RecordBatch, name: str, task: TableFileTask, kind: pa.DataType) -> pa.Array:
     import pyarrow as pa
 
     if name == "topic":

@@ -1,4 +1,4 @@
-"""What a query does about records that are gone: it fails, or warns and counts, depending on failOnDataLoss."""
+"""Data loss handling of a query: fail, or warn and count, depending on failOnDataLoss."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from ..errors import DataLoss
 
 _logger = logging.getLogger("sawlog.spark")
 
-#: This many different losses are remembered, to report each once.
+#: Number of distinct losses remembered, so that each is reported once.
 _REMEMBERED = 10_000
 
 
-class Losses:
-    """The losses of one query, or of one task."""
+class DataLossPolicy:
+    """Data loss handling of one query or one task."""
 
     def __init__(self, *, fail: bool) -> None:
         self._fail = fail
         self._said: set[str] = set()
-        #: The number of different losses.
+        #: Number of distinct losses so far.
         self.count = 0
 
     def report(self, gone: str, then: str = "continuing without them", cause: BaseException | None = None) -> None:
-        """Something is `gone`: raise `DataLoss`, or log it, once, with what happens `then`."""
+        """Raise `DataLoss` for `gone`; or log it once, with the consequence `then`."""
         if self._fail:
             raise DataLoss(f"{gone}. failOnDataLoss=false would warn instead: {then}") from cause
-        if gone in self._said:  # Spark asks for more a hundred times a second
+        if gone in self._said:  # Spark polls up to a hundred times a second
             return
         if len(self._said) >= _REMEMBERED:
             self._said.clear()

@@ -1,20 +1,15 @@
-"""Options as Spark passes them: text, parsed. `InvalidConfig` names the one that is wrong.
+"""The options of `format("sawlog")`: those of Spark's Kafka source and sink, and a few more.
 
-`Where`: a store, as a job knows it: its path or address, and how to connect to it.
+Spark passes options as text, with names in lower case. This module parses each one once; an invalid one raises
+`InvalidConfig` with its name, its value and the values allowed. An unknown option is an error, because ignoring a
+misspelt `startingOffset` would read the wrong data. Options for clients of a broker (`kafka.*`, `kafkaConsumer.*`,
+`fetchOffset.*`) are accepted and ignored, so that a job migrates by changing the format and adding a path.
+Contradictory options are errors wherever Kafka's source rejects them.
 
-It is sent to the tasks, so it can be pickled. Options about the connection may contain credentials, so they are not in
-its text. What is not given comes from the environment of each process: that of the driver, and that of the workers.
-
-The options of `format("sawlog")`: those of Spark's Kafka source and sink, and a few of ours.
-
-Spark passes options as text, with names in lower case. Each is parsed here, once, into a value; a wrong one raises
-`InvalidConfig` with its name, the value and what would be right. An unknown option is an error, because a misspelt
-`startingOffset` that is ignored would read the wrong data. Options for clients of a broker (`kafka.*`,
-`kafkaConsumer.*`, `fetchOffset.*`) are accepted and ignored, so that a job can be migrated by changing the format and
-giving a path. Options that contradict each other are errors if they are for Kafka's source.
-
-For a store at an address, such as s3://bucket/store, options about the connection (`endpoint`, `region`,
-`access_key_id`, ...; see `sawlog.store.objects.bucket.connecting`) are passed on.
+For a store on object storage, such as s3://bucket/store, the connection options (`endpoint`, `region`, `access_key_id`,
+...; see `sawlog.store.objects.bucket.connecting`) are passed on. They may contain credentials, so no `repr` shows them.
+`StoreLocation` carries them to the tasks; options that are not given come from the environment of each process, the
+driver's or the worker's.
 """
 
 from __future__ import annotations
@@ -37,35 +32,35 @@ from .positions import RESERVED
 
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?(?:illiseconds?|econds?|inutes?|ours?|ays?)?")
-#: Options of Kafka's source and sink that are for clients of a broker.
-_FOR_BROKERS = ("kafka.", "kafkaconsumer.", "fetchoffset.")
+#: Prefixes of options that configure Kafka clients.
+_CLIENT_PREFIXES = ("kafka.", "kafkaconsumer.", "fetchoffset.")
 
 
-class Given:
-    """The options that were given, each parsed by its type."""
+class OptionParser:
+    """Typed access to the options that were given."""
 
     def __init__(self, options: Mapping[str, str], known: Mapping[str, str]) -> None:
         self._options = {name.lower(): str(value) for name, value in options.items()}
         for name in self._options:
-            if name not in known and not name.startswith(_FOR_BROKERS):
+            if name not in known and not name.startswith(_CLIENT_PREFIXES):
                 near = difflib.get_close_matches(name, known, 1)
                 hint = f"; did you mean {near[0]} ({known[near[0]]})?" if near else f"; use one of {', '.join(known)}"
                 raise InvalidConfig(f"sawlog has no option {name}{hint}")
         self._known = known
 
     def wrong(self, name: str) -> InvalidConfig:
-        """The error for an invalid value."""
+        """Return the error for an invalid value."""
         return InvalidConfig(f"option {name}={self._options.get(name)!r} is not {self._known[name]}")
 
     def text(self, name: str) -> str | None:
-        """A text that is not empty."""
+        """Return a non-empty text."""
         value = self._options.get(name)
         if value is not None and not value.strip():
             raise self.wrong(name)
         return value
 
     def flag(self, name: str, default: bool) -> bool:
-        """true or false."""
+        """Parse `true` or `false`."""
         value = self._options.get(name)
         if value is None:
             return default
@@ -74,14 +69,13 @@ class Given:
         return value.lower() == "true"
 
     def number(self, name: str, least: int = 1) -> int | None:
-        """An integer, at least `least`."""
+        """Parse an integer of at least `least`."""
         found = self.integer(name)
         if found is not None and found < least:
             raise self.wrong(name)
         return found
 
     def integer(self, name: str) -> int | None:
-        """An integer."""
         value = self._options.get(name)
         if value is None:
             return None
@@ -92,7 +86,7 @@ class Given:
         return -found if digits.startswith("-") else found
 
     def size(self, name: str) -> int | None:
-        """A number of bytes, also as 64m or 64MB."""
+        """Parse a number of bytes, such as 64m or 64MB."""
         value = self._options.get(name)
         if value is None:
             return None
@@ -103,7 +97,7 @@ class Given:
         return number << {"": 0, "k": 10, "m": 20, "g": 30}[found[2]]
 
     def duration_ms(self, name: str, default: int) -> int:
-        """A duration: 90s, 15m, 2 hours; a bare number is milliseconds."""
+        """Parse a duration: 90s, 15m, 2 hours; a bare number is milliseconds."""
         value = self._options.get(name)
         if value is None:
             return default
@@ -114,7 +108,7 @@ class Given:
         return number * _UNITS[found[2] or "ms"]
 
     def time(self, name: str) -> int | None:
-        """A time in ms since 1970."""
+        """Parse a time, in milliseconds since 1970."""
         value = self._options.get(name)
         if value is None:
             return None
@@ -132,7 +126,7 @@ class Given:
         return int(milliseconds(moment))
 
     def each(self, name: str) -> tuple[tuple[str, int, int], ...] | None:
-        """{"topic": {"0": number}} as JSON."""
+        """Parse JSON of the form {"topic": {"0": number}}."""
         value = self._options.get(name)
         if value is None:
             return None
@@ -153,7 +147,7 @@ class Given:
 
 
 def _whole(text: str) -> int | None:
-    """An integer, at least 0, that fits into Java's long."""
+    """Parse a non-negative integer that fits into a Java long; None if it does not."""
     if not text.isdecimal() or len(text) > 19:
         return None
     return number if (number := int(text)) < 2**63 else None
@@ -167,8 +161,8 @@ def loaded_json(text: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
-    """Where a store is."""
+class StoreLocation:
+    """Location of a store, with its connection options. Picklable: tasks receive it."""
 
     path: str
     #: Options for object storage, by name.
@@ -179,12 +173,12 @@ class Where:
 
     @property
     def options(self) -> dict[str, str] | None:
-        """For `open_store`; None if there are none, as for every directory."""
+        """The connection options for `sawlog.open`; None for a directory."""
         return dict(self.storage) or None
 
 
-def divided(options: Mapping[str, str]) -> tuple[dict[str, str], tuple[tuple[str, str], ...]]:
-    """The options of a job, and those about the connection, which only an address has."""
+def split_storage_options(options: Mapping[str, str]) -> tuple[dict[str, str], tuple[tuple[str, str], ...]]:
+    """Split options into those of the job and those of the connection, which only object storage has."""
     path = next((str(value) for name, value in options.items() if name.lower() == "path"), "")
     ours, storage = dict(options), {}
     if is_address(path):
@@ -193,7 +187,7 @@ def divided(options: Mapping[str, str]) -> tuple[dict[str, str], tuple[tuple[str
     return ours, tuple(sorted((name.lower(), value) for name, value in storage.items()))
 
 
-#: The columns in their order; `headers` only with includeHeaders.
+#: The columns, in order; `headers` is added by includeHeaders.
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 
 _READ = {
@@ -247,25 +241,25 @@ ReplayCheck = Literal["counts", "content", "off"]
 
 EARLIEST, LATEST = -2, -1
 #: Tasks are CPU-bound. Compared with Kafka's default, 3, this takes 50 % (random text) to 67 % (JSON) of the time
-#: for 0 to 4 % more bytes; upkeep can compress old segments more (`recompress.after.ms`).
+#: for 0 to 4 % more bytes; maintenance can recompress old segments at a higher level (`recompress.after.ms`).
 ZSTD_LEVEL = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """Where to start or end: the same for all partitions, or per partition; offsets, or times in ms."""
+class OffsetSpec:
+    """Start or end of a read: one rule for all partitions or one per partition, as offsets or times in ms."""
 
     kind: Literal["earliest", "latest", "offsets", "time", "times"]
     time_ms: int = 0
     #: For "offsets" and "times".
     each: tuple[tuple[str, int, int], ...] = ()
-    #: The option that it came from, for messages.
+    #: The option it was parsed from, for messages.
     option: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Which partitions to read: exactly one of these."""
+    """The partitions to read. Exactly one field is set."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -274,12 +268,12 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How to read."""
+    """Parsed options of a read."""
 
     path: str
     subscription: Subscription
-    start: Point | None
-    end: Point
+    start: OffsetSpec | None
+    end: OffsetSpec
     later_than_all: Literal["error", "latest"]
     fail_on_data_loss: bool
     columns: tuple[str, ...]
@@ -291,22 +285,21 @@ class ReadOptions:
     max_delay_ms: int
     group: str | None
     isolation: Isolation = "committed"
-    #: Whether a stream begins with the tables of its topics.
+    #: A stream begins with the tables of its topics.
     starting_table: bool = False
     #: Options about the connection to object storage; they may be secret.
     storage: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    #: The snapshot whose topics are read; None: the current ones.
+    #: Name of the snapshot to read; None: the current topics.
     snapshot: str | None = None
 
     @property
-    def where(self) -> Where:
-        """The store."""
-        return Where(self.path, self.storage)
+    def where(self) -> StoreLocation:
+        return StoreLocation(self.path, self.storage)
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """How to write."""
+    """Parsed options of a write."""
 
     path: str
     topic: str | None
@@ -314,26 +307,25 @@ class WriteOptions:
     compression: str | None
     batch_bytes: int
     lock_timeout_s: float
-    #: The name and the number of a batch that is stored once, both or neither.
+    #: txnAppId and txnVersion of a batch that must be stored once.
     transaction: tuple[str, int] | None = None
     #: None: the codec's default.
     compression_level: int | None = None
     create_store: bool = False
     #: Options about the connection to object storage; they may be secret.
     storage: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    #: What a repeated batch must have in common with the stored one.
+    #: Strictness of the comparison of a replay with the stored batch.
     replay_check: ReplayCheck = "counts"
 
     @property
-    def where(self) -> Where:
-        """The store."""
-        return Where(self.path, self.storage)
+    def where(self) -> StoreLocation:
+        return StoreLocation(self.path, self.storage)
 
 
 def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
-    """The options of `spark.read` or `spark.readStream`."""
-    ours, storage = divided(options)
-    given = Given(ours, _READ)
+    """Parse the options of `spark.read` or `spark.readStream`."""
+    ours, storage = split_storage_options(options)
+    given = OptionParser(ours, _READ)
     path = given.text("path")
     if path is None:
         raise InvalidConfig('sawlog needs the path of the store: .option("path", DIRECTORY), or .load(DIRECTORY)')
@@ -348,7 +340,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         path=path,
         subscription=_subscription(given),
         start=_point(given, "starting"),
-        end=_point(given, "ending") or Point("latest"),
+        end=_point(given, "ending") or OffsetSpec("latest"),
         later_than_all=strategy,  # type: ignore[arg-type]
         fail_on_data_loss=given.flag("failondataloss", True),
         columns=_columns(given),
@@ -377,8 +369,8 @@ def _check_start(options: ReadOptions) -> None:
         )
 
 
-def _isolation(given: Given) -> Isolation:
-    """Ours, or Kafka's name for it. The default differs from Kafka's: what is not committed is not read."""
+def _isolation(given: OptionParser) -> Isolation:
+    """Parse `isolation`, or Kafka's name for it. Unlike Kafka's, the default reads committed records only."""
     ours, kafkas = given.text("isolation"), given.text("kafka.isolation.level")
     levels: dict[str | None, Isolation] = {"read_committed": "committed", "read_uncommitted": "uncommitted"}
     if kafkas is not None and kafkas not in levels:
@@ -399,7 +391,7 @@ def _check_limits(options: ReadOptions) -> None:
 
 
 def check_range(options: ReadOptions) -> None:
-    """For a batch: refuse a start and an end that do not match, as Kafka's source does."""
+    """Check the start and the end of a batch against each other, as Kafka's source does."""
     start, end = options.start, options.end
     if start is None:
         return
@@ -423,7 +415,7 @@ def check_range(options: ReadOptions) -> None:
             raise InvalidConfig(f"option {start.option} is after {end.option} in {said}")
 
 
-def _columns(given: Given) -> tuple[str, ...]:
+def _columns(given: OptionParser) -> tuple[str, ...]:
     everything = (*COLUMNS, "headers")
     chosen = given.text("columns")
     if chosen is None:
@@ -435,7 +427,7 @@ def _columns(given: Given) -> tuple[str, ...]:
     return tuple(by_name[name] for name in names)
 
 
-def _subscription(given: Given) -> Subscription:
+def _subscription(given: OptionParser) -> Subscription:
     chosen = [name for name in ("subscribe", "topic", "subscribepattern", "assign") if given.text(name) is not None]
     if len(chosen) != 1:
         said = "none was given" if not chosen else f"{' and '.join(chosen)} were given"
@@ -457,7 +449,7 @@ def _subscription(given: Given) -> Subscription:
     return Subscription(assigned=_assigned(given))
 
 
-def _assigned(given: Given) -> tuple[tuple[str, tuple[int, ...]], ...]:
+def _assigned(given: OptionParser) -> tuple[tuple[str, tuple[int, ...]], ...]:
     found = loaded_json(given.text("assign") or "")
     if not isinstance(found, dict) or not found:
         raise given.wrong("assign")
@@ -471,36 +463,36 @@ def _assigned(given: Given) -> tuple[tuple[str, tuple[int, ...]], ...]:
     return tuple(sorted(made))
 
 
-def _point(given: Given, which: str) -> Point | None:
-    """By Kafka's precedence: one time for all, times per partition, then offsets."""
+def _point(given: OptionParser, which: str) -> OffsetSpec | None:
+    """Parse a start or an end, in Kafka's precedence: one time for all partitions, times per partition, offsets."""
     moment = given.time(f"{which}timestamp")
     if moment is not None:
-        return Point("time", time_ms=moment, option=f"{which}Timestamp")
+        return OffsetSpec("time", time_ms=moment, option=f"{which}Timestamp")
     times = given.each(f"{which}offsetsbytimestamp")
     if times is not None:
-        return Point("times", each=times, option=f"{which}OffsetsByTimestamp")
+        return OffsetSpec("times", each=times, option=f"{which}OffsetsByTimestamp")
     name = f"{which}offsets"
     text = given.text(name)
     if text is None:
         return None
     if text.lower() == "latest":
-        return Point("latest", option=f"{which}Offsets")
+        return OffsetSpec("latest", option=f"{which}Offsets")
     if text.lower() == "earliest":
         if which == "ending":
             raise InvalidConfig("option endingOffsets=earliest would read nothing; use latest or JSON")
-        return Point("earliest", option=f"{which}Offsets")
+        return OffsetSpec("earliest", option=f"{which}Offsets")
     offsets = given.each(name)
     if offsets is None or any(number < EARLIEST for _, _, number in offsets):
         raise given.wrong(name)
     if which == "ending" and any(number == EARLIEST for _, _, number in offsets):
         raise InvalidConfig("option endingOffsets: -2 (earliest) would read nothing; use -1 for latest")
-    return Point("offsets", each=offsets, option=f"{which}Offsets")
+    return OffsetSpec("offsets", each=offsets, option=f"{which}Offsets")
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
-    """The options of `df.write` or `df.writeStream`."""
-    ours, storage = divided(options)
-    given = Given(ours, _WRITE)
+    """Parse the options of `df.write` or `df.writeStream`."""
+    ours, storage = split_storage_options(options)
+    given = OptionParser(ours, _WRITE)
     path = given.text("path")
     if path is None:
         raise InvalidConfig('sawlog needs the path of the store: .option("path", DIRECTORY), or .save(DIRECTORY)')
@@ -523,14 +515,14 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     )
 
 
-def _replay_check(given: Given) -> ReplayCheck:
+def _replay_check(given: OptionParser) -> ReplayCheck:
     found = given.text("replaycheck") or "counts"
     if found not in get_args(ReplayCheck):
         raise given.wrong("replaycheck")
     return found  # type: ignore[return-value]
 
 
-def _compression(given: Given) -> tuple[str | None, int | None]:
+def _compression(given: OptionParser) -> tuple[str | None, int | None]:
     name, level = given.text("compression"), given.integer("compressionlevel")
     if name is None:
         if level is not None:

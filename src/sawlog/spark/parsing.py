@@ -1,10 +1,10 @@
-"""Values as columns: JSON parsed with a schema, and the reason where it does not fit.
+"""Parse JSON values into columns with a schema; give the reason where a value does not fit.
 
-The job that keeps a table and the union that reads it use the same expressions: a record is in the table exactly if it
-would be a row of the tail.
+The job that maintains a table and the union that reads it use the same expressions: a record is in the table exactly if
+it would be a row of the tail.
 
-A value fits if it is a JSON object whose fields have the types of the schema; fields may be missing, and others may be
-there. A record without a value (a deletion, in compacted topics) fits: its fields are null.
+A value fits if it is a JSON object whose fields have the types of the schema. Fields may be missing, and additional
+fields are allowed. A record without a value (a tombstone, in compacted topics) fits: its fields are null.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
     from pyspark.sql.types import StructType
 
-#: The name of what `counted` observes.
+#: The name of the metric that `observe_bad_rows` observes.
 BAD = "bad"
 _PARSED, _CORRUPT = "_sawlog_parsed", "_corrupt_record"
-#: How much of a value a reason shows.
+#: Maximum number of characters of a value quoted in a reason.
 _SHOWN = 80
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """Arrow's columns as Spark's."""
+    """Convert an Arrow schema to Spark's."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(schema)
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The reverse."""
+    """Convert a Spark schema to Arrow's."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC")
 
 
 def parsed(rows: DataFrame, fields: pa.Schema) -> DataFrame:
-    """With a column that `good` and `bad` know: the value, parsed with these fields."""
+    """Add a column for `good` and `bad`: the value, parsed with these fields."""
     return _parsed(rows, spark_schema(fields))
 
 
 def as_struct(rows: DataFrame, shape: StructType) -> DataFrame:
-    """Value as a struct; and a column `unparsed` with the value where it does not fit."""
+    """Replace the value by a struct, and add a column `unparsed` with the values that do not fit."""
     from pyspark.sql import functions as F
 
     rows = _parsed(rows, shape).withColumn("unparsed", F.when(is_bad(), F.col("value")))
@@ -62,16 +62,16 @@ def _parsed(rows: DataFrame, shape: StructType) -> DataFrame:
     return rows.withColumn(_PARSED, F.from_json(F.col("value").cast("string"), shape, options))
 
 
-def counted(rows: DataFrame, counts: Observation | str) -> DataFrame:
-    """The same rows; the number of bad ones is observed. For its side effect, too: Spark moves neither conditions nor
-    columns below it. Otherwise it would parse each value three times: twice in `is_bad`, and for the fields."""
+def observe_bad_rows(rows: DataFrame, counts: Observation | str) -> DataFrame:
+    """Observe the number of bad rows. Also an optimisation barrier: Spark pushes neither conditions nor columns below
+    it. Without the barrier it would parse each value three times: twice in `is_bad`, and once for the fields."""
     from pyspark.sql import functions as F
 
     return rows.observe(counts, F.count_if(is_bad()).alias(BAD))
 
 
 def is_bad() -> Column:
-    """Whether a parsed value does not fit."""
+    """Condition: the parsed value does not fit."""
     from pyspark.sql import functions as F
 
     whole = F.col(_PARSED)
@@ -79,7 +79,7 @@ def is_bad() -> Column:
 
 
 def good(rows: DataFrame, fields: pa.Schema) -> DataFrame:
-    """The rows whose value fits, with its fields as columns after those of the record."""
+    """Return the rows whose value fits, with its fields as columns after those of the record."""
     from pyspark.sql import functions as F
 
     kept = [name for name in rows.columns if name != _PARSED]
@@ -88,7 +88,7 @@ def good(rows: DataFrame, fields: pa.Schema) -> DataFrame:
 
 
 def bad(rows: DataFrame, fields: pa.Schema) -> DataFrame:
-    """The rows whose value does not fit, with the reason."""
+    """Return the rows whose value does not fit, with the reason."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import StringType, StructType
 
@@ -119,12 +119,12 @@ def bad(rows: DataFrame, fields: pa.Schema) -> DataFrame:
 
 
 def inferred(spark: SparkSession, rows: DataFrame) -> StructType:
-    """The fields that the JSON objects among these values have. Of several that differ only in case, the first."""
+    """Infer the fields of the JSON objects among these values. Of fields that differ only in case, the first wins."""
     from pyspark.sql.types import StructType
 
     texts = rows.where("value is not null").selectExpr("cast(value as string) as value")
     before = spark.conf.get("spark.sql.caseSensitive") or "false"
-    spark.conf.set("spark.sql.caseSensitive", "true")  # otherwise two such fields are an error, which would stop a job
+    spark.conf.set("spark.sql.caseSensitive", "true")  # otherwise two such fields raise an error and stop the job
     try:
         found = spark.read.json(texts).schema
     finally:
@@ -134,7 +134,7 @@ def inferred(spark: SparkSession, rows: DataFrame) -> StructType:
 
 
 def usable(found: StructType) -> pa.Schema:
-    """Of inferred fields those that can be columns of a table; the others are still in the value."""
+    """Select the inferred fields that can be columns of a table. The others remain in the value."""
     seen = set(TIMES)
     made: list[pa.Field] = []
     for field in arrow_schema(found):
@@ -147,7 +147,7 @@ def usable(found: StructType) -> pa.Schema:
 
 
 def _usable_type(kind: pa.DataType) -> pa.DataType | None:
-    """Without what Parquet or Delta cannot store: structs without fields, and names with special characters."""
+    """Remove the parts that Parquet or Delta cannot store: structs without fields, names with special characters."""
     if pa.types.is_struct(kind):
         fields = [(each.name, _usable_type(each.type)) for each in kind if not fault_of(each.name)]
         kept = [pa.field(name, inner) for name, inner in fields if inner is not None]

@@ -1,6 +1,6 @@
-"""Which partitions a query reads, and from where to where: the options resolved against the current store.
+"""Resolve a subscription and its start and end options against the current store.
 
-Everything here and in the tasks opens the store through `open_store` and `open_for_task`, which a test may replace.
+Planners and tasks open the store only through `open_store` and `open_for_task`, so that a test can replace them.
 """
 
 from __future__ import annotations
@@ -15,46 +15,45 @@ from ..errors import InvalidConfig, TopicNotFound
 from ..store.base import Store, Topic
 from ..store.opening import open_for_slices
 from ..store.opening import open_store as _open
-from .losses import Losses
-from .options import EARLIEST, LATEST, Point, ReadOptions, Where
+from .losses import DataLossPolicy
+from .options import EARLIEST, LATEST, OffsetSpec, ReadOptions, StoreLocation
 from .positions import EpochPosition, Positions, Share
 
 _logger = logging.getLogger("sawlog.spark")
 
 
-def open_store(where: Where, mode: Literal["w", "r"] = "r") -> Store:
-    """The store, next to the driver: read only, or, for the progress of a group, for writing without upkeep."""
+def open_store(where: StoreLocation, mode: Literal["w", "r"] = "r") -> Store:
+    """Open the store beside the driver: read only, or for writing the progress of a group. No background
+    maintenance."""
     options = where.options
     if options is None:
         return _open(where.path, mode, upkeep_interval_s=None)
     return _open(where.path, mode, options=options, upkeep_interval_s=None)
 
 
-def open_for_task(where: Where) -> Store:
-    """The store, in a task, which may run on another machine: read only, and to read slices."""
+def open_for_task(where: StoreLocation) -> Store:
+    """Open the store read only in a task, possibly on another machine, to read slices."""
     return open_for_slices(where.path, options=where.options)
 
 
-class Places:
-    """The partitions of a subscription. Topics are looked up again each time; logs stay open."""
+class SubscribedPartitions:
+    """The partitions of a subscription. Topics are looked up on every call; logs stay open."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._missed: set[str] = set()
         self.store = open_store(options.where)
-        #: What happens if records are gone.
-        self.losses = Losses(fail=options.fail_on_data_loss)
+        self.losses = DataLossPolicy(fail=options.fail_on_data_loss)
 
     def close(self) -> None:
-        """Close the store."""
         self.store.close()
 
     def topic(self, name: str) -> Topic:
-        """The topic of that name, now or in the snapshot that is read."""
+        """Return a topic, current or from the snapshot being read."""
         return self.store.topic(name, at=self._options.snapshot)
 
     def has(self, name: str) -> bool:
-        """Whether there is such a topic."""
+        """Return whether the topic exists."""
         return name in self.store.topics(at=self._options.snapshot)
 
     def _all(self) -> Iterable[Topic]:
@@ -63,7 +62,7 @@ class Places:
         return [self.topic(name) for name in self.store.topics(at=self._options.snapshot)]
 
     def topics(self, *, lost_ok: bool = False) -> list[Topic]:
-        """The topics, in order. A named topic must exist, unless `lost_ok`; a pattern may match none."""
+        """Return the topics, in order. A named topic must exist, unless `lost_ok`; a pattern may match none."""
         chosen = self._options.subscription
         if chosen.pattern is not None:
             pattern = re.compile(chosen.pattern)
@@ -77,7 +76,7 @@ class Places:
         return found
 
     def _miss(self, error: TopicNotFound, lost_ok: bool) -> None:
-        """Something is missing: an error, or logged once."""
+        """Raise for a missing topic or partition; with `lost_ok`, log it once."""
         if not lost_ok:
             raise error
         if str(error) not in self._missed:
@@ -85,7 +84,7 @@ class Places:
             _logger.warning("%s", error)
 
     def shares(self, *, lost_ok: bool = False) -> list[tuple[Topic, int]]:
-        """All partitions, in order; with `lost_ok` those that exist."""
+        """Return all partitions, in order; with `lost_ok`, the existing ones."""
         assigned = dict(self._options.subscription.assigned)
         found: list[tuple[Topic, int]] = []
         for topic in self.topics(lost_ok=lost_ok):
@@ -98,7 +97,7 @@ class Places:
         return found
 
     def positions(self, shares: Iterable[tuple[Topic, int]]) -> Positions:
-        """The current ends of these partitions: where everything is committed, unless all is to be read."""
+        """Return the current ends of these partitions, at the isolation level of the options."""
         found = list(shares)
         isolation = self._options.isolation
         at = {
@@ -107,17 +106,17 @@ class Places:
         }
         return Positions(at, {topic.name: topic.id for topic, _ in found}, self.store.id)
 
-    def resolve(self, point: Point, *, ending: bool = False) -> Positions:
-        """A point as a position of every partition."""
+    def resolve(self, point: OffsetSpec, *, ending: bool = False) -> Positions:
+        """Resolve a start or an end to a position in every partition."""
         each = {(topic, number): value for topic, number, value in point.each}
         shares = self.shares()
         unknown = each.keys() - {(topic.name, number) for topic, number in shares}
         if unknown:
             name, which = min(unknown)
             raise InvalidConfig(
-                f"option {point.option}: partition {which} of {name!r} is not one of those that are read"
+                f"option {point.option}: partition {which} of {name!r} is not among the partitions read"
             )
-        ends = self.positions(shares)  # first: an epoch that begins after this is a later history
+        ends = self.positions(shares)  # first: an epoch that starts after this call belongs to a later history
         at = {
             (topic.name, number): self._resolve(topic, number, point, each, ends.at[topic.name, number], ending)
             for topic, number in shares
@@ -125,13 +124,13 @@ class Places:
         return replace(ends, at=at)
 
     def _resolve(
-        self, topic: Topic, number: int, point: Point, each: dict[Share, int], end: EpochPosition, ending: bool
+        self, topic: Topic, number: int, point: OffsetSpec, each: dict[Share, int], end: EpochPosition, ending: bool
     ) -> EpochPosition:
         lowest = EpochPosition(topic.partition(number).lowest_offset, end.epoch)
         given = each.get((topic.name, number))
         if point.kind in ("time", "times"):
             moment = point.time_ms if point.kind == "time" else given
-            # Kafka requires every partition; here those that are not given are read from end to end.
+            # Kafka requires every partition; here, a partition that is not listed is read from start to end.
             return (end if ending else lowest) if moment is None else self._at(topic, number, moment, end, ending)
         if point.kind == "latest" or given == LATEST or (point.kind == "offsets" and given is None and ending):
             return end

@@ -1,7 +1,7 @@
-"""Positions: the progress of a query in every partition, and in which history of it.
+"""Positions of a query: the next offset of every partition, and the leader epoch it was read in.
 
-Spark keeps them in its checkpoint, as JSON. The offsets are where Spark's Kafka source has them, so that tools that
-know those find them. Everything else is under one reserved key, which no topic can have as its name:
+Spark keeps them in its checkpoint as JSON. Offsets have the same place as in Spark's Kafka source, so that existing
+tools find them. Everything else is under one reserved key, which cannot be a topic's name:
 
 ```
 {"orders": {"0": 1200, "1": 1180},
@@ -10,11 +10,11 @@ know those find them. Everything else is under one reserved key, which no topic 
              "epochs": {"orders": {"0": 3, "1": 3}}}} the leader epochs in which the offsets were looked up
 ```
 
-An offset alone does not identify what was read: a log that was truncated reuses offsets for other records, and a topic
-that was deleted and recreated counts from 0 again. With epochs and ids both are detected (see ranges.py). What is not
-known is left out: version 0.2 wrote offsets only, and its checkpoints still work.
+An offset alone does not identify the records before it: a truncated log reuses offsets for other records, and a topic
+that was deleted and recreated counts from 0 again. Epochs and ids reveal both (see ranges.py). Unknown values are left
+out: version 0.2 wrote offsets only, and its checkpoints still work.
 
-Spark runs a micro-batch whenever the text of the JSON changes. So a partition of which nothing is read keeps its entry
+Spark runs a micro-batch whenever the text of the JSON changes. So a partition that is not read keeps its entry
 unchanged (`Positions.after`), whatever its log's current epoch is.
 
 `Positions` is a value: do not modify it.
@@ -30,18 +30,18 @@ from ..store.assignment import Share
 
 __all__ = ["RESERVED", "UNKNOWN", "EpochPosition", "Json", "Positions", "Share"]
 
-#: As Spark stores them.
+#: Positions as Spark stores them.
 Json = dict[str, Any]
 
-#: The key for what is not an offset.
+#: The key for everything but offsets.
 RESERVED = "$sawlog"
-#: The epoch of a position that has none: such a position is checked against the end of the log only.
+#: The epoch of a position without one: such a position is checked only against the end of the log.
 UNKNOWN = -1
 
 
 @dataclass(frozen=True, slots=True)
 class EpochPosition:
-    """The next offset to be read in a partition, and the leader epoch in which it was looked up."""
+    """The next offset to read in a partition, and the leader epoch in which it was looked up."""
 
     offset: int
     epoch: int = UNKNOWN
@@ -49,7 +49,7 @@ class EpochPosition:
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """A position for every partition; ids of topics and of the store, as far as they are known."""
+    """A position for every partition, with the ids of topics and store where known."""
 
     at: Mapping[Share, EpochPosition] = field(default_factory=dict)
     topics: Mapping[str, str] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Positions:
 
     @classmethod
     def from_json(cls, found: Json | None) -> Positions:
-        """From Spark's checkpoint."""
+        """Parse the JSON of Spark's checkpoint."""
         given = dict(found or {})
         more = given.pop(RESERVED, {})
         epochs = more.get("epochs", {})
@@ -69,7 +69,7 @@ class Positions:
         return cls(at, dict(more.get("topics", {})), more.get("store"))
 
     def to_json(self) -> Json:
-        """For Spark's checkpoint."""
+        """Format for Spark's checkpoint."""
         made = self.offsets()
         epochs: Json = {}
         for (topic, number), position in sorted(self.at.items()):
@@ -80,18 +80,19 @@ class Positions:
         return made
 
     def offsets(self) -> Json:
-        """Only the offsets, as Kafka's source has them."""
+        """Return the offsets alone, as Kafka's source formats them."""
         made: Json = {}
         for (topic, number), position in sorted(self.at.items()):
             made.setdefault(topic, {})[str(number)] = position.offset
         return made
 
     def over(self, other: Positions) -> Positions:
-        """These, and those of others for partitions that these have not."""
+        """Fill in the partitions that are missing here from `other`."""
         return Positions({**other.at, **self.at}, other.topics, other.store)
 
     def is_recreated(self, topic: str, topic_id: str, store_id: str) -> bool:
-        """Whether the current topic of that name in the store is not the one of these positions."""
+        """Return whether the store's current topic of that name is a different one from the topic of these
+        positions."""
         if self.store is not None and self.store != store_id:
             return True
         return self.topics.get(topic, topic_id) != topic_id
@@ -99,10 +100,10 @@ class Positions:
     def after(
         self, moved: Mapping[Share, EpochPosition], now: Positions, begun: Mapping[Share, EpochPosition]
     ) -> Positions:
-        """These, with the partitions that have `moved`, in the store and the topics as they are `now`.
+        """Advance the partitions that have `moved`, with the ids that the store and the topics have `now`.
 
-        The others keep their entry. `begun` are the starts of all partitions of topics that were recreated: next to a
-        new id their old entries would have another meaning, so they are removed. If nothing has moved, nothing changes.
+        The others keep their entry. `begun` holds the starts of all partitions of recreated topics: next to a new id,
+        their old entries would mean something else, so they are replaced. If nothing has moved, nothing changes.
         """
         if not moved:
             return self

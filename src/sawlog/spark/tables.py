@@ -1,16 +1,16 @@
-"""The union: a topic's table up to the offsets that it records, and the log's tail from there, as one DataFrame.
+"""A topic's table and the log's tail as one DataFrame.
 
 ```
 rows below the table's ends     its Parquet files, through Spark's own vectorised reader
 rows from there on              the log, through format("sawlog"), up to its end at this moment
 ```
 
-Files and ends come from one commit of the table, and the log's records do not change: so no record is lost or doubled,
-whatever the job that keeps the table, retention and compaction do meanwhile. The DataFrame is a snapshot. What it reads
-may be removed later (files by the table's vacuum, the tail by retention): then reading it fails; it never returns less.
+Files and ends come from one commit of the table, and log records never change: so no record is lost or doubled,
+whatever the table job, retention and compaction do meanwhile. The DataFrame is a snapshot. Its input may be removed
+later (files by the table's vacuum, the tail by retention): then reading fails; it never returns less.
 
 Filters of the DataFrame are pushed into the Parquet files. Spark gives a Python source no filters that it could rely
-on, so those do not shorten the reading of the tail; `partitions`, `start`, `end`, `since` and `until` shorten both.
+on, so filters do not shorten the reading of the tail; `partitions`, `start`, `end`, `since` and `until` shorten both.
 """
 
 from __future__ import annotations
@@ -33,21 +33,22 @@ from ..sql.materialised import check_same_log, check_same_topic
 from ..store.base import Topic
 from ..store.table_info import TableInfo
 from ..tables.columns import RECORD, table_schema, value_fields
-from ..tables.state import DataFile, Snapshot
+from ..tables.state import DataFile, TableSnapshot
 from . import parsing
-from .options import Where
+from .options import StoreLocation
 from .places import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-#: How often a new snapshot is taken because the log begins after the table ends: the job has moved on, then retention.
+#: Maximum number of new snapshots taken because the log begins after the table's end: the table job has moved on, and
+#: retention after it.
 _RETRIES = 10
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
-    """What of a topic is read."""
+class _Selection:
+    """The requested part of a topic."""
 
     partitions: frozenset[int] | None
     start: Mapping[int, int]
@@ -56,7 +57,7 @@ class _Wanted:
     until_us: int | None
 
     def has(self, file: DataFile) -> bool:
-        """Whether a file may contain any of it."""
+        """Return whether a file may contain requested rows."""
         if file.partitions is not None and self.partitions is not None:
             numbers = range(file.partitions.first, file.partitions.last + 1)
             if not self.partitions.intersection(numbers):
@@ -73,7 +74,7 @@ class _Wanted:
         return not (times is not None and self.until_us is not None and times.first >= self.until_us)
 
     def condition(self) -> Column | None:
-        """The rows that are wanted; None for all."""
+        """The condition for the requested rows; None for all."""
         from pyspark.sql import functions as F
 
         found: list[Column] = []
@@ -102,12 +103,12 @@ def table(
     until: datetime | None = None,
     columns: Sequence[str] | None = None,
 ) -> DataFrame:
-    """A topic's table and the log's tail as one DataFrame, with the table's columns or some of them.
+    """Return a topic's table and the log's tail as one DataFrame, with the table's columns or some of them.
 
-    `start` and `end` are offsets of partitions, `since` and `until` times; the ends are not included. Without a table
-    it is the log alone. With `columns`, also the tail is read without the others.
+    `start` and `end` are offsets by partition, `since` and `until` times; ends are exclusive. Without a table, the
+    DataFrame is the log alone. `columns` restricts the tail as well: it is read without the others.
     """
-    wanted = _Wanted(
+    wanted = _Selection(
         None if partitions is None else frozenset(partitions),
         dict(start or {}),
         dict(end or {}),
@@ -129,7 +130,7 @@ def table(
 
 
 def _chosen(schema: pa.Schema, columns: Sequence[str] | None, needed: Sequence[str]) -> pa.Schema:
-    """The columns that are read."""
+    """Select the columns to read."""
     if columns is None:
         return schema
     unknown = [name for name in columns if name not in schema.names]
@@ -144,10 +145,10 @@ def _quoted(names: Sequence[str]) -> list[str]:
 
 
 def quarantined(spark: SparkSession, path: str, topic: str) -> DataFrame:
-    """The records that are not in the table because their values do not fit its schema, and why."""
+    """Return the records that are not in the table because their values do not fit its schema, and why."""
     from ..tables.columns import QUARANTINE
 
-    with open_store(Where(str(path))) as store:
+    with open_store(StoreLocation(str(path))) as store:
         info = _info(store.topic(topic))
     found = tables.open_table(tables.quarantine_of(info)).snapshot()
     if found is None:
@@ -175,9 +176,10 @@ def _microseconds(moment: datetime | None) -> int | None:
 # --- planning
 
 
-def _planned(path: str, topic: str, wanted: _Wanted) -> tuple[Snapshot | None, dict[int, int], dict[int, int]]:
-    """The table; where the tail begins and ends. Looked up in this order, the log has everything from the table on."""
-    with open_store(Where(path)) as store:
+def _planned(path: str, topic: str, wanted: _Selection) -> tuple[TableSnapshot | None, dict[int, int], dict[int, int]]:
+    """Return the table, and the start and end of the tail. Looked up in this order, the log holds everything after the
+    table."""
+    with open_store(StoreLocation(path)) as store:
         found = store.topic(topic)
         for _ in range(_RETRIES):
             info = found.table
@@ -187,15 +189,15 @@ def _planned(path: str, topic: str, wanted: _Wanted) -> tuple[Snapshot | None, d
             begin, gap = _begin(found, snapshot)
             if gap is None:
                 ends = {number: found.partition(number).position()[0] for number in begin}
-                if wanted.since_us is not None:  # what is older than that is not read
+                if wanted.since_us is not None:  # older records are not read
                     early = {number: found.partition(number).offset_at(wanted.since_us // 1000) for number in begin}
                     begin = {number: max(offset, early[number]) for number, offset in begin.items()}
                 return snapshot, begin, {number: max(ends[number], begin[number]) for number in begin}
     raise DataLoss(f"{gap} are neither in the table nor in the log any more: retention was faster than the table's job")
 
 
-def _begin(topic: Topic, snapshot: Snapshot | None) -> tuple[dict[int, int], str | None]:
-    """Where the tail begins in every partition; and what is missing between the table and the log."""
+def _begin(topic: Topic, snapshot: TableSnapshot | None) -> tuple[dict[int, int], str | None]:
+    """Return the start of the tail in every partition, and the records missing between the table and the log."""
     begin: dict[int, int] = {}
     gap: str | None = None
     for number in range(topic.partitions):
@@ -213,8 +215,8 @@ def _begin(topic: Topic, snapshot: Snapshot | None) -> tuple[dict[int, int], str
 # --- reading
 
 
-def _history(spark: SparkSession, found: Snapshot, wanted: _Wanted) -> list[DataFrame]:
-    """The table's files. Those that are known to be below the ends need no condition."""
+def _history(spark: SparkSession, found: TableSnapshot, wanted: _Selection) -> list[DataFrame]:
+    """Read the table's files. Files known to be below the ends need no condition."""
     from pyspark.sql import functions as F
 
     files = [each for each in found.data if wanted.has(each)]
@@ -229,15 +231,15 @@ def _history(spark: SparkSession, found: Snapshot, wanted: _Wanted) -> list[Data
 
 
 def parquet_rows(spark: SparkSession, files: Sequence[str], schema: pa.Schema) -> DataFrame:
-    """Parquet files with these columns: one that a file does not have is null."""
+    """Read Parquet files with these columns; a column that a file lacks is null."""
     shape = parsing.spark_schema(schema)
     if not files:
         return spark.createDataFrame([], shape)
-    return spark.read.schema(shape).parquet(*(literally(path) for path in files))
+    return spark.read.schema(shape).parquet(*(escape_glob(path) for path in files))
 
 
-def literally(path: str) -> str:
-    """A path without special pattern characters."""
+def escape_glob(path: str) -> str:
+    """Escape the glob characters of a path."""
     return "".join(f"\\{each}" if each in "\\[]{}*?" else each for each in path)
 
 
@@ -246,12 +248,12 @@ def _tail(
     path: str,
     topic: str,
     schema: pa.Schema,
-    wanted: _Wanted,
+    wanted: _Selection,
     begin: Mapping[int, int],
     last: Mapping[int, int],
     fields: pa.Schema,
 ) -> DataFrame:
-    """The log from the table's ends on, with columns of the table, whose values have these fields."""
+    """Read the log from the table's ends on, with columns of the table, whose values have these fields."""
     first = {
         number: min(max(offset, wanted.start.get(number, 0)), last[number])
         for number, offset in begin.items()
@@ -263,7 +265,7 @@ def _tail(
         return spark.createDataFrame([], parsing.spark_schema(schema))
     rows = log_rows(spark, path, topic, first, to, record)
     if len(fields):
-        rows = parsing.good(parsing.counted(parsing.parsed(rows, fields), f"sawlog-{uuid.uuid4()}"), fields)
+        rows = parsing.good(parsing.observe_bad_rows(parsing.parsed(rows, fields), f"sawlog-{uuid.uuid4()}"), fields)
     return rows.select(*_quoted(schema.names))
 
 
@@ -276,7 +278,7 @@ def log_rows(
     columns: Sequence[str],
     **options: str,
 ) -> DataFrame:
-    """The records of a topic between offsets; only partitions that are given."""
+    """Read the records of a topic between offsets, in the given partitions only."""
     reader = (
         spark.read.format("sawlog")
         .option("path", path)

@@ -1,19 +1,14 @@
-"""What a task sends to the driver: which batches it has for which partition, and where they are staged.
+"""Write in the tasks: rows become finished batches in staged files, complete but for their offsets.
 
-`Outgoing`: what a task has for one partition, in memory and staged.
+Each attempt of each task writes its own files, so attempts that fail, are repeated or run twice (speculation) do not
+affect each other: only files named in a message to the driver count, and the rest are removed. A few kilobytes need no
+file; the message carries them. Rows go to the topic of the option `topic`, else of the column; to the partition of the
+column `partition`, else of their key's hash (Kafka's murmur2), else to one chosen for each Arrow batch.
 
-A partition that has enough gets files of its own, none larger than a segment: the commit makes segments of them without
-copying a byte. What the others have goes to one file, and is copied.
+A partition with enough data gets files of its own, none larger than a segment: the commit turns them into segments
+without copying a byte. The batches of the other partitions share one file and are copied.
 
 Threads: one.
-
-Writing, in the tasks: rows become finished batches in staged files; only their offsets are missing.
-
-Each attempt of each task writes its own files (outgoing.py), so attempts that fail, are repeated or run twice
-(speculation) do not affect each other: only what the driver is told about counts, and the rest is removed. A few
-kilobytes need no file, they go to the driver with that message. Rows go to the topic in the option `topic`, else to
-that of the column; to the partition in the column `partition`, else to their key's (Kafka's murmur2), else to one that
-is chosen for each Arrow batch.
 """
 
 from __future__ import annotations
@@ -48,8 +43,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class StagedPart:
-    """What a task has for one partition: staged, or, if it is small, here."""
+class StagedPartition:
+    """The output of a task for one partition: staged or, if it is small, inline."""
 
     topic: str
     topic_id: str
@@ -62,26 +57,26 @@ class StagedPart:
 
 
 @dataclass
-class Staged(WriterCommitMessage):
-    """The message of one task."""
+class TaskCommit(WriterCommitMessage):
+    """Commit message of one task."""
 
     stage: str
-    parts: tuple[StagedPart, ...]
-    #: The streaming query, if this is one of its micro-batches.
+    parts: tuple[StagedPartition, ...]
+    #: The streaming query that this micro-batch belongs to, if any.
     query: str | None = None
 
 
-#: A hash of a key or value is below this.
+#: Upper bound of the hash of a key or value.
 _HASHES = 2**31 - 1
 _HASH_OF_NULL = 0x2545F491
-#: Odd numbers, one for each column of a digest.
+#: Odd multipliers, one per column of a digest.
 _FACTORS = {"key": np.uint64(0x9E3779B97F4A7C15), "value": np.uint64(0xD6E8FEB86659FD93)}
-#: Batches are moved to a file of their own when this many bytes have accumulated.
+#: Bytes of one partition that are flushed to a file of its own.
 _OWN_BYTES = 16 << 20
 
 
-class Outgoing:
-    """See the module's docstring."""
+class PartitionOutput:
+    """The output of a task for one partition, in memory and staged."""
 
     def __init__(self, topic: Topic, number: int, encoder: Encoder) -> None:
         self.topic, self.number, self.encoder = topic, number, encoder
@@ -95,32 +90,32 @@ class Outgoing:
         self._digest = (self._digest + digest_of(rows)) % staging.DIGESTS
 
     def add(self, batch: Encoded) -> int:
-        """Add a finished batch; returns its size in bytes."""
+        """Add a finished batch and return its size in bytes."""
         self._parcel.add(batch)
         return len(batch.data)
 
     @property
     def held_bytes(self) -> int:
-        """How much is in memory."""
+        """Number of bytes in memory."""
         return self._parcel.size_bytes
 
     @property
     def has_own_file(self) -> bool:
-        """Whether something was moved to a file of its own: then all that follows is."""
+        """Earlier output has a file of its own: all later output follows it."""
         return self._own is not None
 
     @property
     def is_large(self) -> bool:
-        """Whether what is in memory is enough for a segment."""
+        """The bytes in memory are enough for a segment."""
         return staging.ADOPT_BYTES <= self.held_bytes <= self._segment_bytes
 
     @property
     def is_full(self) -> bool:
-        """Whether it should be moved: with a few batches more, it would not fit into a segment, or into memory."""
+        """The output should be flushed: a few batches more would not fit into a segment, or into memory."""
         return self.is_large and self.held_bytes >= min(_OWN_BYTES, self._segment_bytes // 2)
 
     def move(self, staged: TaskStaging) -> int:
-        """Move what is in memory to a file; returns how much it was."""
+        """Flush memory to a file and return the number of bytes flushed."""
         moved = self._parcel.size_bytes
         if not self.has_own_file and not self.is_large:
             self._parcel.move(staged.write)
@@ -130,47 +125,47 @@ class Outgoing:
             self._parcel.move_alone(self._own)
         return moved
 
-    def part(self) -> StagedPart:
-        """For the driver: what is staged, and what is not."""
+    def part(self) -> StagedPartition:
+        """Describe the output for the driver."""
         parcel = self._parcel
-        return StagedPart(
+        return StagedPartition(
             self.topic.name, self.topic.id, self.number, parcel.count, parcel.pieces, parcel.data, self._digest
         )
 
 
 def digest_of(rows: pa.RecordBatch) -> int:
-    """Sum of the hashes of the keys and values of all rows, modulo 2**64. The same rows have the same digest in any
-    order and in any partition. Timestamps and headers are not part of it."""
+    """Sum the hashes of the keys and values of all rows, modulo 2**64. The same rows have the same digest in any order
+    and in any partition. Timestamps and headers are not included."""
     total = np.zeros(rows.num_rows, np.uint64)
     for name, factor in _FACTORS.items():
         if name in rows.schema.names:
-            # As if there were that many partitions: the compiled hash of a column.
+            # The compiled partitioner hashes a column if given that many partitions.
             hashed = partitions_for(rows.column(rows.schema.names.index(name)), _HASHES, _HASH_OF_NULL)
             total = (total ^ hashed.astype(np.uint64)) * factor
             total ^= total >> np.uint64(29)
     return int(total.sum(dtype=np.uint64))
 
 
-__all__ = ["INLINE_BYTES", "Attempt", "BatchWriter", "Staged", "StagedPart", "StreamWriter", "stage"]
+__all__ = ["INLINE_BYTES", "BatchWriter", "StagedPartition", "StreamWriter", "TaskAttempt", "TaskCommit", "stage"]
 
-#: How many bytes of finished batches a task keeps in memory.
+#: Maximum bytes of finished batches that a task keeps in memory.
 _HELD_BYTES = 64 << 20
 
 
-class Attempt:
-    """One attempt of one task."""
+class TaskAttempt:
+    """One attempt of a write task."""
 
     def __init__(self, options: WriteOptions, stage: str, *, digests: bool = False) -> None:
         self._options = options
         self._digests = digests
         self._store = places.open_store(options.where)
         self._staged = self._store.staging.task(stage)
-        self._outgoing: dict[tuple[str, int], Outgoing] = {}
+        self._outgoing: dict[tuple[str, int], PartitionOutput] = {}
         self._held_bytes = 0
         self._topics: dict[str, Topic] = {}
 
     def take(self, batch: pa.RecordBatch) -> None:
-        """The rows of one Arrow batch."""
+        """Route and stage the rows of one Arrow batch."""
         for name, rows in self._by_topic(batch):
             topic = self._topic(name)
             for number, part in self._by_partition(topic, rows):
@@ -182,7 +177,7 @@ class Attempt:
 
         names = batch.schema.names
         rest = batch.select([name for name in names if name != "topic"])
-        if self._options.topic is not None:  # takes precedence over the column, as in Kafka's sink
+        if self._options.topic is not None:  # overrides the column, as in Kafka's sink
             yield self._options.topic, rest
             return
         topics = batch.column(names.index("topic"))
@@ -195,7 +190,7 @@ class Attempt:
         if name not in self._topics:
             if self._options.partitions is not None and name not in self._store:
                 with commit.open_store(self._options.where) as writable:
-                    commit.make_topic(writable, name, self._options)
+                    commit.create_missing_topic(writable, name, self._options)
             self._topics[name] = self._store.topic(name)
         return self._topics[name]
 
@@ -229,7 +224,7 @@ class Attempt:
         for first, last in zip(starts, [*starts[1:], len(ordered)], strict=True):
             yield int(ordered[first]), sorted_rows.slice(first, last - first)
 
-    def _to(self, topic: Topic, number: int) -> Outgoing:
+    def _to(self, topic: Topic, number: int) -> PartitionOutput:
         found = self._outgoing.get((topic.name, number))
         if found is None:
             config = topic.config
@@ -237,10 +232,10 @@ class Attempt:
                 config = config.with_(
                     compression=self._options.compression, compression_level=self._options.compression_level
                 )
-            found = self._outgoing[topic.name, number] = Outgoing(topic, number, Encoder(recipe_of(config)))
+            found = self._outgoing[topic.name, number] = PartitionOutput(topic, number, Encoder(recipe_of(config)))
         return found
 
-    def _stage_rows(self, outgoing: Outgoing, rows: pa.RecordBatch) -> None:
+    def _stage_rows(self, outgoing: PartitionOutput, rows: pa.RecordBatch) -> None:
         if self._digests:
             outgoing.count_in(rows)
         most = min(self._options.batch_bytes, outgoing.topic.config.segment_bytes // 2 + 1)
@@ -251,13 +246,13 @@ class Attempt:
             elif self._held_bytes > _HELD_BYTES:
                 self._held_bytes -= sum(each.move(self._staged) for each in self._largest())
 
-    def _largest(self) -> Sequence[Outgoing]:
-        """What to move if there is too much: the largest, if it is worth a file of its own; else everything."""
+    def _largest(self) -> Sequence[PartitionOutput]:
+        """Choose the output to flush: the largest, if it is worth a file of its own; else everything."""
         largest = max(self._outgoing.values(), key=lambda each: each.held_bytes)
         return [largest] if largest.has_own_file or largest.is_large else list(self._outgoing.values())
 
-    def finish(self) -> tuple[StagedPart, ...]:
-        """Make everything durable, or send it with the message if it is small; returns that message."""
+    def finish(self) -> tuple[StagedPartition, ...]:
+        """Make everything durable, or inline it if it is small; return the parts for the commit message."""
         if not self._staged.is_empty or self._held_bytes > INLINE_BYTES:
             for each in self._outgoing.values():
                 each.move(self._staged)
@@ -265,34 +260,34 @@ class Attempt:
         return tuple(each.part() for each in self._outgoing.values())
 
     def abandon(self) -> None:
-        """This attempt failed: remove what it staged."""
+        """Remove the staged files of a failed attempt."""
         self._staged.abandon()
 
     def close(self) -> None:
-        """Close the files; what is staged is kept."""
+        """Close the files and keep them."""
         self._staged.close()
         self._store.close()
 
 
-def stage(iterator: Iterator[pa.RecordBatch], options: WriteOptions, name: str, query: str | None) -> Staged:
-    """The rows of a task, staged."""
-    attempt = Attempt(options, name, digests=query is not None or options.transaction is not None)
+def stage(iterator: Iterator[pa.RecordBatch], options: WriteOptions, name: str, query: str | None) -> TaskCommit:
+    """Stage the rows of a task."""
+    attempt = TaskAttempt(options, name, digests=query is not None or options.transaction is not None)
     try:
         for batch in iterator:
             attempt.take(batch)
-        return Staged(name, attempt.finish(), query)
+        return TaskCommit(name, attempt.finish(), query)
     except BaseException:
-        # The driver will not learn of it, and after a full disk it would keep the disk full.
+        # The driver never learns of these files; on a full disk they would keep it full.
         with suppress(SawlogError):
             attempt.abandon()
         raise
     finally:
         attempt.close()
-        reading.settle()
+        reading.freeze_heap()
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """`df.write.format("sawlog")`. One object: copies of it write in the tasks, it commits."""
+    """`df.write.format("sawlog")`. This object commits; copies of it write in the tasks."""
 
     def __init__(self, options: WriteOptions, columns: Sequence[str]) -> None:
         self._options = options
@@ -300,33 +295,33 @@ class BatchWriter(DataSourceArrowWriter):
         commit.prepare(options, columns)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """In a task."""
+        """Stage the rows of one partition. Runs in a task."""
         return stage(iterator, self._options, self._stage, self._query())
 
     def _query(self) -> str | None:
-        """The streaming query, if this is the write of a `foreachBatch` whose txnVersion is the batch id."""
+        """Return the streaming query if this write belongs to a `foreachBatch` whose txnVersion is the batch id."""
         query, batch = _query() or (None, None)
         return query if self._options.transaction is not None and self._options.transaction[1] == batch else None
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """All tasks are done: place what they staged, all or nothing."""
+        """Place the staged output of all tasks, all or nothing."""
         name, sequence = self._options.transaction or (None, None)
         commit.publish(self._options, self._stage, _staged(messages), name=name, sequence=sequence)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """The job failed: remove what was staged, unless it was published after all."""
+        """Remove the staged output of a failed job, unless it was published after all."""
         commit.discard(self._options, self._stage)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream.format("sawlog")`. Recreated for every micro-batch that is committed."""
+    """`df.writeStream.format("sawlog")`. Spark creates a new one for every micro-batch."""
 
     def __init__(self, options: WriteOptions, columns: Sequence[str]) -> None:
         self._options = options
         commit.prepare(options, columns)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """In a task."""
+        """Stage the rows of one partition. Runs in a task."""
         found = _query()
         if found is None:
             raise InvalidConfig("not a task of a streaming query: use df.write for a batch")
@@ -334,26 +329,26 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return stage(iterator, self._options, commit.stage_name(query, batch), query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """A micro-batch is done: place it, once, however often Spark repeats it."""
+        """Place a micro-batch, once, however often Spark repeats it."""
         staged = _staged(messages)
         queries = {each.query for each in staged if each.query is not None}
         if not queries:
-            return  # no task, so nothing to place
+            return  # no task had output
         [query] = queries
         commit.publish(self._options, commit.stage_name(query, batchId), staged, name=query, sequence=batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """A micro-batch failed. It may have been published before: then nothing is removed."""
+        """Remove the staged output of a failed micro-batch, unless it was published before."""
         for query in {each.query for each in _staged(messages) if each.query is not None}:
             commit.discard(self._options, commit.stage_name(query, batchId))
 
 
-def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
-    return [each for each in messages if isinstance(each, Staged)]
+def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[TaskCommit]:
+    return [each for each in messages if isinstance(each, TaskCommit)]
 
 
 def _query() -> tuple[str, int] | None:
-    """The streaming query and the micro-batch that this task belongs to, if any."""
+    """Return the streaming query and the micro-batch of this task, if any."""
     from pyspark import TaskContext
 
     context: Any = TaskContext.get()

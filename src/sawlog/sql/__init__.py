@@ -1,8 +1,8 @@
-"""Topics as tables: for SQL (DuckDB), Polars, pandas and whatever else reads an Arrow dataset.
+"""Topics as tables: for SQL (DuckDB), Polars, pandas and every other reader of Arrow datasets.
 
-`Store.sql`, `Topic.arrow` and their neighbours are the doors. `TopicDataset` is the table: a `pyarrow.dataset.Dataset`
-of ours, which gets the wanted columns and the filter of a query, reads only what these leave, in threads, and stops
-where the topic ended when the query began.
+`Store.sql`, `Topic.arrow` and their siblings are the entry points. `TopicDataset` is the table: a
+`pyarrow.dataset.Dataset` that receives the columns and the filter of a query, reads in threads only the parts that can
+match, and stops where the topic ended when the query began.
 
-This package knows logs, not stores: `sources.py` says what it needs of a store. It reads and never writes.
+This package reads and never writes. `sources.py` defines the interface to a store.
 """

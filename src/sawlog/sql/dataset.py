@@ -1,8 +1,8 @@
 """`TopicDataset`: a topic as a `pyarrow.dataset.Dataset`.
 
 DuckDB and Polars know Arrow's datasets: they ask for a scanner with the columns and the filter of a query, and rely on
-the filter being applied. They recognise the class, not the methods (DuckDB refuses other objects, and reads everything
-from those that are only an Arrow stream), so this is a subclass; none of what it inherits is used.
+the filter being applied. They recognise the class, not the methods (DuckDB rejects other objects, and reads a plain
+Arrow stream in full), so this is a subclass. It uses none of the inherited methods.
 
 | column | type | |
 |---|---|---|
@@ -31,14 +31,14 @@ from ..schemas.columns import arrow_type, decode
 from ..schemas.types import Schema
 from . import scanning
 from .filters import Bounds, fields_of
-from .past import Past
-from .snapshot import Snapshot
+from .past import HistoryReader
+from .snapshot import TopicSnapshot
 
 COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
 
 
 def table_schema(schema: Schema | None) -> pa.Schema:
-    """The columns of a topic."""
+    """Return the columns of a topic."""
     fields = [pa.field("partition", pa.int32(), nullable=False), *record_schema(COLUMNS[1:])]
     if schema is not None:
         fields[COLUMNS.index("value")] = pa.field("value", arrow_type(schema))
@@ -46,35 +46,34 @@ def table_schema(schema: Schema | None) -> pa.Schema:
 
 
 class TopicDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
-    """A snapshot of a topic. Any number of scans, in any threads."""
+    """A snapshot of a topic as an Arrow dataset. Thread-safe: any number of concurrent scans."""
 
     def __init__(
         self,
-        snapshot: Snapshot,
+        snapshot: TopicSnapshot,
         schema: Schema | None = None,
         *,
         always: pc.Expression | None = None,
-        past: Past | None = None,
+        past: HistoryReader | None = None,
         raised: list[BaseException] | None = None,
     ) -> None:
-        # Not `super().__init__`, which refuses: it is meant for wrappers of Arrow's own datasets.
+        # Not `super().__init__`, which raises: it is for wrappers of Arrow's own datasets.
         self._snapshot = snapshot
         self._values = schema
-        #: A filter besides those of queries.
+        #: A filter in addition to those of queries.
         self._always = always
         self._schema = table_schema(schema)
         self._raised = raised
-        #: What comes before the snapshot, in a table.
+        #: The records before the snapshot, in a table.
         self.past = past
 
     @property
-    def snapshot(self) -> Snapshot:
-        """What it reads."""
+    def snapshot(self) -> TopicSnapshot:
+        """The part of the topic in the log."""
         return self._snapshot
 
     @property
     def schema(self) -> pa.Schema:
-        """Its columns."""
         return self._schema
 
     def __repr__(self) -> str:
@@ -89,13 +88,13 @@ class TopicDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
         filter: pc.Expression | None = None,
         batch_rows: int = scanning.BATCH_ROWS,
     ) -> Iterator[pa.RecordBatch]:
-        """The records that pass the filter, with these columns."""
+        """Read the records that pass the filter, with these columns."""
         wanted = list(COLUMNS) if columns is None else list(columns)
         self._check(wanted)
         if self._always is not None:
             filter = self._always if filter is None else self._always & filter
         bounds = Bounds.of(filter)
-        finish = _Finish(self._values, wanted, filter)
+        finish = _BatchFinisher(self._values, wanted, filter)
         stored = [name for name in COLUMNS[1:] if name in finish.needed] or ["offset"]
         pieces = self._snapshot.pieces(bounds)
         batches = scanning.scan(self._snapshot, pieces, stored, finish, batch_rows=batch_rows)
@@ -105,7 +104,7 @@ class TopicDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
 
     @staticmethod
     def _noted(batches: Iterator[pa.RecordBatch], raised: list[BaseException]) -> Iterator[pa.RecordBatch]:
-        """The same; an error is also kept, for a caller to whom it comes only as text."""
+        """Pass batches on; keep an error as well, for a caller that receives it only as text."""
         try:
             yield from batches
         except GeneratorExit:
@@ -114,17 +113,17 @@ class TopicDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
             raised.append(error)
             raise
 
-    def with_past(self, past: Past | None) -> TopicDataset:
-        """The same log after another past, or after none."""
+    def with_past(self, past: HistoryReader | None) -> TopicDataset:
+        """Return the same log after another past, or after none."""
         return TopicDataset(self._snapshot, self._values, always=self._always, past=past, raised=self._raised)
 
     def reader(self, columns: Sequence[str] | None = None, filter: pc.Expression | None = None) -> pa.RecordBatchReader:
-        """The same as a stream."""
+        """Like `batches`, as an Arrow stream."""
         shape = self.projected(columns)
         return pa.RecordBatchReader.from_batches(shape, self.batches(columns, filter))
 
     def projected(self, columns: Sequence[str] | None) -> pa.Schema:
-        """The schema of these columns."""
+        """Return the schema of these columns."""
         if columns is None:
             return self._schema
         self._check(columns)
@@ -135,22 +134,22 @@ class TopicDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
         if unknown:
             raise InvalidRecord(f"no such column: {', '.join(unknown)}; the columns are {', '.join(COLUMNS)}")
 
-    # --- as Arrow's datasets are asked
+    # --- pyarrow.dataset.Dataset
 
     def scanner(self, columns: Any = None, filter: pc.Expression | None = None, **ignored: Any) -> TopicScanner:
-        """What DuckDB calls. Options for Arrow's own readers are ignored."""
+        """The method that DuckDB calls. Ignores options for Arrow's own readers."""
         return TopicScanner(self, columns, filter)
 
     def to_batches(self, columns: Any = None, filter: pc.Expression | None = None, **options: Any) -> Any:
-        """What Polars calls."""
+        """The method that Polars calls."""
         return self.batches(columns, filter, options.get("batch_size") or scanning.BATCH_ROWS)
 
     def to_table(self, columns: Any = None, filter: pc.Expression | None = None, **ignored: Any) -> pa.Table:
-        """All of it in memory."""
+        """Read everything into memory."""
         return self.reader(columns, filter).read_all()
 
     def head(self, num_rows: int, columns: Any = None, filter: Any = None, **ignored: Any) -> pa.Table:
-        """The first rows."""
+        """Return the first rows."""
         shape = self.projected(columns)
         found: list[pa.RecordBatch] = []
         for batch in self.batches(columns, filter):
@@ -161,18 +160,18 @@ class TopicDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
         return pa.Table.from_batches(found, shape)
 
     def count_rows(self, filter: pc.Expression | None = None, **ignored: Any) -> int:
-        """How many records pass."""
+        """Count the records that pass the filter."""
         return sum(batch.num_rows for batch in self.batches(["partition"], filter))
 
     def get_fragments(self, filter: pc.Expression | None = None) -> Any:
-        """A topic has none that Arrow could read."""
+        """Not supported: a topic has no fragments that Arrow could read."""
         raise NotImplementedError("a topic is not made of files that Arrow can read: use scanner or to_batches")
 
 
 @dataclass(frozen=True, slots=True)
 class TopicScanner:
-    """One scan of a topic. Not a `pyarrow.dataset.Scanner`, whose threads would read ahead, and go on doing so when
-    nobody wants more: in a process that ends, they are killed inside Python."""
+    """One scan of a topic. Not a `pyarrow.dataset.Scanner`: its threads read ahead, even when no more rows are wanted,
+    and would be killed inside Python when the process ends."""
 
     dataset: TopicDataset
     columns: Sequence[str] | None
@@ -180,22 +179,22 @@ class TopicScanner:
 
     @property
     def projected_schema(self) -> pa.Schema:
-        """The columns of the result."""
+        """Schema of the result."""
         return self.dataset.projected(self.columns)
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """The result as a stream."""
+        """Return the result as a stream."""
         return self.dataset.reader(self.columns, self.filter)
 
 
-class _Finish:
-    """Makes of a batch of stored columns one with the wanted ones, of the rows that pass the filter."""
+class _BatchFinisher:
+    """Turns a batch of stored columns into the requested columns of the rows that pass the filter."""
 
     def __init__(self, schema: Schema | None, columns: list[str], filter: pc.Expression | None) -> None:
         self._schema = schema
         self._columns = columns
         self._filter = filter
-        #: The columns that have to be there: the wanted ones, and those in the filter.
+        #: The columns to read: the requested ones, and those in the filter.
         filtered = fields_of(filter)
         self.needed = set(columns) | (set(COLUMNS) if filtered is None else filtered)
         self._shape = pa.schema(
@@ -203,7 +202,7 @@ class _Finish:
         )
 
     def __call__(self, batch: pa.RecordBatch, partition: int | None) -> pa.RecordBatch | None:
-        """`partition` is None if it is a column of the batch."""
+        """Finish a batch; `partition` is None if the batch has a partition column."""
         arrays = [self._array(batch, partition, name) for name in self._shape.names]
         made = pa.RecordBatch.from_arrays(arrays, schema=self._shape)
         if self._filter is not None:

@@ -1,7 +1,4 @@
-"""A topic's table: with the schema that the topic declares, or with the one that is asked for.
-
-Topics for Polars and pandas.
-"""
+"""A topic as a dataset, with the schema it declares or one given by the caller; also as Polars and pandas frames."""
 
 from __future__ import annotations
 
@@ -19,8 +16,8 @@ from ..schemas import Schema, parse
 from ..store.base import Topic
 from .dataset import TopicDataset
 from .history import History
-from .past import Past
-from .snapshot import Snapshot
+from .past import HistoryReader
+from .snapshot import TopicSnapshot
 
 if TYPE_CHECKING:
     import pandas
@@ -29,14 +26,14 @@ if TYPE_CHECKING:
 
 #: The setting that declares a topic's schema.
 SETTING = "sawlog.schema"
-#: How often the table and the log are looked at, if retention is faster.
+#: Maximum number of times the table and the log are looked up, if retention moves the log past the table's end.
 _RETRIES = 10
-#: True: what the topic declares; a schema, or its text: this one; None or False: values are bytes.
+#: True: the schema that the topic declares; a schema or its text: this one; None or False: values are bytes.
 Wanted = Schema | str | bool | None
 
 
 def schema_of(topic: Topic, wanted: Wanted = True) -> Schema | None:
-    """The schema to read a topic with; None if its values are bytes."""
+    """Return the schema to read a topic with; None if its values are bytes."""
     if wanted is True:
         text = topic.settings.get(SETTING)
         return parse(str(text)) if text else None
@@ -56,25 +53,25 @@ def dataset_of(
     until: datetime | None = None,
     raised: list[BaseException] | None = None,
 ) -> TopicDataset:
-    """The table of a topic as it is now; only records from `since` on and before `until`, if these are given. Errors
-    while it is read are also added to `raised`."""
+    """Return the dataset of a topic as it is now, restricted to records from `since` on and before `until`. Errors
+    during reading are also appended to `raised`."""
     values = schema_of(topic, schema)
     history, snapshot = _taken(topic, isolation, start or {}, end or {})
-    past = None if history is None else Past(history, schema=values, starts=start, ends=end, topic=topic.name)
+    past = None if history is None else HistoryReader(history, schema=values, starts=start, ends=end, topic=topic.name)
     return TopicDataset(snapshot, values, always=_between(since, until), past=past, raised=raised)
 
 
 def _taken(
     topic: Topic, isolation: Isolation, start: Mapping[int, int], end: Mapping[int, int]
-) -> tuple[History | None, Snapshot]:
-    """The table, and then the log from where the table ends. If the log begins later than that by now, both are taken
-    again: the job that keeps the table has moved on, and then retention."""
+) -> tuple[History | None, TopicSnapshot]:
+    """Look up the table, then the log from the table's end. If the log now begins after that, try again: the table job
+    has moved on, and retention after it."""
     for _ in range(_RETRIES):
         history = topic.history()
         starts = dict(start)
         for number, offset in {} if history is None else history.ends.items():
             starts[number] = max(offset, starts.get(number, 0))
-        snapshot = Snapshot.of(topic, isolation=isolation, start=starts, end=end)
+        snapshot = TopicSnapshot.of(topic, isolation=isolation, start=starts, end=end)
         if history is None or (lost := _gap(topic, history, starts, end)) is None:
             return history, snapshot
     raise DataLoss(
@@ -83,7 +80,7 @@ def _taken(
 
 
 def _gap(topic: Topic, history: History, starts: Mapping[int, int], ends: Mapping[int, int]) -> str | None:
-    """What is wanted of a partition and is between its table and its log."""
+    """Describe the requested records of a partition that are in neither its table nor its log."""
     for number in history.ends:
         lowest = topic.partition(number).lowest_offset
         limit = min(lowest, ends.get(number, lowest))
@@ -93,7 +90,7 @@ def _gap(topic: Topic, history: History, starts: Mapping[int, int], ends: Mappin
 
 
 def _between(since: datetime | None, until: datetime | None) -> pc.Expression | None:
-    """The filter for records from one time up to, not including, another. A time without a zone is local."""
+    """Return the filter for records from one time up to, not including, another. A time without a zone is local."""
     made: pc.Expression | None = None
     if since is not None:
         made = pc.field("timestamp") >= pa.scalar(in_utc(since), pa.timestamp("us", tz="UTC"))
@@ -104,7 +101,7 @@ def _between(since: datetime | None, until: datetime | None) -> pc.Expression | 
 
 
 def lazy_frame(dataset: TopicDataset) -> polars.LazyFrame:
-    """A lazy frame over a topic. Polars hands over the columns and the filter of a query as it does to any Arrow
+    """Return a lazy frame over a topic. Polars pushes down the columns and the filter of a query as for any Arrow
     dataset, and reads batch by batch."""
     try:
         import polars
@@ -114,9 +111,9 @@ def lazy_frame(dataset: TopicDataset) -> polars.LazyFrame:
 
 
 def data_frame(table: pa.Table) -> pandas.DataFrame:
-    """A table in pandas."""
+    """Convert a table to pandas."""
     try:
-        import pandas  # noqa: F401 - Arrow's own message does not say how to install it
+        import pandas  # noqa: F401 - Arrow's message does not say how to install it
     except ImportError as error:
         raise MissingPackage("Topic.to_pandas needs pandas: run pip install pandas") from error
     return table.to_pandas()

@@ -1,15 +1,13 @@
-"""DuckDB, in memory: one database per process, and a connection of its own for each query.
+"""Run SQL over topics with DuckDB, in memory and in this process.
 
-A database takes some ten milliseconds to start, a connection to it nearly nothing. What a query registers are temporary
-views of its connection, so queries do not see each other.
+There is one database per process and one connection per query: a database takes some ten milliseconds to start, a
+connection to it nearly nothing. The topics that a query names are temporary views of its connection, each over a
+`TopicDataset` whose ends are fixed before the query runs; queries do not see each other's views. A query may also read
+files (`from 'prices.parquet'`, `read_csv(…)`). It cannot write: statements other than queries are rejected, and so is
+everything that would change the configuration.
 
-Runs SQL over topics with DuckDB, in memory and in this process.
-
-Each query has a connection of its own, in which the topics that it names are views of a `TopicDataset`: their ends are
-fixed here, before the query runs. Beside topics, it may read files (`from 'prices.parquet'`, `read_csv(…)`). It only
-reads: a statement that is no query is refused, and so is everything that would change the configuration.
-
-`offset` is a word of SQL and would have to be quoted; a query that does not parse is tried again with that done.
+`offset` is an SQL keyword and would have to be quoted; a query that does not parse is tried again with the quotes
+added.
 """
 
 from __future__ import annotations
@@ -34,19 +32,19 @@ from . import declared, grouping, shortcuts, statistics
 from .dataset import COLUMNS, TopicDataset, table_schema
 from .grouping import KeyDataset
 from .history import HistoryFile
-from .past import Past, quoted
+from .past import HistoryReader, quoted
 
 if TYPE_CHECKING:
     import duckdb
 
 
-#: By process: a forked child cannot use its parent's, whose threads it does not have.
+#: Databases by process id: a forked child lacks the threads of its parent's database.
 _databases: dict[int, duckdb.DuckDBPyConnection] = {}
 _lock = forkable(threading.Lock())
 
 
 def load_duckdb() -> Any:
-    """The package; `MissingPackage` says how to install it."""
+    """Import duckdb. Raises `MissingPackage` with the install command."""
     try:
         import duckdb
     except ImportError as error:
@@ -55,19 +53,19 @@ def load_duckdb() -> Any:
 
 
 def connect() -> duckdb.DuckDBPyConnection:
-    """A new connection to the database of this process."""
+    """Open a connection to the database of this process."""
     with _lock:
         database = _databases.get(this_process())
         if database is None:
             if not _databases:
-                atexit.register(_close)  # DuckDB complains about what is still there when Python ends
+                atexit.register(_close)  # DuckDB complains about databases still open when Python exits
             database = _databases[this_process()] = _started(load_duckdb())
         return database.cursor()
 
 
 def _started(module: Any) -> duckdb.DuckDBPyConnection:
-    """An empty database. It installs nothing and does not look for tables among Python's variables. What does not fit
-    into memory goes to the directory for temporary files instead of the current one. No query can change that."""
+    """Start an empty database. It installs no extensions and does not look for tables among Python's variables. It
+    spills to the directory for temporary files instead of the current one. Queries cannot change these settings."""
     made: duckdb.DuckDBPyConnection = module.connect(
         ":memory:",
         config={
@@ -88,22 +86,22 @@ def _close() -> None:
         database.close()
 
 
-#: Rows in a batch of a result.
+#: Rows per batch of a result.
 RESULT_ROWS = 65_536
 _EXPLAIN = re.compile(r"\s*explain\s*(analyze\b)?\s*(\([^)]*\))?", re.IGNORECASE)
 _SHOW = re.compile(r"\s*(show|from\s+information_schema|from\s+duckdb_)", re.IGNORECASE)
-#: The view of a topic's log, where another part of it is in a table. No topic can have such a name.
+#: Name of the view of the log, for a topic partly in a table. Not a valid topic name.
 _LOG = "{} (log)"
 _STATISTICS = "(statistics)"
 _QUOTES = '; a topic whose name has dots or dashes needs quotes: from "orders.v1"'
-#: What DuckDB says of a name in `from` that it does not know.
+#: DuckDB's message for an unknown name in `from`.
 _MISSING = re.compile(r"Table with name (\S+) does not exist")
 _KEYS, _LOG_KEYS = "(keys)", "(keys of the log)"
-#: What a query has that may need no column of records.
+#: Matches queries that statistics might answer.
 _SHORT = re.compile(r"\b(count|min|max)\s*\(|\bdistinct\b|\bgroup\s+by\b", re.IGNORECASE)
 
 Parameters = Sequence[object] | Mapping[str, object]
-#: Topic to schema; None or False: its values stay bytes.
+#: Schemas by topic; None or False: values stay bytes.
 Schemas = Mapping[str, declared.Wanted]
 
 
@@ -115,7 +113,7 @@ def query(
     isolation: Isolation = "committed",
     schemas: Schemas | None = None,
 ) -> pa.Table:
-    """The result of a query as a table."""
+    """Run a query and return its result as a table."""
     with reader(store, text, parameters, isolation=isolation, schemas=schemas) as batches:
         return batches.read_all()
 
@@ -129,7 +127,8 @@ def reader(
     schemas: Schemas | None = None,
     batch_rows: int = RESULT_ROWS,
 ) -> pa.RecordBatchReader:
-    """The result as a stream of batches, which computes as it is read. Close it, or read it to its end."""
+    """Run a query and return its result as a stream of batches, computed as it is read. Close it, or read it to its
+    end."""
     session = _Session(store, isolation, schemas or {})
     try:
         session.run(text, parameters)
@@ -139,8 +138,8 @@ def reader(
         raise
 
 
-class _Held:
-    """A connection, and the result of its query."""
+class _OpenQuery:
+    """A connection and the result of its query."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection: duckdb.DuckDBPyConnection | None = connection
@@ -148,13 +147,13 @@ class _Held:
 
     @property
     def connection(self) -> duckdb.DuckDBPyConnection:
-        """The connection, unless it is closed."""
+        """The connection. Raises `QueryFailed` if it is closed."""
         if self._connection is None:
             raise QueryFailed("the query has ended")
         return self._connection
 
     def close(self) -> None:
-        """Close it, and let go of everything of DuckDB's. Safe to call twice."""
+        """Close the connection and drop all references to DuckDB objects. Safe to call twice."""
         connection, self._connection, self.result = self._connection, None, None
         if connection is not None:
             connection.close()
@@ -168,17 +167,16 @@ class _Session:
         self._isolation: Isolation = isolation
         self._schemas = schemas
         self._duckdb = load_duckdb()
-        self._held = _Held(connect())
-        # Also when the process ends: DuckDB complains about what is still there then.
+        self._held = _OpenQuery(connect())
+        # Also at process exit: DuckDB complains about connections still open then.
         self._end = weakref.finalize(self, self._held.close)
-        #: Errors of ours that were raised while DuckDB was reading a topic: it turns them into text.
+        #: Errors raised while DuckDB was reading a topic: DuckDB turns them into text.
         self._raised: list[BaseException] = []
         self._tables: list[pa.Table | TopicDataset | KeyDataset] = []
-        #: Tables whose files DuckDB reads itself.
-        self._pasts: list[Past] = []
+        #: Tables whose files DuckDB reads directly.
+        self._pasts: list[HistoryReader] = []
 
     def close(self) -> None:
-        """End the query."""
         self._held.close()
         self._tables.clear()
 
@@ -198,7 +196,7 @@ class _Session:
         short = None
         if len(datasets) == 1 and not parameters:
             [(name, dataset)] = datasets.items()
-            short = self._shortened(text, name, dataset)
+            short = self._rewritten(text, name, dataset)
         if short is None:
             for name, dataset in datasets.items():
                 self._add(name, dataset)
@@ -207,7 +205,7 @@ class _Session:
         self._held.result = self._guard(lambda: self._connection.sql(text, params=given))
 
     def stream(self, batch_rows: int) -> pa.RecordBatchReader:
-        """The result."""
+        """Return the result as a stream."""
         batches = self._guard(lambda: self._held.result.to_arrow_reader(batch_rows))
         return pa.RecordBatchReader.from_batches(batches.schema, self._read(batches))
 
@@ -222,7 +220,7 @@ class _Session:
             self.close()
 
     def _guard(self, call: Callable[[], Any]) -> Any:
-        """The result of a call; what DuckDB raises becomes our own error, or the one of ours that caused it."""
+        """Call `call` and translate DuckDB's errors: to the sawlog error that caused one, else to `QueryFailed`."""
         try:
             return call()
         except (self._duckdb.Error, pa.ArrowException, RuntimeError, OSError) as error:
@@ -237,21 +235,21 @@ class _Session:
             raise QueryFailed(_message(error)) from error
 
     def _unknown(self, name: str, text: str) -> str:
-        """What to say of a name that is no topic, where DuckDB says this."""
+        """Return the message for a name that is not a topic, given DuckDB's message."""
         known = sorted(self._store.topics())
         there = f"its topics are {', '.join(known[:10])}{', …' if len(known) > 10 else ''}" if known else "it has none"
         return f"no topic {name!r} in this store; {there}{_QUOTES if '.' in text or '-' in name else ''}"
 
-    # --- what is asked
+    # --- the query
 
     def _checked(self, text: str) -> str:
-        """The query, if it is one and reads only."""
+        """Return the query text. Raises `QueryFailed` unless it is a single read-only query."""
         text, statements = self._parsed(text.strip().rstrip(";"))
         if len(statements) != 1:
             raise QueryFailed("there is no query" if not statements else "one query at a time")
         kinds = self._duckdb.StatementType
         kind = statements[0].type
-        if kind == kinds.EXPLAIN:  # also of a query only: EXPLAIN ANALYZE runs it
+        if kind == kinds.EXPLAIN:  # EXPLAIN ANALYZE runs the statement: allow only a query there, too
             kind = self._parsed(text[_EXPLAIN.match(text).end() :])[1][0].type  # type: ignore[union-attr]
         if kind != kinds.SELECT:
             raise QueryFailed(f"only queries can be run here, which read: select, from, with …; not {kind.name}")
@@ -270,27 +268,27 @@ class _Session:
                 raise QueryFailed(_message(error)) from error
 
     def _mentioned(self, text: str) -> list[str]:
-        """The topics whose names are words of the text: perhaps one too many, never one too few."""
+        """Return the topics whose names occur as words in the text: possibly too many, never too few."""
         return [
             name
             for name in self._store.topics()
             if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text, re.IGNORECASE | re.ASCII)
         ]
 
-    # --- what is there
+    # --- its tables
 
     def _schema(self, name: str) -> Schema | None:
         return declared.schema_of(self._store.topic(name), self._schemas.get(name, True))
 
     def _taken(self, name: str) -> TopicDataset:
-        """The topic as it is now."""
+        """Return the topic as it is now."""
         topic = self._store.topic(name)
         return declared.dataset_of(
             topic, schema=self._schemas.get(name, True), isolation=self._isolation, raised=self._raised
         )
 
     def _add(self, name: str, dataset: TopicDataset) -> None:
-        """Make it a table of the database; what is in Parquet files, DuckDB reads itself, where it can."""
+        """Register a topic as a table. DuckDB reads the Parquet files of its history directly where it can."""
         past = dataset.past
         direct = [] if past is None else past.direct()
         if past is None or not direct:
@@ -304,29 +302,29 @@ class _Session:
         self._tables.append(table)
         self._connection.register(name, table)
 
-    def _shortened(self, text: str, name: str, dataset: TopicDataset) -> str | None:
-        """The query over the statistics of its topic or of its keys, if it needs no more than these; else None. For
-        statistics, a table's files are not even opened."""
+    def _rewritten(self, text: str, name: str, dataset: TopicDataset) -> str | None:
+        """Rewrite the query over the statistics of its topic or of its keys, if these answer it; else return None. For
+        statistics, the files of a table are not even opened."""
         if not _SHORT.search(text):
             return None
         self._register(name, dataset.schema.empty_table())
         try:
             names = self._connection.sql(text).columns
             if statistics.is_known(dataset.past):
-                found = shortcuts.shortened(text, name, _STATISTICS, names, _ask)
+                found = shortcuts.rewrite_to_statistics(text, name, _STATISTICS, names, _ask)
                 if found is not None:
                     table = statistics.table(dataset.snapshot, dataset.past, with_oldest=found[1])
                     self._register(_STATISTICS, table)
                     return found[0]
             found = grouping.grouped(text, name, _KEYS, names, _ask)
         except (self._duckdb.Error, ValueError):
-            return None  # it says what is wrong when it runs
+            return None  # running the query reports the error
         if found is not None and self._add_keys(dataset, with_partition=found[1]):
             return found[0]
         return None
 
     def _add_keys(self, dataset: TopicDataset, *, with_partition: bool) -> bool:
-        """Add the keys of a topic; False if they cannot be had that way."""
+        """Register the keys of a topic; return False if the table's files do not allow it."""
         past = dataset.past
         keys = KeyDataset(dataset.snapshot, self._raised)
         if past is None or not past.history.files:
@@ -342,7 +340,7 @@ class _Session:
 
 @lru_cache(maxsize=128)
 def _ask(question: str, value: str) -> str:
-    """What DuckDB says about the text of a query, which is always the same."""
+    """Ask DuckDB about the text of a query."""
     connection = connect()
     try:
         return str(connection.execute(question, [value]).fetchall()[0][0])
@@ -351,7 +349,7 @@ def _ask(question: str, value: str) -> str:
 
 
 def with_offset_quoted(text: str, module: Any) -> str:
-    """The text with quotes around `offset` where it can only be the column: wherever no number follows."""
+    """Quote `offset` wherever it can only be the column: where no number follows."""
     raw = text.encode()  # DuckDB's positions count bytes
     tokens = module.tokenize(text)
     made: list[bytes] = []
@@ -366,14 +364,14 @@ def with_offset_quoted(text: str, module: Any) -> str:
 
 
 def _parquet(files: Sequence[HistoryFile]) -> str:
-    """DuckDB's own reader for these files."""
+    """Return the SQL that reads these files with DuckDB's own reader."""
     paths = ", ".join("'" + each.path.replace("'", "''") + "'" for each in files)
     return f"read_parquet([{paths}], union_by_name = true, hive_partitioning = false)"
 
 
 def _keys_union(files: Sequence[HistoryFile], with_partition: bool) -> str:
-    """The view of a topic's keys, of which a part is in a table. The files are grouped by the partition only if it is
-    asked for: by the key alone, DuckDB groups Parquet's dictionaries instead of rows."""
+    """Return the SQL for the keys of a topic partly in a table. The files are grouped by partition only if the query
+    needs it: by key alone, DuckDB groups Parquet's dictionaries instead of rows."""
     groups = "partition, key" if with_partition else "key"
     return (
         f"create temporary view {quoted(_KEYS)} as "
@@ -385,8 +383,9 @@ def _keys_union(files: Sequence[HistoryFile], with_partition: bool) -> str:
     )
 
 
-def _union(name: str, past: Past, direct: Sequence[HistoryFile]) -> str:
-    """The view of a topic of which a part is in a table: DuckDB's own reader for these files, ours for the rest."""
+def _union(name: str, past: HistoryReader, direct: Sequence[HistoryFile]) -> str:
+    """Return the SQL for a topic partly in a table: DuckDB's own reader for these files, `TopicDataset` for the
+    rest."""
     columns = ", ".join(quoted(column) for column in COLUMNS)
     return (
         f"create or replace temporary view {quoted(name)} as "
@@ -397,7 +396,7 @@ def _union(name: str, past: Past, direct: Sequence[HistoryFile]) -> str:
 
 
 def _message(error: BaseException) -> str:
-    """DuckDB's message without the pointer into the query, which needs more than one line."""
+    """Return DuckDB's message on one line, without the pointer into the query."""
     text = str(error).split("\n\nLINE ")[0]
     hint = ""
     if "does not exist" in text and "." in text:

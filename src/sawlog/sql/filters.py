@@ -1,7 +1,7 @@
-"""A filter as a tree that can be walked.
+"""Read the filters that engines push down, and derive the bounds that limit a scan.
 
-Engines hand filters to a dataset as `pyarrow.compute.Expression`, which does not show what is in it. Its serialised
-form does: Arrow writes an expression as an IPC file whose metadata lists the tree in prefix order:
+Engines hand filters to a dataset as `pyarrow.compute.Expression`, which is opaque. Its serialised form is not: Arrow
+writes an expression as an IPC file whose metadata lists the tree in prefix order:
 
 ```
 call: and_kleene            a function and, until its `end`, its arguments
@@ -14,12 +14,11 @@ call: and_kleene            a function and, until its `end`, its arguments
 end: and_kleene
 ```
 
-What is not understood becomes `Unknown`, about which nothing can be said: then everything is read.
+A node of any other kind becomes `Unknown`, and the scan reads everything.
 
-`Bounds`: which partitions, offsets and times a filter leaves.
-
-They are wide: a record outside of them does not pass the filter, one inside may not pass it either. So the filter is
-still applied to every record that is read; bounds only save reading.
+`Bounds` are the partitions, offsets and times that may pass a filter. They are conservative: a record outside them
+never passes, a record inside may not pass either. So the filter is still applied to every record read; bounds only save
+reading.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ import pyarrow.compute as pc
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A column; below it, the names of nested fields."""
+    """A column, and the names of nested fields below it."""
 
     path: tuple[str, ...]
 
@@ -50,7 +49,7 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function of Arrow's, its arguments, and its options as they are written."""
+    """An Arrow compute function with its arguments and its serialised options."""
 
     function: str
     arguments: tuple[Node, ...]
@@ -59,14 +58,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Something else."""
+    """A node that this module does not interpret."""
 
 
 Node = Field | Literal | Call | Unknown
 
 
 def tree_of(expression: pc.Expression | None) -> Node:
-    """The tree of a filter; `Unknown` without one, or if it cannot be read."""
+    """Parse a filter into a tree; `Unknown` if there is none or it cannot be parsed."""
     if expression is None:
         return Unknown()
     try:
@@ -78,14 +77,14 @@ def tree_of(expression: pc.Expression | None) -> Node:
 
 
 class _ArrowSchema(ctypes.Structure):
-    """The beginning of the struct of Arrow's C data interface."""
+    """The first fields of ArrowSchema in Arrow's C data interface."""
 
     _fields_ = (("format", ctypes.c_char_p), ("name", ctypes.c_char_p), ("metadata", ctypes.c_void_p))
 
 
 def _metadata(schema: pa.Schema) -> list[tuple[str, str]]:
-    """All pairs, in order. pyarrow makes a dict of them, in which equal names would be one; Arrow's C data interface
-    has them as they are: their number, then length and text of each name and value, in native 32-bit integers."""
+    """Return all metadata pairs, in order. pyarrow builds a dict, which merges equal names; Arrow's C data interface
+    keeps them: their number, then length and text of each name and value, in native 32-bit integers."""
     capsule = schema.__arrow_c_schema__()
     pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
     pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
@@ -133,7 +132,7 @@ def _call(function: str, pairs: Iterator[tuple[str, str]], table: pa.Table) -> C
 
 
 class _Pushback:
-    """An iterator that takes one element back."""
+    """An iterator with one element of pushback."""
 
     def __init__(self, pairs: Iterator[tuple[str, str]]) -> None:
         self._pairs = pairs
@@ -146,12 +145,12 @@ class _Pushback:
         return self._returned.pop() if self._returned else next(self._pairs)
 
     def give_back(self, pair: tuple[str, str]) -> None:
-        """Return it again next time."""
+        """Return this pair again from the next call."""
         self._returned.append(pair)
 
 
 def fields_of(expression: pc.Expression | None) -> set[str] | None:
-    """The columns that a filter uses; None if that is not known."""
+    """Return the columns that a filter uses; None if unknown."""
     if expression is None:
         return set()
     found: set[str] = set()
@@ -162,71 +161,69 @@ def _collect(node: Node, found: set[str]) -> bool:
     if isinstance(node, Field):
         found.add(node.path[0])
     if isinstance(node, Call):
-        known = [_collect(argument, found) for argument in node.arguments]  # all of them, whatever the first says
+        known = [_collect(argument, found) for argument in node.arguments]  # a list: visit every argument
         return all(known)
     return not isinstance(node, Unknown)
 
 
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 
-#: How a comparison reads from right to left.
+#: Comparisons with swapped operands.
 _MIRRORED = {"greater": "less", "greater_equal": "less_equal", "less": "greater", "less_equal": "greater_equal"}
 _PER_MS = {"s": 1000, "ms": 1, "us": 1000, "ns": 1_000_000}
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
-    """Integers from `low` to `high`, both included. Empty if `low` is above `high`."""
+class IntRange:
+    """Integers from `low` to `high`, both inclusive. Empty if `low` is above `high`."""
 
     low: int = _LOWEST
     high: int = _HIGHEST
 
-    def both(self, other: Range) -> Range:
-        """What is in both."""
-        return Range(max(self.low, other.low), min(self.high, other.high))
+    def both(self, other: IntRange) -> IntRange:
+        """Return the intersection."""
+        return IntRange(max(self.low, other.low), min(self.high, other.high))
 
-    def either(self, other: Range) -> Range:
-        """What is in one of them, or between them."""
+    def either(self, other: IntRange) -> IntRange:
+        """Return the smallest range that covers both."""
         if self.is_empty or other.is_empty:
             return other if self.is_empty else self
-        return Range(min(self.low, other.low), max(self.high, other.high))
+        return IntRange(min(self.low, other.low), max(self.high, other.high))
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is in it."""
         return self.low > self.high
 
     @property
     def is_everything(self) -> bool:
-        """Whether it excludes nothing."""
         return self.low == _LOWEST and self.high == _HIGHEST
 
 
-ALL = Range()
-NONE = Range(1, 0)
+ALL = IntRange()
+NONE = IntRange(1, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What may pass a filter. `time_ms` is in milliseconds since 1970, as records have it."""
+    """Limits of the records that may pass a filter. `time_ms` is in milliseconds since 1970, like record timestamps."""
 
-    partition: Range = ALL
-    offset: Range = ALL
-    time_ms: Range = ALL
+    partition: IntRange = ALL
+    offset: IntRange = ALL
+    time_ms: IntRange = ALL
 
     @classmethod
     def of(cls, filter: pc.Expression | None) -> Bounds:
-        """Those of a filter."""
+        """Derive the bounds of a filter."""
         return _bounds(tree_of(filter))
 
     def both(self, other: Bounds) -> Bounds:
-        """What may pass two filters."""
+        """Return the bounds of records that pass both filters."""
         return Bounds(
             self.partition.both(other.partition), self.offset.both(other.offset), self.time_ms.both(other.time_ms)
         )
 
     def either(self, other: Bounds) -> Bounds:
-        """What may pass one of two filters."""
+        """Return the bounds of records that pass either filter."""
         if self.is_empty or other.is_empty:
             return other if self.is_empty else self
         return Bounds(
@@ -237,7 +234,7 @@ class Bounds:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no record can pass."""
+        """No record can pass."""
         return self.partition.is_empty or self.offset.is_empty or self.time_ms.is_empty
 
 
@@ -264,7 +261,7 @@ def _bounds(node: Node) -> Bounds:
 
 
 def _comparison(node: Call) -> Bounds:
-    """A column compared to a constant."""
+    """Bounds of a comparison between a column and a constant."""
     if len(node.arguments) != 2:
         return EVERYTHING
     function, (left, right) = node.function, node.arguments
@@ -277,7 +274,8 @@ def _comparison(node: Call) -> Bounds:
 
 
 def _column(node: Node) -> str | None:
-    """The column, if it is one of ours; also inside a cast, which Arrow adds to compare timestamps of other units."""
+    """Return the column, if it has bounds; also inside a cast, which Arrow adds to compare timestamps of different
+    units."""
     if isinstance(node, Call) and node.function == "cast" and node.arguments:
         node = node.arguments[0]
     if isinstance(node, Field) and len(node.path) == 1 and node.path[0] in ("partition", "offset", "timestamp"):
@@ -285,31 +283,31 @@ def _column(node: Node) -> str | None:
     return None
 
 
-def _limited(column: str, values: Range) -> Bounds:
+def _limited(column: str, values: IntRange) -> Bounds:
     if column == "partition":
         return Bounds(partition=values)
     return Bounds(offset=values) if column == "offset" else Bounds(time_ms=values)
 
 
-def _compared(function: str, column: str, value: pa.Scalar) -> Range:
+def _compared(function: str, column: str, value: pa.Scalar) -> IntRange:
     number = _whole(column, value)
     if number is None:
         return ALL
     low, high = number
     ranges = {
-        "equal": Range(low, high),
-        "greater": Range(low=low),
-        "greater_equal": Range(low=low),
-        "less": Range(high=high),
-        "less_equal": Range(high=high),
+        "equal": IntRange(low, high),
+        "greater": IntRange(low=low),
+        "greater_equal": IntRange(low=low),
+        "less": IntRange(high=high),
+        "less_equal": IntRange(high=high),
     }
-    if low == high and function in ("greater", "less"):  # an integer: the next one is the first that passes
-        return Range(low=low + 1) if function == "greater" else Range(high=high - 1)
+    if low == high and function in ("greater", "less"):  # integers: the neighbour is the first that passes
+        return IntRange(low=low + 1) if function == "greater" else IntRange(high=high - 1)
     return ranges.get(function, ALL)
 
 
 def _whole(column: str, value: pa.Scalar) -> tuple[int, int] | None:
-    """The integers around a constant: equal if it is one. None if nothing can be said."""
+    """Return the integers around a constant, equal if it is one; None if it has no order."""
     if not value.is_valid:
         return None
     kind = value.type
@@ -327,7 +325,7 @@ def _whole(column: str, value: pa.Scalar) -> tuple[int, int] | None:
 
 
 def _membership(node: Call) -> Bounds:
-    """A column that has to be in a set."""
+    """Bounds of a column that must be in a set."""
     column = _column(node.arguments[0]) if node.arguments else None
     values = node.options.get("value_set") if isinstance(node.options, dict) else None
     if column is None or not isinstance(values, list):
@@ -336,9 +334,9 @@ def _membership(node: Call) -> Bounds:
     for value in values:
         if isinstance(value, datetime):
             number = round(value.timestamp() * 1000)
-            found = found.either(Range(number - 1, number + 1))
+            found = found.either(IntRange(number - 1, number + 1))
         elif isinstance(value, int) and not isinstance(value, bool):
-            found = found.either(Range(value, value))
+            found = found.either(IntRange(value, value))
         elif value is not None:
             return EVERYTHING
     return _limited(column, found)

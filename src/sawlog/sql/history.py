@@ -1,19 +1,19 @@
-"""The part of a topic that is in a table, and how queries ask for it.
+"""The part of a topic that is in a table, as queries see it.
 
 A topic may be materialised: its older records are in Parquet files (a Delta or Iceberg table, or a plain directory), up
-to some offset in each partition. A query then reads the files up to there, and the log from there on. `History` is all
-that SQL has to know of such a table:
+to some offset in each partition. A query reads the files up to there, and the log from there on. `History` describes
+such a table:
 
-    ends     partition to offset: the files hold every record below it that the log had; rows from it on do not count
+    ends     end offset by partition: the files hold every record below it that the log had; rows from it on are ignored
     files    the Parquet files of one version of the table
 
-Both must be of the same version of the table, and it must be taken before the log's ends are: a record that moves from
-the log to the table in between is then read from the log.
+Both must come from the same version of the table, taken before the log's ends: a record that moves from the log to the
+table in between is then read from the log.
 
 The files have the columns of a record: `partition`, `offset`, `timestamp`, `key`, `value` (bytes), and possibly
-`headers`; others are ignored. A table may be without `value`. Then `fields` says which columns have the fields of
-values; otherwise these are not used, because Spark has parsed them, which accepts other values than a topic's schema
-does: a query would have another result when a record has moved to the table.
+`headers`; others are ignored. A table may lack `value`. Then `fields` names the columns that hold the fields of values.
+Otherwise those columns are not used: Spark parsed them, and it accepts other values than a topic's schema does, so the
+result of a query would change when a record moves to the table.
 """
 
 from __future__ import annotations
@@ -28,16 +28,14 @@ from .filters import EVERYTHING, Bounds
 
 @dataclass(frozen=True, slots=True)
 class HistoryFile:
-    """One Parquet file."""
-
     path: str
-    #: The number of rows, if it is known.
+    #: Number of rows, if known.
     rows: int | None = None
-    #: What its rows are known to be within, as narrow as possible.
+    #: Known bounds of its rows.
     bounds: Bounds = EVERYTHING
-    #: Whether it may have rows from the ends on.
+    #: May contain rows at or above the ends.
     beyond: bool = False
-    #: Whether its values did not fit the table's schema: then they are there as bytes, and no fields.
+    #: Quarantined: values did not fit the table's schema and are stored as bytes, without fields.
     unparsed: bool = False
 
 
@@ -49,10 +47,10 @@ class History:
     ends: Mapping[int, int]
     #: The columns of the table.
     schema: pa.Schema
-    #: Field of a value to the column that has it.
+    #: Columns by the value field they hold.
     fields: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def has_value(self) -> bool:
-        """Whether values are there as the log had them."""
+        """The files hold values as the log had them."""
         return "value" in self.schema.names

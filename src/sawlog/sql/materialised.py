@@ -1,10 +1,10 @@
-"""What of a topic is in its table: the current version of that, checked against the log, as SQL reads it.
+"""The current version of a topic's table, checked against the log, as SQL reads it.
 
-A table is believed only if it is of this topic, and if the log has not lost records that the table has: then it would
-reuse their offsets for others.
+A table is used only if it belongs to this topic, and if the log has not lost records that the table has: the log would
+reuse their offsets for other records.
 
-The quarantine has records that are in the log, too, and not in the table. Its job commits it before the table, so it is
-looked at after the table: below the table's ends it is complete. What it has from there on does not count yet.
+The quarantine holds records that are in the log but not in the table. The table job commits it before the table, so it
+is looked up after the table: below the table's ends it is complete. Its records from there on are ignored.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from .. import tables
 from ..errors import DataLoss, InvalidConfig
 from ..log import slices
 from ..store.base import Topic
-from ..tables.state import DataFile, Mark, Snapshot, Span
-from .filters import ALL, Bounds, Range
+from ..tables.state import DataFile, Mark, Span, TableSnapshot
+from .filters import ALL, Bounds, IntRange
 from .history import History, HistoryFile
 
 
 def history_of(topic: Topic) -> History | None:
-    """The current version of a topic's table; None if it has none."""
+    """Return the current version of a topic's table; None if it has none."""
     info = topic.table
     if info is None:
         return None
@@ -32,7 +32,7 @@ def history_of(topic: Topic) -> History | None:
     return History(list(_files(info, found, topic)), found.ends, found.schema, found.fields)
 
 
-def _files(info: tables.Placed, found: Snapshot, topic: Topic) -> Iterator[HistoryFile]:
+def _files(info: tables.TableLocation, found: TableSnapshot, topic: Topic) -> Iterator[HistoryFile]:
     yield from (_file(each, found.ends, unparsed=False) for each in found.data)
     bad = tables.open_table(tables.quarantine_of(info)).snapshot()
     if bad is not None:
@@ -46,12 +46,12 @@ def _file(file: DataFile, ends: Mapping[int, int], *, unparsed: bool) -> History
     return HistoryFile(file.path, file.rows, bounds, beyond=not file.is_within(ends), unparsed=unparsed)
 
 
-def _range(span: Span | None) -> Range:
-    return ALL if span is None else Range(span.first, span.last)
+def _range(span: Span | None) -> IntRange:
+    return ALL if span is None else IntRange(span.first, span.last)
 
 
-def check_same_topic(snapshot: Snapshot, topic: Topic) -> None:
-    """Raise if a table is of an earlier topic of that name."""
+def check_same_topic(snapshot: TableSnapshot, topic: Topic) -> None:
+    """Raise `InvalidConfig` if a table belongs to an earlier topic of that name."""
     if snapshot.topic_id != topic.id:
         raise InvalidConfig(
             f"the table of {topic.name!r} was made of an earlier topic {snapshot.topic!r}, which was recreated or "
@@ -60,7 +60,7 @@ def check_same_topic(snapshot: Snapshot, topic: Topic) -> None:
 
 
 def check_same_log(topic: Topic, number: int, mark: Mark) -> None:
-    """Raise if the log has lost records that are in the table: then it reuses their offsets for others."""
+    """Raise `DataLoss` if the log has lost records that are in the table: it would reuse their offsets for others."""
     end = slices.proven_end(topic.partition(number), mark.epoch, mark.end)
     if end < mark.end:
         raise DataLoss(

@@ -1,4 +1,4 @@
-"""`Past`: the records of a topic that are in a table's Parquet files, read as if they were in the log."""
+"""`HistoryReader`: the records of a topic in a table's Parquet files, read as if they were in the log."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ..errors import DataLoss, InvalidConfig
 from ..schemas.columns import arrow_type
 from ..schemas.types import Schema
 from . import scanning
-from .filters import Bounds, Range
+from .filters import Bounds, IntRange
 from .history import History, HistoryFile
 
-#: What the log has, too; the files may have these types in another width or unit.
+#: The columns of the log; the files may have these types in another width or unit.
 _TYPES = {
     "partition": pa.int32(),
     "offset": pa.int64(),
@@ -28,14 +28,14 @@ _TYPES = {
     "value": pa.binary(),
     "headers": HEADER_TYPE,
 }
-#: What DuckDB would take for a pattern in the name of a file.
+#: Characters that DuckDB treats as a glob pattern in a file name.
 _PATTERN = frozenset("*?[]{}")
 Finish = Callable[[pa.RecordBatch, int | None], pa.RecordBatch | None]
 
 
-class Past:
-    """What a table holds of a topic, from `starts` and to `ends`, by partition, if these are given. `schema` is that of
-    the values, as they are wanted."""
+class HistoryReader:
+    """The records of a topic in its table, optionally limited by `starts` and `ends` per partition. `schema` is the
+    requested schema of values."""
 
     def __init__(
         self,
@@ -54,14 +54,14 @@ class Past:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of the table is wanted."""
+        """The whole table is requested."""
         return not self._starts and not self._ends
 
     def batches(
         self, columns: Sequence[str], bounds: Bounds, finish: Finish, batch_rows: int
     ) -> Iterator[pa.RecordBatch]:
-        """The records within the bounds, with these columns, and what `finish` makes of them. Files that cannot have
-        one are not opened."""
+        """Read the records within the bounds, with these columns, and apply `finish`. Files outside the bounds are not
+        opened."""
         wanted = ["partition", *columns]
         files = [each for each in self.history.files if not each.bounds.both(bounds).is_empty]
         if files and "value" in wanted:
@@ -73,10 +73,10 @@ class Past:
 
         with ExitStack() as last:
             raw = (batch for group in _alike(files) for batch in self._scan(group, wanted, bounds, batch_rows))
-            yield from scanning.in_order(finished, raw, last)
+            yield from scanning.map_in_order(finished, raw, last)
 
     def _check_values(self) -> None:
-        """Raise if values are wanted that the table does not have."""
+        """Raise if the query requests values that the table lacks."""
         lacking = [name for name in self._names if name not in self.history.fields]
         if self.history.has_value or (self._schema is not None and not lacking):
             return
@@ -89,7 +89,7 @@ class Past:
     def _scan(
         self, files: Sequence[HistoryFile], wanted: Sequence[str], bounds: Bounds, batch_rows: int
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of files of one kind, as they are."""
+        """Read the rows of files of one kind, unconverted."""
         try:
             found = ds.dataset([each.path for each in files], schema=self._stored(files[0]), format="parquet")
             there = [name for name in wanted if name in found.schema.names]
@@ -106,8 +106,8 @@ class Past:
         return [] if self._schema is None else self._schema.names
 
     def _stored(self, file: HistoryFile) -> pa.Schema:
-        """The columns of a file as they are read. Without those that have the fields of values, if these are not
-        needed: a file that is older than such a column has it as null."""
+        """Return the columns to read from a file. Columns for the fields of values are left out where they are not
+        needed: in a file older than such a column they are null."""
         table = self.history.schema
         if file.unparsed and not self.history.has_value:
             table = table.append(pa.field("value", pa.binary()))
@@ -143,30 +143,30 @@ class Past:
         fields = [batch.column(self.history.fields[each.name]).cast(arrow_type(each.type)) for each in self._schema]
         return pa.StructArray.from_arrays(fields, self._names)
 
-    # --- for an engine that reads Parquet itself
+    # --- for an engine that reads Parquet directly
 
     def direct(self) -> list[HistoryFile]:
-        """The files that an engine can read as they are: all their rows count, and values are bytes on both sides."""
+        """Return the files that an engine can read directly: all their rows count, and values are bytes in both."""
         if not self.is_whole or self._schema is not None or not self.history.has_value:
             return []
         return [each for each in self.history.files if not each.beyond and not _PATTERN.intersection(each.path)]
 
     @property
     def has_plain_keys(self) -> bool:
-        """Whether an engine can read all files as they are, if it asks for no values."""
+        """An engine can read all files directly, if it needs no values."""
         return self.is_whole and not any(each.beyond or _PATTERN.intersection(each.path) for each in self.history.files)
 
-    def without(self, files: Sequence[HistoryFile]) -> Past | None:
-        """The same without these files; None if nothing is left."""
+    def without(self, files: Sequence[HistoryFile]) -> HistoryReader | None:
+        """Return the past without these files; None if nothing is left."""
         paths = {each.path for each in files}
         rest = [each for each in self.history.files if each.path not in paths]
         if not rest:
             return None
         history = History(rest, self.history.ends, self.history.schema, self.history.fields)
-        return Past(history, schema=self._schema, starts=self._starts, ends=self._ends, topic=self._topic)
+        return HistoryReader(history, schema=self._schema, starts=self._starts, ends=self._ends, topic=self._topic)
 
     def expressions(self) -> list[str]:
-        """SQL for the columns of a topic, from those of the files."""
+        """Return the SQL that converts the columns of the files to those of a topic."""
         columns = {
             "partition": "partition::integer",
             "offset": '"offset"::bigint',
@@ -178,7 +178,7 @@ class Past:
         return [f'{expression} as "{name}"' for name, expression in columns.items()]
 
     def missing(self) -> DataLoss | None:
-        """The error for files that are gone; None if all are there."""
+        """Return the error for removed files; None if all exist."""
         for each in self.history.files:
             if not Path(each.path).exists():
                 return gone(each.path, self._topic)
@@ -186,7 +186,7 @@ class Past:
 
 
 def gone(what: object, topic: str) -> DataLoss:
-    """The error for a file that was removed while a query was reading."""
+    """Return the error for a file that was removed while a query was reading."""
     return DataLoss(
         f"a file of the table of {topic!r} is gone ({what}): it was replaced and then removed since the query began. "
         "Run the query again; keep replaced files longer (--keep) if this happens often"
@@ -194,7 +194,7 @@ def gone(what: object, topic: str) -> DataLoss:
 
 
 def _alike(files: Iterable[HistoryFile]) -> list[list[HistoryFile]]:
-    """The files in groups that are read in the same way."""
+    """Group the files that are read in the same way."""
     groups: dict[tuple[bool, bool], list[HistoryFile]] = {}
     for each in files:
         groups.setdefault((each.unparsed, each.beyond), []).append(each)
@@ -202,12 +202,12 @@ def _alike(files: Iterable[HistoryFile]) -> list[list[HistoryFile]]:
 
 
 def quoted(name: str) -> str:
-    """A name as SQL writes it."""
+    """Quote an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
-def _within(column: str, values: Range, kind: pa.DataType | None) -> Iterator[pc.Expression]:
-    """A column in a range; a timestamp in the unit of the files."""
+def _within(column: str, values: IntRange, kind: pa.DataType | None) -> Iterator[pc.Expression]:
+    """Conditions for a column in a range; a timestamp in the unit of the files."""
 
     def constant(number: int) -> pa.Scalar:
         if kind is None:

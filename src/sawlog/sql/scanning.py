@@ -1,8 +1,8 @@
-"""Reads pieces of a topic as Arrow batches, in threads, in order, and with little in memory.
+"""Read pieces of a topic as Arrow batches, in threads, in order, with bounded memory.
 
-The kernel decodes without the GIL, so several threads do that at the same time. A few pieces are in flight; their
-batches are yielded in the order of the pieces, so that a query without `order by` gets records as they are in the log.
-Whoever stops early closes the generator, and what is in flight is dropped.
+The kernel decodes without the GIL, so several threads decode at the same time. A few pieces are in flight; their
+batches are yielded in the order of the pieces, so that a query without `order by` returns records in log order. To stop
+early, close the generator: pieces in flight are dropped.
 """
 
 from __future__ import annotations
@@ -16,44 +16,49 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from .snapshot import Piece, Snapshot
-from .sources import TableReading
+from .snapshot import ScanSlice, TopicSnapshot
+from .sources import PartitionReader
 
-#: Rows in one batch; larger ones do not pay, and take longer to arrive.
+#: Rows per batch; larger batches are no faster and arrive later.
 BATCH_ROWS = 131_072
-#: More threads than this only wait for each other's memory.
+#: Beyond this, threads compete for memory bandwidth.
 _MOST_THREADS = 8
 
 Finish = Callable[[pa.RecordBatch, int], pa.RecordBatch | None]
-#: Something that is read as a whole, by one thread.
+#: The unit of work of one thread.
 Part = TypeVar("Part")
 
 
 def scan(
-    snapshot: Snapshot, pieces: Iterator[Piece], columns: list[str], finish: Finish, *, batch_rows: int = BATCH_ROWS
+    snapshot: TopicSnapshot,
+    pieces: Iterator[ScanSlice],
+    columns: list[str],
+    finish: Finish,
+    *,
+    batch_rows: int = BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of these pieces. `finish` makes of a batch and its partition what is wanted, or None if nothing is
-    left of it; also in the threads."""
+    """Read the records of these pieces. `finish` converts a batch of a partition, in the reading thread; it returns
+    None if no row is left."""
     with ExitStack() as last:
-        opened = Readings(snapshot, last)
+        opened = PartitionReaders(snapshot, last)
 
-        def read(piece: Piece) -> list[pa.RecordBatch]:
+        def read(piece: ScanSlice) -> list[pa.RecordBatch]:
             batches = opened[piece.partition].read(piece.part, columns=columns, batch_rows=batch_rows)
             finished = (finish(batch, piece.partition) for batch in batches)
             return [batch for batch in finished if batch is not None and batch.num_rows]
 
-        yield from in_order(read, pieces, last)
+        yield from map_in_order(read, pieces, last)
 
 
 def most_threads() -> int:
-    """How many threads decode."""
+    """Number of decoding threads."""
     return min(int(pa.cpu_count()), _MOST_THREADS)
 
 
-def in_order(
+def map_in_order(
     read: Callable[[Part], list[pa.RecordBatch]], pieces: Iterator[Part], last: ExitStack
 ) -> Iterator[pa.RecordBatch]:
-    """What `read` makes of each part, in their order, in threads; these end with `last`."""
+    """Apply `read` to each part in threads, and yield the results in order. The threads end with `last`."""
     threads = most_threads()
     first = next(pieces, None)
     if first is None:
@@ -71,16 +76,16 @@ def in_order(
         yield from flying.popleft().result()
 
 
-class Readings:
-    """What reads partitions, opened when first needed."""
+class PartitionReaders:
+    """Readers by partition, opened on first use."""
 
-    def __init__(self, snapshot: Snapshot, last: ExitStack) -> None:
+    def __init__(self, snapshot: TopicSnapshot, last: ExitStack) -> None:
         self._snapshot = snapshot
         self._last = last
-        self._opened: dict[int, TableReading] = {}
+        self._opened: dict[int, PartitionReader] = {}
         self._lock = threading.Lock()
 
-    def __getitem__(self, number: int) -> TableReading:
+    def __getitem__(self, number: int) -> PartitionReader:
         with self._lock:
             if number not in self._opened:
                 self._opened[number] = made = self._snapshot.spans[number].source.open()

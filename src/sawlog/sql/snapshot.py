@@ -1,9 +1,10 @@
-"""`Snapshot`: a topic as it was when a query began, and which parts of it a filter leaves.
+"""`TopicSnapshot`: a topic as of the start of a query, and the parts of it that a filter leaves.
 
-The ends of all partitions are taken once, together with their leader epochs. What is appended later is not seen; what
-is dropped meanwhile (retention, truncation) makes the query fail with `DataLoss` instead of returning less.
+The ends of all partitions are taken once, together with their leader epochs. Later appends are not visible; if records
+are dropped meanwhile (retention, truncation), the query fails with `DataLoss` instead of returning less.
 
-`LogSource`: a log as a table is made from it: in slices of its files, planned by the sparse index.
+`LogSource` is the `TableSource` of a log in a directory: it reads slices of the log's files, planned with the sparse
+index.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from ..log.slices import Folding
 from ..log.summaries import Blocks, LogSummary
 from ..storage import Directory
 from ..store.base import Partition, PlannedSlice, Topic
-from .filters import Bounds, Range
+from .filters import Bounds, IntRange
 from .sources import Planned, TableSource
 
-#: How much of the log one task decodes. Large enough that planning costs nothing beside it, small enough that the tasks
-#: in flight fit into memory.
+#: Bytes of the log that one task decodes: large enough to make planning negligible, small enough that the tasks in
+#: flight fit into memory.
 PIECE_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ScanSlice:
     """A part of one partition that one task reads."""
 
     partition: int
@@ -41,8 +42,8 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """What a snapshot has of one partition: start <= offset < end, in this leader epoch."""
+class PartitionSpan:
+    """The snapshot of one partition: start <= offset < end, in this leader epoch."""
 
     partition: int
     log: Partition
@@ -52,10 +53,10 @@ class Span:
     epoch: int
 
 
-class Snapshot:
+class TopicSnapshot:
     """The spans of all partitions of a topic."""
 
-    def __init__(self, topic: Topic, isolation: Isolation, spans: tuple[Span, ...]) -> None:
+    def __init__(self, topic: Topic, isolation: Isolation, spans: tuple[PartitionSpan, ...]) -> None:
         self.topic = topic
         self.isolation: Isolation = isolation
         self.spans = spans
@@ -68,21 +69,16 @@ class Snapshot:
         isolation: Isolation = "committed",
         start: Mapping[int, int] | None = None,
         end: Mapping[int, int] | None = None,
-    ) -> Snapshot:
-        """The topic as it is now; from `start` and to `end`, by partition, if these are given."""
+    ) -> TopicSnapshot:
+        """Take a snapshot of the topic, optionally limited by `start` and `end` per partition."""
         spans = tuple(
             _span(topic, number, isolation, (start or {}).get(number), (end or {}).get(number))
             for number in range(topic.partitions)
         )
         return cls(topic, isolation, spans)
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether a partition has any offsets at all."""
-        return any(span.start < span.end for span in self.spans)
-
-    def pieces(self, bounds: Bounds) -> Iterator[Piece]:
-        """What has to be read for a filter, in the order of partitions and offsets."""
+    def pieces(self, bounds: Bounds) -> Iterator[ScanSlice]:
+        """Plan the parts to read for a filter, in the order of partitions and offsets."""
         for span in self.spans:
             within = bounds.partition.low <= span.partition <= bounds.partition.high
             start = max(span.start, bounds.offset.low)
@@ -91,23 +87,25 @@ class Snapshot:
                 for first, last in _in_time(span.source, start, end, bounds.time_ms):
                     yield from self._cut(span, first, last)
 
-    def _cut(self, span: Span, start: int, end: int) -> Iterator[Piece]:
+    def _cut(self, span: PartitionSpan, start: int, end: int) -> Iterator[ScanSlice]:
         planned = span.source.plan(start, end, epoch=span.epoch, target_bytes=PIECE_BYTES, isolation=self.isolation)
-        return (Piece(span.partition, each) for each in planned)
+        return (ScanSlice(span.partition, each) for each in planned)
 
 
-def _span(topic: Topic, number: int, isolation: Isolation, start: int | None, end: int | None) -> Span:
+def _span(topic: Topic, number: int, isolation: Isolation, start: int | None, end: int | None) -> PartitionSpan:
     log = topic.partition(number)
     last, epoch = log.position(isolation=isolation)
     lowest = log.lowest_offset
     if start is not None and start > last:
         raise OffsetOutOfRange(start, lowest, last, log.path)
     first = lowest if start is None else max(start, lowest)
-    return Span(number, log, topic.source(number), min(first, last), last if end is None else min(end, last), epoch)
+    return PartitionSpan(
+        number, log, topic.source(number), min(first, last), last if end is None else min(end, last), epoch
+    )
 
 
-def _in_time(source: TableSource, start: int, end: int, time_ms: Range) -> list[tuple[int, int]]:
-    """The offsets from `start` to `end` in blocks that may have a record of that time: neighbours are joined."""
+def _in_time(source: TableSource, start: int, end: int, time_ms: IntRange) -> list[tuple[int, int]]:
+    """Return the offset ranges of blocks that may have a record of that time, with adjacent ranges merged."""
     if time_ms.is_everything:
         return [(start, end)]
     since = max(time_ms.low, -1)
@@ -128,12 +126,12 @@ def _in_time(source: TableSource, start: int, end: int, time_ms: Range) -> list[
                 else:
                     found.append((first, last))
     except (CorruptBatch, StorageError):
-        return [(start, end)]  # damaged, or just being replaced: reading will tell
+        return [(start, end)]  # damaged, or being replaced: reading reports it
     return found
 
 
 class LogSource:
-    """One partition in a directory, which is opened again for each scan."""
+    """One partition in a directory, opened again for each scan."""
 
     def __init__(self, log: Log, directory: Callable[[], Directory]) -> None:
         self._log = log
@@ -142,27 +140,25 @@ class LogSource:
     def plan(
         self, start: int, end: int, *, epoch: int, target_bytes: int | None = None, isolation: Isolation = "committed"
     ) -> list[PlannedSlice]:
-        """Slices, in order."""
         return slices.plan(self._log, start, end, epoch=epoch, target_bytes=target_bytes, isolation=isolation)
 
     def blocks(
         self, start: int, end: int, *, since: int = -1, with_oldest: bool = False, exact: bool = False
     ) -> Iterator[Blocks]:
-        """What the headers of batches say; it is always exact."""
+        """Summarise blocks from their batch headers. Always exact."""
         summary = LogSummary.of(self._log)
         return summary.blocks(self._log, start, end, since=since, with_oldest=with_oldest, exact=exact)
 
     def proven_end(self, epoch: int, end: int) -> int:
-        """How far the offsets below `end` are still those of a leader epoch."""
+        """See `TableSource.proven_end`."""
         return slices.proven_end(self._log, epoch, end)
 
-    def open(self) -> LogReading:
-        """Begin to read."""
-        return LogReading(self._directory(), self._log.config, self._log._remote)
+    def open(self) -> LogSliceReader:
+        return LogSliceReader(self._directory(), self._log.config, self._log._remote)
 
 
-class LogReading:
-    """Reads slices of one log. Safe for threads."""
+class LogSliceReader:
+    """Reader of the slices of one log. Thread-safe."""
 
     def __init__(self, directory: Directory, config: LogConfig, remote: RemoteSource | None = None) -> None:
         self._directory = directory
@@ -170,15 +166,12 @@ class LogReading:
         self._remote = remote
 
     def read(self, part: PlannedSlice, *, columns: Sequence[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
-        """The records of a slice."""
         remote = self._remote
         return slices.read(self._directory, part, self._config, columns=columns, batch_rows=batch_rows, remote=remote)
 
     def fold(self, part: PlannedSlice, into: Folding, *, columns: Sequence[str], batch_rows: int) -> None:
-        """Add each record of a slice to something."""
         remote = self._remote
         slices.fold(self._directory, part, self._config, into, columns=columns, batch_rows=batch_rows, remote=remote)
 
     def close(self) -> None:
-        """Close the directory."""
         self._directory.close()

@@ -1,5 +1,5 @@
-"""How many records a topic has, and their smallest and largest offsets and times: without reading records, where the
-batches' headers and lengths say it."""
+"""Record counts and offset and time ranges of a topic, from batch headers; records are read only where those are not
+exact."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..batch.arrow import TIME_TYPE
 from ..errors import CorruptBatch, StorageError
 from ..log.summaries import NEVER, joined
 from .history import HistoryFile
-from .past import Past
-from .snapshot import Snapshot, Span
+from .past import HistoryReader
+from .snapshot import PartitionSpan, TopicSnapshot
 
 SCHEMA = pa.schema(
     {
@@ -29,7 +29,7 @@ SCHEMA = pa.schema(
 
 @dataclass(slots=True)
 class _Counted:
-    """What is known so far; None: no record was met."""
+    """Statistics so far; None until a record is seen."""
 
     records: int = 0
     first_offset: int | None = None
@@ -38,7 +38,7 @@ class _Counted:
     newest: int | None = None
 
     def add(self, records: int, first: int, last: int, oldest: int, newest: int) -> None:
-        """Some more records."""
+        """Include more records."""
         if records:
             self.records += records
             self.first_offset = first if self.first_offset is None else min(self.first_offset, first)
@@ -47,8 +47,8 @@ class _Counted:
             self.newest = newest if self.newest is None else max(self.newest, newest)
 
 
-def is_known(past: Past | None) -> bool:
-    """Whether the table says of each of its files what is needed here, so that none has to be read."""
+def is_known(past: HistoryReader | None) -> bool:
+    """Return whether the table has exact statistics for each of its files, so that none has to be read."""
     if past is None:
         return True
     return past.is_whole and all(_is_counted(each) for each in past.history.files)
@@ -60,9 +60,9 @@ def _is_counted(file: HistoryFile) -> bool:
     return file.rows is not None and not file.beyond and known and one
 
 
-def table(snapshot: Snapshot, past: Past | None = None, *, with_oldest: bool) -> pa.Table:
-    """A row for each partition that has records, and for each file of its table; `oldest` is null unless it is asked
-    for."""
+def table(snapshot: TopicSnapshot, past: HistoryReader | None = None, *, with_oldest: bool) -> pa.Table:
+    """Return a row for each partition that has records and for each file of its table; `oldest` is null unless
+    requested."""
     rows: list[tuple[int, _Counted, int | None]] = [
         _of_file(each) for each in ([] if past is None else past.history.files) if each.rows
     ]
@@ -87,24 +87,24 @@ def _of_file(file: HistoryFile) -> tuple[int, _Counted, int]:
     return file.bounds.partition.low, _Counted(file.rows or 0, at.low, at.high, times.low, times.high), times.low
 
 
-def _count(span: Span, snapshot: Snapshot, with_oldest: bool) -> _Counted:
+def _count(span: PartitionSpan, snapshot: TopicSnapshot, with_oldest: bool) -> _Counted:
     if span.start >= span.end:
         return _Counted()
     try:
         found = _from_blocks(span, snapshot, with_oldest)
-    except (CorruptBatch, StorageError):  # damaged, or just being replaced: reading tells
+    except (CorruptBatch, StorageError):  # damaged, or being replaced: reading reports it
         found = _Counted()
         _by_reading(span, snapshot, span.start, span.end, found)
-    # What was cut off meanwhile may have been counted in its new form.
+    # A range truncated meanwhile may have been counted with its new records.
     if span.source.proven_end(span.epoch, span.end) < span.end or span.log.lowest_offset > span.start:
         found = _Counted()
         _by_reading(span, snapshot, span.start, span.end, found)
     return found
 
 
-def _from_blocks(span: Span, snapshot: Snapshot, with_oldest: bool) -> _Counted:
-    """From the blocks. Records are read of those that are only partly in the span or may have aborted ones, and of the
-    first and the last block, if they have holes: their first and last offsets may be nobody's."""
+def _from_blocks(span: PartitionSpan, snapshot: TopicSnapshot, with_oldest: bool) -> _Counted:
+    """Count by blocks. Records are read where a block is only partly in the span or may have aborted records, and in
+    the first and last block if they have gaps: their first and last offsets may not exist."""
     counted = _Counted()
     known = span.source.blocks(span.start, span.end, with_oldest=with_oldest, exact=True)
     if known is None:
@@ -135,7 +135,7 @@ def _from_blocks(span: Span, snapshot: Snapshot, with_oldest: bool) -> _Counted:
     return counted
 
 
-def _by_reading(span: Span, snapshot: Snapshot, start: int, end: int, counted: _Counted) -> None:
+def _by_reading(span: PartitionSpan, snapshot: TopicSnapshot, start: int, end: int, counted: _Counted) -> None:
     opened = span.source.open()
     try:
         for part in span.source.plan(start, end, epoch=span.epoch, isolation=snapshot.isolation):

@@ -1,13 +1,13 @@
 """Tables of topics: Parquet files in a Delta or an Iceberg table, or with a manifest; read and committed without Spark.
 
 ```python
-info = store["orders"].table                    # where it is; None if `sawlog pipeline table` has not made one
+info = store["orders"].table                    # its location; None before the first `sawlog pipeline table`
 found = sawlog.tables.snapshot(info)
 found.files, found.ends, found.schema           # the table up to these offsets; the log has the rest
 ```
 
-A snapshot is one commit. Its files may be removed some time after a later commit has replaced them (the formats'
-`vacuum`): take a new snapshot for every query.
+A snapshot is one commit. Its files may be removed some time after a later commit replaced them (the formats' `vacuum`):
+take a new snapshot for every query.
 """
 
 from __future__ import annotations
@@ -15,16 +15,26 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..errors import InvalidConfig
-from .formats import FORMATS, Place, Placed, Table
-from .state import DataFile, Mark, Snapshot
+from .formats import FORMATS, Table, TableLocation, UnregisteredTable
+from .state import DataFile, Mark, TableSnapshot
 
-__all__ = ["FORMATS", "DataFile", "Mark", "Place", "Placed", "Snapshot", "open_table", "quarantine_of", "snapshot"]
+__all__ = [
+    "FORMATS",
+    "DataFile",
+    "Mark",
+    "TableLocation",
+    "TableSnapshot",
+    "UnregisteredTable",
+    "open_table",
+    "quarantine_of",
+    "snapshot",
+]
 
 _QUARANTINE = "_quarantine"
 
 
-def open_table(info: Placed) -> Table:
-    """The table that an info describes, whether it exists or not."""
+def open_table(info: TableLocation) -> Table:
+    """Return the table at a location, whether it exists or not."""
     location = Path(info.location)
     if info.format == "delta":
         from .delta import DeltaTable
@@ -41,8 +51,9 @@ def open_table(info: Placed) -> Table:
     raise InvalidConfig(f"the format of a table must be one of {', '.join(FORMATS)}, not {info.format!r}")
 
 
-def snapshot(info: Placed) -> Snapshot:
-    """The current commit of a table; `InvalidConfig` if it is gone, or if others have changed how it is read."""
+def snapshot(info: TableLocation) -> TableSnapshot:
+    """Return the current commit of a table. Raises `InvalidConfig` if it is gone, or if another program changed how it
+    must be read."""
     found = open_table(info).snapshot()
     if found is None:
         raise InvalidConfig(
@@ -51,7 +62,8 @@ def snapshot(info: Placed) -> Snapshot:
     return found
 
 
-def quarantine_of(info: Placed) -> Place:
-    """The table with the records whose values do not fit the schema; it exists if there was one."""
+def quarantine_of(info: TableLocation) -> UnregisteredTable:
+    """Return the location of the quarantine: the table of records whose values do not fit the schema. It may not
+    exist."""
     name = info.name + _QUARANTINE if info.name else ""
-    return Place(info.format, info.location + _QUARANTINE, info.catalog, name)
+    return UnregisteredTable(info.format, info.location + _QUARANTINE, info.catalog, name)

@@ -1,4 +1,4 @@
-"""The columns of a topic's table: those of the record, and with a schema the fields of its value.
+"""The columns of a topic's table: those of the record and, with a schema, the fields of its value.
 
 ```
 key binary, value binary, partition int, offset bigint, timestamp timestamp,
@@ -6,23 +6,19 @@ headers array<struct<key: string, value: binary>>                             th
 id bigint, name string, …                                                     the fields of the value
 ```
 
-A field with the name of a record's column becomes `value_<name>`, whatever its case: SQL does not distinguish it.
-The record's columns come first, in this order; a table may be without `value`.
+A field named like a column of the record, in any case, becomes `value_<name>`: SQL ignores case. The record's columns
+come first, in this order; a table may lack `value`.
 
-Types as text, in SQL's way: `id int, tags array<string>, place struct<lat:double,lon:double>`.
-
-`sawlog.schemas` reads such texts. Here they become Arrow's types, and these become texts again: that is how documents
-store the columns of a table.
-
-The schema of a topic's values, as somebody gives it: SQL's DDL, JSON Schema, or Avro; as text or as a file.
+`value_schema` reads the schema of a topic's values: SQL's DDL, JSON Schema, or Avro; as text or as a file:
 
     id bigint, name string                     DDL
     {"type": "object", "properties": {…}}      JSON Schema
     {"type": "record", "fields": […]}          Avro (.avsc)
     @orders.avsc                               a file with one of these; also a name that ends with .avsc, .json or .ddl
 
-`sawlog.schemas` reads them. Of a schema only what a column can have is used here: whether a field may be missing, its
-defaults and aliases are not.
+`sawlog.schemas` parses them. Only the parts that a column can express are used here: not whether a field may be
+missing, nor its defaults and aliases. `parsed` and `shown` convert between Arrow types and DDL such as `id int, tags
+array<string>, place struct<lat:double,lon:double>`, in which documents store the columns of a table.
 """
 
 from __future__ import annotations
@@ -50,29 +46,29 @@ RECORD = pa.schema(
         pa.field("headers", HEADERS),
     ]
 )
-#: What is in the quarantine: the record unchanged, and why it is there.
+#: Columns of the quarantine: the record unchanged, and the reason.
 QUARANTINE = RECORD.append(pa.field("reason", pa.string()))
-#: Columns that divide a table by time; they are in the paths of its files.
+#: Columns that partition a table by time; they are in the paths of its files.
 TIMES = ("date", "hour")
 
 _PREFIX = "value_"
 _TAKEN = frozenset((*RECORD.names, *TIMES))
-#: What Delta and Parquet do not allow in a name.
+#: Characters that Delta and Parquet do not allow in a name.
 _FORBIDDEN = re.compile(r"[ ,;{}()\n\t=]")
 
 
 def column_of(field: str) -> str:
-    """The column of a field."""
+    """Return the column of a field."""
     return _PREFIX + field if _is_taken(field) else field
 
 
 def field_of(column: str) -> str:
-    """The field of a column."""
+    """Return the field of a column."""
     return column.removeprefix(_PREFIX) if column.startswith(_PREFIX) and _is_taken(column) else column
 
 
 def _is_taken(name: str) -> bool:
-    """Whether it is a record's column, behind any number of prefixes."""
+    """Return whether a name is a record's column, after any number of prefixes."""
     name = name.lower()
     while name not in _TAKEN and name.startswith(_PREFIX):
         name = name.removeprefix(_PREFIX)
@@ -80,14 +76,14 @@ def _is_taken(name: str) -> bool:
 
 
 def table_schema(fields: pa.Schema | None, *, with_value: bool = True) -> pa.Schema:
-    """The columns of a table whose values have these fields; None: they are not parsed."""
+    """Return the columns of a table whose values have these fields; None: values are not parsed."""
     record = [field for field in RECORD if with_value or field.name != "value"]
     typed = [pa.field(column_of(field.name), field.type) for field in fields or ()]
     return pa.schema([*record, *typed])
 
 
 def value_fields(schema: pa.Schema) -> pa.Schema:
-    """The fields of values that a table has as columns."""
+    """Return the fields of values that are columns of a table."""
     own = frozenset((*RECORD.names, *TIMES))
     return pa.schema([pa.field(field_of(each.name), each.type) for each in schema if each.name not in own])
 
@@ -104,7 +100,7 @@ def check_names(names: Iterable[str]) -> None:
 
 
 def fault_of(name: str) -> str:
-    """Why a field cannot be a column; empty if it can."""
+    """Return why a field cannot be a column; empty if it can."""
     if not name:
         return "its name is empty"
     found = _FORBIDDEN.search(name)
@@ -112,7 +108,7 @@ def fault_of(name: str) -> str:
 
 
 def plain(schema: pa.Schema) -> pa.Schema:
-    """A schema as Spark and we write it: without metadata, and with the small variants of types."""
+    """Normalise a schema: no metadata, and the small variants of types, as Spark writes them."""
     return pa.schema([pa.field(field.name, _plain(field.type)) for field in schema])
 
 
@@ -146,22 +142,22 @@ _WORDS = {
 
 
 def columns_of(schema: Schema) -> pa.Schema:
-    """The fields of a schema as columns of a table."""
+    """Return the columns for the fields of a schema."""
     return plain(pa.schema([pa.field(field.name, arrow_type(field.type)) for field in schema]))
 
 
 def parsed(text: str) -> pa.Schema:
-    """The columns of a text such as `id int, name string`."""
+    """Parse columns such as `id int, name string`."""
     return columns_of(parse(text))
 
 
 def parsed_type(text: str) -> pa.DataType:
-    """One type, such as `array<int>`."""
+    """Parse one type, such as `array<int>`."""
     return parsed(f"it {text}").field(0).type
 
 
 def shown(kind: pa.DataType) -> str:
-    """A type as text; `InvalidConfig` if it has none."""
+    """Format a type as DDL. Raises `InvalidConfig` for types without one."""
     if kind in _WORDS:
         return _WORDS[kind]
     if pa.types.is_decimal(kind):
@@ -176,7 +172,7 @@ def shown(kind: pa.DataType) -> str:
 
 
 def shown_schema(schema: pa.Schema) -> str:
-    """Columns as text."""
+    """Format columns as DDL."""
     return ", ".join(f"{_quoted(field.name)} {shown(field.type)}" for field in schema)
 
 
@@ -188,7 +184,7 @@ _FILES = (".avsc", ".json", ".ddl", ".sql")
 
 
 def value_schema(given: str) -> pa.Schema:
-    """The fields of values; `InvalidConfig` if that is not a schema."""
+    """Parse the schema of values. Raises `InvalidConfig` if it is not one."""
     return columns_of(schemas.parse(_text(given.strip())))
 
 

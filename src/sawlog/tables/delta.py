@@ -1,14 +1,14 @@
 """A Delta table, through the package `deltalake`: no jar, and no Spark to read it.
 
-Files are committed by reference: Spark's tasks have written them, the driver adds their paths and what their footers
-say of them. The marks are Delta's own application transactions, of which a table keeps the last version of each; they
-are part of the commit that adds the files, and survive checkpoints, `optimize` and the removal of old log entries:
+Files are committed by reference: Spark's tasks have written them, and the driver adds their paths and the statistics of
+their footers. The marks are Delta's application transactions, of which a table keeps the last version of each; they are
+part of the commit that adds the files, and survive checkpoints, `optimize` and the removal of old log entries:
 
     sawlog:<topic id>:<partition>:end     the next offset           also :start and :epoch
 
-The table's description says which topic it is made of. New columns are a commit of their own before the first one that
-uses them. A wider type is not: Delta's readers need not accept files with the narrower one, so the whole table is
-rewritten, in one commit.
+The table's description names its topic. New columns are a commit of their own before the first one that uses them. A
+wider type is not: Delta's readers need not accept files with the narrower one, so the whole table is rewritten, in one
+commit.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ import pyarrow as pa
 from ..clock import now_ms
 from .columns import TIMES, plain
 from .evolving import evolved
-from .formats import Change, Identity, check_package, refused, stranger
-from .state import DataFile, Mark, Snapshot, Span
+from .formats import TableCommit, TableIdentity, check_package, foreign_table_error, unreadable_table_error
+from .state import DataFile, Mark, Span, TableSnapshot
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable as Opened
@@ -51,15 +51,15 @@ class DeltaTable:
 
     # --- reading
 
-    def snapshot(self) -> Snapshot | None:
-        """The current version; `InvalidConfig` if its Parquet files alone do not show it."""
+    def snapshot(self) -> TableSnapshot | None:
+        """Return the current version. Raises `InvalidConfig` if its Parquet files alone do not represent it."""
         table = self._opened()
         if table is None:
             return None
         identity = self._identity(table)
         self._check(table)
         columns = [each for each in plain(pa.schema(table.schema().to_arrow())) if each.name not in identity.by]
-        return Snapshot(
+        return TableSnapshot(
             tuple(self._files(table)),
             _marks(table, identity.topic_id),
             pa.schema(columns),
@@ -69,20 +69,22 @@ class DeltaTable:
             str(table.version()),
         )
 
-    def _identity(self, table: Opened) -> Identity:
+    def _identity(self, table: Opened) -> TableIdentity:
         try:
             said = json.loads(table.metadata().description or "")[_OURS]
-            return Identity(said["topic"], said["topic_id"], tuple(table.metadata().partition_columns))
+            return TableIdentity(said["topic"], said["topic_id"], tuple(table.metadata().partition_columns))
         except (ValueError, KeyError, TypeError) as error:
-            raise stranger(self.location, "Delta") from error
+            raise foreign_table_error(self.location, "Delta") from error
 
     def _check(self, table: Opened) -> None:
         mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
         if mode != "none":
-            raise refused(self.location, f"its columns are mapped to other names (delta.columnMapping.mode={mode})")
+            raise unreadable_table_error(
+                self.location, f"its columns are mapped to other names (delta.columnMapping.mode={mode})"
+            )
         features = table.protocol().reader_features or []
         if "deletionVectors" in features and pa.RecordBatchReader.from_stream(table.deletion_vectors()).read_all():
-            raise refused(self.location, "rows of its files are deleted by deletion vectors")
+            raise unreadable_table_error(self.location, "rows of its files are deleted by deletion vectors")
 
     def _files(self, table: Opened) -> list[DataFile]:
         rows = pa.table(table.get_add_actions(flatten=True)).to_pylist()
@@ -108,8 +110,8 @@ class DeltaTable:
 
     # --- writing
 
-    def commit(self, identity: Identity, change: Change) -> None:
-        """Commit by reference."""
+    def commit(self, identity: TableIdentity, change: TableCommit) -> None:
+        """Commit files by reference."""
         table = self._opened()
         if table is None:
             self._replace(identity, change, "error")
@@ -131,8 +133,8 @@ class DeltaTable:
             commit_properties=_noted(identity, change, _marks(table, identity.topic_id)),
         )
 
-    def _replace(self, identity: Identity, change: Change, mode: str) -> None:
-        """Create the table; or replace its columns and all its files."""
+    def _replace(self, identity: TableIdentity, change: TableCommit, mode: str) -> None:
+        """Create the table, or replace its columns and all its files."""
         import deltalake
         from deltalake.transaction import create_table_with_add_actions
 
@@ -152,7 +154,7 @@ class DeltaTable:
 
     @staticmethod
     def _evolve(table: Opened, schema: pa.Schema) -> None:
-        """Add columns. A struct gets its new fields with an empty write that merges the schemas."""
+        """Add columns. A struct gets its new fields through an empty write that merges the schemas."""
         import deltalake
 
         known = set(plain(pa.schema(table.schema().to_arrow())).names)
@@ -165,7 +167,7 @@ class DeltaTable:
             empty = pa.schema([*schema, *times]).empty_table()
             deltalake.write_deltalake(table.table_uri, empty, mode="append", schema_mode="merge")
 
-    def _additions(self, change: Change) -> list[Any]:
+    def _additions(self, change: TableCommit) -> list[Any]:
         from deltalake.transaction import AddAction
 
         now = now_ms()
@@ -181,7 +183,7 @@ class DeltaTable:
             for each in change.added
         ]
 
-    def _removals(self, change: Change) -> list[Any]:
+    def _removals(self, change: TableCommit) -> list[Any]:
         from deltalake._internal import RemoveAction
 
         now = now_ms()
@@ -197,7 +199,7 @@ class DeltaTable:
         ]
 
     def clean(self, keep_s: float) -> int:
-        """Delta's vacuum, of files that were removed from the table."""
+        """Run Delta's vacuum on files that were removed from the table."""
         table = self._opened()
         if table is None:
             return 0
@@ -205,15 +207,15 @@ class DeltaTable:
         return len(table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False))
 
 
-def _noted(identity: Identity, change: Change, known: Mapping[int, Mark] | None = None) -> Any:
-    """The marks, as part of a commit; those that are `known` to the table need not be noted again."""
+def _noted(identity: TableIdentity, change: TableCommit, known: Mapping[int, Mark] | None = None) -> Any:
+    """Return the commit properties that hold the marks, without those already `known` to the table."""
     import deltalake
 
     made: list[Any] = []
     for number, mark in sorted(change.marks.items()):
         before = (known or {}).get(number, (None,) * len(mark))
         for said, value, old in zip(Mark._fields, mark, before, strict=True):
-            # A version cannot be negative: an unknown epoch is not noted.
+            # A version cannot be negative: an unknown epoch is left out.
             if value >= 0 and value != old:
                 made.append(deltalake.Transaction(_app(identity.topic_id, number, said), value))
     return deltalake.CommitProperties(app_transactions=made)
@@ -224,7 +226,7 @@ def _app(topic_id: str, number: int, said: str) -> str:
 
 
 def _marks(table: Opened, topic_id: str) -> dict[int, Mark]:
-    """Every partition up to the first one without a mark: each commit notes all of them."""
+    """Read the marks of every partition up to the first one without: each commit records all of them."""
     marks: dict[int, Mark] = {}
     while True:
         number = len(marks)
@@ -235,7 +237,8 @@ def _marks(table: Opened, topic_id: str) -> dict[int, Mark]:
 
 
 def _stats(file: DataFile) -> dict[str, Any]:
-    """What readers use to leave out files. Delta's times have milliseconds: the last one is rounded up."""
+    """Return the statistics by which readers skip files. Delta's times have milliseconds: the last one is rounded
+    up."""
     least: dict[str, Any] = {}
     most: dict[str, Any] = {}
     for name, span in (("partition", file.partitions), ("offset", file.offsets)):

@@ -1,11 +1,11 @@
-"""Evolution: how the columns of a table may change while it is written.
+"""Schema evolution: how the columns of a table may change while it is written.
 
     a new field             becomes a new column; in older rows it is null
     a missing field         stays a column; in newer rows it is null
     int to bigint, float to double, decimal(p,s) to decimal(q,s)    the column is widened
     bigint for an int column, …                                     stays as wide as it is
 
-Everything else is refused: it would change the meaning of rows that are already there. The same holds inside structs,
+Every other change is rejected: it would change the meaning of existing rows. The same rules apply inside structs,
 arrays and the values of maps.
 """
 
@@ -23,7 +23,7 @@ _WIDER = {pa.int32(): (pa.int64(),), pa.float32(): (pa.float64(),)}
 
 @dataclass(frozen=True, slots=True)
 class Evolution:
-    """The columns afterwards, and what is different."""
+    """The resulting columns, and the differences."""
 
     schema: pa.Schema
     added: tuple[str, ...] = ()
@@ -31,8 +31,8 @@ class Evolution:
 
 
 def evolved(before: pa.Schema, asked: pa.Schema, *, strict: bool = True) -> Evolution:
-    """The columns of a table that is to take values with these fields. If that is impossible: `InvalidConfig`, or,
-    unless `strict`, the column keeps its type."""
+    """Merge the requested fields into the columns of a table. An impossible change raises `InvalidConfig`; without
+    `strict`, the column keeps its type instead."""
     added: list[str] = []
     widened: list[str] = []
     fields = _Merge(strict, added, widened).fields(list(before), list(asked), "")
@@ -41,14 +41,14 @@ def evolved(before: pa.Schema, asked: pa.Schema, *, strict: bool = True) -> Evol
 
 @dataclass(frozen=True, slots=True)
 class _Merge:
-    """Two schemas becoming one, and what is noticed on the way."""
+    """Merges two schemas and records the differences."""
 
     strict: bool
     added: list[str]
     widened: list[str]
 
     def fields(self, before: list[pa.Field], asked: list[pa.Field], place: str) -> list[pa.Field]:
-        """The fields of a table or of a struct."""
+        """Merge the fields of a table or of a struct."""
         wanted = {field.name.lower(): field for field in asked}
         made: list[pa.Field] = []
         for field in before:
@@ -82,7 +82,7 @@ class _Merge:
 
 
 def is_wider(one: pa.DataType, other: pa.DataType) -> bool:
-    """Whether the first type can have every value of the second, as all formats allow it."""
+    """Return whether the first type can hold every value of the second, in all formats."""
     if pa.types.is_decimal(one) and pa.types.is_decimal(other):
         return bool(one.scale == other.scale and one.precision > other.precision)
     return one in _WIDER.get(other, ())

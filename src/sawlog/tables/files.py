@@ -1,9 +1,7 @@
-"""The Parquet files of a table: found, described from their footers, made durable.
+"""The Parquet files of a table: list them, describe them from their footers, sync them, merge small ones.
 
-Merging small Parquet files: which ones, and into what.
-
-Files are merged with others of the same division and the same partition, in the order of their offsets, so that the
-merged file still has narrow ranges, which readers use to leave it out.
+Files are merged with others of the same partition directory and the same log partition, in the order of their offsets,
+so that the merged file still has narrow ranges, by which readers skip it.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ _SPANS = {"partition": "partitions", "offset": "offsets", "timestamp": "times_us
 
 
 def data_files(root: Path, pattern: str = "*.parquet") -> list[Path]:
-    """Parquet files below a directory, without hidden ones."""
+    """Return the Parquet files below a directory, without hidden ones."""
     return [
         path
         for path in sorted(root.rglob(pattern))
@@ -32,7 +30,7 @@ def data_files(root: Path, pattern: str = "*.parquet") -> list[Path]:
 
 
 def described(path: Path, root: Path, by: Iterable[str] = ()) -> DataFile:
-    """A file as its footer describes it; `root` is where its path begins to have columns."""
+    """Describe a file from its footer. Directories below `root` are partition columns."""
     import pyarrow.parquet as pq
 
     footer = pq.read_metadata(path)
@@ -64,7 +62,7 @@ def sync_below(root: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """fsync of a file, or of the names in a directory."""
+    """Fsync a file, or the names in a directory."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -72,16 +70,16 @@ def sync(path: Path) -> None:
         os.close(fd)
 
 
-#: A file is small if it is below this share of the target size.
+#: A file is small if it is below the target size divided by this.
 SMALL_SHARE = 2
-#: The rows of a row group.
+#: Rows per row group.
 _GROUP_ROWS = 128 << 10
 _GROUP_BYTES = 64 << 20
 _READ_ROWS = 16 << 10
 
 
 def groups(files: Sequence[DataFile], most_bytes: int, *, least: int = 2) -> Iterator[list[DataFile]]:
-    """Small files that belong together, each group enough for one file; `least` that many are worth it."""
+    """Yield groups of small files that belong together, each enough for one file, if there are at least `least`."""
     small = [each for each in files if each.size_bytes * SMALL_SHARE < most_bytes]
     small.sort(key=lambda each: (_kind(each), each.offsets.first if each.offsets is not None else 0, each.path))
     for _, together in groupby(small, _kind):
@@ -104,7 +102,7 @@ def _kind(file: DataFile) -> tuple[tuple[tuple[str, str], ...], int]:
 
 
 def write_together(paths: Sequence[str | Path], made: Path, schema: pa.Schema | None = None) -> None:
-    """All rows of all files, in order, with these columns; a column that a file does not have is null."""
+    """Write all rows of all files, in order, with these columns; a column that a file lacks is null."""
     import pyarrow.parquet as pq
 
     found = schema if schema is not None else pq.read_schema(paths[0])
@@ -128,7 +126,7 @@ def _is_enough(waiting: Sequence[pa.RecordBatch]) -> bool:
 
 
 def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """A batch with the columns of a schema: wider types, and null for what it has not."""
+    """Convert a batch to a schema: wider types, and null for missing columns."""
     there = set(batch.schema.names)
     arrays = [
         _cast(batch.column(field.name), field.type) if field.name in there else pa.nulls(batch.num_rows, field.type)

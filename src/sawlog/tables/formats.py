@@ -1,8 +1,8 @@
-"""What a table format must be able to do: `Table`; and what is changed by one commit: `Change`.
+"""The interface of a table format, `Table`, and the changes of one commit, `TableCommit`.
 
-All three formats promise the same: a commit happens completely or not at all, the marks are part of it, and the files
-of a snapshot stay where they are until `clean` removes those that no commit younger than that has. One process writes
-to a table at a time; any number read it.
+All three formats guarantee the same: a commit happens completely or not at all, the marks are part of it, and the files
+of a snapshot remain until `clean` removes those that every commit younger than its limit has dropped. One process
+writes to a table at a time; any number read it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from ..errors import InvalidConfig
-from .state import DataFile, Mark, Snapshot
+from .state import DataFile, Mark, TableSnapshot
 
 FORMATS = ("delta", "iceberg", "parquet")
 #: The packages that the formats need, and the extra that installs them.
@@ -24,8 +24,8 @@ _PACKAGES = {"delta": "deltalake", "iceberg": "pyiceberg"}
 _INSTALL = {"delta": "pip install '.[delta]'", "iceberg": "pip install '.[iceberg]'"}
 
 
-class Placed(Protocol):
-    """Where a table is. `TableInfo`, which a store keeps for a topic, fits."""
+class TableLocation(Protocol):
+    """Location of a table. `TableInfo`, which a store keeps for a topic, satisfies it."""
 
     @property
     def format(self) -> str:
@@ -33,20 +33,20 @@ class Placed(Protocol):
 
     @property
     def location(self) -> str:
-        """Its directory, as an absolute path."""
+        """Absolute path of its directory."""
 
     @property
     def catalog(self) -> Mapping[str, str]:
-        """Iceberg: the properties of its catalogue; without any, it is `catalog.db` beside the table's directory."""
+        """Iceberg: properties of the catalogue; if empty, `catalog.db` next to the table's directory."""
 
     @property
     def name(self) -> str:
-        """Iceberg: its name in the catalogue."""
+        """Iceberg: name in the catalogue."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A place that no store keeps."""
+class UnregisteredTable:
+    """A location that no store keeps."""
 
     format: str
     location: str
@@ -55,8 +55,8 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
-    """Which topic a table is made of, and how it is divided: fixed when the table is created."""
+class TableIdentity:
+    """The topic and the partition columns of a table, fixed when it is created."""
 
     topic: str
     topic_id: str
@@ -64,15 +64,15 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TableCommit:
     """One commit."""
 
-    #: The columns afterwards, without those that divide the table.
+    #: The resulting columns, without the partition columns.
     schema: pa.Schema
     marks: Mapping[int, Mark]
     added: Sequence[DataFile] = ()
     removed: Sequence[DataFile] = field(default=())
-    #: Whether rows are only moved between files: the table contains the same before and after.
+    #: Rows are only moved between files: the contents of the table do not change.
     moved: bool = False
 
 
@@ -83,14 +83,14 @@ class Table(Protocol):
     def location(self) -> Path:
         """Its directory; files may be written anywhere below it, except in names that begin with an underscore."""
 
-    def snapshot(self) -> Snapshot | None:
-        """The current commit; None if there is no table yet."""
+    def snapshot(self) -> TableSnapshot | None:
+        """Return the current commit; None if there is no table yet."""
 
-    def commit(self, identity: Identity, change: Change) -> None:
-        """Add and remove files, set the marks and the columns, in one commit; creates the table if necessary."""
+    def commit(self, identity: TableIdentity, change: TableCommit) -> None:
+        """Add and remove files, set the marks and the columns, in one commit; create the table if necessary."""
 
     def clean(self, keep_s: float) -> int:
-        """Remove files that were removed from the table longer ago than this; return how many."""
+        """Delete files that were removed from the table longer ago than this; return their number."""
 
 
 def check_package(form: str) -> None:
@@ -103,15 +103,15 @@ def check_package(form: str) -> None:
         )
 
 
-def stranger(location: Path, form: str) -> InvalidConfig:
-    """The error for a table that is not ours."""
+def foreign_table_error(location: Path, form: str) -> InvalidConfig:
+    """Return the error for a table that sawlog did not create."""
     return InvalidConfig(
         f"{location} is a {form} table that `sawlog pipeline table` has not made; choose another directory"
     )
 
 
-def refused(location: Path, why: str) -> InvalidConfig:
-    """The error for a table that others have changed in a way that its Parquet files do not show."""
+def unreadable_table_error(location: Path, why: str) -> InvalidConfig:
+    """Return the error for a table that another program changed in a way its Parquet files do not show."""
     return InvalidConfig(
         f"{location} cannot be read as Parquet files: {why}. Another program has changed it; rewrite it there without "
         "that, or read it through that program, or make a new table"

@@ -2,13 +2,13 @@
 
 ```
 lake/catalog.db                  the catalogue of all tables of this directory
-lake/orders/data/<round>/…       files that Spark's tasks have written; added by reference (`add_files`)
-lake/orders/metadata/…           Iceberg's own
+lake/orders/data/<round>/…       files written by Spark's tasks, added by reference (`add_files`)
+lake/orders/metadata/…           Iceberg's metadata
 ```
 
-The marks are in the summary of the snapshot, and in the properties of the table as well: snapshots expire. Both are
-written in the transaction that adds the files. A snapshot that somebody else has made, for example by rewriting files,
-has none: then those of its newest ancestor that has some hold.
+The marks are in the summary of the snapshot, and also in the properties of the table, because snapshots expire. Both
+are written in the transaction that adds the files. A snapshot made by another program, for example by rewriting files,
+has no marks: then those of its newest ancestor with marks apply.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ import pyarrow as pa
 
 from .columns import plain
 from .evolving import evolved
-from .formats import Change, Identity, check_package, refused, stranger
-from .state import DataFile, Mark, Snapshot, Span, marks_from_json, marks_to_json
+from .formats import TableCommit, TableIdentity, check_package, foreign_table_error, unreadable_table_error
+from .state import DataFile, Mark, Span, TableSnapshot, marks_from_json, marks_to_json
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -74,8 +74,8 @@ class IcebergTable:
 
     # --- reading
 
-    def snapshot(self) -> Snapshot | None:
-        """The current snapshot; `InvalidConfig` if its Parquet files alone do not show it."""
+    def snapshot(self) -> TableSnapshot | None:
+        """Return the current snapshot. Raises `InvalidConfig` if its Parquet files alone do not represent it."""
         if not self._catalog and not (self.location.parent / CATALOG).exists():
             return None
         with self._opened() as (_, table):
@@ -83,10 +83,10 @@ class IcebergTable:
                 return None
             said = table.properties
             if _TOPIC_ID not in said:
-                raise stranger(self.location, "Iceberg")
+                raise foreign_table_error(self.location, "Iceberg")
             self._check_names(table)
             version = table.current_snapshot()
-            return Snapshot(
+            return TableSnapshot(
                 tuple(self._files(table)),
                 _marks(table),
                 plain(table.schema().as_arrow()),
@@ -97,13 +97,15 @@ class IcebergTable:
             )
 
     def _check_names(self, table: Opened) -> None:
-        """Our files have no ids of columns, so a column that was renamed cannot be found in them by its new name."""
+        """Raise for renamed columns: the files have no column ids, so a renamed column cannot be found in them."""
         mapping = table.name_mapping()
         names = {field.field_id: field.name for field in table.schema().fields}
         for each in [] if mapping is None else mapping.root:
             now = names.get(each.field_id or -1)
             if now is not None and now not in each.names[:1]:
-                raise refused(self.location, f"its column {now} was renamed; it is {each.names[0]} in its files")
+                raise unreadable_table_error(
+                    self.location, f"its column {now} was renamed; it is {each.names[0]} in its files"
+                )
 
     def _files(self, table: Opened) -> Iterator[DataFile]:
         from pyiceberg.conversions import from_bytes
@@ -111,7 +113,7 @@ class IcebergTable:
         fields = {field.name: field for field in table.schema().fields}
         for task in table.scan().plan_files():
             if task.delete_files:
-                raise refused(self.location, "rows of its files are deleted by delete files")
+                raise unreadable_table_error(self.location, "rows of its files are deleted by delete files")
             file = task.file
             spans: dict[str, Span | None] = {}
             for name, said in _SPANS.items():
@@ -126,8 +128,8 @@ class IcebergTable:
 
     # --- writing
 
-    def commit(self, identity: Identity, change: Change) -> None:
-        """One transaction: columns, properties, files."""
+    def commit(self, identity: TableIdentity, change: TableCommit) -> None:
+        """Commit columns, properties and files in one transaction."""
         with self._opened() as (catalog, found):
             table = found if found is not None else self._create(catalog, identity, change.schema)
             marks = json.dumps(marks_to_json(change.marks))
@@ -139,15 +141,15 @@ class IcebergTable:
                 transaction.set_properties({_MARKS: marks})
                 if change.removed:
                     self._swap(transaction, table, change, marks)
-                else:  # also without files: the marks are part of a snapshot
+                else:  # also without files: the marks need a snapshot
                     transaction.add_files(
                         [each.path for each in change.added],
                         snapshot_properties={_MARKS: marks},
                         check_duplicate_files=False,
                     )
 
-    def _create(self, catalog: Catalog, identity: Identity, schema: pa.Schema) -> Opened:
-        """An empty table without marks: a process that dies here has lost nothing."""
+    def _create(self, catalog: Catalog, identity: TableIdentity, schema: pa.Schema) -> Opened:
+        """Create an empty table without marks: a crash here loses nothing."""
         catalog.create_namespace_if_not_exists(self._name[0])
         table = catalog.create_table(
             self._name,
@@ -161,8 +163,8 @@ class IcebergTable:
         return table
 
     @staticmethod
-    def _swap(transaction: Any, table: Opened, change: Change, marks: str) -> None:
-        """Files replaced by others with the same rows."""
+    def _swap(transaction: Any, table: Opened, change: TableCommit, marks: str) -> None:
+        """Replace files by others with the same rows."""
         from pyiceberg.io.pyarrow import parquet_file_to_data_file
 
         gone = {each.path for each in change.removed}
@@ -174,7 +176,7 @@ class IcebergTable:
                 update.append_data_file(parquet_file_to_data_file(table.io, transaction.table_metadata, each.path))
 
     def clean(self, keep_s: float) -> int:
-        """Nothing: which snapshots of an Iceberg table expire is its owner's decision."""
+        """Do nothing: the owner of an Iceberg table decides which snapshots expire."""
         return 0
 
 

@@ -1,13 +1,13 @@
-"""Plain Parquet files, and a manifest that says which of them are the table.
+"""Plain Parquet files, and a manifest that lists the files of the table.
 
 ```
 orders/_sawlog/manifest          files, marks, columns; a document with a checksum, replaced atomically
 orders/data/<round>/*.parquet    the files
 ```
 
-A reader reads the manifest, then the files that it names. Files that a merge has replaced are kept for readers that
-have read an older manifest, and removed later (`clean`). Readers that know nothing of the manifest and list the
-directory see merged records twice, and files of a commit that is not complete: give them Delta or Iceberg.
+A reader reads the manifest, then the files that it lists. Files that a merge replaced are kept for readers of an older
+manifest, and removed later (`clean`). Readers that list the directory instead see merged records twice, and files of an
+incomplete commit: give them Delta or Iceberg.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from ..errors import StorageError
 from ..storage import FileDirectory, checksummed
 from ..storage.checksummed import MISSING
 from . import columns
-from .formats import Change, Identity
-from .state import Snapshot, file_from_json, file_to_json, marks_from_json, marks_to_json
+from .formats import TableCommit, TableIdentity
+from .state import TableSnapshot, file_from_json, file_to_json, marks_from_json, marks_to_json
 
-NOTES = "_sawlog"
+STATE_DIRECTORY = "_sawlog"
 _MANIFEST = "manifest"
 
 
@@ -34,12 +34,12 @@ class ManifestTable:
     def __init__(self, location: Path) -> None:
         self.location = location
 
-    def snapshot(self) -> Snapshot | None:
-        """The files of the current manifest."""
+    def snapshot(self) -> TableSnapshot | None:
+        """Return the files of the current manifest."""
         found = self._load()
         if found is None:
             return None
-        return Snapshot(
+        return TableSnapshot(
             tuple(file_from_json(each, str(self.location)) for each in found["files"]),
             marks_from_json(found["marks"]),
             columns.parsed(found["columns"]),
@@ -49,7 +49,7 @@ class ManifestTable:
             str(found["version"]),
         )
 
-    def commit(self, identity: Identity, change: Change) -> None:
+    def commit(self, identity: TableIdentity, change: TableCommit) -> None:
         """Replace the manifest."""
         before: Mapping[str, Any] = self._load() or {"version": 0, "files": [], "retired": []}
         gone = {file_to_json(each, str(self.location))["path"] for each in change.removed}
@@ -84,7 +84,7 @@ class ManifestTable:
 
     def _load(self) -> dict[str, Any] | None:
         try:
-            directory = FileDirectory(self.location / NOTES, create=False)
+            directory = FileDirectory(self.location / STATE_DIRECTORY, create=False)
         except StorageError as error:
             if error.errno in MISSING:
                 return None
@@ -95,7 +95,7 @@ class ManifestTable:
             directory.close()
 
     def _store(self, fields: dict[str, Any]) -> None:
-        directory = FileDirectory(self.location / NOTES)
+        directory = FileDirectory(self.location / STATE_DIRECTORY)
         try:
             checksummed.store(directory, _MANIFEST, fields)
         finally:

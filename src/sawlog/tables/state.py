@@ -1,6 +1,6 @@
-"""`Snapshot`: what a table contains at one commit; `Mark`: up to which offset of a partition it contains everything.
+"""`TableSnapshot`: a table at one commit. `Mark`: the range of a partition that it contains.
 
-Both are values, and come from one commit of the table: files and marks always fit together.
+Both are values from one commit of the table: files and marks are always consistent.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from .columns import column_of, value_fields
 
 
 class Mark(NamedTuple):
-    """What of a partition is in a table: the records from `start` on, up to and without `end`."""
+    """The part of a partition in a table: start <= offset < end."""
 
     start: int
     end: int
-    #: The leader epoch in which `end` was looked up: it shows whether the log still has the same records before it.
+    #: The leader epoch in which `end` was looked up: it reveals whether the log still has the same records before it.
     epoch: int = -1
 
 
 class Span(NamedTuple):
-    """From the first to the last value of something, both included."""
+    """The first and the last value of a range, both inclusive."""
 
     first: int
     last: int
@@ -33,7 +33,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A Parquet file of a table. What is not known is None."""
+    """A Parquet file of a table. Unknown values are None."""
 
     path: str
     size_bytes: int
@@ -42,17 +42,17 @@ class DataFile:
     offsets: Span | None = None
     #: Microseconds since 1970.
     times_us: Span | None = None
-    #: The values of the columns that divide the table, such as {"date": "2026-01-31"}.
+    #: The values of the partition columns, such as {"date": "2026-01-31"}.
     divided: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def partition(self) -> int | None:
-        """Its only partition; None if it has several, or that is not known."""
+        """Its only partition; None if it has several, or if that is unknown."""
         span = self.partitions
         return span.first if span is not None and span.first == span.last else None
 
     def is_within(self, ends: Mapping[int, int]) -> bool:
-        """Whether all its records are known to be below these ends."""
+        """Return whether all its records are known to be below these ends."""
         if self.partitions is None or self.offsets is None:
             return False
         numbers = range(self.partitions.first, self.partitions.last + 1)
@@ -60,71 +60,70 @@ class DataFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class TableSnapshot:
     """A table at one commit."""
 
     data: Sequence[DataFile]
     marks: Mapping[int, Mark]
     schema: pa.Schema
-    #: The id and the name of the topic that it was made of.
+    #: The id and the name of its topic.
     topic_id: str
     topic: str
-    #: The columns that divide it.
+    #: The partition columns.
     by: tuple[str, ...] = ()
-    #: What the format calls this commit.
+    #: The format's name for this commit.
     version: str = ""
 
     @property
     def files(self) -> list[str]:
-        """The paths of its Parquet files."""
+        """Paths of its Parquet files."""
         return [each.path for each in self.data]
 
     @property
     def fields(self) -> dict[str, str]:
-        """The fields of values that are columns, with the names of these columns."""
+        """Columns by the value field they hold."""
         return {field: column_of(field) for field in value_fields(self.schema).names}
 
     @property
     def ends(self) -> dict[int, int]:
-        """The next offset of every partition: what the log has from there on is not in the table."""
+        """The next offset of every partition: records from there on are only in the log."""
         return {number: mark.end for number, mark in self.marks.items()}
 
     @property
     def rows(self) -> int | None:
-        """The number of rows, if it is known."""
+        """Number of rows, if known."""
         counts = [each.rows for each in self.data]
         return None if None in counts else sum(count for count in counts if count is not None)
 
 
 def file_to_json(file: DataFile, root: str) -> dict[str, Any]:
-    """For a document of the table in that directory."""
+    """Convert to JSON, with a path relative to `root`."""
     return {**asdict(file), "path": str(PurePath(file.path).relative_to(root))}
 
 
 def file_from_json(found: Mapping[str, Any], root: str) -> DataFile:
-    """The reverse."""
+    """Convert from JSON, with a path relative to `root`."""
     spans = ("partitions", "offsets", "times_us")
     known = {name: None if found[name] is None else Span(*found[name]) for name in spans}
     return DataFile(**{**found, **known, "path": str(PurePath(root) / found["path"])})
 
 
 def marks_to_json(marks: Mapping[int, Mark]) -> dict[str, list[int]]:
-    """For a document, or a property of a table."""
+    """Convert to JSON, for a document or a table property."""
     return {str(number): list(mark) for number, mark in sorted(marks.items())}
 
 
 def marks_from_json(found: Mapping[str, Any]) -> dict[int, Mark]:
-    """The reverse."""
     return {int(number): Mark(*map(int, mark)) for number, mark in found.items()}
 
 
 def total(marks: Mapping[int, Mark]) -> int:
-    """How many offsets there are below these marks."""
+    """Number of offsets covered by these marks."""
     return sum(mark.end - mark.start for mark in marks.values())
 
 
 def span_of(values: Iterable[Span | None]) -> Span | None:
-    """All of them as one; None if one of them is not known, or there is none."""
+    """Return the smallest span that covers all; None if one of them is unknown, or there is none."""
     found = list(values)
     known = [each for each in found if each is not None]
     if not known or len(known) < len(found):

@@ -1,26 +1,23 @@
-"""What happens to records that do not parse: they are raised, or copied to a topic or log that was chosen for them.
+"""`Codec`: encodes and decodes records through the serializers of a view; `BadRecords`: handles records that fail.
 
-A copy has the key, the value, the timestamp and the headers of the record, and five headers more:
+Decoding has two paths, because most records parse: `decode_many` runs each serializer over a whole column, and raises
+without naming the record; `decode` takes one record and raises `DecodeFailed`.
+
+A record that does not parse is raised, or copied to a topic or log chosen for the purpose. The copy has the key, the
+value, the timestamp and the headers of the record, and five more headers:
 
 ```
 sawlog.error.topic       where it was read; missing if it was read from a log that is not part of a topic
 sawlog.error.partition
 sawlog.error.offset
-sawlog.error.part        "value", "key" or "metadata": what does not parse
+sawlog.error.part        the part that does not parse: "value", "key" or "metadata"
 sawlog.error.reason      why
 ```
 
-It is appended before the next record is returned, so a consumer never commits past a record whose copy is missing. What
-is read again is copied again.
+It is appended before the next record is returned, so a consumer never commits past a record whose copy is missing. A
+record that is read again is copied again.
 
-Threads: any.
-
-`Codec`: the serializers of a view, and whole records through them.
-
-Reading is in two ways, because most records parse: `decode_many` takes a list and runs each serializer over a whole
-column, and raises without saying which record it was; `decode` takes one and raises `DecodeFailed`.
-
-Threads: any, if the serializers allow it.
+Thread-safe, if the serializers are.
 """
 
 from __future__ import annotations
@@ -35,20 +32,20 @@ from .record import TypedRecord
 from .serializers import JSON, Bytes, MetadataSerializer, Nullable, RawHeaders, Serializer, Unchanged, Utf8
 
 _PREFIX = "sawlog.error."
-#: Of a reason, this many bytes are kept: a serializer may quote the whole value.
+#: Maximum size of a stored reason: a serializer may quote the whole value.
 _MOST_REASON_BYTES = 1000
 
 
 class BadRecords:
-    """Where the records of a view go that do not parse."""
+    """The destination of records that do not parse."""
 
     def __init__(self, sink: Callable[[], Topic | Partition] | None = None) -> None:
-        #: Called when the first one is found: the topic may not exist before.
+        #: Called for the first bad record: the topic may not exist before.
         self._find = sink
         self._sink: Topic | Partition | None = None
 
     def take(self, error: DecodeFailed) -> None:
-        """Copy the record that the error carries; without a place for it, raise the error."""
+        """Copy the record of the error to the destination; without one, raise the error."""
         if self._find is None:
             raise error
         if self._sink is None:
@@ -72,7 +69,7 @@ M = TypeVar("M")
 
 
 class Codec(Generic[V, K, M]):
-    """How the records of a view become bytes and back."""
+    """The serializers of a view."""
 
     def __init__(self, value: Serializer[V], key: Serializer[K], metadata: MetadataSerializer[M]) -> None:
         for part, each in (("value", value), ("key", key), ("metadata", metadata)):
@@ -80,9 +77,9 @@ class Codec(Generic[V, K, M]):
                 raise InvalidConfig(f"{part} must be a serializer, such as Utf8() or JSON(Order), not {each!r}")
         self._value, self._key, self._metadata = value, key, metadata
         self._nullable = isinstance(value, Nullable)
-        #: Whether the serializer itself can be relied on to refuse a missing value, or to accept it.
+        #: The serializer itself rejects or accepts a missing value.
         self._sees_none = isinstance(value, (Nullable, JSON, Utf8))
-        #: Whether headers, and keys too, stay as they are.
+        #: Headers stay as they are; `_plain`: keys as well.
         self._raw_headers = isinstance(metadata, Unchanged)
         self._plain = self._raw_headers and isinstance(key, Bytes)
 
@@ -92,7 +89,7 @@ class Codec(Generic[V, K, M]):
     # --- writing
 
     def encode(self, value: V, key: K | None, metadata: M | None) -> tuple[bytes | None, bytes | None, RawHeaders]:
-        """Value, key and headers of a record; `InvalidRecord` if something cannot be expressed."""
+        """Return value, key and headers of a record. Raises `InvalidRecord` if one of them cannot be encoded."""
         return (
             self._encoded("value", self._value.encode, value),
             None if key is None else self._encoded("key", self._key.encode, key),
@@ -110,13 +107,13 @@ class Codec(Generic[V, K, M]):
             return encode(what)
         except SawlogError:
             raise
-        except Exception as error:  # whatever a serializer raises
+        except Exception as error:  # a serializer may raise anything
             raise InvalidRecord(f"the {part} cannot be encoded: {str(error) or type(error).__name__}") from error
 
     # --- reading
 
     def decode(self, record: Record) -> TypedRecord[V, K, M]:
-        """One record as objects; `DecodeFailed`, with the record, if a part of it does not parse."""
+        """Decode one record. Raises `DecodeFailed`, with the record, if a part of it does not parse."""
         value = self._decoded(record, "value", self._value.decode, record.value, none_ok=self._nullable)
         if self._plain:
             return TypedRecord((value, record))
@@ -130,18 +127,18 @@ class Codec(Generic[V, K, M]):
             if data is None and not none_ok:
                 raise ValueError("there is none (a tombstone); Nullable(...) accepts that")
             return decode(data)
-        except Exception as error:  # whatever a serializer raises
+        except Exception as error:  # a serializer may raise anything
             raise DecodeFailed(part, str(error) or type(error).__name__, record) from error
 
     def decode_many(self, records: Sequence[Record]) -> Iterator[TypedRecord[V, K, M]]:
-        """Many records as objects; any exception if one of them does not parse."""
+        """Decode many records. Raises any exception if one of them does not parse."""
         data: list[Any] = [record.value for record in records]
         if not self._sees_none and None in data:
             raise ValueError("a record has no value")
         values = map(self._value.decode, data)
         columns: Iterator[tuple[Any, ...]]
         if self._plain:
-            columns = zip(values, records)  # noqa: B905 - of one length; strict takes time
+            columns = zip(values, records)  # noqa: B905 - equal lengths; strict costs time
         else:
             decode_key, decode_headers = self._key.decode, self._metadata.decode
             keys = [None if record.key is None else decode_key(record.key) for record in records]

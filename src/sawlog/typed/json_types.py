@@ -1,19 +1,16 @@
-"""Dataclasses from parsed JSON, and back: what `JSON(Order)` does if `Order` is a dataclass of the standard library.
+"""Classes as JSON: the models behind `JSON(Order)`.
 
-A field may be str, int, float, bool, None, Any, a list, tuple, set, frozenset or dict of these (keys: str), another
-dataclass, an `Enum`, a `Literal`, a union, datetime, date, time or timedelta (ISO 8601; a timedelta is seconds), UUID,
-Decimal (text) or bytes (base64). Any other type is refused when the serializer is made, not when the first record
-arrives. Nothing is converted silently: "7" is not an int, and 7 is not text; only an int is accepted as a float.
-Unknown fields are ignored, so that a writer can add one before its readers know it.
+`parser_of` builds parsers for dataclasses of the standard library. A field may be str, int, float, bool, None, Any, a
+list, tuple, set, frozenset or dict of these (keys: str), another dataclass, an `Enum`, a `Literal`, a union, datetime,
+date, time or timedelta (ISO 8601; a timedelta is seconds), UUID, Decimal (text) or bytes (base64). Any other type is
+rejected when the serializer is created, not when the first record arrives. Nothing is converted silently: "7" is not an
+int, and 7 is not text; only an int is accepted as a float. Unknown fields are ignored, so that a writer can add one
+before its readers know it.
 
-Pure: no I/O, no state. Threads: any.
+`model_of` also accepts pydantic's models and msgspec's structs, which describe their own JSON. Neither package is
+required; each is imported only for a class of its own, which the caller has then imported already.
 
-Classes of other packages that describe their own JSON: pydantic's models and msgspec's structs.
-
-Neither package is needed, and none is imported unless the class is one of its own: then the caller has imported it
-already. `model_of` finds out which it is.
-
-Threads: any.
+Pure: no I/O, no state. Thread-safe.
 """
 
 from __future__ import annotations
@@ -34,12 +31,12 @@ from uuid import UUID
 from ..batch.text import parse_json
 from ..errors import InvalidConfig, InvalidRecordType
 
-#: Turns a parsed JSON value into a Python value; the text says where it is. `ValueError` if it does not match.
+#: Converts a parsed JSON value to a Python value; the text is its path. Raises `ValueError` if it does not match.
 Parse = Callable[[Any, str], Any]
 
 
 def parser_of(kind: Any, known: dict[Any, Parse] | None = None) -> Parse:
-    """What parses values of a type; `InvalidConfig` if the type is not supported."""
+    """Return the parser for values of a type. Raises `InvalidConfig` if the type is not supported."""
     known = {} if known is None else known
     if kind in _PLAIN:
         return _PLAIN[kind]
@@ -83,7 +80,7 @@ def _float(value: Any, where: str) -> float:
 
 
 def _converted(convert: Callable[[Any], Any], name: str, *, text: bool = False) -> Parse:
-    """A value that is made from another one, which `convert` refuses with `ValueError`."""
+    """Return a parser that applies `convert`, which raises `ValueError` for invalid values."""
 
     def parse(value: Any, where: str) -> Any:
         try:
@@ -132,7 +129,7 @@ def _many(kind: Callable[[Any], Any], parser: Parse) -> Parse:
 
 
 def _tuple(arguments: tuple[Any, ...], known: dict[Any, Parse]) -> Parse:
-    """Any number of one type (`tuple[int, ...]`), or as many as there are types, each of its own."""
+    """Parse any number of one type (`tuple[int, ...]`), or one value per type."""
     if len(arguments) == 2 and arguments[1] is ...:
         return _many(tuple, parser_of(arguments[0], known))
     parsers = [parser_of(each, known) for each in arguments]
@@ -171,7 +168,7 @@ def _dataclass(kind: Any, known: dict[Any, Parse]) -> Parse:
                 raise ValueError(f"{where and f'{where}: '}the field {name!r} is missing")
         return kind(**given)
 
-    known[kind] = parse  # before its fields: one of them may be of the same type
+    known[kind] = parse  # before its fields: the type may be recursive
     try:
         hints = typing.get_type_hints(kind)
     except NameError as error:
@@ -209,7 +206,7 @@ _PLAIN: dict[Any, Parse] = {
 
 
 def plain(value: Any) -> Any:
-    """For `json.dumps(default=...)`: a value that JSON does not have, as one that `parser_of` reads back."""
+    """For `json.dumps(default=...)`: convert a value that JSON lacks to one that `parser_of` reads back."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {each.name: getattr(value, each.name) for each in dataclasses.fields(value) if each.init}
     if isinstance(value, (datetime, date, time)):
@@ -232,7 +229,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """How values of one class become JSON and are made from it."""
+    """Conversion between values of one class and JSON."""
 
     name: str
     encode: Callable[[Any], bytes]
@@ -240,8 +237,8 @@ class Model:
 
 
 def model_of(kind: type | None) -> Model:
-    """How to store values of a class; None: whatever JSON can express. `InvalidConfig` if the class is none that has a
-    form in JSON."""
+    """Return the model for a class; None: everything that JSON can express. Raises `InvalidConfig` if the class has no
+    JSON form."""
     if kind is None:
         return Model("JSON", lambda value: _encode(value).encode(), parse_json)
     if not isinstance(kind, type):

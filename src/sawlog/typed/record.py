@@ -1,7 +1,7 @@
 """`TypedRecord`: a record whose value, key and metadata are objects.
 
-It is a tuple, made by C code alone: (value, record), or (value, record, key, metadata) if the view has serializers for
-the last two. Making an object of a Python class for each record would take as long as parsing it.
+It is a tuple built in C: (value, record), or (value, record, key, metadata) if the view has serializers for the last
+two. Creating an instance of a Python class for each record would take as long as parsing it.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ K = TypeVar("K")
 M = TypeVar("M")
 
 
-#: For the getters of its fields, which are C: a property takes three times as long.
+#: Source of the field getters, which are C: a property takes three times as long.
 _Fields = namedtuple("_Fields", ["value", "record"])
 _Fields.value.__doc__ = "The value."
 _Fields.record.__doc__ = "The record as it is stored."
 
 
 class TypedRecord(tuple[Any, ...], Generic[V, K, M]):
-    """A record that was read through a view: `value`, `key`, `metadata`, and where it is. `record` is the same one with
-    its bytes."""
+    """A record read through a view: `value`, `key`, `metadata`, and its position. `record` is the same record with its
+    bytes."""
 
     __slots__ = ()
 
@@ -48,7 +48,7 @@ class TypedRecord(tuple[Any, ...], Generic[V, K, M]):
 
     @property
     def metadata(self) -> M:
-        """What the headers say; the headers themselves if the view declares no metadata."""
+        """The decoded headers; the raw headers if the view declares no metadata."""
         found: M = self[3] if len(self) > 2 else self[1].headers
         return found
 
@@ -64,7 +64,7 @@ class TypedRecord(tuple[Any, ...], Generic[V, K, M]):
 
     @property
     def offset(self) -> int:
-        """Its offset."""
+        """Offset of the record."""
         return self.record.offset
 
     @property

@@ -1,4 +1,4 @@
-"""What turns objects into the bytes of a record and back: `Serializer`, with two methods. Write your own:
+"""Serializers: convert objects to the bytes of a record and back. A serializer has two methods; write your own:
 
 ```python
 class Point:
@@ -9,21 +9,12 @@ class Point:
         return complex(*struct.unpack(">dd", data))
 ```
 
-Whatever exception `decode` raises means that the bytes do not parse, whatever `encode` raises that the object cannot be
-stored.
+Any exception from `decode` means that the bytes do not parse, any exception from `encode` that the object cannot be
+stored. A view calls its serializers from every thread that uses it.
 
-Threads: a view calls its serializers from every thread that uses it.
-
-Metadata of records, stored as headers: `Headers`, and what a view without metadata has.
-
-One field is one header: text as UTF-8, everything else as JSON. So other programs, and Kafka clients, read it without
-knowing the class.
-
-Threads: any.
-
-`ArrowRows`: a value is a few rows with a fixed schema, as an Arrow IPC stream that any Arrow library reads.
-
-`JSON`: values as JSON text, of a class that describes them or of whatever `json.dumps` takes.
+`JSON` and `ArrowRows` serialize values: JSON text of a class or of anything `json.dumps` takes, and rows of a fixed
+schema as an Arrow IPC stream. `Headers` stores metadata as headers: one field is one header, text as UTF-8, everything
+else as JSON. So other programs, and Kafka clients, read all of them without knowing the class.
 """
 
 from __future__ import annotations
@@ -50,39 +41,39 @@ RawHeaders: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 
 class Serializer(Protocol[T]):
-    """Turns values of one type into bytes and back: `encode` and `decode` are all that it needs."""
+    """Converts values of one type to bytes and back. Implement `encode` and `decode`."""
 
     def encode(self, value: T, /) -> bytes | None:
-        """The bytes of a value. None stores a record without a value: a tombstone."""
+        """Return the bytes of a value. None stores a record without a value: a tombstone."""
 
     def decode(self, data: bytes, /) -> T:
-        """The value of bytes; any exception if they are not one."""
+        """Return the value. Raises any exception if the bytes do not parse."""
 
 
 class MetadataSerializer(Protocol[M]):
-    """Turns metadata into the headers of a record and back."""
+    """Converts metadata to the headers of a record and back."""
 
     def encode(self, metadata: M, /) -> RawHeaders:
-        """The headers of metadata."""
+        """Return the headers."""
 
     def decode(self, headers: RawHeaders, /) -> M:
-        """The metadata of headers; any exception if they are none."""
+        """Return the metadata. Raises any exception if the headers do not parse."""
 
     def empty(self) -> M:
-        """What a record has that was appended without metadata."""
+        """Return the metadata of a record that is appended without any."""
 
 
 class Bytes:
-    """Bytes, unchanged: for keys or values that have no other type."""
+    """Bytes, unchanged: for keys or values without another type."""
 
     def encode(self, value: bytes, /) -> bytes:
-        """The same."""
+        """Return the bytes unchanged."""
         if not isinstance(value, (bytes, bytearray, memoryview)):
             raise InvalidRecordType(f"expected bytes, not {type(value).__name__}")
         return bytes(value)
 
     def decode(self, data: bytes, /) -> bytes:
-        """The same."""
+        """Return the bytes unchanged."""
         return data
 
     def __repr__(self) -> str:
@@ -93,13 +84,13 @@ class Utf8:
     """Text, as UTF-8."""
 
     def encode(self, value: str, /) -> bytes:
-        """The text in UTF-8."""
+        """Encode text."""
         if not isinstance(value, str):
             raise InvalidRecordType(f"expected a str, not {type(value).__name__}")
         return value.encode()
 
     def decode(self, data: bytes, /) -> str:
-        """The text; `UnicodeDecodeError` if it is not UTF-8."""
+        """Decode text. Raises `UnicodeDecodeError` if it is not UTF-8."""
         return data.decode()
 
     def __repr__(self) -> str:
@@ -116,11 +107,11 @@ class Nullable(Generic[T]):
         self._serializer = serializer
 
     def encode(self, value: T | None, /) -> bytes | None:
-        """The bytes of a value, or None."""
+        """Return the bytes of a value, or None."""
         return None if value is None else self._serializer.encode(value)
 
     def decode(self, data: bytes | None, /) -> T | None:
-        """The value of bytes, or None."""
+        """Return the value, or None."""
         return None if data is None else self._serializer.decode(data)
 
     def __repr__(self) -> str:
@@ -132,7 +123,7 @@ class Headers(Generic[M]):
     returns a dict of str.
 
     Headers that the class does not name are left out of the metadata; `record.headers` has all of them. With
-    `Headers()` the last of several headers of one name counts, and one without a value is left out.
+    `Headers()`, the last of several headers of one name wins, and a header without a value is left out.
     """
 
     @overload
@@ -152,7 +143,7 @@ class Headers(Generic[M]):
         self._text = {field.name: hints[field.name] is str for field in dataclasses.fields(model)}
 
     def encode(self, metadata: M, /) -> RawHeaders:
-        """One header per field; fields that are None are left out."""
+        """Return one header per field; fields that are None are left out."""
         if self._kind is None:
             if not isinstance(metadata, dict):
                 raise InvalidRecordType(f"metadata must be a dict of str, not {type(metadata).__name__}")
@@ -165,7 +156,7 @@ class Headers(Generic[M]):
         )
 
     def decode(self, headers: RawHeaders, /) -> M:
-        """The metadata; `ValueError` if a field is missing or has another type."""
+        """Return the metadata. Raises `ValueError` if a field is missing or has another type."""
         found: dict[str, Any] = {}
         for name, value in headers:
             if value is None or (self._kind is not None and name not in self._text):
@@ -175,7 +166,7 @@ class Headers(Generic[M]):
         return made
 
     def empty(self) -> M:
-        """No metadata: an empty dict, or the class with all its defaults."""
+        """Return an empty dict, or the class with all its defaults."""
         return self.decode(())
 
     def __repr__(self) -> str:
@@ -198,24 +189,24 @@ def _text(value: object) -> bytes:
 
 
 class Unchanged:
-    """Headers as they are: the metadata of a view for which none was declared."""
+    """Raw headers: the metadata of a view that declares none."""
 
     def encode(self, metadata: RawHeaders, /) -> RawHeaders:
-        """The same."""
+        """Return the headers unchanged."""
         return metadata
 
     def decode(self, headers: RawHeaders, /) -> RawHeaders:
-        """The same."""
+        """Return the headers unchanged."""
         return headers
 
     def empty(self) -> RawHeaders:
-        """No headers."""
+        """Return no headers."""
         return ()
 
 
 class ArrowRows:
     """Values are `pyarrow.RecordBatch`es of one schema. The schema is stored with each value (a few hundred bytes), so
-    a value that was written with another one is found out and not misread.
+    a value written with another one is detected and not misread.
 
     For large tables of keys and values use `append_arrow`: one record per row.
     """
@@ -228,7 +219,7 @@ class ArrowRows:
         self._schema = schema
 
     def encode(self, value: pa.RecordBatch, /) -> bytes:
-        """The rows as an IPC stream; `InvalidRecordType` if they have another schema."""
+        """Return the rows as an IPC stream. Raises `InvalidRecordType` if they have another schema."""
         import pyarrow as pa
 
         if not isinstance(value, pa.RecordBatch):
@@ -242,7 +233,7 @@ class ArrowRows:
         return made
 
     def decode(self, data: bytes, /) -> pa.RecordBatch:
-        """The rows; `ValueError` if the bytes are not rows of this schema."""
+        """Return the rows. Raises `ValueError` if the bytes are not rows of this schema."""
         import pyarrow as pa
 
         with pa.ipc.open_stream(data) as stream:
@@ -250,7 +241,7 @@ class ArrowRows:
                 raise ValueError(f"expected rows of ({_shown(self._schema)}), not ({_shown(stream.schema)})")
             batches = list(stream)
         for batch in batches:
-            batch.validate(full=True)  # the bytes are anybody's
+            batch.validate(full=True)  # the bytes are untrusted
         if len(batches) != 1:
             raise ValueError(f"expected one record batch, found {len(batches)}")
         return batches[0]
@@ -267,7 +258,7 @@ class JSON(Generic[T]):
     """Values as JSON. `JSON(Order)` takes and returns `Order`: a dataclass, a pydantic model or a msgspec struct.
     `JSON()` takes and returns dicts, lists, str, numbers, bools and None.
 
-    Text that is not JSON, or does not match the class, is not accepted; NaN and Infinity are neither read nor written.
+    Text that is not JSON, or does not match the class, is rejected; NaN and Infinity are neither read nor written.
     """
 
     @overload
@@ -281,12 +272,12 @@ class JSON(Generic[T]):
 
     @property
     def encode(self) -> Callable[[T], bytes]:
-        """Turns a value into JSON text; `InvalidRecordType` if it is not of the class."""
+        """Function that encodes a value as JSON text. Raises `InvalidRecordType` if it is not of the class."""
         return self._model.encode
 
     @property
     def decode(self) -> Callable[[bytes], T]:
-        """Turns JSON text into a value; an exception if the text does not match the class."""
+        """Function that decodes JSON text. Raises if the text does not match the class."""
         return self._model.decode
 
     def __repr__(self) -> str:

@@ -1,25 +1,16 @@
-"""Many values to append, as the tuples that `append_many` takes.
+"""Typed views of topics, logs and consumers: `TypedTopic`, `TypedLog`, `TypedConsumer`.
 
-Iterators over typed records: `typed_scan` in chunks, for what is stored; `TypedFeed` one by one, for what a consumer
-or a follower waits for.
+`topic.typed(value=JSON(Order), key=Utf8())` and `log.typed(value=JSON(Order))` return them. A view encodes and decodes
+records and has no other state.
 
-After a `DecodeFailed`, both continue with the next record: an error ends a `for`, not the iterator.
+Stored records are decoded in chunks (`typed_scan`), records of a consumer or a follower one by one (`TypedFeed`). After
+a `DecodeFailed`, both continue with the next record: the error ends a `for` loop, not the iterator.
 
-Threads: one.
+A typed consumer is a `Consumer` (`sawlog.store.consumer`) in every other respect: at least once, and a record counts as
+processed when the next one is requested. A record that does not parse raises `DecodeFailed`. Leaving the block with
+that error does not commit it, so the group gets it again; requesting the next record skips it.
 
-`TypedConsumer`: a consumer that returns typed records.
-
-It is a `Consumer` (`sawlog.store.consumer`) in every other respect: at least once, a record counts as processed
-when the next one is requested. A record that does not parse is raised (`DecodeFailed`). Leaving the block with that
-error does not commit it, so the group gets it again; asking for the next record goes past it.
-
-Threads: one reads, as with `Consumer`.
-
-`TypedLog`: a log whose records are objects. `log.typed(value=JSON(Order))` returns one.
-
-`TypedTopic`: a topic whose records are objects. `topic.typed(value=JSON(Order), key=Utf8())` returns one.
-
-Making views: what `Topic.typed` and `Log.typed` call.
+Views are thread-safe. An iterator or a consumer belongs to one thread.
 """
 
 from __future__ import annotations
@@ -45,14 +36,15 @@ K = TypeVar("K")
 M = TypeVar("M")
 
 
-def entries(
+def encode_entries(
     codec: Codec[V, K, M],
     values: Iterable[V],
     key: Callable[[V], K | None] | None,
     metadata: Callable[[V], M] | None,
     timestamp: Callable[[V], int | datetime] | None,
 ) -> list[tuple[Any, ...]]:
-    """Each value with what these functions say of it, encoded; raises before anything is appended."""
+    """Encode values for `append_many`, with the key, metadata and timestamp that these functions return. Raises before
+    anything is appended."""
     return [
         (
             *codec.encode(value, None if key is None else key(value), None if metadata is None else metadata(value)),
@@ -62,20 +54,20 @@ def entries(
     ]
 
 
-#: So many records are parsed at once.
+#: Records decoded at once.
 _CHUNK = 256
 
 
 def typed_scan(codec: Codec[V, K, M], records: Iterator[Record], bad: BadRecords) -> Iterator[TypedRecord[V, K, M]]:
-    """The typed records of a scan."""
+    """Decode the records of a scan."""
     return chain.from_iterable(_chunks(codec, records, bad))
 
 
 def _chunks(
     codec: Codec[V, K, M], records: Iterator[Record], bad: BadRecords
 ) -> Iterator[Iterator[TypedRecord[V, K, M]]]:
-    """Iterators over a few records each. Never raises: a chain whose source has raised has ended, but one of whose
-    iterators raises can continue."""
+    """Yield iterators over a few records each. Never raises: a `chain` ends when its source raises, but continues when
+    one of its iterators does."""
     while True:
         chunk: list[Record] = []
         failure: Exception | None = None
@@ -100,7 +92,7 @@ def _raising(failure: Exception) -> Iterator[TypedRecord[V, K, M]]:
 
 
 class TypedFeed(Generic[V, K, M]):
-    """Typed records one by one: none is taken before it is asked for."""
+    """Iterator that decodes records one by one and never reads ahead."""
 
     def __init__(self, codec: Codec[V, K, M], records: Iterator[Record], bad: BadRecords) -> None:
         self._codec = codec
@@ -134,25 +126,25 @@ class ConsumerOptions(TypedDict, total=False):
 
 
 class TypedConsumer(Generic[V, K, M]):
-    """Reads a topic as a member of a group, as objects. Created by `TypedTopic.consumer`."""
+    """Member of a consumer group that returns typed records. Created by `TypedTopic.consumer`."""
 
     def __init__(self, consumer: Consumer, codec: Codec[V, K, M], bad: BadRecords) -> None:
-        #: The consumer of bytes below it: for positions, lag and everything else.
+        #: The underlying consumer: for positions, lag and everything else.
         self.consumer = consumer
         self._codec = codec
         self._bad = bad
 
     def __iter__(self) -> Iterator[TypedRecord[V, K, M]]:
-        """Records as they arrive, endless; until `close`."""
+        """Yield records as they arrive, until `close`."""
         return TypedFeed(self._codec, iter(self.consumer), self._bad)
 
     def drain(self) -> Iterator[TypedRecord[V, K, M]]:
-        """Records up to where each partition ended when it was first read."""
+        """Yield records up to the end that each partition had when it was first read."""
         return TypedFeed(self._codec, self.consumer.drain(), self._bad)
 
     def poll(self, timeout_s: float = 1.0, max_records: int = 500) -> list[TypedRecord[V, K, M]]:
-        """The next records, as soon as there are any; at most that many, and an empty list after `timeout_s`. Those
-        before one that does not parse are returned first; the next call raises the error."""
+        """Return the next records as soon as there are any, at most `max_records`; an empty list after `timeout_s`.
+        Records before one that does not parse are returned first; the next call raises the error."""
         records = self.consumer.poll(timeout_s, max_records)
         found: list[TypedRecord[V, K, M]] = []
         for number, record in enumerate(records):
@@ -162,14 +154,14 @@ class TypedConsumer(Generic[V, K, M]):
                 try:
                     self._bad.take(error)
                 except BaseException:
-                    self._give_back(records[number if found else number + 1 :])
+                    self._seek_back(records[number if found else number + 1 :])
                     if not found:
                         raise
                     return found
         return found
 
-    def _give_back(self, records: Sequence[Record]) -> None:
-        """Nobody got these: they are read again."""
+    def _seek_back(self, records: Sequence[Record]) -> None:
+        """Seek back to these records, which were not returned."""
         first: dict[tuple[str, int], int] = {}
         for record in records:
             first.setdefault((str(record.topic), record.partition), record.offset)
@@ -177,11 +169,11 @@ class TypedConsumer(Generic[V, K, M]):
             self.consumer.seek(topic, partition, offset)
 
     def commit(self, positions: Mapping[tuple[str, int], int] | None = None) -> None:
-        """Commit everything that was returned, or these positions; durable when it returns."""
+        """Commit everything returned so far, or these positions. Durable when it returns."""
         self.consumer.commit(positions)
 
     def close(self) -> None:
-        """Commit what was processed, and leave the group. Safe to call twice."""
+        """Commit the processed records and leave the group. Safe to call twice."""
         self.consumer.close()
 
     def __enter__(self) -> TypedConsumer[V, K, M]:
@@ -197,10 +189,10 @@ class TypedConsumer(Generic[V, K, M]):
 
 
 class TypedLog(Generic[V, K, M]):
-    """A view of a log. It has no state of its own: close the log, not the view. Threads: any."""
+    """View of a log. It has no state of its own: close the log, not the view. Thread-safe."""
 
     def __init__(self, log: Partition, codec: Codec[V, K, M], bad: BadRecords) -> None:
-        #: The log below it.
+        #: The underlying log.
         self.log = log
         self._codec = codec
         self._bad = bad
@@ -214,7 +206,7 @@ class TypedLog(Generic[V, K, M]):
         *,
         expect_offset: int | None = None,
     ) -> int:
-        """Append one record and return its offset; `InvalidRecord` if something is not of its type."""
+        """Append one record and return its offset. Raises `InvalidRecord` if a part has the wrong type."""
         return self.log.append(*self._codec.encode(value, key, metadata), timestamp, expect_offset)
 
     def append_many(
@@ -228,16 +220,16 @@ class TypedLog(Generic[V, K, M]):
     ) -> range:
         """Append values as one batch, all or none, and return their offsets. `key`, `metadata` and `timestamp` are
         called with each value."""
-        return self.log.append_many(entries(self._codec, values, key, metadata, timestamp), expect_offset)
+        return self.log.append_many(encode_entries(self._codec, values, key, metadata, timestamp), expect_offset)
 
     def read(self, offset: int, *, isolation: Isolation = "committed") -> TypedRecord[V, K, M]:
-        """The record at `offset`; `DecodeFailed` if it does not parse, whatever `errors_to` is."""
+        """Return the record at `offset`. Raises `DecodeFailed` if it does not parse, whatever `errors_to` is."""
         return self._codec.decode(self.log.read(offset, isolation=isolation))
 
     def scan(
         self, start: int | None = None, end: int | None = None, *, isolation: Isolation = "committed"
     ) -> Iterator[TypedRecord[V, K, M]]:
-        """The records with start <= offset < end, in order, as of now; by default all of them."""
+        """Return the records with start <= offset < end as of now, in order; by default all of them."""
         return typed_scan(self._codec, self.log.scan(start, end, isolation=isolation), self._bad)
 
     def __iter__(self) -> Iterator[TypedRecord[V, K, M]]:
@@ -246,7 +238,7 @@ class TypedLog(Generic[V, K, M]):
     def follow(
         self, start: int | None = None, timeout: float | None = None, *, isolation: Isolation = "committed"
     ) -> Iterator[TypedRecord[V, K, M]]:
-        """Records from `start` on, waiting for new ones; ends when none came for `timeout` seconds."""
+        """Yield records from `start` on, and new ones as they come. Ends when none came for `timeout` seconds."""
         return TypedFeed(self._codec, self.log.follow(start, timeout, isolation=isolation), self._bad)
 
     def __repr__(self) -> str:
@@ -254,10 +246,10 @@ class TypedLog(Generic[V, K, M]):
 
 
 class TypedTopic(Generic[V, K, M]):
-    """A view of a topic. It has no state of its own: close the store, not the view. Threads: any."""
+    """View of a topic. It has no state of its own: close the store, not the view. Thread-safe."""
 
     def __init__(self, topic: Topic, codec: Codec[V, K, M], bad: BadRecords, store: Store | None) -> None:
-        #: The topic below it.
+        #: The underlying topic.
         self.topic = topic
         self._codec = codec
         self._bad = bad
@@ -265,7 +257,7 @@ class TypedTopic(Generic[V, K, M]):
 
     @property
     def name(self) -> str:
-        """The name of the topic."""
+        """Name of the topic."""
         return self.topic.name
 
     def append(
@@ -278,8 +270,8 @@ class TypedTopic(Generic[V, K, M]):
         partition: int | None = None,
         expect_offset: int | None = None,
     ) -> tuple[int, int]:
-        """Append one record and return its position; `InvalidRecord` if something is not of its type. With
-        `expect_offset`: at that offset of the partition, or `OffsetMismatch` and nothing."""
+        """Append one record and return its position. Raises `InvalidRecord` if a part has the wrong type. With
+        `expect_offset`, append at that offset of the partition, or raise `OffsetMismatch`."""
         return self.topic.append(
             *self._codec.encode(value, key, metadata), timestamp, partition=partition, expect_offset=expect_offset
         )
@@ -297,11 +289,11 @@ class TypedTopic(Generic[V, K, M]):
         """Append values, one batch per partition, and return their offsets. `key`, `metadata` and `timestamp` are
         called with each value: `append_many(orders, key=lambda order: order.customer)`. If one of the values cannot be
         encoded, nothing is appended. `expect_offset` as in `Topic.append_many`."""
-        made = entries(self._codec, values, key, metadata, timestamp)
+        made = encode_entries(self._codec, values, key, metadata, timestamp)
         return self.topic.append_many(made, partition=partition, expect_offset=expect_offset)
 
     def read(self, partition: int, offset: int, *, isolation: Isolation = "committed") -> TypedRecord[V, K, M]:
-        """One record; `DecodeFailed` if it does not parse, whatever `errors_to` is."""
+        """Return one record. Raises `DecodeFailed` if it does not parse, whatever `errors_to` is."""
         return self._codec.decode(self.topic.partition(partition).read(offset, isolation=isolation))
 
     def scan(
@@ -312,7 +304,8 @@ class TypedTopic(Generic[V, K, M]):
         partitions: Iterable[int] | None = None,
         isolation: Isolation = "committed",
     ) -> Iterator[TypedRecord[V, K, M]]:
-        """The current records, partition by partition, each from its start to its end: by default all of them."""
+        """Return the current records, partition by partition, each from its start to its end; by default all of
+        them."""
         records = self.topic.scan(start, end, partitions=partitions, isolation=isolation)
         return typed_scan(self._codec, records, self._bad)
 
@@ -332,14 +325,14 @@ class TypedTopic(Generic[V, K, M]):
 def typed_topic(
     topic: Topic, store: Store | None, value: Any, key: Any, metadata: Any, errors_to: str | Topic | Partition | None
 ) -> TypedTopic[Any, Any, Any]:
-    """A view of a topic; None stands for bytes and for headers as they are."""
+    """Return a view of a topic; None stands for bytes, and for raw headers."""
     return TypedTopic(topic, _codec(value, key, metadata), _bad(errors_to, store, topic.name), store)
 
 
 def typed_log(
     log: Partition, value: Any, key: Any, metadata: Any, errors_to: Topic | Partition | None
 ) -> TypedLog[Any, Any, Any]:
-    """A view of a log."""
+    """Return a view of a log."""
     return TypedLog(log, _codec(value, key, metadata), _bad(errors_to, None, None))
 
 
@@ -348,7 +341,8 @@ def _codec(value: Any, key: Any, metadata: Any) -> Codec[Any, Any, Any]:
 
 
 def _bad(errors_to: str | Topic | Partition | None, store: Store | None, name: str | None) -> BadRecords:
-    """Where bad records go. A topic that is given by name is created, with one partition, for the first of them."""
+    """Return the destination of bad records. A topic given by name is created, with one partition, for the first of
+    them."""
     if errors_to is None:
         return BadRecords()
     if isinstance(errors_to, str):
