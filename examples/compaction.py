@@ -11,7 +11,7 @@ with TemporaryDirectory() as directory, sawlog.open(directory) as store:
             prices.append(b"%d cents" % (100 + day), key=item)
     prices.append(None, key=b"plums")  # a tombstone: plums are not sold any more
     log = prices.partition(0)
-    log.seal()  # what is still being written is left alone
+    log.seal()  # the active segment is not compacted
 
     [report] = store.upkeep()  # runs in the background, too
     if report.compaction is not None:

@@ -49,7 +49,7 @@ examples:
 
 
 def arguments(given: list[str] | None) -> argparse.Namespace:
-    """What was asked for."""
+    """The parsed command line."""
     parser = argparse.ArgumentParser(
         prog="demo.py",
         description=__doc__,

@@ -101,7 +101,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 @contextmanager
 def _place(keep: Path | None, events: int) -> Iterator[Path]:
-    """Where to write: the directory that was asked for, or one that is gone afterwards."""
+    """Yield the directory to write to: the requested one, or a temporary one."""
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
         _check_room(keep, events)
@@ -141,7 +141,7 @@ def _introduce(screen: Screen, place: Path, events: int, compiled: bool, *, lowe
 
 
 def _in_memory(place: Path) -> bool:
-    """Whether the directory is on a file system without a disk below it, as far as Linux tells."""
+    """Return whether the directory is on an in-memory file system, as far as Linux reports it."""
     try:
         mounts = [line.split()[1:3] for line in Path("/proc/self/mounts").read_text().splitlines()]
     except OSError:

@@ -6,7 +6,7 @@ import sawlog
 
 
 def counts(store: sawlog.Store) -> dict[str, int]:
-    """How many records each topic has."""
+    """Return the number of records in each topic."""
     return {topic.name: topic.describe().records for topic in store}
 
 

@@ -29,7 +29,7 @@ def library(name: str) -> Path | None:
 
 
 def missing() -> str | None:
-    """What this machine lacks, in words."""
+    """Return a description of what this machine lacks, if anything."""
     try:
         subprocess.run(["gcc", "--version"], capture_output=True, check=True)
     except (OSError, subprocess.CalledProcessError):
@@ -43,7 +43,7 @@ def missing() -> str | None:
 
 
 def target() -> Path:
-    """Where the extension goes."""
+    """Return the path of the extension."""
     return PLACE / f"__init__{sysconfig.get_config_var('EXT_SUFFIX')}"
 
 

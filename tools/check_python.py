@@ -37,7 +37,7 @@ def works(name: str) -> bool:
 
 
 def advice() -> "str | None":
-    """What is wrong with this Python and what to type; None if it will do."""
+    """Return what is wrong with this Python and what to type, or None if it is usable."""
     version = "{0}.{1}".format(*sys.version_info)
     if sys.version_info[:2] < OLDEST:
         newer = [name for name in NEWER_NAMES if works(name)]

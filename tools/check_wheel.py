@@ -32,7 +32,7 @@ def is_compiled(wheel: Path) -> bool:
 
 
 def problems(wheel: Path) -> list[str]:
-    """What is wrong with the files in the wheel; an empty list if nothing is."""
+    """Return the problems with the files in the wheel."""
     names = set(zipfile.ZipFile(wheel).namelist())
     found = [f"{name} is missing" for name in sorted(REQUIRED - names)]
     found += [f"{name} does not belong in a wheel" for name in sorted(names) if name.endswith((".c", ".pyc"))]

@@ -43,7 +43,7 @@ _CONNECTOR = {
 
 
 def jars_directory() -> Path:
-    """Where the jars are, or will be."""
+    """Return the directory of the jars, which may not exist yet."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(os.environ.get("SAWLOG_KAFKA_JARS") or cache / "sawlog" / f"kafka-{VERSION}")
 
@@ -77,7 +77,7 @@ def fetch(target: Path) -> None:
 
 
 def fetch_connector(target: Path) -> None:
-    """The same for Spark's Kafka source, in the newest version that is available."""
+    """Fetch Spark's Kafka source, in the newest version that is available."""
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         for name, versions in _CONNECTOR.items():
             copied = (

@@ -35,7 +35,7 @@ _PACKAGE = re.compile(r"(?P<name>.+?)-(?P<version>\d[^-]*?)(?:-.*\.whl|\.tar\.gz
 _LONG_STEPS = ("Building ", "Getting requirements", "Installing build dep", "Installing backend dep", "Preparing ")
 _MEGABYTES = {"kB": 1e-3, "MB": 1.0, "GB": 1e3, "B": 1e-6}
 
-#: What pip says when something is wrong, and what to do about it; the first that fits.
+#: Pip's error messages and what to do about each; the first match counts.
 ADVICE = {
     r"No space left on device": "The disk is full: free some 3 GB (df -h .), then run the same command again.",
     r"Permission denied|Errno 13": "Not allowed to write there: look who owns .venv, or remove it (make distclean).",
@@ -59,7 +59,7 @@ OTHERWISE = "Run the same command again if it looks like an accident; what was d
 
 
 class Steps:
-    """What pip is doing now, from what it prints."""
+    """The current step of pip, parsed from its output."""
 
     def __init__(self, downloads: Path, packages: Path) -> None:
         self._downloads, self._packages = downloads, packages
@@ -119,11 +119,11 @@ class Steps:
         return f"{self._doing}: {arrived_mb:.0f} of {self._size_mb:.0f} MB"
 
     def _arrived_mb(self) -> float:
-        """How much of the file is there: pip writes it into a directory of its own below TMPDIR."""
+        """Return the downloaded size of the file, which pip writes to its own directory below TMPDIR."""
         return max((_size(path) for path in self._downloads.glob(f"pip-*/{self._file}")), default=0) / 1e6
 
     def _placed(self) -> int:
-        """How many packages have their last file, which lists the others."""
+        """Return the number of packages whose last file, the list of the others, is installed."""
         return min(len(self._names), len(self._records().items() - self._before.items()))
 
     def _records(self) -> dict[Path, int]:
@@ -181,7 +181,7 @@ class Screen:
 
 
 def lines_of(process: subprocess.Popen[str]) -> Iterator[str | None]:
-    """What the process prints, line by line; None when it has said nothing for a moment."""
+    """Yield the process's output line by line, and None when it has been silent for a moment."""
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
     def read() -> None:
@@ -227,7 +227,7 @@ def run(arguments: list[str], screen: Screen) -> tuple[int, Steps]:
 
 
 def explain_failure(screen: Screen) -> None:
-    """pip's own errors, where all of its words are, and what to do."""
+    """Print pip's own errors, the path of its full output, and what to do."""
     said = LOG.read_text(encoding="utf-8", errors="replace")
     errors = [line.strip() for line in said.splitlines() if line.strip().startswith("ERROR:")]
     errors = list(dict.fromkeys(errors)) or said.splitlines()[-5:]

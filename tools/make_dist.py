@@ -56,7 +56,7 @@ def tagged(wheel: Path, target: Path) -> Path:
 
 
 def run(command: list[str | Path], **environment: str) -> None:
-    """Run quietly; what it said is shown only if it fails."""
+    """Run a command quietly; print its output only if it fails."""
     done = subprocess.run(
         command,
         env={**os.environ, **environment},

@@ -1,4 +1,4 @@
-"""What the job should have written, worked out without Spark, and how that compares with what it has written."""
+"""The expected output of the job, computed without Spark, and its comparison with the actual output."""
 
 from __future__ import annotations
 

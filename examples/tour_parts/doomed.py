@@ -21,12 +21,12 @@ FINISHED, CHUNKS_OF_THE_LAST = 1, 4096
 
 
 def is_streamed(offset: int) -> bool:
-    """Whether the record at this offset is a long one."""
+    """Return whether the record at this offset is a long one."""
     return offset % (SHORT + 1) == SHORT
 
 
 def value_at(offset: int) -> bytes:
-    """What the record at this offset holds."""
+    """Return the content of the record at this offset."""
     return CHUNK * CHUNKS if is_streamed(offset) else b"receipt %d" % offset
 
 

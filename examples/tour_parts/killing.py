@@ -20,7 +20,7 @@ _PATIENCE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """What the writer had said when it died, and how it died."""
+    """The writer's output when it died, and how it died."""
 
     acknowledged: list[int]
     exit_code: int
@@ -96,7 +96,7 @@ def _holds(log: Log, offset: int) -> bool:
 
 
 def _explain(screen: Screen, log: Log) -> None:
-    """What `log.recovery` says, in a table."""
+    """Show `log.recovery` as a table."""
     report = log.recovery
     facts = [("closed cleanly", "yes" if report.clean else "no")]
     for finding in report.findings:

@@ -1,4 +1,4 @@
-"""What the tour looks like: headings, checks, bars, a chart, and the table at the end.
+"""The output of the tour: headings, checks, bars, a chart, and the table at the end.
 
 In a terminal there is colour and a moving bar; elsewhere the same words, plain, with no control character among
 them. Where the encoding has no block characters, similar ASCII characters are used.
@@ -58,7 +58,7 @@ class Progressing:
         self._task = bar.add_task("", total=total, rate="") if bar else None
 
     def advance(self, count: int) -> None:
-        """So many more."""
+        """Add to the count."""
         self._done += count
         if self._bar is not None and self._task is not None:
             rate = self._done / (perf_counter() - self._began)
@@ -83,7 +83,7 @@ class Screen:
 
     @property
     def width(self) -> int:
-        """What is left of a line, beside the margin."""
+        """Return the width of a line without the margin."""
         return self._console.width - 2 * _MARGIN
 
     # --- words

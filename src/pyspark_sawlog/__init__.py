@@ -1,7 +1,7 @@
-"""What makes `format("sawlog")` known to Spark: it looks for modules called `pyspark_*` and imports them.
+"""Registration of `format("sawlog")`: Spark imports every module called `pyspark_*`.
 
-Every Spark user of an environment pays for this import, so nothing but pyspark's own interface is imported here; the
-rest waits in `sawlog.spark` until somebody asks for the format.
+Every Spark session in the environment pays for this import, so it imports only pyspark's own interface. `sawlog.spark`
+is imported when the format is used.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ class DefaultSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format()` is given."""
+        """Return the name for `format()`."""
         return "sawlog"
 
     def schema(self) -> Any:
-        """The columns, as a batch or a stream would have them."""
+        """Return the columns of a batch or a stream."""
         from sawlog.spark import source
 
         return source.schema(self.options)
 
     def reader(self, schema: Any) -> Any:
-        """A batch."""
+        """Return a batch reader."""
         from sawlog.spark import source
 
         return source.reader(self.options, schema)
 
     def streamReader(self, schema: Any) -> Any:
-        """A stream."""
+        """Return a stream reader."""
         from sawlog.spark import source
 
         return source.stream_reader(self.options, schema)
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
-        """A batch that is written."""
+        """Return a batch writer."""
         from sawlog.spark import source
 
         return source.writer(self.options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:
-        """A stream that is written."""
+        """Return a stream writer."""
         from sawlog.spark import source
 
         return source.stream_writer(self.options, schema, overwrite=overwrite)

@@ -1,4 +1,4 @@
-"""Fixtures for pytest: a Kafka-speaking broker, without a container and without Java.
+"""Pytest fixtures: a broker for Kafka clients, without a container or Java.
 
 ```python
 def test_orders_are_sent(sawlog_broker):
@@ -6,7 +6,7 @@ def test_orders_are_sent(sawlog_broker):
     assert len(sawlog_broker.records("orders")) == 3
 ```
 
-The marker gives the broker of one test other settings:
+The marker changes the settings for one test:
 
 ```python
 @pytest.mark.sawlog_broker(sasl_mechanisms=["SCRAM-SHA-256"])
@@ -14,7 +14,7 @@ def test_the_program_authenticates(sawlog_broker):
     sawlog_broker.add_user("ann", "secret")
 ```
 
-Installed with sawlog. Nothing of sawlog is imported before a fixture is used.
+The plugin is installed with sawlog. It imports sawlog only when a fixture is used.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker."""
     config.addinivalue_line("markers", "sawlog_broker(**settings): settings of the fixture sawlog_broker")
 
 
 @pytest.fixture
 def sawlog_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """A broker of this test's own: new and empty."""
+    """A new, empty broker for this test."""
     from sawlog.testing.broker import Broker
 
     marker = request.node.get_closest_marker("sawlog_broker")
@@ -45,7 +45,7 @@ def sawlog_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
 
 @pytest.fixture(scope="session")
 def sawlog_broker_session() -> Iterator[Broker]:
-    """One broker for all tests; `reset()` empties it."""
+    """One broker for the whole session; `reset()` empties it."""
     from sawlog.testing.broker import Broker
 
     with Broker() as broker:

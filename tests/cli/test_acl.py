@@ -27,7 +27,7 @@ def rules(sawlog: Cli, *where: str) -> list[dict[str, str]]:
 
 
 def test_rules_are_added_listed_and_deleted(sawlog: Cli, where: tuple[str, str]) -> None:
-    assert "without any rule everybody may do everything" in sawlog("acl", "list", *where).ok().err
+    assert "a store without rules allows every operation" in sawlog("acl", "list", *where).ok().err
     added = sawlog("acl", "add", *where, *ANN).ok()
     assert "added 2 rules" in added.err
     assert "the first rules" in added.err
@@ -40,8 +40,8 @@ def test_rules_are_added_listed_and_deleted(sawlog: Cli, where: tuple[str, str])
     assert "the first rules" not in again.err
     deleted = sawlog("acl", "delete", *where, "--group", "billing", "--yes").ok()
     assert "billing" in deleted.out
-    assert "no rule is left" not in deleted.err
-    assert "no rule is left" in sawlog("acl", "delete", *where, "--all", "--yes").ok().err
+    assert "no rules are left" not in deleted.err
+    assert "no rules are left" in sawlog("acl", "delete", *where, "--all", "--yes").ok().err
     assert rules(sawlog, *where) == []
 
 
@@ -76,11 +76,11 @@ def test_a_list_shows_what_concerns_a_topic_and_a_deletion_only_what_is_named(
         (("--allow", "User:ann", "--operation", "reed", "--topic", "t"), "'reed' is unknown; use one of all, read,"),
         (("--allow", "User:ann", "--operation", "write", "--group", "g"), "use read, delete, describe"),
         (("--allow", "ann", "--operation", "read", "--topic", "t"), "a principal is TYPE:NAME"),
-        (("--deny", "user:ann", "--operation", "read", "--topic", "t"), "principals are users here: User:NAME"),
+        (("--deny", "user:ann", "--operation", "read", "--topic", "t"), "a principal is User:NAME"),
         (("--allow", "User:ann", "--operation", "read", "--topic", "t", "--host", "web1"), "not an IP address"),
-        (("--operation", "read", "--topic", "t"), "say who, with --allow"),
-        (("--allow", "User:ann", "--topic", "t"), "say what, with --operation"),
-        (("--allow", "User:ann", "--operation", "read"), "say on what, with --topic"),
+        (("--operation", "read", "--topic", "t"), "give a principal with --allow"),
+        (("--allow", "User:ann", "--topic", "t"), "give an operation: read, write"),
+        (("--allow", "User:ann", "--operation", "read"), "give a resource with --topic"),
         (("--allow", "User:ann", "--operation", "any", "--topic", "t"), "all stands for every one"),
     ],
 )
@@ -95,8 +95,8 @@ def test_what_cannot_be_a_rule_is_a_usage_error_that_says_what_can(
 
 def test_nothing_is_deleted_by_accident(sawlog: Cli, where: tuple[str, str]) -> None:
     sawlog("acl", "add", *where, *ANN).ok()
-    assert "say which rules" in sawlog("acl", "delete", *where, "--yes").err
-    assert "say which rules" in sawlog("acl", "delete", *where, "--all", "--topic", "orders", "--yes").err
+    assert "select rules with" in sawlog("acl", "delete", *where, "--yes").err
+    assert "select rules with" in sawlog("acl", "delete", *where, "--all", "--topic", "orders", "--yes").err
     assert "give --yes" in sawlog("acl", "delete", *where, "--topic", "orders").err
     assert "allow or deny" in sawlog("acl", "delete", *where, "--permission", "any", "--yes").err
     sawlog("acl", "delete", *where, "--permission", "deny", "--yes").ok()

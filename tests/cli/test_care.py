@@ -1,4 +1,4 @@
-"""Looking after a store: verify, repair, inspect, upkeep, doctor, bench."""
+"""Looking after a store: verify, repair, inspect, maintenance, doctor, bench."""
 
 from __future__ import annotations
 
@@ -291,26 +291,26 @@ def test_partition_that_is_being_written_is_not_repaired(sawlog: Cli, torn: Path
         assert sorted(path.name for path in torn.parent.iterdir()) == before
 
 
-# --- upkeep
+# --- maintenance
 
 
-def test_upkeep_drops_what_is_old(sawlog: Cli, data: Path) -> None:
+def test_maintenance_removes_expired_records(sawlog: Cli, data: Path) -> None:
     sawlog("topic", "create", "old", "--set", "retention.ms=1h", "--set", "segment.bytes=200").ok()
     with Store.open(data) as store:
         for number in range(10):
             store.topic("old").append(b"x" * 100, timestamp=1000 + number)
-    rows = sawlog("upkeep", "--output", "json").ok().json
+    rows = sawlog("maintenance", "--output", "json").ok().json
     assert rows[0]["retention"]["removed_records"] > 0
     assert sawlog("topic", "describe", "old", "--output", "json").json["records"] < 10
-    assert "nothing to do" in sawlog("upkeep", "old").ok().err
-    sawlog("upkeep", "nope").failed(3)
+    assert "nothing to do" in sawlog("maintenance", "old").ok().err
+    sawlog("maintenance", "nope").failed(3)
 
 
-def test_upkeep_leaves_alone_what_another_process_writes(program: Program, data: Path) -> None:
+def test_maintenance_skips_partitions_that_another_process_writes(program: Program, data: Path) -> None:
     with Store.open(data) as store:
         store.create_topic("old", retention_ms=1000).append(b"x", timestamp=1)
     with Log.open(segment_of(data, "old").parent):  # unlike a store, it keeps its lock when another process asks for it
-        result = program("upkeep").ok()
+        result = program("maintenance").ok()
     assert "skipped 1 of 1 partitions: another process" in result.err
 
 
@@ -320,7 +320,7 @@ def test_scrubbing_that_finds_damage_is_told(sawlog: Cli, data: Path) -> None:
         topic.append(b"value")
         topic.partition(0).seal()
     flip_bit(segment_of(data, "old"), 68)
-    result = sawlog("upkeep")
+    result = sawlog("maintenance")
     assert result.code == 4
     assert "scrubbed" in result.out
     assert "!! " in result.err

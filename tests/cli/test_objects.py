@@ -108,12 +108,12 @@ def test_a_group_reads_each_record_once(sawlog: Cli, orders: str) -> None:
 
 
 @pytest.mark.slow
-def test_statistics_sql_and_upkeep_work(sawlog: Cli, orders: str) -> None:
+def test_statistics_sql_and_maintenance_work(sawlog: Cli, orders: str) -> None:
     stats = sawlog("stats", "--output", "json").ok().json
     assert sum(row["records"] for row in stats["partitions"]) == 10
     assert sawlog("sql", "select count(*) as n from orders", "--output", "json").ok().json == [{"n": 10}]
-    sawlog("upkeep", "--output", "json").ok()
-    sawlog("upkeep", "orders").ok()
+    sawlog("maintenance", "--output", "json").ok()
+    sawlog("maintenance", "orders").ok()
     trimmed = sawlog("topic", "trim", "orders", "--to", "end", "-p", 0, "--yes", "--output", "json").ok().json
     assert trimmed[0]["dropped"] > 0
     assert sawlog("sql", "select count(*) as n from orders where partition = 0", "--output", "csv").ok().lines[1] == "0"

@@ -316,6 +316,8 @@ def test_a_command_in_a_message_runs(hint: str, place: Path, template: Path) -> 
     stand_ins = {
         "NAME": "new",
         "TOPIC": "orders",
+        "GROUP": "billing",
+        "OFFSET": "0",
         "FILE": "checkpoint",
         "DIR": "data",
         "URL": "memory://bucket",

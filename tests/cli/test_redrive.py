@@ -15,8 +15,8 @@ def test_dead_letters_are_shown_and_put_back(sawlog: Cli) -> None:
                 queue.reject(message)
     row = {"group": "workers", "topic": "orders", "partition": 0, "letters": 2}
     assert sawlog("redrive", "orders-dead", "--dry-run", "--output", "json").ok().json == [row]
-    assert "dry run: 2 would go back" in sawlog("redrive", "orders-dead", "--dry-run").ok().err
-    assert "orders-dead: 2 put back" in sawlog("redrive", "orders-dead").ok().err
+    assert "dry run: 2 would be returned" in sawlog("redrive", "orders-dead", "--dry-run").ok().err
+    assert "orders-dead: 2 returned" in sawlog("redrive", "orders-dead").ok().err
     assert "no dead letters" in sawlog("redrive", "orders-dead").ok().err
     assert sawlog("redrive", "orders-dead", "--output", "json").ok().json == []
     sawlog("redrive", "missing").failed(3)

@@ -93,7 +93,7 @@ def test_produce_checks_values_and_names_the_line(filled: Cli) -> None:
     assert (done.json["records"], done.json["skipped"]) == (2, 3)
     for reason in ("line 2: id should be", "line 3: id is missing", "line 4: not JSON"):
         assert reason in done.err
-    assert "without being looked at" in filled("produce", "orders", "--check", "-i", "file", stdin=b"x").failed(2)
+    assert "without being parsed" in filled("produce", "orders", "--check", "-i", "file", stdin=b"x").failed(2)
 
 
 # --- the prompt

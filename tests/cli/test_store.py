@@ -19,7 +19,7 @@ def test_a_safe_bucket_is_said_to_be_so_with_the_evidence(sawlog: Cli) -> None:
     assert heading.split() == ["STATE", "CHECK", "REQUESTS", "TIME", "EVIDENCE"]
     assert [row.split()[0] for row in rows] == ["ok"] * len(BRIEF)
     assert "4 threads, 2 keys: 2 winners, 6 refused" in done.out
-    assert done.err == "memory://cli kept all promises that were tested\n"
+    assert done.err == "memory://cli passed all checks\n"
 
 
 def test_programs_get_numbers(sawlog: Cli) -> None:

@@ -35,7 +35,7 @@ from sawlog.log.files import VISIBLE
 from sawlog.storage import FileDirectory, file, locks, published
 from sawlog.store.directory.forwarding.listener import NoDoorway
 from sawlog.testing import Workload
-from sawlog.testing.crashes import _own_ids
+from sawlog.testing.crashes import _seeded_uuids
 
 from .powercuts import DATA, NAMES, History, PowerCut, Tree, lay_out, tree_of
 from .report import Tally, say
@@ -242,7 +242,7 @@ class Run:
             # How much compaction does at once depends on how it hashes keys.
             with (
                 _started_machine(chance.randbytes(16)),
-                _own_ids(chance.getrandbits(64)),
+                _seeded_uuids(chance.getrandbits(64)),
                 mock.patch.object(secrets, "token_bytes", random.Random(chance.getrandbits(64)).randbytes),
             ):
                 yield room / "disk"

@@ -1,4 +1,4 @@
-"""Other projects' test suites, run against a broker: how each is got, built, run and counted.
+"""Other projects' test suites, run against a broker: fetching, building, running and counting each.
 
 - `command`: what `make suites` takes, and the order of things; `suite`: what a suite must be able to do.
 - `librdkafka`, `aiokafka`, `kafka_python`, `franz_go`: the suites; `pytest_suite`: what the two in Python share.

@@ -1,4 +1,4 @@
-"""What suites run against: `sawlog serve` with its defaults, or Apache Kafka with one node and its defaults.
+"""The brokers under test: `sawlog serve` with its defaults, or a single Apache Kafka node with its defaults.
 
 Both get the few settings that a suite asks its users to make: the number of partitions of a new topic, the id of the
 broker, short session timeouts. Kafka also gets its authorizer, which the suites' own set-ups turn on. Both are
@@ -31,7 +31,7 @@ _AUTHORIZER = (
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a suite expects of a broker."""
+    """Requirements of a suite for its broker."""
 
     partitions: int
     node_id: int = 1
@@ -41,7 +41,7 @@ class Wanted:
 
 @contextmanager
 def serving(against: str, wanted: Wanted, directory: Path) -> Iterator[str]:
-    """A broker with an empty store, and its address. What it logged stays in the directory."""
+    """Start a broker with an empty store and yield its address. Its log stays in the directory."""
     sys.path.insert(0, str(ROOT))  # the tests know how to start both
     try:
         if against == SAWLOG:
@@ -89,14 +89,14 @@ def kafka_tools(directory: Path) -> Path | None:
 
 
 def version_of(against: str) -> str:
-    """Which version of a broker this is."""
+    """Return the version of the broker."""
     if against == SAWLOG:
         return str(importlib.import_module("sawlog").__version__)
     return str(importlib.import_module("fetch_kafka").VERSION)
 
 
 def missing(against: str) -> str | None:
-    """What has to be installed before this broker can be started; None: nothing."""
+    """Return what must be installed before this broker can start, or None."""
     if against == SAWLOG:
         return None
     fetch_kafka = importlib.import_module("fetch_kafka")

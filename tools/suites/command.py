@@ -47,7 +47,7 @@ a round of --failover 4.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what is asked for; 1 if a suite could not be run."""
+    """Run the requested actions; return 1 if a suite could not run."""
     asked = _parser().parse_args(arguments)
     suites = _suites(asked)
     if asked.list:
@@ -152,7 +152,7 @@ def _run_failover(asked: argparse.Namespace) -> int:
 
 
 def _kept(suite: Suite, against: str) -> dict[str, Outcome]:
-    """What came of an earlier run."""
+    """Return the outcomes of an earlier run."""
     kept = outcomes.load(places.RESULTS).get((suite.name, against))
     if kept is None:
         raise CannotRun("there is no earlier result: run it without --again first")

@@ -55,7 +55,7 @@ _ALIKE = (
 
 @dataclass
 class Findings:
-    """What came of some rounds against one kind of broker."""
+    """The outcome of some rounds against one kind of broker."""
 
     passed: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
@@ -110,7 +110,7 @@ def tables(found: dict[str, Findings]) -> str:
 
 
 def _run(suite: FranzGo, kind: str, test: str, first_s: float, log: Path) -> str:
-    """One round of a test; what it said, which is also left in the log."""
+    """Run one round of a test and return its output, which is also in the log."""
     ended = threading.Event()
     log.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="sawlog-suites-") as scratch, _pair(kind, Path(scratch)) as brokers:

@@ -1,4 +1,4 @@
-"""What came of a suite: one outcome per test, kept as JSON.
+"""The outcome of a suite: one entry per test, stored as JSON.
 
 ```
 {"suite": "librdkafka", "version": "2.12.1", "against": "sawlog", "broker": "0.9.0", "date": "2026-11-17",
@@ -19,12 +19,12 @@ PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one test ended. `reason` is the first line of why it failed or was skipped."""
+    """The outcome of one test. `reason` is the first line of the failure or of the reason for the skip."""
 
     outcome: str
     seconds: float = 0.0
     reason: str = ""
-    #: Whether it failed at first, and this is what came of running it once more.
+    #: Set if the test failed at first and this is the outcome of a second run.
     again: bool = False
 
 
@@ -41,7 +41,7 @@ class Run:
     tests: dict[str, Outcome] = field(default_factory=dict)
 
     def counts(self) -> Counter[str]:
-        """How many tests passed, failed and were skipped."""
+        """Return the number of tests that passed, failed and were skipped."""
         return Counter(each.outcome for each in self.tests.values())
 
     def names(self, outcome: str) -> set[str]:
@@ -49,7 +49,7 @@ class Run:
         return {name for name, each in self.tests.items() if each.outcome == outcome}
 
     def save(self, directory: Path) -> Path:
-        """Write it as JSON, in place of what an earlier run left."""
+        """Write the outcome as JSON, replacing that of an earlier run."""
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / f"{self.suite}-{self.against}.json"
         path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")

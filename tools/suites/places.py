@@ -1,4 +1,4 @@
-"""Where suites are kept and where results go.
+"""Directories of the suites and of their results.
 
 The cache is `$SAWLOG_SUITES`, or below the user's cache; a suite that is there is not fetched again. Removing its
 directory makes the next run fetch and build it once more.
@@ -15,6 +15,6 @@ DOCUMENT = ROOT / "docs" / "compatibility.md"
 
 
 def cache() -> Path:
-    """Where suites are fetched to and built."""
+    """Return the directory in which suites are fetched and built."""
     below = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(os.environ.get("SAWLOG_SUITES") or below / "sawlog" / "suites")

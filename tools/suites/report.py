@@ -48,7 +48,7 @@ def _row(run: Run, kafka: Run | None) -> str:
 
 
 def differences(runs: Runs) -> str:
-    """What Kafka passes and we do not, and the other way round; empty if there is no such test."""
+    """Return the tests that only Kafka or only sawlog passes; empty if there are none."""
     rows: list[str] = []
     for suite in sorted({suite for suite, _ in runs}):
         ours, kafka = runs.get((suite, SAWLOG)), runs.get((suite, KAFKA))
@@ -65,7 +65,7 @@ def differences(runs: Runs) -> str:
 
 
 def failures(runs: Runs) -> str:
-    """What neither passes, and why Kafka does not: the environment, mostly."""
+    """Return the tests that neither passes, and why Kafka does not: mostly because of the environment."""
     rows: list[str] = []
     for (suite, against), run in sorted(runs.items()):
         ours = runs.get((suite, SAWLOG))
@@ -85,7 +85,7 @@ def _cell(text: str) -> str:
 
 
 def markdown(runs: Runs) -> str:
-    """All of it."""
+    """Return the whole report."""
     parts = [scores(runs)]
     for heading, table in (
         ("## Tests that end differently", differences(runs)),

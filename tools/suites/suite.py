@@ -1,4 +1,4 @@
-"""What a suite must be able to do, and how programs are run for it."""
+"""The interface of a suite, and running programs for it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class CannotRun(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is asked of a suite: where the broker is, which tests, what is left in a directory."""
+    """A request to a suite: the broker's address, the tests, and the output directory."""
 
     address: str
     #: Only tests whose name contains one of these; none: all.
@@ -31,13 +31,13 @@ class Job:
     again: tuple[str, ...]
     #: Where logs go.
     directory: Path
-    #: How long all of it may take.
+    #: Time limit of the whole run.
     limit_s: float
     told: Told
 
 
 class Suite(Protocol):
-    """A suite that somebody else wrote."""
+    """A third-party test suite."""
 
     name: str
     version: str
@@ -72,7 +72,7 @@ def build(command: Sequence[str], where: Path, log: Path, env: Mapping[str, str]
 
 
 def matches(name: str, job: Job) -> bool:
-    """Whether a test is asked for."""
+    """Return whether a test was requested."""
     if job.again:
         return name in job.again
     return not job.only or any(each in name for each in job.only)

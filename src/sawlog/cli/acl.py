@@ -1,4 +1,4 @@
-"""`sawlog acl`: adds, lists and deletes the rules that say who may do what at a broker."""
+"""`sawlog acl`: add, list and delete a broker's access control rules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..broker.security.acls import Binding, Filter, Operation, Pattern, Permission, Resource
 
 acls = typer.Typer(
-    help="Say who may do what at a broker: add, list and delete access control rules.",
+    help="Manage a broker's access control rules: add, list and delete them.",
     cls=CommandGroup,
     rich_markup_mode=None,
 )
@@ -76,11 +76,13 @@ def add(
     broker: BrokerAt = None,
     allow: Annotated[
         list[str] | None,
-        typer.Option("--allow", metavar="User:NAME", help="Who is allowed to; User:* is everybody. Repeatable."),
+        typer.Option("--allow", metavar="User:NAME", help="A principal to allow; User:* is everyone. Repeatable."),
     ] = None,
     deny: Annotated[
         list[str] | None,
-        typer.Option("--deny", metavar="User:NAME", help="Who is not, whatever other rules allow. Repeatable."),
+        typer.Option(
+            "--deny", metavar="User:NAME", help="A principal to deny, regardless of what other rules allow. Repeatable."
+        ),
     ] = None,
     operation: Operations = None,
     topic: Topics = None,
@@ -94,15 +96,16 @@ def add(
     ] = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Add rules: one for each principal, operation, resource and host that is given.
+    """Add rules, one for each combination of principal, operation, resource and host.
 
-    Without any rule everybody may do everything. From the first rule on, a broker of the store refuses what no rule
-    allows, and what a rule denies; its super users (`super_users`) may do everything. With -d, this command works
-    whatever the rules say, so nobody is locked out for good. A running broker follows within a second. With
-    -b, a broker that neither authenticates its clients nor has super users refuses to add the first rule.
+    While a store has no rules, every operation is allowed. From the first rule on, its brokers refuse every operation
+    that no rule allows or that a rule denies; super users (the broker setting `super_users`) are exempt. Running
+    brokers apply new rules within a second. With -d this command is not subject to the rules, so an administrator
+    cannot be locked out. With -b, a broker that neither authenticates its clients nor has super users refuses the
+    first rule.
 
-    A consumer needs read on its topics and on its group; a producer write on its topics, and write on its transactional
-    id if it has one. Whoever may read, write, delete or alter may describe as well.
+    A consumer needs read on its topics and its group. A producer needs write on its topics, and on its transactional
+    id if it has one. Permission to read, write, delete or alter includes permission to describe.
 
     \b
     Examples:
@@ -131,9 +134,9 @@ def add(
         old = len(before.intersection(made))
         note(f"added {_counted(len(made) - old)}" + (f"; {old} existed already" if old else ""))
         if not before:
-            note("these are the first rules: a broker now refuses everything else, except to its super users")
+            note("these are the first rules: from now on brokers refuse everything else, except to super users")
             if not any(principal in (_EVERYBODY, _ANONYMOUS) for _, principal in people):
-                note(f"a client of a broker without authentication is {_ANONYMOUS}, which these rules do not name")
+                note(f"unauthenticated clients are {_ANONYMOUS}, and none of these rules applies to that principal")
 
 
 @acls.command("list", cls=Command)
@@ -148,9 +151,9 @@ def list_rules(
     cluster: IsCluster = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """List the rules: all of them, or those that concern a topic, a group or a principal.
+    """List all rules, or only the rules for a topic, a group or a principal.
 
-    --topic orders also lists rules for prefixes of that name and for every topic, because they decide, too.
+    --topic orders also lists the rules for prefixes of that name and for all topics, because they apply to it too.
 
     \b
     Examples:
@@ -164,7 +167,7 @@ def list_rules(
     with open_acls(data, broker) as rules:
         found = [rules.find(each) for each in wanted]
     rows = [each.fields for each in _joined(found)]
-    Printer(output).rows(rows, _COLUMNS, empty="no rules match; without any rule everybody may do everything")
+    Printer(output).rows(rows, _COLUMNS, empty="no rules match; a store without rules allows every operation")
 
 
 @acls.command(cls=Command)
@@ -181,14 +184,14 @@ def delete(
     transactional_id: TransactionalIds = None,
     cluster: IsCluster = False,
     prefixed: IsPrefixed = False,
-    every: Annotated[bool, typer.Option("--all", help="Delete all rules: everybody may do everything again.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Delete all rules, which allows every operation again.")] = False,
     yes: Yes = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Delete rules. Asks first, unless --yes is given.
+    """Delete rules. Asks for confirmation unless --yes is given.
 
-    --topic orders deletes the rules for exactly that name: not those for every topic, nor those for a prefix, which
-    --prefixed deletes. Without the last rule everybody may do everything again.
+    --topic orders deletes the rules for exactly that name, not the rules for all topics or for a prefix. To delete the
+    rules for a prefix, add --prefixed. Deleting the last rule allows every operation again.
 
     \b
     Examples:
@@ -200,7 +203,7 @@ def delete(
 
     given = (principal, permission, operation, topic, group, transactional_id, cluster or None)
     if every == any(each is not None for each in given):
-        raise typer.BadParameter("say which rules, with --principal, --topic, ..., or give --all", param_hint="--all")
+        raise typer.BadParameter("select rules with --principal, --topic, ..., or give --all", param_hint="--all")
     pattern = Pattern.PREFIXED if prefixed else Pattern.LITERAL
     wanted = [Filter()]
     if not every:
@@ -216,15 +219,15 @@ def delete(
     if output is OutputFormat.TABLE and found:
         note(f"deleted {_counted(len(found))}")
         if not left:
-            note("no rule is left: everybody may do everything")
+            note("no rules are left: every operation is allowed")
 
 
-# --- what options mean
+# --- parsing options
 
 _MISSING = {
-    "--allow": "say who, with --allow User:NAME or --deny User:NAME",
-    "--operation": "say what, with --operation: read, write, create, delete, alter, describe, all, ...",
-    "--topic": "say on what, with --topic, --group, --transactional-id or --cluster",
+    "--allow": "give a principal with --allow User:NAME or --deny User:NAME",
+    "--operation": "give an operation: read, write, create, delete, alter, describe, all, ...",
+    "--topic": "give a resource with --topic, --group, --transactional-id or --cluster",
 }
 
 
@@ -235,7 +238,7 @@ def _bindings(
     hosts: list[str],
     prefixed: bool,
 ) -> Iterator[Binding]:
-    """One rule for each combination."""
+    """Yield one rule for each combination."""
     from ..broker.security.acls import Binding, Pattern
 
     for permission, principal in people:
@@ -247,12 +250,12 @@ def _bindings(
 
 
 def _user(text: str) -> str:
-    """Another type of principal than a user would never match."""
+    """Parse a principal. Only users are accepted, because no other type would ever match."""
     from ..broker.security.acls import check_principal
 
     check_principal(text)
     if not text.startswith("User:"):
-        raise InvalidConfig(f"principals are users here: User:NAME, not {text!r}")
+        raise InvalidConfig(f"a principal is User:NAME, not {text!r}")
     return text
 
 
@@ -279,7 +282,7 @@ def _resources(
 
 
 def _check_operations(operations: list[Operation], resources: list[tuple[Resource, str]]) -> None:
-    """A rule for an operation that its resource does not have would never decide anything."""
+    """Refuse an operation that its resource does not have: the rule would never match."""
     from ..broker.security.acls import OPERATIONS, Operation, word
 
     for resource in dict.fromkeys(kind for kind, _ in resources):
@@ -293,18 +296,18 @@ def _check_operations(operations: list[Operation], resources: list[tuple[Resourc
 
 
 def _is_single(resource: Resource, name: str) -> bool:
-    """Whether a name is not a prefix, whatever --prefixed says."""
+    """Return whether --prefixed does not apply to this resource or name."""
     from ..broker.security.acls import EVERY, Resource
 
     return resource is Resource.CLUSTER or name == EVERY
 
 
 def _address(text: str) -> str:
-    """A broker compares addresses: the name of a host would never match."""
+    """Parse an IP address. Brokers compare addresses, so a host name would never match."""
     try:
         return str(ipaddress.ip_address(text)) if text != "*" else text
     except ValueError:
-        raise InvalidConfig(f"{text!r} is not an IP address, and names of hosts are not looked up") from None
+        raise InvalidConfig(f"{text!r} is not an IP address; host names are not resolved") from None
 
 
 def _filters(
@@ -317,7 +320,7 @@ def _filters(
     transactional_ids: list[str] | None,
     cluster: bool,
 ) -> list[Filter]:
-    """One filter for each combination."""
+    """Return one filter for each combination."""
     from ..broker.security.acls import Filter, Operation, Pattern, Permission, Resource, parse
 
     kind = Permission.ANY
@@ -338,18 +341,18 @@ def _allow_or_deny(given: Permission) -> Permission:
     from ..broker.security.acls import Permission
 
     if given is Permission.ANY:
-        raise InvalidConfig("a rule says allow or deny")
+        raise InvalidConfig("give allow or deny")
     return given
 
 
 def _joined(found: Sequence[Sequence[Binding]]) -> list[Binding]:
-    """What several filters found, each rule once, in order."""
+    """Return the rules that any filter matched, without duplicates, in order."""
     from ..broker.security.authorizer import sorted_bindings
 
     return sorted_bindings({each for some in found for each in some})
 
 
-#: How rules name every client, and one that has not authenticated.
+#: The principals that stand for every client and for an unauthenticated one.
 _EVERYBODY, _ANONYMOUS = "User:*", "User:ANONYMOUS"
 
 

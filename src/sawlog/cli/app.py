@@ -1,4 +1,4 @@
-"""The program itself: its help and its version. commands.py lists the commands, and each has its own file."""
+"""The `sawlog` program: its help and its version. commands.py lists the commands; each has a module of its own."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _CODES = "\n".join(f"  {code:<4} {meaning}" for code, meaning in EXIT_CODES.item
 
 
 class _Program(CommandGroup):
-    """The program: its commands are imported when they are used."""
+    """The top-level command group, which imports a command when it is used."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands = Commands()  # type: ignore[assignment] # nothing is added to them
+        self.commands = Commands()  # type: ignore[assignment] # a read-only mapping: no command is added later
 
     def summaries(self, ctx: Any) -> Iterator[tuple[str, str]]:
         yield from SUMMARIES.items()
@@ -29,7 +29,7 @@ class _Program(CommandGroup):
 app = typer.Typer(
     name="sawlog",
     cls=_Program,
-    rich_markup_mode=None,  # plain help: fast, the same everywhere, and brackets in examples are not markup
+    rich_markup_mode=None,  # plain help is fast and the same everywhere, and brackets in examples are not markup
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=f"\b\nExit codes:\n{_CODES}",
@@ -53,16 +53,16 @@ def sawlog(
             "--version",
             callback=_show_version,
             is_eager=True,
-            help="Show version and kernel, and exit.",
+            help="Show the version and the kernel in use, and exit.",
         ),
     ] = False,
 ) -> None:
-    """A segmented commit log, without a server: topics, records and groups in a data directory.
+    """A segmented commit log without a server: topics, records and consumer groups in a data directory.
 
-    Every command takes the store from -d DIR or from SAWLOG_DATA. topic, produce, read, groups, user, acl and stats
-    also take a broker, which `sawlog serve` starts, from -b HOST:PORT or from SAWLOG_BROKER. Commands that only
-    read take no lock and can run while a writer is running. Data goes to stdout, everything else to stderr. Use
-    --output json, ndjson or csv in scripts.
+    Name the store with -d DIR or the environment variable SAWLOG_DATA. The commands topic, produce, read, groups,
+    user, acl and stats also work through a broker (`sawlog serve`): name it with -b HOST:PORT or SAWLOG_BROKER.
+    Commands that only read take no lock and can run next to a writer. Data goes to stdout, everything else to stderr.
+    In scripts, use --output json, ndjson or csv.
 
     \b
     Examples:
@@ -70,11 +70,11 @@ def sawlog(
       sawlog topic create orders --partitions 4
       echo '{"id": 7}' | sawlog produce orders --key id --input ndjson
       sawlog read orders -o -100
-      sawlog cheat                      # print more examples
+      sawlog cheat                      # more examples
     """
 
 
 @cache
 def command() -> Any:
-    """Return the program as typer's command object, for `run`, completion and the reference."""
+    """Return the program as a typer command, for `run`, completion and the reference."""
     return typer.main.get_command(app)

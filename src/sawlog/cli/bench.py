@@ -1,6 +1,6 @@
-"""`sawlog bench`: measures this machine and this disk in a few seconds, to compare settings.
+"""`sawlog bench`: measure this machine and disk in a few seconds, to compare settings.
 
-It creates a log in a temporary directory (next to the store if `-d` is given, so that it is on the same disk), writes
+The benchmark creates a log in a temporary directory (next to the store if `-d` is given, so on the same disk), writes
 and reads it in each way that a program would, and removes it. Each step runs for about `--seconds`.
 """
 
@@ -24,17 +24,17 @@ from .options import MaybeDirectoryData, Output, read_as
 from .output import Column, OutputFormat, note
 from .output import Output as Printer
 from .produce import Compression
-from .units import shown_count, shown_duration, shown_size, size_bytes
+from .units import format_count, format_duration, format_size, size_bytes
 
 _MANY = 1000
 
 _COLUMNS = [
     Column("step"),
-    Column("records", shown=shown_count),
-    Column("records_per_second", "records/s", shown_count),
-    Column("bytes_per_second", "bytes/s", shown_size),
-    Column("median_ms", "median", shown_duration),
-    Column("p99_ms", "p99", shown_duration),
+    Column("records", shown=format_count),
+    Column("records_per_second", "records/s", format_count),
+    Column("bytes_per_second", "bytes/s", format_size),
+    Column("median_ms", "median", format_duration),
+    Column("p99_ms", "p99", format_duration),
 ]
 
 
@@ -57,7 +57,8 @@ def bench(
 ) -> None:
     """Measure writing and reading on this machine: single appends, batches, a buffered writer, scans, Arrow.
 
-    It writes to a temporary log on the store's disk (or in the system's temporary directory) and removes it afterwards.
+    The benchmark writes to a temporary log on the store's disk (or in the system's temporary directory), then removes
+    it.
 
     \b
     Examples:
@@ -108,7 +109,7 @@ def _steps(log: Log, length: int, seconds: float) -> Iterator[dict[str, Any]]:
 
 
 def _timed(step: str, call: Callable[[], Any], records: int, length: int, seconds: float) -> dict[str, Any]:
-    """Call repeatedly; return the rate and the duration of a call."""
+    """Call repeatedly for `seconds`; return the rate and the duration of one call."""
     took: list[float] = []
     began = now = time.perf_counter()
     while now - began < seconds or not took:
@@ -124,7 +125,7 @@ def _timed(step: str, call: Callable[[], Any], records: int, length: int, second
 
 
 def _drained(step: str, scan: Callable[[], Iterator[int]], length: int, seconds: float) -> dict[str, Any]:
-    """Read from the start, repeatedly while there is time, and count."""
+    """Scan from the start again and again for `seconds`, and count the records."""
     count, began = 0, time.perf_counter()
     while True:
         for rows in scan():

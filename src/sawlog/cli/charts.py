@@ -1,9 +1,8 @@
-"""Charts: in the terminal with block characters, as SVG, or as PNG if matplotlib is installed.
+"""Charts in the terminal (block characters), as SVG, or as PNG if matplotlib is installed.
 
-There are two kinds: values over time (`TimeChart`), and one value per name (`BarChart`). All three outputs have a
-title, a unit, an axis with round numbers, a light grid, and the largest value as text.
-
-Shows charts: in the terminal, or in a file: SVG always, PNG if matplotlib is installed.
+There are two kinds: values over time (`TimeChart`) and one value per name (`BarChart`). All three outputs have a
+title, a unit, an axis with round numbers, a light grid, and the largest value as text. `show_charts` is the entry
+point for commands, with the options `Plot` and `NoPlot`.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ import typer
 
 from .codes import FAILED
 from .output import Output, note
-from .units import shown_rate
+from .units import format_rate
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-#: The last time that can be shown as a date in every time zone.
+#: The latest time that can be shown as a date in every time zone.
 LATEST_MS = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp()) * 1000
 _ACROSS, _UP = " ▏▎▍▌▋▊▉█", " ▁▂▃▄▅▆▇█"
 _HEIGHT_ROWS, _AXIS_COLUMNS = 8, 9
@@ -46,7 +45,7 @@ class TimeChart:
     start_ms: int
     step_ms: int
     values: Sequence[float]
-    shown: Callable[[float], str] = shown_rate
+    shown: Callable[[float], str] = format_rate
 
     @property
     def end_ms(self) -> int:
@@ -62,8 +61,8 @@ class BarChart:
     unit: str
     names: Sequence[str]
     values: Sequence[float]
-    shown: Callable[[float], str] = shown_rate
-    #: Whether the axis is in KiB and MiB, with round numbers in these units.
+    shown: Callable[[float], str] = format_rate
+    #: Use KiB and MiB on the axis, with round numbers in these units.
     binary: bool = False
 
 
@@ -175,7 +174,7 @@ def _time_labels(chart: TimeChart, columns: int) -> str:
 def _bar_lines(chart: BarChart, width: int) -> Iterator[str]:
     most = max(chart.values) or 1
     shown = [chart.shown(value) for value in chart.values]
-    # Long names are cut before bars become shorter than this.
+    # Truncate long names before bars become shorter than this.
     most_name = max(width - max(map(len, shown)) - 6 - 16, 12)
     labels = [name if len(name) <= most_name else name[: most_name - 1] + "…" for name in chart.names]
     names = max(map(len, labels))
@@ -272,7 +271,7 @@ def _text(x: float, y: float, text: str, *, fill: str, anchor: str = "start", ex
 
 
 def write_png(charts: Sequence[Chart], path: Path) -> None:
-    """Draw the same with matplotlib; `ImportError` if it is not installed."""
+    """Draw the charts with matplotlib. Raises `ImportError` if it is not installed."""
     import matplotlib as mpl  # type: ignore[import-not-found,unused-ignore]
 
     mpl.use("Agg")
@@ -309,18 +308,18 @@ NoPlot = Annotated[bool, typer.Option("--no-plot", help="Print only the table, w
 
 
 def check_plot(plot: Path | None) -> None:
-    """Refuse a file that no chart can be written to."""
+    """Raise a usage error unless the file is an .svg or a .png."""
     if plot is not None and plot.suffix not in (".svg", ".png"):
         raise typer.BadParameter(f"{plot.name} is neither .svg nor .png", param_hint="--plot")
 
 
 def terminal_columns() -> int:
-    """The width of charts in the terminal."""
+    """Return the width of charts in the terminal."""
     return min(shutil.get_terminal_size((100, 24)).columns, 120)
 
 
 def show_charts(charts: Sequence[Chart], printer: Output, plot: Path | None, *, no_plot: bool) -> None:
-    """Write the charts to the file; without one, draw them in the terminal if people read the output."""
+    """Write the charts to the file; without a file, draw them in the terminal if the output is for people."""
     if plot is not None:
         draw(charts, plot)
     elif printer.for_people and not no_plot:
@@ -333,7 +332,7 @@ def show_charts(charts: Sequence[Chart], printer: Output, plot: Path | None, *, 
 
 
 def draw(charts: Sequence[Chart], plot: Path) -> None:
-    """Write the charts in the format of the file's suffix, and report it."""
+    """Write the charts in the format of the file's suffix."""
     if plot.suffix == ".svg":
         plot.write_text(svg(charts), encoding="utf-8")
     else:

@@ -1,4 +1,4 @@
-"""`sawlog cheat`: prints a page of examples to copy and adapt."""
+"""`sawlog cheat`: print a page of examples to copy and adapt."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ sawlog stats orders --plot orders.svg
 sawlog verify
 sawlog inspect data/topics/orders/partition-0/00000000000000000000.log
 sawlog repair --plan
-sawlog upkeep
+sawlog maintenance
 sawlog doctor
 sawlog bench
 """

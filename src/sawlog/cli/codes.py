@@ -1,4 +1,4 @@
-"""Exit codes, and what is said of an error: one line, with advice."""
+"""Exit codes, and the one-line message with advice that reports an error."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .. import errors
 
 OK, FAILED, USAGE, NOT_FOUND, CORRUPT, LOCKED, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
 
-#: What each exit code means, for the help and for the reference.
+#: Meaning of each exit code, for the help and the reference.
 EXIT_CODES = {
     OK: "success",
     FAILED: "failure; the line on stderr says why",
@@ -34,7 +34,7 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
 )
 
 
-#: Advice for errors whose own message cannot mention commands.
+#: Advice for errors that the library raises without mentioning commands.
 _HINTS: tuple[tuple[type[BaseException], str], ...] = (
     (errors.StoreNotFound, "`sawlog topic create NAME` creates a store with a topic"),
     (errors.TopicNotFound, "`sawlog topic create NAME` creates it"),
@@ -52,7 +52,7 @@ def exit_code_of(error: BaseException) -> int:
 
 
 def message_of(error: BaseException) -> str:
-    """Return an error's message on one line, without the errno or quotes that Python adds to some."""
+    """Return an error's message on one line, without the errno or quotes that Python may add."""
     if isinstance(error, OSError) and error.strerror:
         where = f": {error.filename}" if error.filename is not None else ""
         text = f"{error.strerror}{where}"
@@ -64,5 +64,5 @@ def message_of(error: BaseException) -> str:
 
 
 def hint_for(error: BaseException) -> str:
-    """Return advice to append to the message; empty if the message already says it."""
+    """Return advice to append to the message, or an empty string if the message already contains it."""
     return next((f"; {hint}" for kind, hint in _HINTS if isinstance(error, kind)), "")

@@ -1,6 +1,7 @@
-"""The commands by name, in the order of the help. Each is imported when it is asked for.
+"""The commands by name, in the order of the help. A command is imported when it is first looked up.
 
-`sawlog serve` does not import what `sawlog pipeline` needs, and typer builds the options of one command, not of all.
+`sawlog serve` therefore does not import what `sawlog pipeline` needs, and typer builds the options of one command
+instead of all of them.
 """
 
 from __future__ import annotations
@@ -13,36 +14,36 @@ import typer
 
 from .helping import Command
 
-#: What each is for, in the order of the help.
+#: One-line summaries, in the order of the help.
 SUMMARIES = {
     "topic": "Create, list, change and delete topics.",
     "produce": "Write records, from stdin or files.",
     "read": "Print records: all, the last N, a range, or since a time.",
     "sql": "Query topics with SQL.",
-    "serve": "Let Kafka clients connect to the store.",
-    "acl": "Say who may do what at a broker.",
+    "serve": "Serve the store to Kafka clients.",
+    "acl": "Manage a broker's access control rules.",
     "groups": "Show consumer groups and move their offsets.",
-    "user": "Add, list and delete users of the broker.",
-    "redrive": "Put dead letters of a queue back.",
-    "stats": "Show sizes and rates, with a plot.",
+    "user": "Add, list and delete a broker's users.",
+    "redrive": "Return dead letters to their queue.",
+    "stats": "Show sizes and rates, with charts.",
     "verify": "Read and check all data.",
-    "inspect": "Show the content of a log file, batch by batch.",
+    "inspect": "Show the contents of a log file, batch by batch.",
     "import": "Copy another system's logs into topics.",
     "export": "Write a topic in another system's format.",
-    "repair": "Show or apply what recovery can repair.",
+    "repair": "Plan or apply repairs.",
     "pipeline": "Run jobs on Spark: ingest, export, verify, rewrite, count.",
-    "upkeep": "Run retention, compaction and merging now.",
-    "doctor": "Check this machine and this disk.",
+    "maintenance": "Run retention, compaction and merging now.",
+    "doctor": "Check whether this machine and disk suit a store.",
     "store": "Test whether object storage is safe for a store.",
-    "replicate": "Ship a store to object storage, and keep that up to date.",
-    "restore": "Bring a store back from object storage, now or as it was.",
-    "promote": "Make a replica a store of its own.",
-    "bench": "Benchmark this machine and this disk.",
+    "replicate": "Replicate a store to object storage, continuously.",
+    "restore": "Restore a store from object storage, to the latest or an earlier state.",
+    "promote": "Turn a replica into an independent store.",
+    "bench": "Benchmark this machine and disk.",
     "cheat": "Print a page of examples.",
 }
 
-#: Module and attribute of those that are not a function of their own name in a module of that name.
-_ELSEWHERE = {
+#: Module and attribute of each command that is not a function NAME in a module NAME.
+_LOCATIONS = {
     "topic": ("topic", "topics"),
     "acl": ("acl", "acls"),
     "user": ("user", "users"),
@@ -57,7 +58,7 @@ _ELSEWHERE = {
 
 
 class Commands(Mapping[str, Any]):
-    """The commands as typer's objects. Looking one up imports it; listing their names imports none."""
+    """The commands as typer objects. A lookup imports the command; listing the names imports nothing."""
 
     def __init__(self) -> None:
         self._loaded: dict[str, Any] = {}
@@ -77,8 +78,8 @@ class Commands(Mapping[str, Any]):
 
 
 def _load(name: str) -> Any:
-    """Import a command, and let typer build it."""
-    module, attribute = _ELSEWHERE.get(name, (name, name))
+    """Import a command and build its typer object."""
+    module, attribute = _LOCATIONS.get(name, (name, name))
     found = getattr(import_module(f".{module}", __package__), attribute)
     holder = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
     if isinstance(found, typer.Typer):

@@ -1,6 +1,6 @@
 """Shell completion of topic, group and setting names.
 
-Completion never fails: without a store, or with a broken one, it offers nothing.
+Completion never fails: if the store is missing or damaged, it offers no candidates.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .stores import SomeStore
+    from .stores import StoreLike
 
 
 def complete_topic(ctx: Any, incomplete: str) -> list[str]:
-    """Return the topics of the store or broker in the command line or in the environment."""
+    """Return the topics of the store or broker that the command line or the environment names."""
     return _offered(ctx, incomplete, lambda store: store.topics())
 
 
@@ -24,7 +24,7 @@ def complete_group(ctx: Any, incomplete: str) -> list[str]:
 
 
 def complete_setting(incomplete: str) -> list[str]:
-    """Return `name=` of the settings of a topic; after `=`, values that it can have."""
+    """Return `NAME=` for each topic setting; after `=`, the values that the setting accepts."""
     from ..store.settings import SETTINGS, values_of
 
     name, given, _ = incomplete.partition("=")
@@ -35,20 +35,20 @@ def complete_setting(incomplete: str) -> list[str]:
 
 
 def complete_setting_name(incomplete: str) -> list[str]:
-    """Return the names of the settings."""
+    """Return the names of the topic settings."""
     from ..store.settings import SETTINGS
 
     return [each for each in SETTINGS if each.startswith(incomplete)]
 
 
-def _offered(ctx: Any, incomplete: str, names: Callable[[SomeStore], Iterable[str]]) -> list[str]:
-    from .places import as_place, open_place
+def _offered(ctx: Any, incomplete: str, names: Callable[[StoreLike], Iterable[str]]) -> list[str]:
+    from .places import open_place, parse_location
 
     data, broker = ctx.params.get("data"), ctx.params.get("broker")
     if data is None and broker is None:
         data, broker = os.environ.get("SAWLOG_DATA"), os.environ.get("SAWLOG_BROKER")
     try:
-        with open_place(None if data is None else as_place(data), broker) as store:
+        with open_place(None if data is None else parse_location(data), broker) as store:
             return [name for name in names(store) if name.startswith(incomplete)]
     except Exception:  # an incomplete command line is no place to report errors
         return []

@@ -1,19 +1,17 @@
-"""Finds the damaged byte of a batch from its CRC.
+"""Split a segment's bytes into batches and damaged ranges, and locate the damaged byte.
 
-A CRC is linear. If one bit, or several bits of one byte, were changed, the difference between the stored and the
-computed CRC is the CRC of an error pattern followed by zeros. So we undo one zero byte at a time, from the last byte
-to the first. Where the remainder is the CRC of a single byte, that byte with that pattern explains the difference.
+Unlike `Log`, which stops at the first error, `dissect` reads any file: a segment, a `.torn` tail, a copy. It uses
+neither indexes nor neighbouring segments. For each damaged range it reports the first bad byte as exactly as possible:
+an invalid header field, the end of a truncated file, or, if only the checksum is wrong, the byte that explains it.
+
+`find_change` locates that byte from the CRC alone. A CRC is linear: if one bit, or several bits of one byte, were
+changed, the difference between the stored and the computed CRC is the CRC of an error pattern followed by zeros. The
+search undoes one zero byte at a time, from the last byte to the first. Where the remainder is the CRC of a single
+byte, that byte with that pattern explains the difference.
 
 A single flipped bit is always found (the code's distance is 4 at every possible batch length). Several changed bits of
-one byte are found unless two positions would explain them, which can happen by chance in large batches; then no
-position is reported rather than a wrong one.
-
-Splits a segment's bytes into batches and damaged ranges.
-
-Unlike the engine, which stops at the first error, this reads any file: a segment, a `.torn` tail, a copy. It does not
-use indexes or neighbouring segments. For each damaged range it reports the first bad byte as exactly as possible: an
-invalid header field, the end of a file that is too short, or, if only the checksum is wrong, the byte that explains it
-(see bitrot.py).
+one byte are found unless two positions explain them, which can happen by chance in large batches; then no position is
+reported rather than a wrong one.
 """
 
 from __future__ import annotations
@@ -30,8 +28,8 @@ from ..batch.kernel import Record
 from ..batch.read import decode, malformed
 from ..errors import CorruptBatch
 
-_POLYNOMIAL = 0x82F63B78  # Castagnoli's, reflected
-#: Larger batches would take too long: a step takes a few hundred nanoseconds.
+_POLYNOMIAL = 0x82F63B78  # Castagnoli, reflected
+#: Larger batches take too long: one step takes a few hundred nanoseconds.
 SEARCH_BYTES = 4 << 20
 
 
@@ -46,7 +44,7 @@ def _table() -> list[int]:
 
 
 _TABLE = _table()
-#: The highest byte of each entry is different, so a step can be undone.
+#: The highest byte of each entry is unique, so a step can be undone.
 _BACK = {entry >> 24: (byte, entry) for byte, entry in enumerate(_TABLE)}
 _BYTE_OF = {entry: byte for byte, entry in enumerate(_TABLE) if byte}
 
@@ -61,7 +59,7 @@ class Change:
 
 
 def find_change(stored: int, computed: int, size_bytes: int) -> Change | None:
-    """The one changed byte that explains why the CRC of `size_bytes` bytes is wrong, if there is exactly one."""
+    """Return the changed byte that explains why the CRC of `size_bytes` bytes is wrong, if there is exactly one."""
     difference = stored ^ computed
     own = [Change(i - 4, difference >> 8 * (3 - i) & 0xFF) for i in range(4) if not difference & ~(0xFF << 8 * (3 - i))]
     if own and own[0].mask.bit_count() == 1:
@@ -87,8 +85,8 @@ _UNPACKED_MOST_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One complete batch. `remark` is empty, or says what is unusual although the checksum is right; `wrong` says
-    whether that must be damage."""
+    """One complete batch. `remark` describes an anomaly despite a correct checksum, or is empty; `wrong` is set if the
+    anomaly must be damage."""
 
     header: BatchHeader
     codec: str
@@ -107,7 +105,7 @@ class Damage:
 
 
 def dissect(view: memoryview, position: int = 0) -> Iterator[Batch | Damage]:
-    """Yield the batches and damaged ranges from `position`, where a batch should start, to the end."""
+    """Yield the batches and damaged ranges from `position`, where a batch should start, to the end of the file."""
     following: int | None = None
     while position < len(view):
         rows = new_rows(_ROWS)
@@ -133,7 +131,7 @@ def dissect(view: memoryview, position: int = 0) -> Iterator[Batch | Damage]:
 
 
 def records_of(view: memoryview, header: BatchHeader) -> list[Record]:
-    """Return the records of a batch whose checksum is right; none if they do not parse."""
+    """Return the records of a batch with a correct checksum, or an empty list if they do not parse."""
     try:
         return decode(view[header.position : header.position + header.size_bytes])
     except CorruptBatch:
@@ -141,7 +139,7 @@ def records_of(view: memoryview, header: BatchHeader) -> list[Record]:
 
 
 def _place(header: BatchHeader, expected: int | None, neighbour: int | None) -> tuple[str, bool, int]:
-    """Return what is unusual about a batch's offset, whether it is wrong, and the next offset. The CRC does not cover
+    """Return a remark about a batch's offset, whether the offset is wrong, and the next offset. The CRC does not cover
     the base offset, but the neighbouring batches confirm it. `neighbour` is the base offset of the next batch."""
     base, following = header.base_offset, header.last_offset + 1
     if expected is None or base == expected:
@@ -165,7 +163,7 @@ def _damage(view: memoryview, position: int) -> Damage:
 
 
 def _next_good(view: memoryview, position: int) -> int | None:
-    """Return where the next batch with a right checksum starts. Try the end that the damaged batch claims first,
+    """Return the position of the next batch with a correct checksum. Try the end that the damaged batch claims first,
     because a record may contain bytes that look like a batch; then every position."""
     if len(view) - position >= HEADER_BYTES:
         claimed: int = position + 12 + struct.unpack_from(">i", view, position + 8)[0]
@@ -185,7 +183,7 @@ def _is_good(view: memoryview, at: int) -> bool:
 
 
 def _fault(view: memoryview, position: int, resumed: int | None) -> tuple[int, str]:
-    """Return (first bad byte, reason): a file that ends too early, an invalid field, or a wrong checksum."""
+    """Return (first bad byte, reason): a truncated file, an invalid field, or a wrong checksum."""
     left = len(view) - position
     if not any(view[position : position + min(left, 4096)]) and not any(view[position:]):
         return position, f"{left:,} zero bytes: preallocated and never written, or lost in a power cut"
@@ -210,7 +208,7 @@ def _fault(view: memoryview, position: int, resumed: int | None) -> tuple[int, s
 
 
 def _impossible(view: memoryview, position: int, *, covered: bool) -> tuple[int, str] | None:
-    """Return the first invalid header field: of those that the CRC covers (`covered`), or of those before them."""
+    """Return the first invalid header field among the fields that the CRC covers (`covered`), or the ones before."""
     base, length, _, magic, _, attributes, delta = struct.unpack_from(">qiibIhi", view, position)
     count: int = struct.unpack_from(">i", view, position + 57)[0]
     too_many = not 0 <= count <= delta + 1 or (not attributes & COMPRESSION_MASK and count > (length - 49) // 7)
@@ -234,12 +232,12 @@ def _stored_crc(view: memoryview, position: int) -> int:
 
 
 def _crc_with_end(view: memoryview, position: int, end: int) -> bool:
-    """Return whether the checksum is right if the batch ends there, regardless of its length field."""
+    """Return whether the stored checksum is correct for a batch that ends at `end`, whatever its length field says."""
     return end - position >= HEADER_BYTES and crc32c(view[position + _COVERED_AT : end]) == _stored_crc(view, position)
 
 
 def _changed_byte(view: memoryview, position: int, size: int) -> tuple[int, str] | None:
-    """Return the one byte that explains a wrong checksum, if there is one."""
+    """Return the single byte that explains a wrong checksum, if there is one."""
     stored, computed = _stored_crc(view, position), crc32c(view[position + _COVERED_AT : position + size])
     change = find_change(stored, computed, size - _COVERED_AT)
     if change is None:

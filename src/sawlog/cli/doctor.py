@@ -1,7 +1,7 @@
-"""`sawlog doctor`: checks whether this machine and this directory are suitable for a log, and what to change if not.
+"""`sawlog doctor`: check whether this machine and directory suit a log, and say what to change if not.
 
-Each check is a function that returns a `CheckResult`: ok, warning or bad, with advice if there is something to do. It
-writes one file, to measure fsync, and removes it at once; it does so only if the directory is writable.
+Each check is a function that returns a `CheckResult`: ok, warning or bad, with advice if there is something to do. The
+only file written is a temporary one to measure fsync, and only if the directory is writable.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from .codes import FAILED
 from .options import MaybeData, Output
 from .output import Column, OutputFormat, note
 from .output import Output as Printer
-from .places import Address, open_store, reading_groups
-from .units import shown_duration, shown_size
+from .places import Address, open_groups_log, open_store
+from .units import format_duration, format_size
 
 OK, WARNING, BAD = "ok", "warning", "bad"
 
-#: File systems that are known to lose data, not to lock, or not to be durable.
+#: File systems that are known to lose data, to lack locks, or not to be durable.
 _ODD_FILE_SYSTEMS = {
     "tmpfs": "is memory: all data is lost at a restart",
     "ramfs": "is memory: all data is lost at a restart",
@@ -49,7 +49,7 @@ _ODD_FILE_SYSTEMS = {
     "vboxsf": "does not keep mappings reliable for files that another system changes",
 }
 _SYNCS, _SYNC_MOST_S, _SYNC_BYTES = 64, 1.0, 4096
-#: Faster than any disk: fsync is switched off.
+#: Faster than any disk: fsync must be disabled.
 _TOO_QUICK_MS = 0.01
 _SLOW_MS = 50
 _FILES_WANTED = 1024
@@ -77,9 +77,9 @@ def doctor(
 ) -> None:
     """Check this machine and the store's directory: file system, fsync, free space, limits, kernel, clock.
 
-    Of a store in a directory, it checks that every log starts and ends where it should, and that no segment is missing
-    or cut short. It does not read all records: `sawlog verify` does. Of a store on object storage: whether the bucket
-    keeps its promises, tried with some thirty requests in a folder of its own, and whether commits were lost.
+    For a store in a directory, it also checks that every log starts and ends where it should and that no segment is
+    missing or truncated. It does not read every record; `sawlog verify` does. For a store on object storage, it tests
+    the bucket with about thirty requests in a folder of its own, and checks whether commits were lost.
 
     Exits with 1 if a check is bad; warnings do not change the exit code.
 
@@ -131,7 +131,7 @@ def examine(place: Path, data: Path | None) -> Iterator[CheckResult]:
 
 def examine_bucket(url: str) -> Iterator[CheckResult]:
     """Run the checks for a store on object storage."""
-    from ..store.objects.bucket import selftest  # these take time to import
+    from ..store.objects.bucket import selftest  # slow to import
     from ..store.objects.bucket.bucket import Bucket
     from ..store.objects.maintenance import repair
 
@@ -144,7 +144,7 @@ def examine_bucket(url: str) -> Iterator[CheckResult]:
     except SawlogError as error:
         yield CheckResult("bucket", BAD, str(error), f"run `sawlog store test {url}`")
         return
-    yield CheckResult("bucket", OK, f"kept its promises in {sum(each.requests for each in tried)} requests")
+    yield CheckResult("bucket", OK, f"passed all checks in {sum(each.requests for each in tried)} requests")
     try:
         found = repair.diagnose(bucket)
     except SawlogError as error:
@@ -153,7 +153,7 @@ def examine_bucket(url: str) -> Iterator[CheckResult]:
     for each in found.findings:
         yield CheckResult("store", BAD, str(each), f"`sawlog repair -d {url}` shows how to repair it")
     if not found.findings:
-        yield CheckResult("store", OK, f"{counted(found.state.number, 'commit')}, none is missing")
+        yield CheckResult("store", OK, f"{counted(found.state.number, 'commit')}, none missing")
 
 
 # --- the program
@@ -213,7 +213,7 @@ def file_system_of(path: Path) -> str | None:
 
 def _free_space(place: Path) -> CheckResult:
     usage = shutil.disk_usage(place)
-    detail = f"{shown_size(usage.free)} of {shown_size(usage.total)} free"
+    detail = f"{format_size(usage.free)} of {format_size(usage.total)} free"
     if usage.free < _FREE_LEAST_BYTES or usage.free < usage.total * _FREE_LEAST_SHARE:
         return CheckResult(
             "free space",
@@ -225,7 +225,7 @@ def _free_space(place: Path) -> CheckResult:
 
 
 def _lock(place: Path) -> CheckResult:
-    """Check that flock works, on an open directory, so that nothing has to be written."""
+    """Check that flock works. Uses an open directory, so that nothing has to be written."""
     with contextlib.ExitStack() as last:
         first, second = os.open(place, os.O_RDONLY), os.open(place, os.O_RDONLY)
         last.callback(os.close, first)
@@ -244,7 +244,7 @@ def _lock(place: Path) -> CheckResult:
 
 
 def _sync(place: Path) -> CheckResult:
-    """Measure fdatasync, which is what durability costs."""
+    """Measure fdatasync, the cost of durability."""
     file = place / f".sawlog-doctor-{os.getpid()}"
     try:
         times_ms = measure_sync(file)
@@ -253,7 +253,7 @@ def _sync(place: Path) -> CheckResult:
             "fsync", WARNING, f"not measured: {error.strerror}", "run it as a user with write permission there"
         )
     median, worst = times_ms[len(times_ms) // 2], times_ms[min(len(times_ms) * 99 // 100, len(times_ms) - 1)]
-    detail = f"{shown_duration(median)} (median), {shown_duration(worst)} (p99) of {len(times_ms)}"
+    detail = f"{format_duration(median)} (median), {format_duration(worst)} (p99) of {len(times_ms)}"
     if median < _TOO_QUICK_MS:
         return CheckResult(
             "fsync", WARNING, detail, "too fast for any disk: acknowledged records may not survive a power cut"
@@ -344,7 +344,7 @@ def _store(data: Path) -> Iterator[CheckResult]:
         yield CheckResult("store", BAD, str(error), "run `sawlog verify`, then `sawlog repair`")
         return
     yield CheckResult("store", OK, f"{counted(len(names), 'topic')}, {counted(partitions, 'partition')}")
-    with reading_groups(data) as groups:
+    with open_groups_log(data) as groups:
         for place in groups:
             problems += map(str, missing_ends(place.log._segment_set))
     if problems:
@@ -354,14 +354,14 @@ def _store(data: Path) -> Iterator[CheckResult]:
         yield CheckResult("logs", OK, "no segment is missing or cut short")
     ahead = newest - now_ms()
     if ahead > _FUTURE_MS:
-        detail = f"the newest record is {shown_duration(ahead)} ahead of this clock"
+        detail = f"the newest record is {format_duration(ahead)} ahead of this clock"
         yield CheckResult("clock", WARNING, detail, "set the clock: retention by age and reading by time depend on it")
     else:
         yield CheckResult("clock", OK, "no record has a timestamp in the future")
 
 
 def _newest(log: Log) -> int:
-    """Return the last record's timestamp; -1 if there is none, it is damaged, or compaction has removed it."""
+    """Return the last record's timestamp, or -1 if the record does not exist, is damaged or was compacted away."""
     try:
         return log[-1].timestamp if len(log) else -1
     except (CorruptBatch, OffsetOutOfRange):

@@ -67,7 +67,7 @@ _SIMPLE: dict[str, Printer] = {
 
 
 def compile_format(text: str) -> Printer:
-    """Compile a format to a function that prints a record."""
+    """Compile a format to a function that returns the bytes to print for a record."""
     parts: list[Printer] = []
     position = 0
     while position < len(text):

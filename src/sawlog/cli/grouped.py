@@ -1,11 +1,10 @@
-"""`sawlog read --group`: reads what a group has not read yet, and commits what was printed.
+"""`sawlog read --group`: read the records that a group has not consumed yet, and commit the printed ones.
 
-In a store's directory, or on object storage, the command joins the group, and shares the partitions with its other
-members. Behind a broker it does not join: it reads all partitions from the committed offsets, which a group with
-members does not allow.
+With -d the command joins the group and shares the partitions with the other members. Through a broker it does not
+join: it reads all partitions from the committed offsets, and refuses a group that has members.
 
-It commits at the end, and while it runs about once a second and when there is nothing new, each time after what it
-printed was flushed. If it is killed, or interrupted, some records may be printed again: none is left out.
+The command commits about once a second, whenever it runs out of records, and at the end, each time after flushing its
+output. If it is killed or interrupted, the next run may print some records again, but it never skips one.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from ..display import counted
 from ..errors import GroupActive, GroupNotFound
 from ..isolation import Isolation
 from .output import note
-from .places import Reading, open_any, reading
-from .records import POLL_MOST_S, POLL_S, Found, Place, records
-from .stores import Share
+from .places import OpenLogs, open_any, open_named_logs
+from .records import POLL_MOST_S, POLL_S, PartitionRecord, ReadablePartition, records
+from .stores import TopicPartition
 
 if TYPE_CHECKING:
     from ..store.consumer import Consumer
@@ -35,36 +34,40 @@ _COMMIT_S = 1.0
 Start = Literal["earliest", "latest"]
 
 
-class GroupReading(Protocol):
-    """What a group has not read yet."""
+class GroupReader(Protocol):
+    """Iterator over the records that a group has not consumed, with commit."""
 
-    def found(self, idle: Callable[[], None] | None) -> Iterator[Found]:
-        """The records up to the end; with `idle` also those that arrive later. `idle` is called when there are none."""
+    def found(self, idle: Callable[[], None] | None) -> Iterator[PartitionRecord]:
+        """Yield the records up to the end. With `idle`, also yield later records, and call `idle` before each wait."""
 
     def commit(self) -> None:
-        """All records that were returned are processed."""
+        """Commit every record that was yielded."""
 
 
 @contextmanager
-def group_reading(
+def open_group_reader(
     data: Path | None, broker: str | None, topic: str, group: str, start: Start, isolation: Isolation
-) -> Iterator[GroupReading]:
-    """Read a topic as this group. `start` is where a group begins that has committed nothing."""
+) -> Iterator[GroupReader]:
+    """Read a topic as this group. A group without committed offsets begins at `start`."""
     if broker is None and data is not None:
         with open_any(data, "w") as store:
             into = store.topic(topic)
             with store.consumer(
                 group, topic, start=start, auto_commit_ms=None, isolation=isolation, member="sawlog read"
             ) as consumer:
-                yield _AsMember(consumer, into)
+                yield _MemberReader(consumer, into)
         return
-    with reading(data, None, topic, None, broker) as opened:
-        places = [Place(each.topic, each.partition, each.log, isolation=isolation) for each in opened.places]
-        yield _FromOutside(opened, places, group, start)
+    with open_named_logs(data, None, topic, None, broker) as opened:
+        places = [
+            ReadablePartition(each.topic, each.partition, each.log, isolation=isolation) for each in opened.places
+        ]
+        yield _BrokerReader(opened, places, group, start)
 
 
-def committing(found: Iterator[Found], flush: Callable[[], None], commit: Callable[[], None]) -> Iterator[Found]:
-    """The same records; what was printed is committed about once a second."""
+def committing(
+    found: Iterator[PartitionRecord], flush: Callable[[], None], commit: Callable[[], None]
+) -> Iterator[PartitionRecord]:
+    """Pass the records through and commit the printed ones about once a second."""
     due = Deadline(_COMMIT_S)
     for each in found:
         yield each
@@ -74,17 +77,17 @@ def committing(found: Iterator[Found], flush: Callable[[], None], commit: Callab
             due = Deadline(_COMMIT_S)
 
 
-class _AsMember:
-    """As a member of the group, in the store's directory."""
+class _MemberReader:
+    """Reads as a member of the group, with direct access to the store."""
 
     def __init__(self, consumer: Consumer, topic: Topic | ObjectTopic) -> None:
         self._consumer = consumer
         self._places = {
-            number: Place(topic.name, number, topic.partition(number)) for number in range(topic.partitions)
+            number: ReadablePartition(topic.name, number, topic.partition(number)) for number in range(topic.partitions)
         }
         self._topic = topic
 
-    def found(self, idle: Callable[[], None] | None) -> Iterator[Found]:
+    def found(self, idle: Callable[[], None] | None) -> Iterator[PartitionRecord]:
         wait = POLL_S
         for cursor in self._consumer.feed(drain=idle is None):
             if cursor is not None:
@@ -98,26 +101,26 @@ class _AsMember:
         if not self._consumer.assignment:
             note("other members of the group have all partitions; --follow waits until one leaves")
 
-    def _place(self, number: int) -> Place:
-        if number not in self._places:  # added meanwhile
-            self._places[number] = Place(self._topic.name, number, self._topic.partition(number))
+    def _place(self, number: int) -> ReadablePartition:
+        if number not in self._places:  # the partition was added after this reader opened
+            self._places[number] = ReadablePartition(self._topic.name, number, self._topic.partition(number))
         return self._places[number]
 
     def commit(self) -> None:
         self._consumer.commit()
 
 
-class _FromOutside:
-    """Without joining the group, behind a broker."""
+class _BrokerReader:
+    """Reads through a broker, without joining the group."""
 
-    def __init__(self, opened: Reading, places: list[Place], group: str, start: Start) -> None:
+    def __init__(self, opened: OpenLogs, places: list[ReadablePartition], group: str, start: Start) -> None:
         self._opened, self._places, self._group, self._start = opened, places, group, start
         self._groups = opened.groups
         self._committed = self._look()
-        self._reached: dict[Share, int] = {}
+        self._reached: dict[TopicPartition, int] = {}
 
-    def _look(self) -> dict[Share, int]:
-        """What the group has committed; refuse a group that others read for."""
+    def _look(self) -> dict[TopicPartition, int]:
+        """Return the group's committed offsets. Raises `GroupActive` if the group has members."""
         try:
             about = self._groups.describe(self._group)
         except GroupNotFound:
@@ -129,17 +132,17 @@ class _FromOutside:
             )
         return {(row.topic, row.partition): row.committed for row in about.rows if row.committed is not None}
 
-    def found(self, idle: Callable[[], None] | None) -> Iterator[Found]:
+    def found(self, idle: Callable[[], None] | None) -> Iterator[PartitionRecord]:
         for place, record in records(self._opened, self._places, self._range, idle):
             self._reached[place.topic, place.partition] = record.offset + 1
             yield place, record
 
-    def _range(self, place: Place) -> tuple[int, int]:
+    def _range(self, place: ReadablePartition) -> tuple[int, int]:
         end = place.next_offset
         start = self._committed.get((place.topic, place.partition))
         if start is None:
             start = place.lowest_offset if self._start == "earliest" else end
-            self._reached[place.topic, place.partition] = start  # where it began, if nothing is read
+            self._reached[place.topic, place.partition] = start  # committed even if no record is read
         return start, max(start, end)
 
     def commit(self) -> None:

@@ -1,4 +1,4 @@
-"""`sawlog groups`: lists consumer groups, shows their lag and moves their offsets."""
+"""`sawlog groups`: list consumer groups, show their lag and move their offsets."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .offsets import Bound, offset_of, outside, outside_text, parse_bound
 from .options import BrokerAt, Group, MaybeData, Output, Partitions, Yes, parsed
 from .output import Column, OutputFormat, note
 from .output import Output as Printer
-from .places import chosen, open_place, reading_groups
-from .stores import GroupRow, SomeStore
+from .places import chosen, open_groups_log, open_place
+from .stores import GroupRow, StoreLike
 from .terminal import confirm
-from .units import shown_count
+from .units import format_count
 
 groups = typer.Typer(
     help="Show consumer groups and their lag, and move their offsets.", cls=CommandGroup, rich_markup_mode=None
@@ -30,16 +30,16 @@ _ROW_COLUMNS = [
     Column("committed"),
     Column("lowest", rank=2),
     Column("end"),
-    Column("lag", shown=shown_count),
+    Column("lag", shown=format_count),
     Column("owner", rank=1),
 ]
 
 
 @groups.command("list", cls=Command)
 def list_groups(data: MaybeData = None, broker: BrokerAt = None, output: Output = OutputFormat.TABLE) -> None:
-    """List the consumer groups: members, partitions, lag.
+    """List the consumer groups with their members, partitions and lag.
 
-    Only a broker knows the members of the groups that it serves: with -d its address is shown instead.
+    Only the broker knows the members of a group that it serves. With -d, the list shows the broker's address instead.
 
     \b
     Examples:
@@ -59,13 +59,13 @@ def list_groups(data: MaybeData = None, broker: BrokerAt = None, output: Output 
                     "broker": found.served_at,
                 }
             )
-    columns = [Column("group"), Column("members"), Column("partitions"), Column("lag", shown=shown_count)]
+    columns = [Column("group"), Column("members"), Column("partitions"), Column("lag", shown=format_count)]
     printer, served = Printer(output), [row for row in rows if row["broker"] is not None]
     if served or not printer.for_people:
         columns.append(Column("broker"))
     printer.rows(rows, columns, empty="no groups yet; a consumer's first commit creates one")
     if served and printer.for_people:
-        note(f"the broker knows its members: sawlog groups list -b {served[0]['broker']}")
+        note(f"to see the members, ask the broker: sawlog groups list -b {served[0]['broker']}")
     _report_lost_commits(data)
 
 
@@ -73,9 +73,9 @@ def list_groups(data: MaybeData = None, broker: BrokerAt = None, output: Output 
 def describe(
     group: Group, data: MaybeData = None, broker: BrokerAt = None, output: Output = OutputFormat.TABLE
 ) -> None:
-    """Show a group's position and lag in each partition, and which member reads it.
+    """Show a group's position and lag in each partition, and the member that reads it.
 
-    csv prints one line per partition, json one object.
+    --output csv prints one line per partition, json one object.
 
     \b
     Examples:
@@ -97,7 +97,7 @@ def describe(
         if found.served_at is None:
             note(f"{group}: {counted(len(found.members), 'member')}, {lag} not yet consumed")
         else:
-            note(f"{group}: its members are at the broker {found.served_at}, {lag} not yet consumed")
+            note(f"{group}: served by the broker {found.served_at}, {lag} not yet consumed")
     _report_lost_commits(data)
 
 
@@ -117,7 +117,7 @@ def seek(
     by: Annotated[
         int | None,
         typer.Option(
-            "--by", metavar="N", help="Move by N records from the committed offset; -100 reads the last 100 again."
+            "--by", metavar="N", help="Move by N records from the committed offset; -100 rereads the last 100."
         ),
     ] = None,
     topic: Annotated[
@@ -130,10 +130,10 @@ def seek(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the new offsets without changing anything.")] = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Move a group to an offset, to a time, or by a number of records. Its members must be stopped first.
+    """Move a group to an offset, to a time, or by a number of records. Stop its members first.
 
-    Without --topic, all topics that the group has read are moved. --topic also accepts topics that it has not read
-    yet.
+    Without --topic, the group moves in every topic that it has read. --topic also accepts topics that the group has
+    not read yet.
 
     \b
     Examples:
@@ -147,7 +147,7 @@ def seek(
     with open_place(data, broker, "r" if dry_run else "w") as store:
         rows = _moves(store, group, bound, by or 0, topic, partition)
         for row in rows:
-            _tell_outside(row)
+            _note_adjustment(row)
         if not rows:
             raise typer.BadParameter(f"{group} has not read any topic yet; give one with --topic", param_hint="--topic")
         if not dry_run:
@@ -157,7 +157,7 @@ def seek(
             move(group, {(row["topic"], row["partition"]): row["to"] for row in rows})
     columns = [Column("topic"), Column("partition"), Column("committed", "from"), Column("to"), Column("lag")]
     if output is not OutputFormat.TABLE:
-        columns.append(Column("remark"))  # a person has seen it on stderr
+        columns.append(Column("remark"))  # people see it on stderr
     Printer(output).rows(rows, columns)
     if dry_run and output is OutputFormat.TABLE:
         note("dry run: nothing was changed")
@@ -171,8 +171,8 @@ def delete(
     yes: Yes = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Delete a group and its offsets. A later consumer with that name starts as a new group. Asks first, unless --yes
-    is given.
+    """Delete a group and its offsets. A later consumer with that name starts as a new group. Asks for confirmation
+    unless --yes is given.
 
     \b
     Examples:
@@ -190,8 +190,8 @@ def delete(
 
 
 def _report_lost_commits(data: Path | None) -> None:
-    """Exit with 4 if commits are lost: groups may be missing from the list, or behind where they were."""
-    with reading_groups(data) as logs:
+    """Exit with 4 if commits were lost: groups may be missing from the list, or show an earlier position."""
+    with open_groups_log(data) as logs:
         problems = [problem for each in logs for problem in each.log.verify().problems]
     for each in problems:
         note(f"!! {each}; commits may be lost")
@@ -200,7 +200,7 @@ def _report_lost_commits(data: Path | None) -> None:
 
 
 def _moves(
-    store: SomeStore, group: str, bound: Bound | None, by: int, topics: list[str] | None, partitions: list[int] | None
+    store: StoreLike, group: str, bound: Bound | None, by: int, topics: list[str] | None, partitions: list[int] | None
 ) -> list[dict[str, Any]]:
     """Return the new offset of each partition."""
     committed = {(row.topic, row.partition): row.committed for row in _rows_of(store, group, bool(topics))}
@@ -222,14 +222,14 @@ def _moves(
     return moves
 
 
-def _tell_outside(row: dict[str, Any]) -> None:
+def _note_adjustment(row: dict[str, Any]) -> None:
     """Report on stderr, in every output format, that the requested offset was adjusted."""
     if row["remark"]:
         note(f"{row['topic']}/{row['partition']}: {row['remark']}")
 
 
-def _rows_of(store: SomeStore, group: str, may_be_new: bool) -> list[GroupRow]:
-    """Return the rows of a group; none for a new group, if that is allowed."""
+def _rows_of(store: StoreLike, group: str, may_be_new: bool) -> list[GroupRow]:
+    """Return the rows of a group, or no rows for a new group if `may_be_new`."""
     if may_be_new and group not in store.groups.list():
         return []
     return list(store.groups.describe(group).rows)

@@ -1,7 +1,7 @@
-"""Commands: their help text, independently of the installed version of typer, and where they find the store.
+"""The command classes: their help format, and the choice between a store's directory and its broker.
 
-The reference in docs/cli.md is this text, and a test compares the two, so it must not depend on the installed version.
-It consists of usage, description, arguments, options and commands, all taken from the command itself.
+The help text does not depend on the installed version of typer, because docs/cli.md is generated from it and a test
+compares the two. It consists of usage, description, arguments, options and commands, all taken from the command.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-#: Our help for the options that typer adds.
-_THEIRS = {
+#: Help for the options that typer adds.
+_TYPER_OPTIONS = {
     "install_completion": "Install completion for this shell: commands, options, topics and groups.",
     "show_completion": "Print the completion script instead of installing it.",
 }
 
 
 class Command(TyperCommand):
-    """A command with our help format. If it takes a store, that is in a directory or, for some commands, behind a
-    broker: what the command line says takes precedence over the environment."""
+    """A command with our help format. If it accepts both a directory and a broker, the command line takes precedence
+    over the environment."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         write_help(self, ctx, formatter)
@@ -31,7 +31,7 @@ class Command(TyperCommand):
         names = {each.name for each in self.params}
         if "data" in names and "broker" not in names and any(map(_names_broker, args)):
             raise typer.BadParameter(
-                f"`{ctx.command_path}` works on the files of a store, which a broker does not give: run it where they "
+                f"`{ctx.command_path}` works on the files of a store, not through a broker: run it where the files "
                 "are, with -d DIR",
                 ctx=ctx,
             )
@@ -45,7 +45,7 @@ class Command(TyperCommand):
                 raise typer.BadParameter(
                     "give the store with -d DIR or its broker with -b HOST:PORT, not both"
                     if sources["data"] == "COMMANDLINE"
-                    else "SAWLOG_DATA and SAWLOG_BROKER are both set: say -d DIR or -b HOST:PORT",
+                    else "SAWLOG_DATA and SAWLOG_BROKER are both set: choose with -d DIR or -b HOST:PORT",
                     ctx=ctx,
                 )
             ctx.params["data" if sources["broker"] == "COMMANDLINE" else "broker"] = None
@@ -66,7 +66,7 @@ class CommandGroup(TyperGroup):
         return list(self.commands)
 
     def summaries(self, ctx: Any) -> Iterator[tuple[str, str]]:
-        """The commands and what each is for, as the help shows them."""
+        """Yield each command with its one-line summary."""
         for name in self.list_commands(ctx):
             found = self.get_command(ctx, name)
             assert found is not None
@@ -99,12 +99,12 @@ def write_help(command: Any, ctx: Any, formatter: Any) -> None:
 
 
 def _option(option: Any) -> tuple[str, str]:
-    """Return an option's names and its help."""
+    """Return an option's names and help text."""
     names = ", ".join(sorted(option.opts, key=lambda name: name.startswith("--")))
     if option.secondary_opts:
         names += f" / {', '.join(option.secondary_opts)}"
     spelled = names if option.is_flag or option.metavar is None else f"{names} {option.metavar}"
-    text, more = _THEIRS.get(option.name, option.help), list(_facts(option))
+    text, more = _TYPER_OPTIONS.get(option.name, option.help), list(_facts(option))
     return spelled, f"{text}  [{'; '.join(more)}]" if more else text
 
 

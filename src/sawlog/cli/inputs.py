@@ -1,10 +1,10 @@
-"""The inputs of `produce`: lines, NDJSON, CSV, Parquet, and the output of `read --output ndjson`.
+"""Input formats of `produce`: lines, NDJSON, CSV, Parquet, and the output of `read --output ndjson`.
 
-Each reader yields one `InputRecord` per record, or a `BadInput` with the line or row number for invalid input. It
-continues after invalid input, so the caller decides whether to stop. Readers do not read ahead more than necessary:
+Each reader yields one `InputRecord` per record, or a `BadInput` with the line or row number for invalid input. A
+reader continues after invalid input; the caller decides whether to stop. Readers read ahead no more than necessary, so
 lines typed at a terminal are stored one by one.
 
-A field can be named by a path: `customer.id`. Text becomes UTF-8, null stays null, everything else becomes JSON.
+A dotted path names a nested field: `customer.id`. Text becomes UTF-8, null stays null, everything else becomes JSON.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def kind_of(path: Path | None) -> InputFormat:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Which fields become key, value and timestamp. `key` is a field name, or for lines the key itself."""
+    """The fields that become key, value and timestamp. `key` is a field name, or for lines the key itself."""
 
     key: str | None = None
     value: str | None = None
@@ -81,7 +81,7 @@ Parts = Iterator[InputRecord | BadInput]
 
 
 def read_input(kind: InputFormat, stream: BinaryIO, fields: Fields) -> Parts:
-    """Yield the records of an input of any kind except `file`, which is one record and is streamed."""
+    """Yield the records of an input of any format except `file`, which is one record and is streamed."""
     readers: dict[InputFormat, Callable[[BinaryIO, Fields], Parts]] = {
         InputFormat.LINES: _lines,
         InputFormat.NDJSON: _ndjson,
@@ -158,7 +158,7 @@ def _parquet(stream: BinaryIO, fields: Fields) -> Parts:
 
 
 def parquet_batches(stream: BinaryIO) -> Iterator[Any]:
-    """Yield the Arrow batches of a Parquet file; a pipe is read to its end first, because the metadata is there."""
+    """Yield the Arrow batches of a Parquet file. A pipe is read completely first: the metadata is at its end."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -211,7 +211,7 @@ def _entry(number: int, found: dict[str, Any], fields: Fields, whole: bytes | No
 
 
 def _field(found: Any, path: str) -> Any:
-    """Return a field by its name or, if there is none with that name, by a dotted path."""
+    """Return a field by its name or, if no field has that name, by a dotted path."""
     if isinstance(found, dict) and path in found:
         return found[path]
     for name in path.split("."):

@@ -1,9 +1,9 @@
-"""`sawlog inspect FILE`: shows the content of one file of a log.
+"""`sawlog inspect FILE`: show the contents of one file of a log.
 
-A segment is shown batch by batch. A damaged range is shown as a hex dump around the first bad byte, with a marker
-below it, and reading continues after it. Index files are shown entry by entry and compared with the segment next to
-them. For a checkpoint, a document of the store (sawlog.json, topic.json) or a lock, the fields are shown. The file is
-only read; its log may be in use by a writer.
+A segment is shown batch by batch. A damaged range appears as a hex dump with a marker below the first bad byte, and
+reading continues after it. Index files are shown entry by entry and compared with the segment next to them. For a
+checkpoint, a document of the store (sawlog.json, topic.json) or a lock, the fields are shown. The file is only read; a
+writer may be using its log.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .dissect import Batch, Damage, dissect, records_of
 from .options import Output
 from .output import Column, OutputFormat, Row, note
 from .output import Output as Printer
-from .units import shown_size, shown_time
+from .units import format_size, format_time
 
 _ROW_BYTES, _ROWS_AROUND = 16, 3
 _DOCUMENT = ".json"
@@ -44,8 +44,8 @@ _BATCH_COLUMNS = [
     Column("records"),
     Column("leader_epoch", "epoch"),
     Column("codec"),
-    Column("base_timestamp", "first time", shown_time),
-    Column("max_timestamp", "newest", shown_time),
+    Column("base_timestamp", "first time", format_time),
+    Column("max_timestamp", "newest", format_time),
     Column("timestamp_type", "time by"),
     Column("producer", "producer", lambda value: value or ""),
     Column("marks"),
@@ -70,10 +70,10 @@ def inspect(
     records: Annotated[bool, typer.Option("--records", help="Also show the records of each batch.")] = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Show the content of one file of a log, batch by batch, with the first bad byte marked.
+    """Show the contents of one file of a log, batch by batch, with the first bad byte marked.
 
     Each batch is one line: position, size, offsets, records, leader epoch, codec, timestamps, producer, and whether the
-    checksum is right. A hex dump shows the first bad byte of a damaged range, and reading continues after it. Exits
+    checksum is correct. A hex dump shows the first bad byte of a damaged range, and reading continues after it. Exits
     with 4 if there is damage.
 
     \b
@@ -146,7 +146,7 @@ class _Tally:
         self.batches = self.records = self.size_bytes = self.problems = 0
 
     def watch(self, parts: Iterator[Batch | Damage]) -> Iterator[Batch | Damage]:
-        """Yield the same parts and count them."""
+        """Count the parts and pass them through."""
         for part in parts:
             if isinstance(part, Damage):
                 self.problems += 1
@@ -161,7 +161,7 @@ class _Tally:
     def __str__(self) -> str:
         verdict = counted(self.problems, "damaged range") if self.problems else "no damage"
         batches = counted(self.batches, "batch", "batches")
-        return f"{counted(self.records, 'record')} in {batches}, {shown_size(self.size_bytes)}, {verdict}"
+        return f"{counted(self.records, 'record')} in {batches}, {format_size(self.size_bytes)}, {verdict}"
 
 
 def _print_for_people(view: memoryview, printer: Printer, tally: _Tally, records: bool) -> None:
@@ -261,7 +261,7 @@ def _print_damage(view: memoryview, damage: Damage, printer: Printer) -> None:
 
 
 def hex_dump(view: memoryview, bad: int) -> Iterator[str]:
-    """Yield the bytes around the bad one, sixteen per line, with a marker below it; past the end only the marker."""
+    """Yield the bytes around the bad one, sixteen per line, with a marker below it; past the end, only the marker."""
     start, end = _window(view, bad)
     row_of_bad = bad // _ROW_BYTES * _ROW_BYTES
     for row in range(start, max(end, row_of_bad + 1), _ROW_BYTES):
@@ -299,7 +299,7 @@ def _inspect_index(file: Path, printer: Printer) -> bool:
             else:
                 yield {"entry": number, "offset": offset, "position": fields[1], "remark": remark}
 
-    place = Column("timestamp", "newest so far", shown_time) if timed else Column("position")
+    place = Column("timestamp", "newest so far", format_time) if timed else Column("position")
     middle = [place, Column("offset")] if timed else [Column("offset", "last offset"), place]
     printer.rows(
         rows(), [Column("entry"), *middle, Column("remark")], empty=f"{file}: no entries, because the segment is short"
@@ -313,7 +313,7 @@ def _inspect_index(file: Path, printer: Printer) -> bool:
 
 
 def _entry_remark(log: memoryview, position: int, last_offset: int) -> str:
-    """Return what is wrong with an index entry, compared with the batch that it points to."""
+    """Return the error in an index entry, compared with the batch that it points to, or an empty string."""
     if position + HEADER_BYTES > len(log):
         return "points past the end of the segment"
     base: int = struct.unpack_from(">q", log, position)[0]
@@ -357,11 +357,11 @@ def _inspect_remote(file: Path, printer: Printer) -> bool:
     try:
         found = RemotePart.decode(file.read_bytes())
     except CorruptFile as error:
-        note(f"{file}: {error}; the log begins where its replica does, and upkeep rebuilds the file from there")
+        note(f"{file}: {error}; the log begins where its replica does, and maintenance rebuilds the file from there")
         return False
-    note(f"the log starts at offset {found.log_start}; what is below {found.end} is only in the replica")
+    note(f"the log starts at offset {found.log_start}; offsets below {found.end} are only in the replica")
     columns = [Column("base_offset", "first offset"), Column("next_offset", "next offset")]
-    columns += [Column("size_bytes", "size", shown_size), Column("max_timestamp", "newest", shown_time)]
+    columns += [Column("size_bytes", "size", format_size), Column("max_timestamp", "newest", format_time)]
     printer.rows([run._asdict() for run in found.runs], columns)
     return True
 
@@ -392,11 +392,11 @@ def _inspect_document(file: Path, printer: Printer) -> bool:
 
 
 def _shown_field(name: str) -> Callable[[Any], str] | None:
-    return shown_time if name.endswith("_ms") else None
+    return format_time if name.endswith("_ms") else None
 
 
 def _inspect_lock(file: Path, printer: Printer) -> bool:
-    """Show who took the lock last, and how it was released. Only the system knows whether it is held now."""
+    """Show the lock's last owner and how it was released. Only the operating system knows whether it is held now."""
     printer.item({"lock": file.read_bytes().decode("utf-8", "replace").strip()})
     return True
 
@@ -409,7 +409,7 @@ def _inspect_producers(file: Path, printer: Printer) -> bool:
         return False
     names = [field.name for field in dataclasses.fields(ProducerBatch)]
     rows = [dataclasses.asdict(batch) for batch in found.batches]
-    columns = [Column(name, shown=shown_time if name == "timestamp" else None) for name in names]
+    columns = [Column(name, shown=format_time if name == "timestamp" else None) for name in names]
     printer.rows(rows, columns, empty=f"{file}: no idempotent producers")
     for each in found.open:
         note(f"producer {each.producer_id} has an open transaction since offset {each.first_offset}")

@@ -21,8 +21,8 @@ from .output import Column, OutputFormat, note
 from .output import Output as Printer
 from .places import open_store
 from .terminal import ProgressBar
-from .topic import Settings, given_settings
-from .units import shown_count, shown_duration, shown_rate, shown_size, size_bytes, time_ms
+from .topic import Settings, parse_settings
+from .units import format_count, format_duration, format_rate, format_size, size_bytes, time_ms
 
 if TYPE_CHECKING:
     from ..interop import Detection, ForeignLog, Place
@@ -46,10 +46,10 @@ class OnDamage(StrEnum):
     SKIP = "skip"
 
 
-#: An option value that is a number; longer numbers are ids.
+#: Option values that are numbers; longer ones are ids.
 _SMALL_NUMBER = re.compile(r"[0-9]{1,10}")
 _OFFSETS = [Column("partition"), Column("start_offset", "from"), Column("next_offset", "to")]
-_RECORDS, _SIZE = Column("records", shown=shown_count), Column("size_bytes", "size", shown_size)
+_RECORDS, _SIZE = Column("records", shown=format_count), Column("size_bytes", "size", format_size)
 _SOURCE = [
     Column("findings", shown=lambda found: str(len(found)) if found else "none"),
     Column("path", "source", cut=False),
@@ -80,7 +80,7 @@ def import_(
         str | None,
         typer.Argument(
             metavar="[TOPIC]",
-            help="Only this topic, if the source has several; otherwise the name that it gets here.",
+            help="The topic to import, if the source has several; otherwise the name of the new topic.",
         ),
     ] = None,
     system: Annotated[
@@ -95,7 +95,7 @@ def import_(
     timestamp: Annotated[
         str | None,
         typer.Option(
-            "--timestamp", metavar="TIME", help="For records of systems that store no timestamps.  [default: now]"
+            "--timestamp", metavar="TIME", help="The timestamp of records from systems that store none.  [default: now]"
         ),
     ] = None,
     dry_run: Annotated[
@@ -113,10 +113,10 @@ def import_(
       gumlog      .store and .index, protobuf records
       plain       a segmented log without an index, addressed by byte position
 
-    A missing topic is created, with the settings of --set. An existing topic is continued if it holds the beginning of
-    the same log. All data is checked, and problems are listed. A torn end, which a crash leaves, is cut off. Other
-    damage stops the import, and everything before it is stored. With --on-damage skip the import leaves damaged
-    records out, continues, and exits with 4. The source is never modified.
+    A missing topic is created with the settings of --set. An existing topic is continued if it holds the beginning of
+    the same log. All data is checked, and problems are listed. A torn end, left by a crash, is discarded. Other damage
+    stops the import; everything before it is stored. With --on-damage skip, the import skips damaged records,
+    continues, and exits with 4. The source is never modified.
 
     \b
     Examples:
@@ -132,7 +132,7 @@ def import_(
     found = _detected(source, system)
     rename, only = _names(found, topic)
     _print_ignored(found, only)
-    given = given_settings(settings)
+    given = parse_settings(settings)
     if dry_run:
         _show_plan(found, data, rename, only, on_damage, output)
         return
@@ -169,8 +169,8 @@ def import_(
             note(f"!! {each.place.path}/{finding} ({finding.outcome})")
     if printer.for_people:
         seconds = max(monotonic() - began, 1e-9)
-        rate = f"{shown_size(report.size_bytes / seconds)}/s, {shown_rate(report.records / seconds)} records/s"
-        note(f"{counted(report.records, 'record')} from {report.format} in {shown_duration(seconds * 1000)}: {rate}")
+        rate = f"{format_size(report.size_bytes / seconds)}/s, {format_rate(report.records / seconds)} records/s"
+        note(f"{counted(report.records, 'record')} from {report.format} in {format_duration(seconds * 1000)}: {rate}")
     if any(finding.outcome == "lost" for finding in report.findings):
         raise typer.Exit(CORRUPT)
 
@@ -194,7 +194,7 @@ def _print_ignored(found: Detection, only: str | None) -> None:
 
 
 def _names(found: Detection, topic: str | None) -> tuple[str | None, str | None]:
-    """Return (the name of the topic in the store, the topic wanted from the source)."""
+    """Return (name of the topic in the store, topic to take from the source)."""
     known = dict.fromkeys(place.topic for place in found.places)
     if topic is None or topic in known:
         return None, topic
@@ -250,7 +250,7 @@ def _action(log: ForeignLog, end: int | None) -> str:
 
 @contextmanager
 def _existing(data: Path) -> Iterator[dict[tuple[str, int], int]]:
-    """Yield the end of each partition in the store; empty if there is no store yet."""
+    """Yield the end offset of each partition in the store; empty if the store does not exist yet."""
     if not (data / "sawlog.json").exists():
         yield {}
         return
@@ -358,7 +358,7 @@ def export(
     if printer.for_people:
         seconds = max(monotonic() - began, 1e-9)
         records, size = sum(each.records for each in reports), sum(each.size_bytes for each in reports)
-        note(f"{counted(records, 'record')}, {shown_size(size)} to {target} in {shown_duration(seconds * 1000)}")
+        note(f"{counted(records, 'record')}, {format_size(size)} to {target} in {format_duration(seconds * 1000)}")
 
 
 def _options(given: list[str] | None) -> dict[str, Any]:

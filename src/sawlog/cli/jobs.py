@@ -1,4 +1,4 @@
-"""How a command runs a job of `sawlog.pipelines`: in the active Spark session or in a new local one, with progress.
+"""Running a job of `sawlog.pipelines` from a command: in the active Spark session or a new local one, with progress.
 
 Spark is imported only when a job starts.
 """
@@ -31,8 +31,7 @@ Every = Annotated[
 
 @contextmanager
 def running_job(title: str, total: int | None, unit: str) -> Iterator[tuple[SparkSession, Callable[[int], None]]]:
-    """Yield a Spark session and a progress callback. Call the job's own `check_params` before this, because starting
-    Spark takes long."""
+    """Yield a Spark session and a progress callback. Starting Spark is slow, so call the job's `check_params` first."""
     from ..pipelines import running
 
     running.check_packages()
@@ -44,6 +43,6 @@ def running_job(title: str, total: int | None, unit: str) -> Iterator[tuple[Spar
 
 
 def seconds(given: str | None, option: str = "--every") -> float | None:
-    """A duration, such as the interval of --every."""
+    """Parse a duration, such as the interval of --every, to seconds."""
     found = parsed(option, given, duration_ms)
     return None if found is None else found / 1000

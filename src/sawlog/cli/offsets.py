@@ -15,8 +15,8 @@ A:             from A on                         @-1h:
 ```
 
 T is an ISO date or time (local time unless it names a zone: `Z`, `+02:00`), seconds (10 digits) or milliseconds (13
-or more) since 1970, or a duration before now: `-1h`, `-90s`, `-7d`, `-1h30m`. Each colon is tried
-as the separator: exactly one reading has a valid time on each side.
+or more) since 1970, or a duration before now: `-1h`, `-90s`, `-7d`, `-1h30m`. The parser tries each colon as the
+separator: exactly one choice leaves a valid time on each side.
 
 `parse` returns a `Span`, which is independent of any log; `resolve` turns it into two offsets of a given log.
 Timestamps need not be in the order of offsets. The offsets enclose all records of a range of times, and `Span.has`
@@ -34,14 +34,14 @@ from ..clock import now_ms
 from .units import duration_ms, time_ms
 
 _NUMBER = re.compile(r"[+-]?\d+")
-#: After all timestamps.
+#: Later than every timestamp.
 _NO_TIME = 2**63
 
 GRAMMAR = "write start, end, 500, -100 (the last 100), 100:200, @2026-11-01T08:30, @-1h: or @-2h:-1h"
 
 
 class Anchor(Enum):
-    """What a bound's number is relative to."""
+    """Reference point of a bound's number."""
 
     OFFSET = "offset"
     START = "start"
@@ -66,7 +66,7 @@ class Span:
 
     @property
     def times(self) -> tuple[int, int] | None:
-        """The smallest timestamp, and the one after the largest, in milliseconds; None if no end is a time."""
+        """Half-open range of timestamps in milliseconds, or None if neither end is a time."""
         since = self.start.number if self.start.anchor is Anchor.TIME else None
         until = self.end.number if self.end is not None and self.end.anchor is Anchor.TIME else None
         if since is None and until is None:
@@ -74,7 +74,7 @@ class Span:
         return -1 if since is None else max(since, 0), _NO_TIME if until is None else until
 
     def has(self, timestamp: int) -> bool:
-        """Whether a record with this timestamp belongs to the range."""
+        """Return whether a record with this timestamp belongs to the range."""
         times = self.times
         return times is None or times[0] <= timestamp < times[1]
 
@@ -84,7 +84,7 @@ EVERYTHING = Span(START)
 
 
 class OffsetBounds(Protocol):
-    """What `resolve` needs from a log."""
+    """The part of a log's interface that `resolve` uses."""
 
     @property
     def lowest_offset(self) -> int:
@@ -98,7 +98,7 @@ class OffsetBounds(Protocol):
         """Return the first offset at or after a time."""
 
 
-# --- reading the language
+# --- parsing
 
 
 def parse(text: str, at_ms: int | None = None) -> Span:
@@ -168,7 +168,7 @@ def _time_after(start: Bound, text: str, now: int) -> Bound | None:
         return None
 
 
-# --- finding it in a log
+# --- resolving against a log
 
 
 def offset_of(bound: Bound, log: OffsetBounds) -> int:
@@ -185,9 +185,9 @@ def _asked_offset(bound: Bound, log: OffsetBounds) -> int:
 
 
 def outside(bound: Bound, log: OffsetBounds) -> str:
-    """Return a message if a bound names an offset outside the log; otherwise an empty string.
+    """Return a message if a bound names an offset outside the log, else an empty string.
 
-    Times, and "the last N" of fewer than N records, are not offsets that the user named, so they get no message.
+    Times, and "the last N" of fewer than N records, name no offset, so they get no message.
     """
     if bound.anchor not in (Anchor.OFFSET, Anchor.START):
         return ""
@@ -195,7 +195,7 @@ def outside(bound: Bound, log: OffsetBounds) -> str:
 
 
 def outside_text(asked: int, lowest: int, next_offset: int) -> str:
-    """Do the same for an offset and the bounds of a log."""
+    """Return the message of `outside` for an offset and the bounds of a log."""
     if asked > next_offset:
         return f"offset {asked} is beyond the end; using the end, {next_offset}"
     if asked < lowest:
@@ -206,8 +206,8 @@ def outside_text(asked: int, lowest: int, next_offset: int) -> str:
 def resolve(span: Span, log: OffsetBounds) -> tuple[int, int]:
     """Return (from, to) of a span in the current log; `to` is never below `from`.
 
-    No record before the first one of a time is of that time or later, so the time index tells where to begin. A record
-    of an earlier time may follow anywhere: a range that ends at a time extends to the end of the log.
+    The time index finds the first record at or after a time, and no earlier record is in the range. Records with
+    earlier timestamps may follow anywhere, so a range that ends at a time extends to the end of the log.
     """
     start = offset_of(span.start, log)
     end = log.next_offset if span.end is None or span.end.anchor is Anchor.TIME else offset_of(span.end, log)

@@ -10,7 +10,7 @@ import typer
 
 from .completion import complete_group, complete_topic
 from .output import OutputFormat
-from .places import as_directory, as_place
+from .places import parse_directory, parse_location
 
 T = TypeVar("T")
 Given = TypeVar("Given")
@@ -21,8 +21,8 @@ _PLACE = typer.Option(
     envvar="SAWLOG_DATA",
     show_envvar=True,
     metavar="DIR|URL",
-    parser=as_place,
-    help="The data directory of the store, or its address on object storage: s3://bucket/store.",
+    parser=parse_location,
+    help="The data directory of the store, or its URL on object storage: s3://bucket/store.",
 )
 _DIRECTORY = typer.Option(
     "--data",
@@ -30,12 +30,12 @@ _DIRECTORY = typer.Option(
     envvar="SAWLOG_DATA",
     show_envvar=True,
     metavar="DIR",
-    parser=as_directory,
+    parser=parse_directory,
     help="The data directory of the store.",
 )
 Data = Annotated[Path, _PLACE]
 MaybeData = Annotated[Path | None, _PLACE]
-#: For commands that need files.
+#: For commands that work on the files of a directory.
 DirectoryData = Annotated[Path, _DIRECTORY]
 MaybeDirectoryData = Annotated[Path | None, _DIRECTORY]
 BrokerAt = Annotated[
@@ -46,7 +46,7 @@ BrokerAt = Annotated[
         envvar="SAWLOG_BROKER",
         show_envvar=True,
         metavar="HOST:PORT|FILE",
-        help="The broker of the store, instead of its directory. FILE.toml says where it is and how to authenticate.",
+        help="The store's broker, instead of its directory. FILE.toml holds its address and the credentials.",
     ),
 ]
 LogDir = Annotated[
@@ -76,7 +76,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmat
 
 
 def read_as(reader: Callable[[Given], T], given: Given, option: str) -> T:
-    """Read what was given for an option with `reader`; a `ValueError` becomes a usage error that names the option."""
+    """Parse an option's value with `reader`; a `ValueError` becomes a usage error that names the option."""
     try:
         return reader(given)
     except ValueError as error:
@@ -84,5 +84,5 @@ def read_as(reader: Callable[[Given], T], given: Given, option: str) -> T:
 
 
 def parsed(option: str, text: str | None, reader: Callable[[str], T]) -> T | None:
-    """Do the same for an optional option."""
+    """Parse an option's value like `read_as`; None if the option was not given."""
     return None if text is None else read_as(reader, text, option)

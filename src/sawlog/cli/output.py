@@ -1,23 +1,20 @@
-"""Fits a table into the width of a terminal.
+"""Printing rows: a table for people, or JSON, NDJSON or CSV for programs.
 
-A table that is too wide is made narrower step by step, until it fits: columns that have a shorter form use it, columns
-with a rank are left out, those with the highest rank first, and the widest column is cut. Programs read the other
-formats, which always have everything.
+Data goes to stdout and notes go to stderr, so a pipe contains only data. Every format prints the same rows:
 
-Prints rows: as a table for people, or as JSON, NDJSON or CSV for programs.
-
-Data goes to stdout, notes to stderr, so that a pipe contains data only. Every format prints the same rows:
-
-    table    aligned; sizes and times are readable, long cells shortened, control characters escaped; in a terminal it
-             is made as narrow as the terminal is (fitting.py)
+    table    aligned; sizes and times are readable, long cells truncated, control characters escaped; fitted to the
+             width of the terminal
     json     one array (or object), numbers as numbers
     ndjson   one object per line, as they arrive
     csv      a header, then one line per row
 
+`fitted` narrows a table step by step until it fits: columns switch to their short form, ranked columns are dropped
+(highest rank first), and the widest column is truncated. The other formats always contain everything.
+
 Bytes that are valid UTF-8 are printed as text. Other bytes become `{"base64": "..."}` in JSON and `base64:...` in a
 cell. Text that starts with that prefix is encoded too, so the prefix is never ambiguous.
 
-Everything goes through one buffered stream; `live` rows are flushed one by one.
+All output goes through one buffered stream; `live` rows are flushed one by one.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ from itertools import chain, islice
 from typing import Any, BinaryIO
 
 GAP = 2
-#: A column is not cut below this width.
+#: A column is not truncated below this width.
 _NARROWEST = 8
 
 
@@ -48,13 +45,13 @@ class Column:
     name: str
     title: str = ""
     shown: Callable[[Any], str] | None = None
-    #: Whether a table shortens a long cell.
+    #: Truncate long cells in a table.
     cut: bool = True
-    #: How a table shows a value where there is little space.
+    #: The short form, for narrow tables.
     brief: Callable[[Any], str] | None = None
-    #: Above 0: left out where there is little space, the highest first.
+    #: If positive, the column is dropped from narrow tables, highest rank first.
     rank: int = 0
-    #: The width that cells are cut to; 0: the usual one.
+    #: The width that cells are truncated to; 0 is the default.
     width: int = 0
 
     @property
@@ -63,12 +60,12 @@ class Column:
         return (self.title or self.name.replace("_", " ")).upper()
 
 
-#: The widths of columns, headings included, as these rows need them.
+#: Returns the width that each column needs, headings included.
 Measure = Callable[[Sequence[Column]], list[int]]
 
 
 def fitted(columns: Sequence[Column], measure: Measure, most: int) -> list[Column]:
-    """The columns in the form in which the table is at most that wide, as far as that can be reached."""
+    """Return the columns in a form that makes the table at most that wide, as far as possible."""
     kept = list(columns)
     if _total(measure(kept)) <= most:
         return kept
@@ -81,7 +78,7 @@ def fitted(columns: Sequence[Column], measure: Measure, most: int) -> list[Colum
 
 
 def _cut(columns: list[Column], widths: list[int], most: int) -> list[Column]:
-    """Cut the widest column of those that may be cut by what is too much."""
+    """Truncate the widest column that may be truncated, by the excess width."""
     over = _total(widths) - most
     able = [number for number, column in enumerate(columns) if column.cut and widths[number] > _NARROWEST]
     if over <= 0 or not able:
@@ -101,7 +98,7 @@ _CELL_MOST = 72
 #: The number of rows that determine the column widths; later rows are printed as they arrive.
 _SAMPLE_ROWS = 500
 
-#: Types that JSON has; most values are of these types.
+#: Types that JSON represents directly; most values have one of them.
 _JSON = frozenset({str, int, float, bool})
 #: Created once: `json.dumps` creates a new one for every call.
 _to_json = json.JSONEncoder(ensure_ascii=False).encode
@@ -169,7 +166,7 @@ def cell(value: Any) -> str:
     return made if isinstance(made, str) else _to_json(made)
 
 
-def uncell(text: str) -> bytes:
+def parse_cell(text: str) -> bytes:
     """Return the bytes that `cell` encoded."""
     return base64.b64decode(text[len(_BASE64) :], validate=True) if text.startswith(_BASE64) else text.encode()
 
@@ -191,7 +188,7 @@ class Output:
         self, form: OutputFormat = OutputFormat.TABLE, stream: BinaryIO | None = None, width: int | None = None
     ) -> None:
         self.form = form
-        #: A table is fitted into this width; None: it may be of any width.
+        #: The width that a table is fitted to; None is unlimited.
         self.width = width
         if stream is None and width is None and sys.stdout.isatty():
             self.width = shutil.get_terminal_size().columns
@@ -200,7 +197,7 @@ class Output:
 
     @property
     def for_people(self) -> bool:
-        """Whether the output is for a person, so that text may appear between the rows."""
+        """Whether the output is for a person, so that other text may appear between the rows."""
         return self.form is OutputFormat.TABLE
 
     def write(self, data: bytes) -> None:
@@ -255,7 +252,12 @@ class Output:
 
         def measure(some: Sequence[Column]) -> list[int]:
             return [
-                max([width_of(column.heading), *(width_of(_shown(column, row.get(column.name))) for row in sample)])
+                max(
+                    [
+                        display_width(column.heading),
+                        *(display_width(_shown(column, row.get(column.name))) for row in sample),
+                    ]
+                )
                 for column in some
             ]
 
@@ -303,7 +305,7 @@ class Output:
 
 
 class _Counted:
-    """Counts rows; always the same iterator."""
+    """Iterator that counts the rows passing through."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
         self._rows = iter(rows)
@@ -338,19 +340,19 @@ def _shown(column: Column, value: Any, *, cut: bool = True) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether a column of such values is aligned to the right."""
+    """Return whether a column of such values is right-aligned."""
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
     parts = []
     for text, width, to_the_right in zip(cells, widths, right, strict=True):
-        space = " " * (width - width_of(text))
+        space = " " * (width - display_width(text))
         parts.append(space + text if to_the_right else text + space)
     return (" " * GAP).join(parts).rstrip()
 
 
-def width_of(text: str) -> int:
+def display_width(text: str) -> int:
     """Return the width of a text in terminal columns."""
     if text.isascii():
         return len(text)

@@ -1,8 +1,8 @@
 """A directory that reads from disk and writes to memory.
 
 `repair --plan` opens a log for writing on top of it. Recovery runs on the real bytes, and its report is the plan;
-everything it writes, truncates, renames or deletes happens in memory and is discarded. No lock is taken and no file is
-changed. It implements `Directory` of `sawlog.storage`, except that nothing in it is durable.
+everything it writes, truncates, renames or deletes stays in memory and is discarded. No lock is taken and no file
+changes. `Overlay` implements `Directory` of `sawlog.storage`, except that nothing in it is durable.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Overlay:
         self._put(name, made)
 
     def published(self, name: str, *, create: bool = False) -> Published | None:
-        """Return what was published on disk; new values stay in memory."""
+        """Return the value published on disk; new values stay in memory."""
         if self._numbers is None:
             found = open_published(self._below, name)
             self._numbers = PublishedMemory()

@@ -1,7 +1,7 @@
-"""`sawlog pipeline`: jobs that run on Spark, with progress on stderr and a summary on stdout.
+"""`sawlog pipeline`: run jobs on Spark, with progress on stderr and a summary on stdout.
 
 Each command takes the parameters of a job (`sawlog.pipelines`), runs it in the active session or in a new local one,
-and shows its report. Spark is imported only when a job starts.
+and prints its report. Spark is imported only when a job starts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .output import Output as Printer
 from .pipeline_stats import stats
 from .places import open_store
 from .terminal import confirm
-from .units import shown_count, shown_size, size_bytes
+from .units import format_count, format_size, size_bytes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,15 +65,15 @@ class _LakeFormat(StrEnum):
     PARQUET = "parquet"
 
 
-_COUNTS = [Column("records", shown=shown_count), Column("records_before", "records before", shown_count)]
-_SIZES = [Column("size_bytes", "size", shown_size), Column("size_bytes_before", "size before", shown_size)]
+_COUNTS = [Column("records", shown=format_count), Column("records_before", "records before", format_count)]
+_SIZES = [Column("size_bytes", "size", format_size), Column("size_bytes_before", "size before", format_size)]
 _SEGMENT_COLUMNS = [
     Column("topic"),
     Column("partition"),
     Column("segment"),
-    Column("batches", shown=shown_count),
-    Column("records", shown=shown_count),
-    Column("size_bytes", "size", shown_size),
+    Column("batches", shown=format_count),
+    Column("records", shown=format_count),
+    Column("size_bytes", "size", format_size),
     Column("problems", shown=lambda problems: str(len(problems)) if problems else "none"),
 ]
 
@@ -136,10 +136,10 @@ def ingest(
 ) -> None:
     """Copy files into a topic, each file exactly once: text, JSON lines, CSV or Parquet.
 
-    Lines of text and JSON are stored unchanged, rows of CSV and Parquet as JSON. New files are read in order of their
-    names, so the records of a key keep that order. A key is the text of its cell: 01234 stays 01234. Run it again to
-    store new files, also after it was killed. Files must be complete when they appear: write them in another directory
-    and move them here.
+    Lines of text and JSON are stored unchanged, rows of CSV and Parquet as JSON. New files are read in the order of
+    their names, so the records of a key keep that order. A key is the text of its cell: 01234 stays 01234. Run the
+    command again to store new files, even after it was killed. Files must be complete when they appear: write them to
+    another directory and move them here.
 
     \b
     Examples:
@@ -203,7 +203,8 @@ def export(
 ) -> None:
     """Write a topic to Parquet files or to a Delta table, each record exactly once.
 
-    Run it again to add new records, also after it was killed. Its progress is stored in the target, in _sawlog.
+    Run the command again to add new records, even after it was killed. Its progress is stored in the target, in
+    _sawlog.
 
     \b
     Examples:
@@ -239,7 +240,7 @@ def table(
     data: DirectoryData,
     to: Annotated[
         str,
-        typer.Option("--to", metavar="LAKE", help="The directory for tables; this one gets the topic's name."),
+        typer.Option("--to", metavar="LAKE", help="The directory for tables; the table gets the topic's name."),
     ],
     form: Annotated[
         _LakeFormat, typer.Option("--format", metavar="delta|iceberg|parquet", help="The format of the table.")
@@ -253,7 +254,7 @@ def table(
             "DDL, JSON schema or Avro.",
         ),
     ] = None,
-    by: Annotated[str, typer.Option("--by", metavar="NAMES", help="Divide the table: date, or date,hour.")] = "",
+    by: Annotated[str, typer.Option("--by", metavar="NAMES", help="Partition the table by date or by date,hour.")] = "",
     drop_value: Annotated[
         bool, typer.Option("--drop-value", help="With --schema: leave out the column value.")
     ] = False,
@@ -283,18 +284,19 @@ def table(
         typer.Option(
             "--catalog",
             metavar="NAME",
-            help="Iceberg: a catalogue of pyiceberg's configuration, or 'key=value,…'.  [default: LAKE/catalog.db]",
+            help="Iceberg: a catalog from the pyiceberg configuration, or 'key=value,…'.  [default: LAKE/catalog.db]",
         ),
     ] = None,
     allow_loss: Annotated[
-        bool, typer.Option("--allow-loss", help="Continue if retention has removed records too early.")
+        bool,
+        typer.Option("--allow-loss", help="Continue even if retention has removed records before they were added."),
     ] = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Keep a table of a topic up to date, each record exactly once: Delta, Iceberg or Parquet.
 
-    Run it again to add new records, also after it was killed; or let it run, with --freshness. Values that do not fit
-    the schema go to the table TOPIC_quarantine with the reason. The store remembers where the table is.
+    Run the command again to add new records, even after it was killed, or keep it running with --freshness. Values that
+    do not fit the schema go to the table TOPIC_quarantine, with the reason. The store records the table's location.
 
     \b
     Examples:
@@ -330,7 +332,7 @@ def table(
 def verify(data: DirectoryData, topic: MaybeTopic = None, output: Output = OutputFormat.TABLE) -> None:
     """Check every batch of every segment, in parallel.
 
-    Does the same as `sawlog verify`, for stores that are too large for one process. Exits with 4 if there is damage.
+    This is `sawlog verify` for stores that are too large for one process. Exits with 4 if there is damage.
 
     \b
     Examples:
@@ -365,10 +367,10 @@ def compact(
 ) -> None:
     """Rewrite a topic so that it keeps only the last record of each key.
 
-    If the topic's cleanup.policy is not compact, it asks first, unless --yes is given.
+    If the topic's cleanup.policy is not compact, the command asks for confirmation unless --yes is given.
 
-    The new topic replaces the old one atomically. Its offsets start at 0, so consumer groups start again. No process
-    may be writing to it.
+    The new topic replaces the old one atomically. Its offsets start at 0, so consumer groups start over. No process may
+    be writing to the topic.
 
     \b
     Examples:
@@ -388,19 +390,19 @@ def compact(
     if isinstance(report, RewriteReport):
         _show_rewrite(report, output)
         return
-    _show(report, output, [*_COUNTS, Column("dropped", shown=shown_count)])
+    _show(report, output, [*_COUNTS, Column("dropped", shown=format_count)])
     if output is OutputFormat.TABLE:
         note("dry run: nothing was changed")
 
 
 def _confirm_compaction(data: Path, topic: str, yes: bool) -> None:
-    """Ask for confirmation, unless the topic's settings already say that it keeps only the last record of each key."""
+    """Ask for confirmation, unless the topic's cleanup.policy is compact."""
     with open_store(data) as store:
         found = store.topic(topic).describe()
     if is_compacted(found.settings):
         return
     policy = found.settings.get("cleanup.policy", "delete")
-    what = f"{counted(found.records, 'record')} ({shown_size(found.size_bytes)})"
+    what = f"{counted(found.records, 'record')} ({format_size(found.size_bytes)})"
     confirm(
         f"compact {topic}, whose cleanup.policy is {policy}: of its {what} only the last one of each key is kept", yes
     )
@@ -417,8 +419,8 @@ def repartition(
 ) -> None:
     """Rewrite a topic with a different number of partitions; the records of each key keep their order.
 
-    The new topic replaces the old one atomically. Its offsets start at 0, so consumer groups start again. No process
-    may be writing to it.
+    The new topic replaces the old one atomically. Its offsets start at 0, so consumer groups start over. No process may
+    be writing to the topic.
 
     \b
     Examples:
@@ -442,7 +444,7 @@ def _rewriting(data: Path, topic: str) -> Iterator[tuple[SparkSession, Callable[
 
 
 def _show_rewrite(report: RewriteReport, output: OutputFormat) -> None:
-    _show(report, output, [*_COUNTS, *_SIZES, Column("followed", "added meanwhile", shown_count)])
+    _show(report, output, [*_COUNTS, *_SIZES, Column("followed", "added meanwhile", format_count)])
 
 
 pipelines.command(cls=Command)(stats)
@@ -466,7 +468,7 @@ def init(
 ) -> None:
     """Create a project for Spark's declarative pipelines that reads a topic.
 
-    It has tables over the topic and a script that runs them; each run processes the new records.
+    The project has tables over the topic and a script that runs them; each run processes the new records.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`sawlog pipeline stats`: what is in the topics, counted on Spark, as a table and as charts."""
+"""`sawlog pipeline stats`: count the records of topics on Spark, as a table and as charts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .jobs import running_job, seconds
 from .options import DirectoryData, MaybeTopic, Output
 from .output import Column, OutputFormat
 from .output import Output as Printer
-from .units import shown_count, shown_size, shown_time
+from .units import format_count, format_size, format_time
 
 if TYPE_CHECKING:
     from ..pipelines.stats import StatsReport
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 _COLUMNS = [
     Column("topic"),
     Column("partition", shown=lambda number: "all" if number is None else str(number)),
-    Column("records", shown=shown_count),
-    Column("bytes", "keys and values", shown_size),
-    Column("size_bytes", "on disk", shown_size),
-    Column("keys", "keys (approx.)", shown_count),
-    Column("without_key", shown=shown_count),
-    Column("oldest", shown=shown_time),
-    Column("newest", shown=shown_time),
+    Column("records", shown=format_count),
+    Column("bytes", "keys and values", format_size),
+    Column("size_bytes", "on disk", format_size),
+    Column("keys", "keys (approx.)", format_count),
+    Column("without_key", shown=format_count),
+    Column("oldest", shown=format_time),
+    Column("newest", shown=format_time),
 ]
 
 
@@ -43,7 +43,8 @@ def stats(
         ),
     ] = None,
     parquet: Annotated[
-        Path | None, typer.Option("--parquet", metavar="DIR", help="Write partitions.parquet and rates.parquet there.")
+        Path | None,
+        typer.Option("--parquet", metavar="DIR", help="Write partitions.parquet and rates.parquet to this directory."),
     ] = None,
     plot: Plot = None,
     no_plot: NoPlot = False,
@@ -74,13 +75,13 @@ def stats(
 
 
 def _charts(report: StatsReport, topic: str | None) -> list[Chart]:
-    """Return charts of the rate over time, and of the records of each partition."""
+    """Return charts of the rate over time and of the records per partition."""
     each = [row for row in report.partitions if row.partition is not None]
     if not each:
         return []
     one = len({row.topic for row in each}) == 1
     names = [f"partition {row.partition}" if one else f"{row.topic}/{row.partition}" for row in each]
-    bars = BarChart("Records by partition", "records", names, [float(row.records) for row in each], shown_count)
+    bars = BarChart("Records by partition", "records", names, [float(row.records) for row in each], format_count)
     if not report.rates:
         return [bars]
     first, step = min(rate.time for rate in report.rates), report.step_ms

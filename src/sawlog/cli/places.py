@@ -1,11 +1,8 @@
-"""`-d`: a directory, or the address of a store on object storage.
+"""Opening what a command works on: a store in a directory, on object storage or behind a broker, or some partitions.
 
-Opens what a command works on: a store, in a directory, on object storage or behind a broker, or the partitions that
-are named.
-
-`reading` opens partitions for reading, which takes no lock and writes nothing, so commands that only read can run while
-a writer is running. `reading_files` does the same where the files themselves are needed. Everything opened here is
-closed when the command ends, also if it fails.
+`open_named_logs` opens partitions for reading, which takes no lock and writes nothing, so commands that only read can
+run next to a writer. `open_files_for_reading` does the same for commands that need the files themselves. Every function
+here is a context manager that closes what it opened, even if the command fails.
 """
 
 from __future__ import annotations
@@ -26,9 +23,9 @@ from ..log.log import Log
 from ..store.directory.lock_leases import LOCK_TIMEOUT_S
 from ..store.names import GROUPS
 from .output import note
-from .stores import SomeAcls, SomeGroups, SomeLog, SomeStore, SomeTopic, SomeUsers
+from .stores import AclsLike, GroupsLike, PartitionLike, StoreLike, TopicLike, UsersLike
 from .terminal import ask_password
-from .units import shown_size
+from .units import format_size
 
 if TYPE_CHECKING:
     from ..broker.client.store import RemoteStore
@@ -40,15 +37,15 @@ if TYPE_CHECKING:
 
 
 class Address(PosixPath):
-    """An address such as s3://bucket/store where a command expects a directory. A `Path` would lose a slash; this one
-    keeps its text, so that whoever opens it as a directory after all refuses it with a message."""
+    """The URL of a store on object storage, such as s3://bucket/store, where a command expects a directory. A plain
+    `Path` would lose a slash; this one keeps its text, so that opening it as a directory fails with a clear message."""
 
-    #: The address; empty for a path that was derived from one.
+    #: The URL; empty for a path that was derived from one.
     text: str = ""
 
     @classmethod
     def of(cls, text: str) -> Address:
-        """From what was typed."""
+        """Return the address for a URL as typed."""
         made = cls(text)
         made.text = text
         return made
@@ -60,22 +57,22 @@ class Address(PosixPath):
         return str(self)
 
 
-def as_place(text: str | Path) -> Path:
-    """What was given for -d."""
+def parse_location(text: str | Path) -> Path:
+    """Parse the value of -d: a directory, or a URL on object storage."""
     return Address.of(text) if isinstance(text, str) and is_address(text) else Path(text)
 
 
-def as_directory(text: str | Path) -> Path:
-    """The same for a command that needs files."""
-    found = as_place(text)
+def parse_directory(text: str | Path) -> Path:
+    """Parse the value of -d for a command that needs files; refuse a URL."""
+    found = parse_location(text)
     if isinstance(found, Address):
         raise typer.BadParameter(f"{found} is on object storage: this command needs a store in a directory")
     return found
 
 
-Log_co = TypeVar("Log_co", bound=SomeLog, covariant=True)
+Log_co = TypeVar("Log_co", bound=PartitionLike, covariant=True)
 
-#: How long a broker is waited for when records are followed. It answers as soon as there are some.
+#: Long poll while following a broker, which answers as soon as records arrive.
 _LONG_POLL_S = 1.0
 
 
@@ -94,21 +91,21 @@ class NamedLog(Generic[Log_co]):
 
 
 def note_remote(places: Iterable[NamedLog[Any]]) -> None:
-    """Say which of these logs are not here as a whole, and where the rest is."""
+    """Note each log whose oldest segments are only in the replica."""
     for place in places:
         lowest, local = place.log.lowest_offset, getattr(place.log, "local_offset", 0)
         if lowest < local:
-            size = shown_size(place.log.remote_bytes)
+            size = format_size(place.log.remote_bytes)
             note(f"{place.name}: offsets {lowest} to {local - 1} ({size}) are only in the replica")
 
 
-#: The log of the groups' committed offsets, in tables.
+#: Name of the committed-offsets log in tables.
 GROUPS_LOG = "(groups)"
 
 
 def groups_path(data: Path | None) -> Path | None:
-    """Return the directory of the groups' committed offsets, if any were ever committed: a log that has lost its
-    segments counts, one that a crash has left before its first segment does not."""
+    """Return the directory of the groups' committed offsets, or None if no offset was ever committed. A log that lost
+    its segments counts; a log whose creation crashed before the first segment does not."""
     if data is None or isinstance(data, Address):
         return None
     path = data / GROUPS
@@ -120,8 +117,8 @@ def groups_path(data: Path | None) -> Path | None:
 
 
 @contextmanager
-def reading_groups(data: Path | None) -> Iterator[list[NamedLog[Log]]]:
-    """Open the log of the groups' committed offsets for reading, if the store has one."""
+def open_groups_log(data: Path | None) -> Iterator[list[NamedLog[Log]]]:
+    """Open the committed-offsets log for reading, if the store has one."""
     path = groups_path(data)
     if path is None:
         yield []
@@ -134,8 +131,8 @@ def reading_groups(data: Path | None) -> Iterator[list[NamedLog[Log]]]:
 def open_store(
     data: Path, mode: Literal["w", "r"] = "r", *, create: bool = False, lock_timeout: float = LOCK_TIMEOUT_S
 ) -> Iterator[Store]:
-    """Open the store in that directory, by default for reading, for commands that need its files. A short command runs
-    no upkeep."""
+    """Open the store in that directory, by default for reading, for commands that need its files. Short commands run no
+    background maintenance."""
     from ..store.directory.store import Store
 
     if isinstance(data, Address):
@@ -152,7 +149,7 @@ def open_store(
 def open_any(
     data: Path, mode: Literal["w", "r"] = "r", *, create: bool = False, lock_timeout: float = LOCK_TIMEOUT_S
 ) -> Iterator[Store | ObjectStore]:
-    """Open the store in that directory, or at that address. A short command runs no upkeep."""
+    """Open the store in that directory or at that URL. Short commands run no background maintenance."""
     if not isinstance(data, Address):
         with open_store(data, mode, create=create, lock_timeout=lock_timeout) as store:
             yield store
@@ -166,7 +163,7 @@ def open_any(
 
 
 def check_directory(data: Path) -> None:
-    """Check that a store can be created there as far as its path says: it may be missing, but not a file."""
+    """Raise if the path is a file. A missing directory is fine: the store will be created there."""
     if data.exists() and not data.is_dir():
         raise typer.BadParameter(f"{data} is a file, not a directory", param_hint="-d")
 
@@ -179,8 +176,8 @@ def open_place(
     *,
     create: bool = False,
     lock_timeout: float = LOCK_TIMEOUT_S,
-) -> Iterator[SomeStore]:
-    """Open the store in that directory, or behind that broker."""
+) -> Iterator[StoreLike]:
+    """Open the store in that directory, at that URL, or behind that broker."""
     if broker is not None:
         with _connect(broker) as remote:
             yield remote
@@ -194,8 +191,8 @@ def open_place(
 @contextmanager
 def open_users(
     data: Path | None, broker: str | None, mode: Literal["w", "r"] = "r", *, create: bool = False
-) -> Iterator[SomeUsers]:
-    """Open the users of the store in that directory, at that address, or behind that broker."""
+) -> Iterator[UsersLike]:
+    """Open the users of the store in that directory, at that URL, or behind that broker."""
     if broker is not None:
         with _connect(broker) as remote:
             yield remote.users
@@ -209,7 +206,7 @@ def open_users(
 
 
 def _connect(broker: str) -> RemoteStore:
-    """Connect to an address, or to what a TOML file describes."""
+    """Connect to a broker by its address or by a TOML file that describes it."""
     from ..broker.client.store import connect
 
     if not broker.endswith(".toml"):
@@ -221,7 +218,7 @@ def _connect(broker: str) -> RemoteStore:
 
 
 def check_place(data: Path | None, log: Path | None, topic: str | None) -> None:
-    """Check that a store or a log is given. A log takes precedence over a store from the environment."""
+    """Check that a store or a log was given. A log takes precedence over a store from the environment."""
     if data is None and log is None:
         raise typer.BadParameter("give the store with -d DIR, or the directory of one partition with --log DIR")
     if log is not None and topic is not None:
@@ -229,8 +226,8 @@ def check_place(data: Path | None, log: Path | None, topic: str | None) -> None:
 
 
 @contextmanager
-def open_acls(data: Path | None, broker: str | None, mode: Literal["w", "r"] = "r") -> Iterator[SomeAcls]:
-    """Open the access control rules of the store in that directory, at that address, or behind that broker."""
+def open_acls(data: Path | None, broker: str | None, mode: Literal["w", "r"] = "r") -> Iterator[AclsLike]:
+    """Open the access control rules of the store in that directory, at that URL, or behind that broker."""
     if broker is not None:
         with _connect(broker) as remote:
             yield remote.acls
@@ -243,22 +240,22 @@ def open_acls(data: Path | None, broker: str | None, mode: Literal["w", "r"] = "
         yield StoredAcls(store.registry)
 
 
-class Reading:
-    """The logs that the command line names."""
+class OpenLogs:
+    """The open logs that the command line names."""
 
-    def __init__(self, places: Sequence[NamedLog[SomeLog]], remote: RemoteStore | None = None) -> None:
+    def __init__(self, places: Sequence[NamedLog[PartitionLike]], remote: RemoteStore | None = None) -> None:
         self.places = places
         self._remote = remote
 
     @property
-    def groups(self) -> SomeGroups:
+    def groups(self) -> GroupsLike:
         """The groups of the broker."""
         assert self._remote is not None
         return self._remote.groups
 
     def wait(self, offsets: Sequence[int], seconds: float) -> None:
-        """Wait for a record at one of these offsets, one of each log: `seconds` if that can only be found by looking,
-        else until there is one or some time has passed."""
+        """Wait for a record at one of these offsets, one per log. Files are polled, so this sleeps for `seconds`; a
+        broker is long-polled."""
         if self._remote is None:
             time.sleep(seconds)
             return
@@ -267,13 +264,13 @@ class Reading:
 
 
 @contextmanager
-def reading(
+def open_named_logs(
     data: Path | None,
     log: Path | None,
     topic: str | None = None,
     partitions: Sequence[int] | None = None,
     broker: str | None = None,
-) -> Iterator[Reading]:
+) -> Iterator[OpenLogs]:
     """Open the logs that the command line names for reading."""
     if data is None and log is None and broker is None:
         raise typer.BadParameter(
@@ -282,8 +279,8 @@ def reading(
     if broker is not None and log is None:
         with _connect(broker) as store:
             names = store.topics() if topic is None else [topic]
-            topics: list[SomeTopic] = [store.topic(name) for name in names]
-            yield Reading(
+            topics: list[TopicLike] = [store.topic(name) for name in names]
+            yield OpenLogs(
                 [
                     NamedLog(each.name, number, each.partition(number))
                     for each in topics
@@ -292,22 +289,22 @@ def reading(
                 store,
             )
         return
-    with reading_parts(data, log, topic, partitions) as places:
-        yield Reading([NamedLog(each.topic, each.partition, each.log) for each in places])
+    with open_for_reading(data, log, topic, partitions) as places:
+        yield OpenLogs([NamedLog(each.topic, each.partition, each.log) for each in places])
 
 
 @contextmanager
-def reading_parts(
+def open_for_reading(
     data: Path | None,
     log: Path | None,
     topic: str | None = None,
     partitions: Sequence[int] | None = None,
     missing: list[MissingPartition] | None = None,
 ) -> Iterator[Sequence[NamedLog[Log] | NamedLog[ObjectPartition]]]:
-    """Open the partitions that the command line names for reading, in a directory or at an address. Those whose files
-    are missing are added to `missing`; without it they raise."""
+    """Open the partitions that the command line names for reading, in a directory or at a URL. Partitions whose files
+    are missing are added to `missing`; if it is None, they raise."""
     if log is not None or not isinstance(data, Address):
-        with reading_files(data, log, topic, partitions, missing) as places:
+        with open_files_for_reading(data, log, topic, partitions, missing) as places:
             yield places
         return
     with open_any(data) as store:
@@ -319,20 +316,20 @@ def reading_parts(
 def _part(topic: Topic | ObjectTopic, number: int) -> NamedLog[Log] | NamedLog[ObjectPartition]:
     from ..store.objects.topic import ObjectTopic
 
-    if isinstance(topic, ObjectTopic):  # a command that follows asks again and again
+    if isinstance(topic, ObjectTopic):  # `--follow` polls the end continuously
         return NamedLog(topic.name, number, topic.partition(number).patient())
     return NamedLog(topic.name, number, topic.partition(number))
 
 
 @contextmanager
-def reading_files(
+def open_files_for_reading(
     data: Path | None,
     log: Path | None,
     topic: str | None = None,
     partitions: Sequence[int] | None = None,
     missing: list[MissingPartition] | None = None,
 ) -> Iterator[list[NamedLog[Log]]]:
-    """Open the logs whose files the command line names for reading; `missing` as in `reading_parts`."""
+    """Open the logs whose files the command line names for reading; `missing` as in `open_for_reading`."""
     check_place(data, log, topic)
     if log is not None:
         with Log.open(log, mode="r") as found:
@@ -341,7 +338,7 @@ def reading_files(
     assert data is not None
     with open_store(data) as store:
         names = store.topics() if topic is None else [topic]
-        yield [place for name in names for place in places_of(store.topic(name), partitions, missing)]
+        yield [place for name in names for place in logs_of(store.topic(name), partitions, missing)]
 
 
 class MissingPartition(CorruptFile):
@@ -353,10 +350,10 @@ class MissingPartition(CorruptFile):
         self.partition = partition
 
 
-def places_of(
+def logs_of(
     topic: Topic, partitions: Sequence[int] | None = None, missing: list[MissingPartition] | None = None
 ) -> list[NamedLog[Log]]:
-    """Open the selected partitions of a topic; `missing` as in `reading_parts`."""
+    """Open the selected partitions of a topic; `missing` as in `open_for_reading`."""
     places = []
     for number in chosen(topic, partitions):
         try:
@@ -369,8 +366,7 @@ def places_of(
 
 
 def _log_of(topic: Topic, number: int) -> Log:
-    """Return the log of a partition. It was created with the topic, so a missing one is data loss, not a typing
-    error."""
+    """Return the log of a partition. It was created with the topic, so a missing log is data loss, not a typo."""
     try:
         return topic.partition(number)
     except StorageError as error:
@@ -385,7 +381,7 @@ def _log_of(topic: Topic, number: int) -> Log:
         ) from error
 
 
-def chosen(topic: SomeTopic, partitions: Sequence[int] | None) -> list[int]:
+def chosen(topic: TopicLike, partitions: Sequence[int] | None) -> list[int]:
     """Return the selected partitions, or all if none was given."""
     for number in partitions or ():
         if number >= topic.partitions:

@@ -1,6 +1,7 @@
-"""Where `produce` writes records: the topic's own writer or, with `--compression`, batches that are built for it.
+"""`sawlog produce`: write records from stdin or files to a topic.
 
-`sawlog produce`: writes records from stdin or files to a topic.
+Records go to the topic's own writer or, with `--compression`, to a writer that builds batches with that codec. The
+readers of the input formats are in inputs.py.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from .options import BrokerAt, MaybeData, Output, Topic
 from .output import Output as Printer
 from .output import OutputFormat, note
 from .places import chosen, open_place
-from .stores import Sink, SomeStore, SomeTopic
+from .stores import Sink, StoreLike, TopicLike
 from .terminal import ProgressBar
-from .units import shown_size
+from .units import format_size
 
-#: How long a record waits for a batch to fill before it is stored.
+#: Maximum time that a record waits for its batch to fill.
 LINGER_MS = 50
 
 
-def open_sink(topic: SomeTopic, partition: int | None, compression: str | None) -> AbstractContextManager[Sink]:
-    """Open a sink; leaving the block stores all appended records, also after an error."""
+def open_sink(topic: TopicLike, partition: int | None, compression: str | None) -> AbstractContextManager[Sink]:
+    """Open a sink. Leaving the block stores all appended records, even after an error."""
     if compression is not None:
         return topic.packer(compression, partition=partition, linger_ms=LINGER_MS)
     if partition is not None:
@@ -50,7 +51,7 @@ _ARROW_COLUMNS = ("value", "key", "timestamp", "headers")
 
 
 class OnError(StrEnum):
-    """What to do about invalid input."""
+    """Reaction to invalid input."""
 
     STOP = "stop"
     SKIP = "skip"
@@ -66,8 +67,8 @@ class Compression(StrEnum):
     ZSTD = "zstd"
 
 
-class _Done:
-    """What has been stored so far."""
+class _Totals:
+    """Counts of what has been stored so far."""
 
     def __init__(self) -> None:
         self.records = self.size_bytes = self.skipped = 0
@@ -87,7 +88,7 @@ def produce(
             "--input",
             "-i",
             metavar="KIND",
-            help="The format of the input, see above.  [default: by the file's suffix, else lines]",
+            help="The input format, see above.  [default: by the file's suffix, else lines]",
         ),
     ] = None,
     key: Annotated[
@@ -106,15 +107,18 @@ def produce(
     timestamp: Annotated[
         str | None,
         typer.Option(
-            "--timestamp", metavar="FIELD", help="The field with the timestamp, in ms or ISO.  [default: now]"
+            "--timestamp",
+            metavar="FIELD",
+            help="The field with the timestamp, in ms since 1970 or ISO format.  [default: now]",
         ),
     ] = None,
     header: Annotated[
         list[str] | None,
-        typer.Option("--header", "-H", metavar="KEY=VALUE", help="A header for every record; can be repeated."),
+        typer.Option("--header", "-H", metavar="KEY=VALUE", help="A header to add to every record; can be repeated."),
     ] = None,
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", min=0, metavar="N", help="The partition.  [default: by the key]")
+        int | None,
+        typer.Option("--partition", "-p", min=0, metavar="N", help="The partition to write to.  [default: by the key]"),
     ] = None,
     compression: Annotated[
         Compression | None,
@@ -146,7 +150,7 @@ def produce(
             "--lock-timeout",
             min=0.0,
             metavar="SECONDS",
-            help="How long to wait for a process that has locked a partition and takes no requests.",
+            help="How long to wait for a process that has locked a partition and does not accept forwarded appends.",
         ),
     ] = LOCK_TIMEOUT_S,
     create: Annotated[
@@ -165,9 +169,9 @@ def produce(
       records   the output of `sawlog read TOPIC --output ndjson`; keeps key, value, headers and timestamp
       file      each file is one record of any size; it is streamed
 
-    The topic must exist, unless --create is given; that creates the store too. Invalid input stops the command with its
-    line number; everything before it is stored. --on-error skip continues instead. With --check, a value that does not
-    match the topic's schema is invalid input.
+    The topic must exist unless --create is given, which also creates the store. Invalid input stops the command with an
+    error that names the line; everything before it is stored. With --on-error skip, the command skips invalid input and
+    continues. With --check, a value that does not match the topic's schema is invalid input.
 
     \b
     Examples:
@@ -186,10 +190,10 @@ def produce(
         raise typer.BadParameter("the delimiter cannot be empty", param_hint="--key-delimiter")
     fields = Fields(key, value, timestamp, key_delimiter)
     codec = None if compression is None else compression.value
-    wishes = Wishes(fields, _headers(header), partition, codec, rate, empty_is_null, on_error, check)
+    options = ProduceOptions(fields, _headers(header), partition, codec, rate, empty_is_null, on_error, check)
     sources = [(path, kind or kind_of(path)) for path in _sources(files)]
     for _, each in sources:
-        _check(each, wishes)
+        _check(each, options)
     with open_place(data, broker, "w", create=create, lock_timeout=lock_timeout) as store:
         into = _created(store, topic, partition) if create else store.topic(topic)
         chosen(into, None if partition is None else [partition])
@@ -198,20 +202,21 @@ def produce(
                 f"the topic {topic} has no schema: declare one with the setting sawlog.schema",
                 param_hint="--check",
             )
-        done = _Done()
+        done = _Totals()
         try:
             for path, each in sources:
-                _produce_from(path, each, into, wishes, done)
+                _produce_from(path, each, into, options, done)
         finally:
             _report(topic, done, output)
 
 
-def _created(store: SomeStore, topic: str, partition: int | None) -> SomeTopic:
+def _created(store: StoreLike, topic: str, partition: int | None) -> TopicLike:
     if topic in store.topics():
         return store.topic(topic)
     if partition:
         raise typer.BadParameter(
-            f"the topic {topic} does not exist, and --create makes it with one partition, 0", param_hint="--partition"
+            f"the topic {topic} does not exist, and --create creates it with a single partition, 0",
+            param_hint="--partition",
         )
     made = store.create_topic(topic, exist_ok=True)
     note(f"{topic}: created, 1 partition")
@@ -219,7 +224,7 @@ def _created(store: SomeStore, topic: str, partition: int | None) -> SomeTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class ProduceOptions:
     """The options, except for source and target."""
 
     fields: Fields
@@ -233,7 +238,7 @@ class Wishes:
 
     @property
     def single(self) -> bool:
-        """Whether an option applies to single records, so that tables cannot be appended as a whole."""
+        """Whether an option applies to individual records, so that whole Arrow batches cannot be appended."""
         given = (self.headers, self.compression, self.rate, self.empty_is_null, self.check)
         return self.fields != Fields() or any(given)
 
@@ -248,9 +253,9 @@ def _headers(given: list[str] | None) -> tuple[tuple[str, bytes], ...]:
     return tuple(made)
 
 
-def _check(kind: InputFormat, wishes: Wishes) -> None:
-    """Reject options that have no meaning for this kind of input, instead of ignoring them."""
-    fields = wishes.fields
+def _check(kind: InputFormat, options: ProduceOptions) -> None:
+    """Reject options that do not apply to this input format, instead of ignoring them."""
+    fields = options.fields
     for option, field in (("--value", fields.value), ("--timestamp", fields.timestamp)):
         if field is not None and kind in (InputFormat.LINES, InputFormat.FILE, InputFormat.RECORDS):
             raise typer.BadParameter(f"{kind} has no fields: use it with ndjson, csv or parquet", param_hint=option)
@@ -258,10 +263,10 @@ def _check(kind: InputFormat, wishes: Wishes) -> None:
         raise typer.BadParameter(f"only for --input lines, not {kind}", param_hint="--key-delimiter")
     if fields.key is not None and kind is InputFormat.RECORDS:
         raise typer.BadParameter("--input records already contains the keys", param_hint="--key")
-    if wishes.compression is not None and kind is InputFormat.FILE:
+    if options.compression is not None and kind is InputFormat.FILE:
         raise typer.BadParameter("--input file is streamed without compression", param_hint="--compression")
-    if wishes.check and kind is InputFormat.FILE:
-        raise typer.BadParameter("--input file is streamed without being looked at", param_hint="--check")
+    if options.check and kind is InputFormat.FILE:
+        raise typer.BadParameter("--input file is streamed without being parsed", param_hint="--check")
 
 
 def _sources(files: list[Path] | None) -> list[Path | None]:
@@ -269,17 +274,19 @@ def _sources(files: list[Path] | None) -> list[Path | None]:
     return [None if str(path) == "-" else path for path in files] if files else [None]
 
 
-def _produce_from(path: Path | None, kind: InputFormat, topic: SomeTopic, wishes: Wishes, done: _Done) -> None:
+def _produce_from(
+    path: Path | None, kind: InputFormat, topic: TopicLike, options: ProduceOptions, done: _Totals
+) -> None:
     """Produce the content of one file, or of stdin."""
     with _opened(path) as (stream, size):
         if kind is InputFormat.FILE:
-            _stream_one(topic, stream, size, wishes, done, quiet=_is_typed(path))
-        elif kind is InputFormat.PARQUET and not wishes.single:
-            _append_tables(topic, stream, wishes.partition, done)
+            _stream_one(topic, stream, size, options, done, quiet=_is_typed(path))
+        elif kind is InputFormat.PARQUET and not options.single:
+            _append_tables(topic, stream, options.partition, done)
         else:
-            entries = read_input(kind, stream, wishes.fields)
-            with open_sink(topic, wishes.partition, wishes.compression) as sink:
-                _append_all(sink, _matching(_keyed(entries, topic), topic, wishes), path, wishes, done)
+            entries = read_input(kind, stream, options.fields)
+            with open_sink(topic, options.partition, options.compression) as sink:
+                _append_all(sink, _matching(_keyed(entries, topic), topic, options), path, options, done)
 
 
 @contextmanager
@@ -292,8 +299,8 @@ def _opened(path: Path | None) -> Iterator[tuple[BinaryIO, int | None]]:
         yield stream, path.stat().st_size
 
 
-def _keyed(entries: Iterator[InputRecord | BadInput], topic: SomeTopic) -> Iterator[InputRecord | BadInput]:
-    """Yield the same entries; in a compacted topic, one without a key becomes bad input."""
+def _keyed(entries: Iterator[InputRecord | BadInput], topic: TopicLike) -> Iterator[InputRecord | BadInput]:
+    """Pass the entries through; in a compacted topic, replace entries without a key by `BadInput`."""
     if not is_compacted(topic.settings):
         yield from entries
         return
@@ -303,15 +310,15 @@ def _keyed(entries: Iterator[InputRecord | BadInput], topic: SomeTopic) -> Itera
 
 
 def _matching(
-    entries: Iterator[InputRecord | BadInput], topic: SomeTopic, wishes: Wishes
+    entries: Iterator[InputRecord | BadInput], topic: TopicLike, options: ProduceOptions
 ) -> Iterator[InputRecord | BadInput]:
-    """Yield the same entries; with --check, one whose value does not match the topic's schema becomes bad input."""
-    if not wishes.check:
+    """Pass the entries through; with --check, replace entries that do not match the topic's schema by `BadInput`."""
+    if not options.check:
         yield from entries
         return
     schema = schemas.parse(str(topic.settings[SCHEMA]))
     for each in entries:
-        empty = wishes.empty_is_null and isinstance(each, InputRecord) and not each.value
+        empty = options.empty_is_null and isinstance(each, InputRecord) and not each.value
         reason = None if isinstance(each, BadInput) or empty else mismatch_reason(schema, each.value)
         yield each if reason is None else BadInput(each.where, reason)
 
@@ -322,15 +329,15 @@ def _is_typed(path: Path | None) -> bool:
 
 
 def _append_all(
-    sink: Sink, entries: Iterator[InputRecord | BadInput], path: Path | None, wishes: Wishes, done: _Done
+    sink: Sink, entries: Iterator[InputRecord | BadInput], path: Path | None, options: ProduceOptions, done: _Totals
 ) -> None:
     source = "stdin" if path is None else str(path)
     with ProgressBar("producing", None, "records", quiet=_is_typed(path)) as progress:
         for each in entries:
-            bad = each if isinstance(each, BadInput) else _append_one(sink, each, wishes)
+            bad = each if isinstance(each, BadInput) else _append_one(sink, each, options)
             if bad is not None:
                 error = BadInput(bad.where, bad.reason, f"{source}, {bad.unit}")
-                if wishes.on_error is OnError.STOP:
+                if options.on_error is OnError.STOP:
                     raise error
                 done.skipped += 1
                 note(f"skipped {error}")
@@ -339,28 +346,28 @@ def _append_all(
             done.records += 1
             done.size_bytes += len(each.value or b"") + len(each.key or b"")
             progress.advance(1)
-            if wishes.rate is not None:
-                _wait(done, wishes.rate)
+            if options.rate is not None:
+                _wait(done, options.rate)
 
 
-def _append_one(sink: Sink, entry: InputRecord, wishes: Wishes) -> BadInput | None:
-    """Append one record; return the reason if it is refused."""
-    value = None if wishes.empty_is_null and not entry.value else entry.value
+def _append_one(sink: Sink, entry: InputRecord, options: ProduceOptions) -> BadInput | None:
+    """Append one record; return the reason if it was refused."""
+    value = None if options.empty_is_null and not entry.value else entry.value
     try:
-        sink.append(value, entry.key, (*entry.headers, *wishes.headers), entry.timestamp)
+        sink.append(value, entry.key, (*entry.headers, *options.headers), entry.timestamp)
     except InvalidRecord as refused:
         return BadInput(entry.where, str(refused))
     return None
 
 
-def _wait(done: _Done, rate: float) -> None:
+def _wait(done: _Totals, rate: float) -> None:
     """Wait until the rate allows the next record."""
     ahead = done.records / rate - (monotonic() - done.began)
     if ahead > 0:
         sleep(ahead)
 
 
-def _append_tables(topic: SomeTopic, stream: BinaryIO, partition: int | None, done: _Done) -> None:
+def _append_tables(topic: TopicLike, stream: BinaryIO, partition: int | None, done: _Totals) -> None:
     """Append a Parquet file as Arrow batches."""
     for batch in parquet_batches(stream):
         names = [name for name in _ARROW_COLUMNS if name in batch.schema.names]
@@ -373,15 +380,15 @@ def _append_tables(topic: SomeTopic, stream: BinaryIO, partition: int | None, do
 
 
 def _stream_one(
-    topic: SomeTopic, stream: BinaryIO, size: int | None, wishes: Wishes, done: _Done, *, quiet: bool
+    topic: TopicLike, stream: BinaryIO, size: int | None, options: ProduceOptions, done: _Totals, *, quiet: bool
 ) -> None:
     """Append a whole file as one record: streamed, unless another process holds the partition."""
-    key = None if wishes.fields.key is None else wishes.fields.key.encode("utf-8", "surrogateescape")
+    key = None if options.fields.key is None else options.fields.key.encode("utf-8", "surrogateescape")
     if key is None and is_compacted(topic.settings):
         raise InvalidRecord(_NO_KEY.format(topic.name))
     number = 0 if key is None else partition_for(key, topic.partitions)
     with ProgressBar("producing", size, "bytes", quiet=quiet) as progress:
-        # At a terminal, `read` would need a second Ctrl-D to end; `read1` does not.
+        # At a terminal, `read` needs a second Ctrl-D to end; `read1` does not.
         read = getattr(stream, "read1", stream.read)
 
         def chunks() -> Iterator[bytes]:
@@ -389,21 +396,21 @@ def _stream_one(
                 progress.advance(len(chunk))
                 yield chunk
 
-        number = number if wishes.partition is None else wishes.partition
+        number = number if options.partition is None else options.partition
         try:
-            topic.partition(number).append_stream(chunks(), key=key, headers=wishes.headers)
-        except DirectoryLocked:  # before the first chunk; what is handed over to the holder is not streamed
-            topic.append_many([(b"".join(chunks()), key, wishes.headers)], partition=number)
+            topic.partition(number).append_stream(chunks(), key=key, headers=options.headers)
+        except DirectoryLocked:  # raised before the first chunk; the lock owner accepts only whole records
+            topic.append_many([(b"".join(chunks()), key, options.headers)], partition=number)
         done.records += 1
         done.size_bytes += progress.done
 
 
-def _report(topic: str, done: _Done, output: OutputFormat) -> None:
+def _report(topic: str, done: _Totals, output: OutputFormat) -> None:
     seconds = monotonic() - done.began
     if output is OutputFormat.TABLE:
         skipped = f", {done.skipped:,} skipped" if done.skipped else ""
         count = f"{done.records:,} record{'' if done.records == 1 else 's'}"
-        note(f"{count} to {topic}, {shown_size(done.size_bytes)}{skipped}, {seconds:.2f} s")
+        note(f"{count} to {topic}, {format_size(done.size_bytes)}{skipped}, {seconds:.2f} s")
         return
     about = {"topic": topic, "records": done.records, "size_bytes": done.size_bytes, "skipped": done.skipped}
     Printer(output).item({**about, "seconds": round(seconds, 3)})

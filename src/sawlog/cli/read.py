@@ -1,4 +1,4 @@
-"""`sawlog read`: prints a range of records to stdout or a file, and can follow new ones."""
+"""`sawlog read`: print a range of records to stdout or a file, and optionally follow new ones."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from .codes import CORRUPT
 from .completion import complete_group, complete_topic
 from .formats import Printer as RecordPrinter
 from .formats import compile_format
-from .grouped import Start, committing, group_reading
+from .grouped import Start, committing, open_group_reader
 from .offsets import Span, parse, resolve
 from .options import BrokerAt, LogDir, MaybeData, Partitions, parsed, read_as
 from .output import Column, OutputFormat, Row, note
 from .output import Output as Printer
-from .places import Reading, reading
-from .records import Found, Place, records
-from .units import shown_time
+from .places import OpenLogs, open_named_logs
+from .records import PartitionRecord, ReadablePartition, records
+from .units import format_time
 
 
 class IsolationLevel(StrEnum):
-    """What is read of transactions."""
+    """Visibility of transactional records."""
 
     COMMITTED = "committed"
     UNCOMMITTED = "uncommitted"
 
 
-#: How `read` and `sql` take it.
+#: The option --isolation of `read` and `sql`.
 IsolationOption = Annotated[
     IsolationLevel,
     typer.Option(
@@ -50,22 +50,22 @@ IsolationOption = Annotated[
 ]
 
 
-#: Where a new group begins, by the value of --offset.
+#: Start position of a new group, by the value of --offset.
 _STARTS: dict[str, Start] = {"start": "earliest", "end": "latest"}
 
 _COLUMNS = [
     Column("topic"),
     Column("partition"),
     Column("offset"),
-    Column("timestamp", "time", shown_time),
+    Column("timestamp", "time", format_time),
     Column("key"),
     Column("value"),
     Column("headers", shown=lambda pairs: ", ".join(f"{each['key']}={_text(each['value'])}" for each in pairs or ())),
 ]
 
 
-class _AsGroup(NamedTuple):
-    """What `group_reading` is to open."""
+class _GroupRequest(NamedTuple):
+    """Arguments of `open_group_reader`."""
 
     data: Path | None
     broker: str | None
@@ -96,7 +96,7 @@ def read(
     grep: Annotated[
         str | None,
         typer.Option(
-            "--grep", metavar="REGEX", help="Only records whose value, key or headers match; (?i) ignores case."
+            "--grep", metavar="REGEX", help="Print only records whose value, key or headers match; (?i) ignores case."
         ),
     ] = None,
     group: Annotated[
@@ -106,7 +106,7 @@ def read(
             "-g",
             metavar="GROUP",
             autocompletion=complete_group,
-            help="Only what this consumer group has not read yet; commits what was printed.",
+            help="Print only records that this consumer group has not read yet, and commit them.",
         ),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-F", help="Wait for new records until Ctrl-C.")] = False,
@@ -127,7 +127,7 @@ def read(
         ),
     ] = None,
 ) -> None:
-    """Print records of a topic: all, the last N, a range, or everything since a time.
+    """Print the records of a topic: all, the last N, a range, or everything since a time.
 
     \b
     Which records (-o):
@@ -144,16 +144,17 @@ def read(
       %T timestamp in ms  %d{%H:%M:%S} timestamp by strftime  %K %V lengths of key and value  %H number of headers
       %v{hex} %v{base64} %v{json}, the same for %k;  \\n \\t \\xNN %%
 
-    A time selects records by their timestamps, which need not be in the order of the offsets. The time index shows
-    where the first record of that time is; from there on, every record up to the end of the log is compared.
+    A time selects records by timestamp. Timestamps need not follow the order of the offsets: the command finds the
+    first matching record in the time index, then compares every record up to the end of the log.
 
-    It takes no lock and can run while a writer is running. Partitions are read one after the other; there is no order
-    between them. A damaged batch stops the command, and the message says at which offset to continue. It stops where a
-    Kafka transaction is open, and leaves out those that were aborted: --isolation uncommitted prints everything.
+    The command takes no lock and can run next to a writer. It reads partitions one after the other; there is no order
+    between them. A damaged batch stops the command, and the message names the offset at which to continue. Reading
+    stops at the first open Kafka transaction and skips aborted ones; --isolation uncommitted prints everything.
 
-    With --group it reads as a member of a consumer group, from the committed offsets on, and commits what it has
-    printed: the next call continues there. A new group begins at the start; with -o end, at the end. If it is killed it
-    may print some records again, but leaves out none. With -b the group must have no other members.
+    With --group, the command reads as a member of a consumer group: it starts at the committed offsets and commits the
+    records that it has printed, so the next run continues there. A new group begins at the start, or with -o end at the
+    end. If the command is killed, the next run may print some records again, but it never skips one. With -b, the group
+    must have no other members.
 
     \b
     Examples:
@@ -175,7 +176,7 @@ def read(
     if group is not None and topic is not None:
         with _printer(output, out) as printer:
             _read_as_group(
-                _AsGroup(data, broker, topic, group, _STARTS[offset], isolation.value),
+                _GroupRequest(data, broker, topic, group, _STARTS[offset], isolation.value),
                 pattern,
                 count,
                 printer,
@@ -184,8 +185,10 @@ def read(
             )
         return
     damage: list[str] = []
-    with reading(data, log, topic, partition, broker) as opened:
-        places = [Place(each.topic, each.partition, each.log, isolation=isolation.value) for each in opened.places]
+    with open_named_logs(data, log, topic, partition, broker) as opened:
+        places = [
+            ReadablePartition(each.topic, each.partition, each.log, isolation=isolation.value) for each in opened.places
+        ]
         if out is not None and out.suffix == ".parquet":
             if follow:
                 raise typer.BadParameter("a Parquet file cannot be followed: leave out --follow", param_hint="--out")
@@ -194,21 +197,21 @@ def read(
             with _printer(output, out) as printer:
                 idle = printer.flush if follow and span.end is None else None
                 found = records(opened, places, partial(resolve, span), idle, damage if skip_damage else None)
-                _print(_chosen(_timely(found, span), pattern, count), printer, printing, follow)
+                _print(_chosen(_within_times(found, span), pattern, count), printer, printing, follow)
     if damage:
         raise typer.Exit(CORRUPT)
 
 
 def _read_as_group(
-    wanted: _AsGroup,
+    wanted: _GroupRequest,
     pattern: re.Pattern[bytes] | None,
     count: int | None,
     printer: Printer,
     printing: RecordPrinter | None,
     follow: bool,
 ) -> None:
-    """Print what the group has not read yet, and commit what was printed."""
-    with group_reading(*wanted) as group:
+    """Print the records that the group has not read yet, and commit them."""
+    with open_group_reader(*wanted) as group:
 
         def settle() -> None:
             printer.flush()
@@ -218,17 +221,19 @@ def _read_as_group(
         try:
             _print(_chosen(found, pattern, count), printer, printing, follow)
         except CorruptBatch:
-            settle()  # everything before it is printed
+            settle()  # everything before the error was printed
             raise
         settle()
 
 
-def _timely(found: Iterator[Found], span: Span) -> Iterator[Found]:
-    """The records of a range of times, if that is what was asked for."""
+def _within_times(found: Iterator[PartitionRecord], span: Span) -> Iterator[PartitionRecord]:
+    """Keep the records in the span's range of times, if it has one."""
     return found if span.times is None else (each for each in found if span.has(each[1].timestamp))
 
 
-def _chosen(found: Iterator[Found], pattern: re.Pattern[bytes] | None, count: int | None) -> Iterator[Found]:
+def _chosen(
+    found: Iterator[PartitionRecord], pattern: re.Pattern[bytes] | None, count: int | None
+) -> Iterator[PartitionRecord]:
     if pattern is not None:
         found = (each for each in found if _matches(each[1], pattern))
     return found if count is None else islice(found, count)
@@ -244,12 +249,12 @@ def _pattern(text: str) -> re.Pattern[bytes]:
 def _check_group(
     log: Path | None, offset: str, partition: list[int] | None, out: Path | None, skip_damage: bool
 ) -> None:
-    """A group decides itself which partitions it reads, and from where."""
+    """Refuse options that select partitions or offsets: the group determines both."""
     if log is not None:
         raise typer.BadParameter("a group needs a store: give -d DIR and a topic", param_hint="--group")
     if offset not in _STARTS:
         raise typer.BadParameter(
-            "with --group it is start or end, for a new group; `sawlog groups seek` moves a group",
+            "with --group, only start or end is allowed, for a new group; `sawlog groups seek` moves a group",
             param_hint="--offset",
         )
     if partition:
@@ -259,7 +264,7 @@ def _check_group(
 
 
 def _format(form: str | None, raw: bool, output: OutputFormat | None, out: Path | None) -> RecordPrinter | None:
-    """Return the function that prints a record; None if rows are wanted."""
+    """Return the function that formats a record, or None if the output is rows."""
     if sum((form is not None, raw, output is not None)) > 1:
         raise typer.BadParameter("--format, --raw and --output exclude each other")
     if out is not None and out.suffix == ".parquet" and (form is not None or raw or output is not None):
@@ -278,7 +283,7 @@ def _printer(output: OutputFormat | None, out: Path | None) -> Iterator[Printer]
         yield Printer(output or OutputFormat.NDJSON, stream)
 
 
-def _print(found: Iterator[Found], printer: Printer, printing: RecordPrinter | None, follow: bool) -> None:
+def _print(found: Iterator[PartitionRecord], printer: Printer, printing: RecordPrinter | None, follow: bool) -> None:
     if printing is None:
         printer.rows((_row(place, record) for place, record in found), _COLUMNS, live=follow)
         return
@@ -287,7 +292,7 @@ def _print(found: Iterator[Found], printer: Printer, printing: RecordPrinter | N
     printer.flush()
 
 
-def _row(place: Place, record: Record) -> Row:
+def _row(place: ReadablePartition, record: Record) -> Row:
     return {"topic": place.topic, **_arrow_row(place, record)}
 
 
@@ -306,8 +311,8 @@ def _matches(record: Record, pattern: re.Pattern[bytes]) -> bool:
 
 def _write_parquet(
     out: Path,
-    opened: Reading,
-    places: list[Place],
+    opened: OpenLogs,
+    places: list[ReadablePartition],
     span: Span,
     pattern: re.Pattern[bytes] | None,
     count: int | None,
@@ -339,16 +344,15 @@ def _write_parquet(
 
 
 def _batches(
-    opened: Reading,
-    places: list[Place],
+    opened: OpenLogs,
+    places: list[ReadablePartition],
     span: Span,
     pattern: re.Pattern[bytes] | None,
     damage: list[str] | None,
     whole: Any,
     columns: tuple[str, ...],
 ) -> Iterator[Any]:
-    """Yield Arrow batches with a column `partition` first: as they are stored, or built from the selected
-    records."""
+    """Yield Arrow batches with `partition` as the first column: as stored, or built from the selected records."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -364,14 +368,14 @@ def _batches(
                 number = pa.repeat(pa.scalar(place.partition, pa.int32()), batch.num_rows)
                 yield pa.RecordBatch.from_arrays([number, *batch.columns], schema=whole)
         return
-    found = _timely(records(opened, places, partial(resolve, span), damage=damage), span)
+    found = _within_times(records(opened, places, partial(resolve, span), damage=damage), span)
     if pattern is not None:
         found = (each for each in found if _matches(each[1], pattern))
     while rows := list(islice(found, 65_536)):
         yield pa.RecordBatch.from_pylist([_arrow_row(place, record) for place, record in rows], schema=whole)
 
 
-def _arrow_row(place: Place, record: Record) -> dict[str, Any]:
+def _arrow_row(place: ReadablePartition, record: Record) -> dict[str, Any]:
     headers = [{"key": key, "value": value} for key, value in record.headers]
     return {
         "partition": place.partition,

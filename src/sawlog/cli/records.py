@@ -1,4 +1,4 @@
-"""The records that a command reads from partitions: a range of each, then new ones as they arrive."""
+"""Reading records from partitions: a range of each, then optionally new records as they arrive."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from ..batch.kernel import Record
 from ..errors import CorruptBatch, OffsetOutOfRange
 from ..isolation import Isolation
 from .output import note
-from .places import NamedLog, Reading
-from .stores import SomeLog
+from .places import NamedLog, OpenLogs
+from .stores import PartitionLike
 
-#: How long a follower waits before it checks again; doubled while there are no new records.
+#: Poll interval of a follower: doubled up to the second value while no records arrive.
 POLL_S, POLL_MOST_S = 0.005, 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Place(NamedLog[SomeLog]):
-    """A partition, as far as it is read."""
+class ReadablePartition(NamedLog[PartitionLike]):
+    """A partition at an isolation level."""
 
     isolation: Isolation = "committed"
 
     @property
     def lowest_offset(self) -> int:
-        """The first offset."""
+        """First offset of the partition."""
         return self.log.lowest_offset
 
     @property
     def next_offset(self) -> int:
-        """The end for readers."""
+        """End offset at this isolation level."""
         return self.log.position(isolation=self.isolation)[0]
 
     def offset_at(self, timestamp: int) -> int:
-        """The first offset at or after a time."""
+        """Return the first offset at or after a time."""
         return self.log.offset_at(timestamp)
 
 
-#: A record and where it is.
-Found = tuple[Place, Record]
-#: The first offset of a place to read, and the one after the last.
-Range = Callable[[Place], tuple[int, int]]
+#: A record and its partition.
+PartitionRecord = tuple[ReadablePartition, Record]
+#: Returns the half-open range of offsets to read from a partition.
+Range = Callable[[ReadablePartition], tuple[int, int]]
 
 
-def scan(place: Place, start: int, end: int, damage: list[str] | None) -> Iterator[Found]:
-    """Yield the records of one log; continue after damage if that is wanted and something readable follows."""
+def scan(place: ReadablePartition, start: int, end: int, damage: list[str] | None) -> Iterator[PartitionRecord]:
+    """Yield the records of one partition. If `damage` is a list, append errors to it and continue after damage."""
     while start < end:
         try:
             for record in place.log.scan(start, end, isolation=place.isolation):
@@ -65,19 +65,19 @@ def scan(place: Place, start: int, end: int, damage: list[str] | None) -> Iterat
 
 
 def records(
-    opened: Reading,
-    places: list[Place],
+    opened: OpenLogs,
+    places: list[ReadablePartition],
     wanted: Range,
     idle: Callable[[], None] | None = None,
     damage: list[str] | None = None,
-) -> Iterator[Found]:
-    """Yield the records of a range, place by place; then, if `idle` is given, new records as they arrive. `idle` is
-    called before each wait."""
-    positions: list[tuple[int, int]] = []  # the next offset of each place, and its leader epoch
+) -> Iterator[PartitionRecord]:
+    """Yield the records of a range, partition by partition. If `idle` is given, then yield new records as they arrive,
+    calling `idle` before each wait."""
+    positions: list[tuple[int, int]] = []  # next offset and leader epoch of each partition
     for place in places:
         epoch = place.log.leader_epoch
         start, end = wanted(place)
-        end = max(start, min(end, place.next_offset))  # a transaction that is not finished is waited for
+        end = max(start, min(end, place.next_offset))  # an open transaction ends the range, and a follower waits for it
         yield from scan(place, start, end, damage)
         positions.append((end, epoch))
     if idle is None:

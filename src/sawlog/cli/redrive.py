@@ -1,4 +1,4 @@
-"""`sawlog redrive`: puts dead letters of a queue back into the topic that they came from."""
+"""`sawlog redrive`: return dead letters to the topics that they came from."""
 
 from __future__ import annotations
 
@@ -27,23 +27,26 @@ def redrive(
     to: Annotated[
         str | None,
         typer.Option(
-            "--to", metavar="TOPIC", autocompletion=complete_topic, help="Put them into this topic, not into their own."
+            "--to",
+            metavar="TOPIC",
+            autocompletion=complete_topic,
+            help="Send the letters to this topic instead of their own.",
         ),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", "-n", metavar="N", min=1, help="Stop after N letters, oldest first.")
+        int | None, typer.Option("--limit", "-n", metavar="N", min=1, help="Return at most N letters, oldest first.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would go back without changing anything.")
+        bool, typer.Option("--dry-run", help="Show the letters that would be returned, without changing anything.")
     ] = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Put dead letters of a queue back into the topics that they came from.
+    """Return dead letters to the topics that they came from.
 
-    TOPIC is the topic of dead letters, such as orders-dead. Each letter goes back once, also if this command is
-    interrupted and repeated: run it after the cause is fixed. A message that goes back is delivered by the queue of its
-    own group only, with its deliveries counted from 1. The letters stay in their topic until retention or `sawlog topic
-    trim` removes them; `sawlog read orders-dead --output json` shows why each died (the header sawlog.dead.reason).
+    TOPIC is the dead-letter topic, such as orders-dead. Fix the cause first, then run this command. It returns each
+    letter once, even if it is interrupted and run again. Only the queue of the letter's own group delivers the message
+    again, counting deliveries from 1. The letters stay in the dead-letter topic until retention or `sawlog topic trim`
+    removes them; `sawlog read orders-dead --output json` shows why each one died (header sawlog.dead.reason).
 
     \b
     Examples:
@@ -58,7 +61,7 @@ def redrive(
         {"group": row.group, "topic": row.topic, "partition": row.partition, "letters": row.letters} for row in rows
     ]
     columns = [Column("group"), Column("topic"), Column("partition", "from partition"), Column("letters")]
-    Printer(output).rows(found, columns, empty=f"{topic}: no dead letters to put back")
+    Printer(output).rows(found, columns, empty=f"{topic}: no dead letters to return")
     if output is OutputFormat.TABLE and found:
         count = sum(row.letters for row in rows)
-        note(f"dry run: {count:,} would go back" if dry_run else f"{topic}: {count:,} put back")
+        note(f"dry run: {count:,} would be returned" if dry_run else f"{topic}: {count:,} returned")

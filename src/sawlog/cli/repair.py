@@ -1,11 +1,11 @@
-"""`sawlog repair`: shows what opening a log for writing would change (`--plan`), or does it (`--apply`).
+"""`sawlog repair`: show what opening a log for writing would change (`--plan`), or do it (`--apply`).
 
-For the plan, the log is opened for writing on top of an overlay (overlay.py): recovery itself runs on the real bytes,
-and nothing is written. `--apply` takes the lock, copies the whole directory, opens the log for writing and checks
-everything again. Data around damage is kept, damaged bytes stay in place, and unreadable offsets are reported.
+The plan opens the log for writing on top of an overlay (overlay.py): recovery itself runs on the real bytes, and
+nothing is written. `--apply` takes the lock, copies the whole directory, opens the log for writing and verifies it.
+Data around damage is kept, damaged bytes stay in place, and unreadable offsets are reported.
 
-A store on object storage returns to its last consistent state (`sawlog.store.objects.maintenance.repair`); what cannot
-be used is moved to a folder beside it.
+A store on object storage returns to its last consistent state (`sawlog.store.objects.maintenance.repair`); unusable
+objects move to a separate folder of the bucket.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def repair(
     log: LogDir = None,
     partition: Partitions = None,
     apply: Annotated[
-        bool, typer.Option("--apply/--plan", help="Repair, after making a copy; or only show what would be done.")
+        bool, typer.Option("--apply/--plan", help="Repair after making a copy, or only show the plan.")
     ] = False,
     backup: Annotated[
         Path | None,
@@ -60,16 +60,15 @@ def repair(
 ) -> None:
     """Show what opening a log for writing would repair (--plan), or do it after making a copy (--apply).
 
-    A torn tail, which a crash can leave, is saved to a separate file and cut off. Indexes and checkpoints are rebuilt.
-    Where segments or their ends are missing, the offsets of the lost records stay reserved, and `sawlog verify` lists
-    them from then on. Damaged data is never dropped: everything readable around it stays readable, new records are
-    appended after it, and its bytes stay in place. --plan is the default and writes nothing. Exits with 4 if damage
-    remains after the repair, or would.
+    A torn tail, which a crash can leave, is saved to a separate file and truncated. Indexes and checkpoints are
+    rebuilt. Where segments or their ends are missing, the offsets of the lost records stay reserved, and `sawlog
+    verify` lists them from then on. Damaged data is never deleted: its bytes stay in place, the records around it stay
+    readable, and new records are appended after it. --plan is the default and writes nothing. Exits with 4 if damage
+    remains, or would remain, after the repair.
 
-    A store on object storage that has lost commits or its sawlog.json returns to the last consistent state before
-    them. The plan lists what is lost. --apply moves what cannot be used to a folder of the bucket,
-    before-repair-TIME; no process may use the store meanwhile. The plan exits with 4 if there is
-    anything to repair.
+    A store on object storage that has lost commits or its sawlog.json returns to the last consistent state before the
+    loss. The plan lists what is lost, and exits with 4 if there is anything to repair. --apply moves unusable objects
+    to the folder before-repair-TIME of the bucket; no process may use the store meanwhile.
 
     \b
     Examples:
@@ -105,7 +104,7 @@ def repair(
 
 def _repair_bucket(data: Address, printer: Printer, *, apply: bool) -> None:
     from ..store.objects.bucket.bucket import Bucket
-    from ..store.objects.maintenance import repair as objects  # these take time to import
+    from ..store.objects.maintenance import repair as objects  # slow to import
 
     bucket = Bucket(str(data))
     found = objects.diagnose(bucket)
@@ -149,13 +148,13 @@ def _wanted(
 
 
 def _beside(data: Path | None, log: Path | None, stamp: str) -> Path:
-    """Return the default place for copies: next to the store or log."""
+    """Return the default directory for copies: next to the store or log."""
     of = (log or data or Path()).resolve()
     return of.parent / f"{of.name}.before-repair-{stamp}"
 
 
 def _relative(path: Path, data: Path | None, log: Path | None) -> Path:
-    """Return the path of a copy below that."""
+    """Return the path of a copy below the backup directory."""
     if log is not None or data is None:
         return Path(path.resolve().name)
     return path.resolve().relative_to(data.resolve())
@@ -163,7 +162,7 @@ def _relative(path: Path, data: Path | None, log: Path | None) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """The result of opening a log for writing, real or planned."""
+    """Result of opening a log for writing, real or planned."""
 
     recovery: RecoveryReport
     checked: VerifyReport

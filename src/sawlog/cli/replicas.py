@@ -1,5 +1,4 @@
-"""`sawlog replicate`, `sawlog restore` and `sawlog promote`: a store that is kept on object storage as well, and
-brought back from there."""
+"""`sawlog replicate`, `sawlog restore` and `sawlog promote`: replicate a store to object storage, and restore it."""
 
 from __future__ import annotations
 
@@ -19,54 +18,56 @@ from .codes import FAILED
 from .options import Output, parsed
 from .output import Column, OutputFormat, note
 from .output import Output as Printer
-from .store import given_options
-from .units import shown_count, shown_duration, time_ms
+from .store import parse_options
+from .units import format_count, format_duration, time_ms
 
 if TYPE_CHECKING:
     from ..store.replica.replicator import Lag, Progress
 
-#: A line is printed this often where nobody looks at a terminal.
+#: Interval of progress lines when stderr is not a terminal.
 _EVERY_S = 10.0
 _COLUMNS = [
     Column("topic"),
-    Column("records", "records behind", shown_count),
+    Column("records", "records behind", format_count),
     Column("size_bytes", "bytes behind", size_text),
-    Column("lag_ms", "time behind", shown_duration),
+    Column("lag_ms", "time behind", format_duration),
 ]
 
 Url = Annotated[str, typer.Argument(metavar="URL", help="The store on object storage: s3://, gs://, az:// or file://.")]
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The data directory.", file_okay=False)]
 Options = Annotated[
     list[str] | None,
-    typer.Option("--option", metavar="NAME=VALUE", help="An option of the address such as endpoint; can be repeated."),
+    typer.Option("--option", metavar="NAME=VALUE", help="A storage option such as endpoint=URL; can be repeated."),
 ]
 Topics = Annotated[
-    list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic; repeatable.")
+    list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic; can be repeated.")
 ]
 
 
 def replicate(
     data: Directory,
     url: Url,
-    once: Annotated[bool, typer.Option("--once", help="Ship what there is, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Ship the current contents and exit.")] = False,
     topics: Topics = None,
     mirror_retention: Annotated[
-        bool, typer.Option("--mirror-retention", help="Drop in the replica what retention drops in the directory.")
+        bool, typer.Option("--mirror-retention", help="Also apply the directory's retention to the replica.")
     ] = False,
     delete: Annotated[
-        bool, typer.Option("--delete", help="Delete in the replica the topics and groups that are deleted here.")
+        bool,
+        typer.Option("--delete", help="Also delete topics and groups from the replica when they are deleted here."),
     ] = False,
     registry: Annotated[
-        bool, typer.Option("--registry", help="Ship users, what their passwords are checked against, and ACLs.")
+        bool, typer.Option("--registry", help="Also ship ACLs and users, with their password verifiers.")
     ] = False,
     options: Options = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Ship a store to object storage and keep the replica up to date, a second or so behind, until SIGTERM or Ctrl-C.
+    """Replicate a store to object storage with about a second of lag, until SIGTERM or Ctrl-C.
 
-    Topics with their ids and settings, records with their offsets, and what groups have committed. It reads the
-    directory, beside a writer or a broker, and records the address in it. It can be killed at any time and continues
-    where the replica ends. Exits with 1 if something could not be shipped, for instance a topic that was truncated.
+    The replica has the topics with their ids and settings, the records with their offsets, and the groups' committed
+    offsets. The command reads the directory, next to a writer or a broker, and records the replica's URL in it. It can
+    be killed at any time; the next run continues where the replica ends. Exits with 1 if something could not be
+    shipped, for instance a topic that was truncated.
 
     \b
     Examples:
@@ -78,7 +79,7 @@ def replicate(
 
     if url.startswith("memory://"):
         raise typer.BadParameter("a replica in memory ends with this command: give another address", param_hint="URL")
-    shown = _Shown(Printer(output), "shipped", is_brief=once)
+    shown = _ProgressReport(Printer(output), "shipped", is_brief=once)
     with _until_signal() as stopped:
         done = run(
             data,
@@ -88,7 +89,7 @@ def replicate(
             mirror_retention=mirror_retention,
             delete=delete,
             registry=registry,
-            options=given_options(options),
+            options=parse_options(options),
             stopped=stopped,
             on_round=shown.round,
         )
@@ -101,23 +102,26 @@ def restore(
     url: Url,
     data: Directory,
     until: Annotated[
-        str | None, typer.Option("--until", metavar="TIME", help="As it was then: 2026-11-17T12:00:00Z.")
+        str | None,
+        typer.Option("--until", metavar="TIME", help="Restore the state at this time, such as 2026-11-17T12:00:00Z."),
     ] = None,
     at_commit: Annotated[
-        int | None, typer.Option("--at-commit", metavar="N", min=0, help="As it was after N commits.")
+        int | None, typer.Option("--at-commit", metavar="N", min=0, help="Restore the state after N commits.")
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Keep the directory up to date until SIGTERM or Ctrl-C: a warm stand-by.")
+        bool, typer.Option("--follow", help="Keep the directory up to date until SIGTERM or Ctrl-C, as a warm standby.")
     ] = False,
     topics: Topics = None,
-    registry: Annotated[bool, typer.Option("--registry", help="Also users and ACLs, if they were shipped.")] = False,
+    registry: Annotated[
+        bool, typer.Option("--registry", help="Also restore users and ACLs, if they were shipped.")
+    ] = False,
     options: Options = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Fill a new directory with a store on object storage: the same topics, offsets, settings and groups.
+    """Restore a store from object storage to a new directory, with the same topics, offsets, settings and groups.
 
-    What was interrupted continues if the same command is given again; until it is complete, nothing else opens the
-    directory. One that is followed can be read; it can be written when that has ended.
+    To resume an interrupted restore, run the same command again. Until it is complete, no other command can open the
+    directory. With --follow, the directory can be read while the command runs, and written after it has ended.
 
     \b
     Examples:
@@ -127,7 +131,7 @@ def restore(
     """
     from ..store.replica import restore as run
 
-    shown = _Shown(Printer(output), "restored", is_brief=not follow)
+    shown = _ProgressReport(Printer(output), "restored", is_brief=not follow)
     with _until_signal() as stopped:
         done = run(
             url,
@@ -137,7 +141,7 @@ def restore(
             topics=topics or (),
             registry=registry,
             follow=follow,
-            options=given_options(options),
+            options=parse_options(options),
             stopped=stopped,
             on_round=shown.round,
         )
@@ -145,10 +149,10 @@ def restore(
 
 
 def promote(url: Url, options: Options = None, output: Output = OutputFormat.TABLE) -> None:
-    """Make a replica on object storage a store of its own, because its source is lost or given up.
+    """Turn a replica on object storage into an independent store, because its source is lost or abandoned.
 
-    It may be written from then on, retention and compaction are done there, and `sawlog replicate` refuses it. A
-    directory that `sawlog restore --follow` has filled needs no command: open it for writing.
+    From then on the store accepts writes and runs its own retention and compaction, and `sawlog replicate` refuses to
+    ship to it. A directory that `sawlog restore --follow` has filled needs no promotion: open it for writing.
 
     \b
     Examples:
@@ -156,17 +160,17 @@ def promote(url: Url, options: Options = None, output: Output = OutputFormat.TAB
     """
     from ..store.replica import promote as run
 
-    run(url, options=given_options(options))
+    run(url, options=parse_options(options))
     printer = Printer(output)
     if printer.for_people:
-        note(f"{url} is a store of its own now")
+        note(f"{url} is now an independent store")
     else:
         printer.item({"url": url, "promoted": True})
 
 
 @contextmanager
 def _until_signal() -> Iterator[threading.Event]:
-    """Set when the process is asked to end: what is on its way is completed."""
+    """Yield an event that is set on SIGTERM or SIGINT, so that the current round completes."""
     stopped = threading.Event()
     before = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -176,8 +180,8 @@ def _until_signal() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-class _Shown:
-    """Says how far it is: in place on a terminal, else a line now and then; and all topics at the end."""
+class _ProgressReport:
+    """Reports progress: in place on a terminal, else as occasional lines; and a table of all topics at the end."""
 
     def __init__(self, printer: Printer, verb: str, *, is_brief: bool) -> None:
         self._printer = printer
@@ -188,7 +192,7 @@ class _Shown:
         self._problems: dict[str, str] = {}
 
     def round(self, progress: Progress) -> None:
-        """After each round."""
+        """Report the progress after a round."""
         for where, why in progress.problems.items():
             if self._problems.get(where) != why:
                 note(f"!! {why if why.startswith(where) else f'{where}: {why}'}")
@@ -219,7 +223,7 @@ class _Shown:
         )
 
     def end(self, progress: Progress) -> None:
-        """At the end: all topics, and what was done."""
+        """Print all topics and the totals."""
         if self._is_live:
             print(file=sys.stderr)
         self._printer.rows(_rows(progress), _COLUMNS)

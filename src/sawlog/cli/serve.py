@@ -1,7 +1,8 @@
-"""`sawlog serve`: a broker that Kafka's clients connect to."""
+"""`sawlog serve`: run a broker for Kafka clients."""
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import sys
@@ -15,7 +16,7 @@ import typer
 from ..addresses import is_address
 from ..clock import Stopwatch
 from ..display import counted
-from . import garbage
+from . import DEFAULT_GC_THRESHOLDS
 from .options import read_as
 from .places import check_directory
 
@@ -48,48 +49,54 @@ def serve(
             envvar="SAWLOG_DATA",
             show_envvar=True,
             metavar="DIR|URL",
-            help="The store: a directory, or an address such as s3://bucket/store.",
+            help="The store: a directory, or a URL such as s3://bucket/store.",
         ),
     ],
     listen: Annotated[
         str | None,
-        typer.Option("--listen", "-l", metavar="HOST:PORT", help="Where to listen.  [default: 127.0.0.1:9092]"),
+        typer.Option(
+            "--listen", "-l", metavar="HOST:PORT", help="The address to listen on.  [default: 127.0.0.1:9092]"
+        ),
     ] = None,
     advertise: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="What clients are told to connect to, if that is another address."),
+        typer.Option(metavar="HOST:PORT", help="The address that clients connect to, if it differs from --listen."),
     ] = None,
     metrics: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Serve /metrics (Prometheus), /healthz and /readyz there."),
+        typer.Option(metavar="HOST:PORT", help="Serve /metrics (Prometheus), /healthz and /readyz on this address."),
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", exists=True, dir_okay=False, help="A TOML file with any of the settings."),
+        typer.Option(metavar="FILE", exists=True, dir_okay=False, help="A TOML file with broker settings."),
     ] = None,
     partitions: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Partitions of topics that are created without a number.")
+        int | None, typer.Option(min=1, metavar="N", help="Partition count of topics that are created without one.")
     ] = None,
     auto_create: Annotated[
         bool | None,
-        typer.Option("--auto-create/--no-auto-create", help="Create topics that clients ask for.  [default: yes]"),
+        typer.Option(
+            "--auto-create/--no-auto-create", help="Create missing topics when a client uses them.  [default: yes]"
+        ),
     ] = None,
     allow_anonymous: Annotated[
         bool,
-        typer.Option("--allow-anonymous", help="Let other machines connect although nothing is authenticated."),
+        typer.Option("--allow-anonymous", help="Accept connections from other machines without authentication."),
     ] = False,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Any other setting of the broker; can be repeated."),
+        typer.Option("--set", metavar="NAME=VALUE", help="Any other broker setting; can be repeated."),
     ] = None,
-    log_format: Annotated[str, typer.Option(metavar="text|json", help="How messages are written to stderr.")] = "text",
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log also what is created or deleted.")] = False,
+    log_format: Annotated[
+        str, typer.Option(metavar="text|json", help="The format of log messages on stderr.")
+    ] = "text",
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also log what is created and deleted.")] = False,
 ) -> None:
-    """Serve the store to Kafka clients, in any language, until SIGTERM or Ctrl-C.
+    """Serve the store to Kafka clients in any language, until SIGTERM or Ctrl-C.
 
-    The store is created if the directory is missing or empty. Other processes can go on using it: Spark, `sawlog read`,
-    a Python program. A store on object storage can be served by several brokers at once, and clients use them all. A
-    flag overrides the file.
+    The store is created if the directory is missing or empty. Spark, `sawlog read` and Python programs can keep using
+    it at the same time. Several brokers can serve the same store on object storage, and clients spread over all of
+    them. Flags override the settings in the file.
 
     \b
     Examples:
@@ -116,7 +123,8 @@ def serve(
     began = Stopwatch()
 
     def ready(broker: Broker, watched: Address | None) -> None:
-        garbage.look_as_usual()
+        gc.freeze()  # a long-running process collects at the usual rate, but never what exists after the start
+        gc.set_threshold(*DEFAULT_GC_THRESHOLDS)
         _greet(broker, watched)
         say(f"started in {began.elapsed_ms:.0f} ms; Ctrl-C stops it")
 
@@ -125,8 +133,8 @@ def serve(
 
 
 def _config(file: Path | None, flags: Iterable[tuple[str, str, object]], pairs: list[str]) -> BrokerConfig:
-    """The settings of a file, of `--set` and of flags (option, setting, value or None), the later ones win. Each is
-    checked where it comes from, so that a message names the place."""
+    """Merge the settings of the file, of `--set` and of the flags (option, setting, value or None); later ones win.
+    Each source is checked by itself, so that an error names it."""
     from ..broker.config import BrokerConfig, changed, checked, from_text, read_toml
 
     given = {} if file is None else read_toml(file)
@@ -142,7 +150,8 @@ def _config(file: Path | None, flags: Iterable[tuple[str, str, object]], pairs: 
 
 
 def _log_to_stderr(form: str, level: int) -> Callable[[str], None]:
-    """Write messages to stderr. Returns what writes one there whatever the level is: plain for people, else as JSON."""
+    """Send log messages to stderr. Return a function that writes one regardless of the level: as plain text for
+    people, as JSON for programs."""
     if form not in ("text", "json"):
         raise typer.BadParameter(f"text or json, not {form!r}", param_hint="--log-format")
     handler = logging.StreamHandler()
@@ -161,7 +170,7 @@ def _log_to_stderr(form: str, level: int) -> Callable[[str], None]:
 
 
 def _greet(broker: Broker, watched: Address | None) -> None:
-    """Print where it listens. The first line is for people and for programs that start a broker."""
+    """Print the address. The first line is for people and for programs that start a broker."""
     topics = counted(len(broker.store.topics()), "topic")
     print(f"listening on {broker.listening}, serving {broker.store.path} ({topics})", flush=True)
     if broker.recovered:

@@ -1,9 +1,8 @@
-"""The prompt of `sawlog sql`: lines with history and completion, by the standard library's readline.
+"""`sawlog sql`: run a query over topics and files, or start a prompt.
 
-A query ends with a semicolon, and may take several lines. An error is shown and the prompt goes on; Ctrl-C drops what
-is typed, or stops the query that runs; Ctrl-D ends.
-
-`sawlog sql`: runs a query over topics and files, or lets one type them.
+The prompt has history and completion through the standard library's readline. A query ends with a semicolon and may
+span several lines. After an error the prompt continues. Ctrl-C discards the input or cancels the running query; Ctrl-D
+exits.
 """
 
 from __future__ import annotations
@@ -49,29 +48,29 @@ A query ends with a semicolon:      select count(*) from orders;
 The topics:                         show tables;
 The columns of one:                 describe orders;
 An overview of all columns:         summarize orders;
-Files beside topics:                select * from 'prices.parquet' limit 5;
-To leave:                           quit, or Ctrl-D"""
+Files next to topics:               select * from 'prices.parquet' limit 5;
+To exit:                            quit, or Ctrl-D"""
 _MOST_LINES = 1000
 
 
-class Queried(Protocol):
-    """A store, as far as the prompt needs it."""
+class QueryableStore(Protocol):
+    """The part of a store's interface that the prompt uses."""
 
     @property
     def path(self) -> str:
-        """Where it is."""
+        """Directory or URL of the store."""
 
     def topics(self) -> list[str]:
-        """The names of all topics."""
+        """Return the names of all topics."""
 
     def topic(self, name: str) -> Topic:
-        """One of them."""
+        """Return a topic by name."""
 
 
 class Prompt:
-    """Asks for queries and runs them."""
+    """An interactive prompt that runs queries."""
 
-    def __init__(self, store: Queried, run: Callable[[str], object]) -> None:
+    def __init__(self, store: QueryableStore, run: Callable[[str], object]) -> None:
         self._store = store
         self._run = run
         self._offered: list[str] = []
@@ -132,7 +131,7 @@ class Prompt:
         try:
             readline.read_history_file(path)
         except OSError:
-            pass  # the first time
+            pass  # no history yet
         readline.set_history_length(_MOST_LINES)
         return path
 
@@ -147,10 +146,10 @@ class Prompt:
             readline.write_history_file(path)
             path.chmod(0o600)
         except OSError:
-            pass  # a home that cannot be written to is no reason to fail
+            pass  # best effort: the home directory may be read-only
 
     def complete(self, text: str, number: int) -> str | None:
-        """Return the possible continuation of that number, as readline asks for them."""
+        """Return the continuation with that number: readline's completer interface."""
         if number == 0:
             self._offered = self._continuations(text)
         return self._offered[number] if number < len(self._offered) else None
@@ -178,7 +177,7 @@ class Prompt:
 
 
 def _history_file() -> Path:
-    """Where the lines of earlier sessions are kept."""
+    """Return the path of the history file."""
     state = os.environ.get("XDG_STATE_HOME")
     return (Path(state) if state else Path.home() / ".local" / "state") / "sawlog" / "sql_history"
 
@@ -188,31 +187,31 @@ def sql(
         str | None,
         typer.Argument(metavar="[QUERY]", help="The query.  [default: from stdin, or typed at a prompt]"),
     ] = None,
-    data: Data = ...,  # type: ignore[assignment]  # typer's sign for an option that is required
+    data: Data = ...,  # type: ignore[assignment]  # marks a required option for typer
     schema: Annotated[
         list[str] | None,
         typer.Option(
             "--schema",
             metavar="TOPIC=SCHEMA",
-            help="Read the values of a topic with this schema, or with the one in @FILE; nothing after = keeps them as "
-            "bytes. Can be repeated.  [default: what the topic declares]",
+            help="Decode a topic's values with this schema, or with the one in @FILE; an empty schema keeps them as "
+            "bytes. Can be repeated.  [default: the topic's own schema]",
         ),
     ] = None,
     isolation: IsolationOption = IsolationLevel.COMMITTED,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Run SQL over topics: each is a table with the columns partition, offset, timestamp, key, value and headers.
+    """Query topics with SQL. Each is a table with the columns partition, offset, timestamp, key, value and headers.
 
-    key and value are bytes: compare them with text as it is, show them with decode(value). If the topic declares a
-    schema, value is a struct and its fields are value.name. Without a schema, decode(value)->>'$.name' takes a field
-    out of JSON. Filters on offset, partition and timestamp read only what they leave, and count(*), min and max of
-    offset and timestamp read no record at all.
+    key and value are bytes: they compare with plain text, and decode(value) shows them as text. If the topic declares a
+    schema, value is a struct with fields such as value.name. Without a schema, decode(value)->>'$.name' extracts a
+    field from JSON. Filters on offset, partition and timestamp skip the records that they exclude; count(*) and the min
+    and max of offset and timestamp read no records at all.
 
-    The query may also name files: 'prices.parquet', 'customers.csv'. It sees what is there when it begins, and changes
-    nothing. A topic whose name has dots or dashes needs double quotes. The language is DuckDB's; it has to be installed
-    (pip install '.[sql]').
+    Queries can also name files: 'prices.parquet', 'customers.csv'. A query sees the records that exist when it begins,
+    and changes nothing. Topic names with dots or dashes need double quotes. The SQL dialect is DuckDB's, which must be
+    installed (pip install '.[sql]').
 
-    Without a query, it is read from stdin. At a terminal there is a prompt with history, and Tab completes names.
+    Without QUERY, the query is read from stdin. At a terminal, a prompt with history starts, and Tab completes names.
 
     \b
     Examples:
@@ -256,7 +255,7 @@ def _run(
 
 
 def _distinct(names: list[str]) -> list[str]:
-    """Return the names of the columns, each once: a result can have two of one name, a row cannot."""
+    """Return unique column names: a result may repeat a name, but a row cannot."""
     made: list[str] = []
     for name in names:
         number, candidate = 1, name
@@ -274,7 +273,7 @@ def _rows(batches: pa.RecordBatchReader, names: list[str]) -> Iterator[Row]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as the other commands would have it: times in ISO's form, whole numbers as numbers."""
+    """Return a value in the form that the other commands print: times in ISO format, whole numbers as numbers."""
     if isinstance(value, (datetime, date)):
         return value.isoformat().replace("+00:00", "Z")
     if isinstance(value, Decimal):

@@ -1,4 +1,4 @@
-"""`sawlog stats`: sizes, counts and rates of partitions, as rows and as charts.
+"""`sawlog stats`: show sizes, counts and rates of partitions, as rows and as charts.
 
 Sizes and counts are those of whole batches. A range of times counts the batches that have records in it. For the rate,
 the records of a batch are spread evenly from its oldest timestamp to its newest, so the resolution is that of batches.
@@ -47,9 +47,9 @@ from .offsets import Span, parse, resolve
 from .options import BrokerAt, LogDir, MaybeData, MaybeTopic, Output, Partitions, read_as
 from .output import Column, OutputFormat, note
 from .output import Output as Printer
-from .places import NamedLog, note_remote, reading
-from .stores import SomeLog
-from .units import brief_time, shown_count, shown_size, shown_time
+from .places import NamedLog, note_remote, open_named_logs
+from .stores import PartitionLike
+from .units import format_count, format_size, format_time, format_time_short
 
 _FETCH_BYTES = 8 << 20
 _FILE_STEPS = 200
@@ -57,14 +57,14 @@ _FILE_STEPS = 200
 _COLUMNS = [
     Column("topic"),
     Column("partition"),
-    Column("records", shown=shown_count),
-    Column("batches", shown=shown_count, rank=4),
-    Column("size_bytes", "size", shown_size),
+    Column("records", shown=format_count),
+    Column("batches", shown=format_count, rank=4),
+    Column("size_bytes", "size", format_size),
     Column("segments", rank=5),
     Column("record_bytes", "bytes/record", lambda value: "" if value is None else f"{value:,.0f}", rank=3),
     Column("codecs", rank=6),
-    Column("oldest", shown=shown_time, brief=brief_time, rank=2),
-    Column("newest", shown=shown_time, brief=brief_time, rank=1),
+    Column("oldest", shown=format_time, brief=format_time_short, rank=2),
+    Column("newest", shown=format_time, brief=format_time_short, rank=1),
 ]
 
 
@@ -72,7 +72,7 @@ _COLUMNS = [
 class Tally:
     """The totals of one partition."""
 
-    place: NamedLog[SomeLog]
+    place: NamedLog[PartitionLike]
     #: For each batch: oldest and newest timestamp, number of records, size in bytes.
     begins: Any
     times: Any
@@ -89,7 +89,10 @@ def stats(
     log: LogDir = None,
     partition: Partitions = None,
     offset: Annotated[
-        str, typer.Option("--offset", "-o", metavar="OFFSET", help="Only this range, as for `sawlog read`.")
+        str,
+        typer.Option(
+            "--offset", "-o", metavar="OFFSET", help="Count only this range; the syntax is that of `sawlog read`."
+        ),
     ] = "start",
     plot: Plot = None,
     no_plot: NoPlot = False,
@@ -108,7 +111,7 @@ def stats(
     check_plot(plot)
     span = read_as(parse, offset, "--offset")
     printer = Printer(output)
-    with reading(data, log, topic, partition, broker) as opened:
+    with open_named_logs(data, log, topic, partition, broker) as opened:
         tallies = [_tally(place, span) for place in opened.places]
         rows = [_row(each) for each in tallies]
         note_remote(opened.places)
@@ -121,7 +124,7 @@ def stats(
     show_charts(charts, printer, plot, no_plot=no_plot)
 
 
-def _tally(place: NamedLog[SomeLog], span: Span) -> Tally:
+def _tally(place: NamedLog[PartitionLike], span: Span) -> Tally:
     start, end = resolve(span, place.log)
     since, until = span.times or (-1, 2**63)
     begins, times, counts, sizes, oldest, codecs = [], [], [], [], [], Counter[str]()
@@ -161,7 +164,7 @@ def _tally(place: NamedLog[SomeLog], span: Span) -> Tally:
 
 
 def _oldest(buffer: memoryview, rows: Rows) -> Any:
-    """Return the smallest timestamp of each batch; that of the first record if a batch cannot be read."""
+    """Return the smallest timestamp of each batch, or the first record's if a batch cannot be read."""
     try:
         return oldest_times(buffer, rows, LogConfig().max_decompressed_bytes)
     except CorruptBatch:
@@ -209,8 +212,8 @@ def _row(tally: Tally) -> dict[str, Any]:
 
 
 def _rate(tallies: list[Tally], steps: int, topic: str | None) -> TimeChart | None:
-    """Return the records per second over time; None if there are no timestamps. Batches with timestamps that no
-    calendar shows are left out."""
+    """Return the records per second over time, or None if there are no timestamps. Timestamps beyond the range of the
+    calendar are ignored."""
     begins, times, counts = (
         _joined([getattr(each, name) for each in tallies]) for name in ("begins", "times", "counts")
     )
@@ -226,8 +229,8 @@ def _rate(tallies: list[Tally], steps: int, topic: str | None) -> TimeChart | No
 
 
 def spread(begins: Any, ends: Any, counts: Any, step: int) -> Any:
-    """Return the records in each time step, with those of a batch spread evenly over the milliseconds from its begin to
-    its end, inclusive."""
+    """Return the records in each time step. The records of a batch are spread evenly over the milliseconds from its
+    start to its end, inclusive."""
     size = int(ends.max()) // step + 1
     low, high = begins // step, ends // step
     each_ms = counts / (ends - begins + 1)
@@ -260,4 +263,4 @@ def _sizes(tallies: list[Tally]) -> BarChart | None:
     one_topic = len({each.place.topic for each in tallies}) == 1
     names = [f"partition {each.place.partition}" if one_topic else each.place.name for each in tallies]
     sizes = [float(each.sizes.sum()) for each in tallies]
-    return BarChart("Size by partition", "bytes", names, sizes, shown_size, binary=True)
+    return BarChart("Size by partition", "bytes", names, sizes, format_size, binary=True)

@@ -1,4 +1,4 @@
-"""`sawlog store`: tests whether object storage keeps the promises that a store depends on."""
+"""`sawlog store`: test whether object storage gives the guarantees that a store depends on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .options import Output
 from .output import Column, OutputFormat, note
 from .output import Output as Printer
 from .terminal import ProgressBar
-from .units import shown_duration
+from .units import format_duration
 
 stores = typer.Typer(help="Test whether object storage is safe for a store.", cls=CommandGroup, rich_markup_mode=None)
 
@@ -22,7 +22,7 @@ _COLUMNS = [
     Column("state"),
     Column("check"),
     Column("requests"),
-    Column("elapsed_ms", "time", shown_duration),
+    Column("elapsed_ms", "time", format_duration),
     Column("evidence", cut=False),
 ]
 
@@ -35,26 +35,30 @@ def _store() -> None:
 @stores.command("test", cls=Command)
 def try_bucket(
     url: Annotated[str, typer.Argument(metavar="URL", help="The bucket: s3://, gs://, az://, file:// or memory://.")],
-    brief: Annotated[bool, typer.Option("--brief", help="Send some thirty requests only.")] = False,
-    threads: Annotated[int, typer.Option("--threads", min=2, max=256, metavar="N", help="Racing threads.")] = 8,
-    processes: Annotated[int, typer.Option("--processes", min=2, max=64, metavar="N", help="Racing processes.")] = 3,
+    brief: Annotated[bool, typer.Option("--brief", help="Send only about thirty requests.")] = False,
+    threads: Annotated[
+        int, typer.Option("--threads", min=2, max=256, metavar="N", help="The number of racing threads.")
+    ] = 8,
+    processes: Annotated[
+        int, typer.Option("--processes", min=2, max=64, metavar="N", help="The number of racing processes.")
+    ] = 3,
     options: Annotated[
         list[str] | None,
         typer.Option(
             "--option",
             metavar="NAME=VALUE",
-            help="An option such as endpoint=http://127.0.0.1:8333 or timeout=10s; can be repeated. Credentials belong "
-            "into variables such as AWS_ACCESS_KEY_ID.",
+            help="A storage option such as endpoint=http://127.0.0.1:8333 or timeout=10s; can be repeated. Pass "
+            "credentials in environment variables such as AWS_ACCESS_KEY_ID.",
         ),
     ] = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Test whether object storage keeps the promises that a store depends on.
+    """Test whether object storage gives the guarantees that a store depends on.
 
-    Several threads and processes race to create the same objects, requests are given up halfway, and what was written
-    is read and listed at once. It sends about 2,500 requests, uses a folder of its own, sawlog-selftest/, and deletes
-    everything that it has created. Exits with 1 if a promise is broken, for instance by a server that ignores
-    preconditions, where a store would lose data, and if requests failed.
+    Threads and processes race to create the same objects, requests are abandoned halfway, and new objects are read
+    and listed immediately. The test sends about 2,500 requests, works in a folder of its own, sawlog-selftest/, and
+    deletes everything it creates. Exits with 1 if requests fail or a guarantee is broken: on a server that ignores
+    preconditions, for instance, a store would lose data.
 
     \b
     Examples:
@@ -62,7 +66,7 @@ def try_bucket(
       sawlog store test file:///tmp/bucket --output json
       sawlog store test s3://bucket --brief --option endpoint=http://127.0.0.1:8333
     """
-    bucket = Bucket(url, given_options(options))
+    bucket = Bucket(url, parse_options(options))
     names: Sequence[str] = BRIEF if brief else list(TRIALS)
     scale = BRIEF_SCALE if brief else Scale(threads=threads, processes=processes)
     with ProgressBar("testing", len(names), "checks") as progress:
@@ -71,7 +75,7 @@ def try_bucket(
     printer.rows(map(_row, found), _COLUMNS)
     refuse(bucket, found)
     if printer.for_people:
-        note(f"{bucket.url} kept all promises that were tested")
+        note(f"{bucket.url} passed all checks")
 
 
 def _row(found: Finding) -> dict[str, Any]:
@@ -84,8 +88,8 @@ def _row(found: Finding) -> dict[str, Any]:
     }
 
 
-def given_options(options: Sequence[str] | None) -> dict[str, str]:
-    """The options by name. A wrong one is not repeated: it may be a secret."""
+def parse_options(options: Sequence[str] | None) -> dict[str, str]:
+    """Parse NAME=VALUE pairs. The error does not quote an invalid one, which may be a secret."""
     pairs = [each.partition("=") for each in options or ()]
     if not all(name and sign for name, sign, _ in pairs):
         raise typer.BadParameter("an option is NAME=VALUE", param_hint="--option")

@@ -1,7 +1,7 @@
-"""What commands need of a store, wherever it is: `Store` has it in a directory, `RemoteStore` behind a broker.
+"""The interface that commands use, whether the store is opened directly (`Store`) or through a broker (`RemoteStore`).
 
-A command that takes `-d DIR` or `-b HOST:PORT` uses these protocols only, so it prints the same for both. What a broker
-does not tell (a topic's age, paths, segments) is None there.
+A command that takes `-d DIR` or `-b HOST:PORT` uses only these protocols, so it prints the same for both. Values that
+a broker does not report (a topic's creation time, paths, segments) are None.
 """
 
 from __future__ import annotations
@@ -21,53 +21,53 @@ if TYPE_CHECKING:
     from ..broker.security.mechanisms import Salted
     from ..isolation import Isolation
 
-#: A partition: its topic and its number.
-Share = tuple[str, int]
+#: Topic name and partition number.
+TopicPartition = tuple[str, int]
 
 
 class Sink(Protocol):
-    """Takes records one by one."""
+    """A destination for single records."""
 
     def append(self, value: bytes | None, key: bytes | None = None, headers: Any = (), timestamp: Any = None) -> None:
         """Append one record."""
 
 
-class SomeLog(Protocol):
-    """One partition."""
+class PartitionLike(Protocol):
+    """A partition of a store or of a broker."""
 
     @property
     def lowest_offset(self) -> int:
-        """The first offset."""
+        """First offset of the partition."""
 
     @property
     def next_offset(self) -> int:
-        """The offset after the last visible record."""
+        """Offset after the last visible record."""
 
     @property
     def visible_offset(self) -> int:
-        """Every record below this can be read."""
+        """Offset below which every record is visible."""
 
     @property
     def leader_epoch(self) -> int:
-        """The epoch that appends belong to."""
+        """Leader epoch of new records."""
 
     @property
     def segments(self) -> Sequence[object] | None:
-        """Its segments; None if they are not known."""
+        """The segments, or None if they are unknown."""
 
     def position(self, *, isolation: Isolation = "committed") -> tuple[int, int]:
-        """The end for readers, and its leader epoch."""
+        """Return the end offset for readers, and its leader epoch."""
 
     def epoch_end(self, leader_epoch: int, /) -> int:
-        """The first offset after an epoch."""
+        """Return the first offset after an epoch."""
 
     def offset_at(self, timestamp: int, /) -> int:
-        """The first offset at or after a time."""
+        """Return the first offset at or after a time."""
 
     def scan(
         self, start: int | None = None, end: int | None = None, /, *, isolation: Isolation = "committed"
     ) -> Iterator[Record]:
-        """Records in order."""
+        """Yield the records in order."""
 
     def scan_arrow(
         self,
@@ -77,21 +77,21 @@ class SomeLog(Protocol):
         columns: Sequence[str] = ...,
         isolation: Isolation = "committed",
     ) -> Iterator[pa.RecordBatch]:
-        """The same as Arrow record batches."""
+        """Yield the records as Arrow batches."""
 
     def fetch(self, start: int, max_bytes: int, /, *, isolation: Isolation = "committed") -> Fetched:
-        """Complete batches as they are stored."""
+        """Return complete batches as they are stored."""
 
     def append_stream(
         self, chunks: Iterable[bytes], /, *, key: bytes | None = None, headers: Sequence[tuple[str, bytes]] = ()
     ) -> object:
-        """Append one record from pieces."""
+        """Append one record from chunks of its value."""
 
     def writer(self, *, linger_ms: float | None = None) -> AbstractContextManager[Sink]:
-        """Collect records into batches."""
+        """Return a writer that collects records into batches."""
 
 
-class PartitionAbout(Protocol):
+class PartitionSummary(Protocol):
     """Information about one partition."""
 
     @property
@@ -110,7 +110,7 @@ class PartitionAbout(Protocol):
     def path(self) -> str | None: ...
 
 
-class TopicAbout(Protocol):
+class TopicSummary(Protocol):
     """Information about a topic."""
 
     @property
@@ -128,11 +128,11 @@ class TopicAbout(Protocol):
     @property
     def size_bytes(self) -> int | None: ...
     @property
-    def rows(self) -> Sequence[PartitionAbout]: ...
+    def rows(self) -> Sequence[PartitionSummary]: ...
 
 
-class SomeTopic(Protocol):
-    """A topic."""
+class TopicLike(Protocol):
+    """A topic of a store or of a broker."""
 
     @property
     def name(self) -> str: ...
@@ -143,22 +143,22 @@ class SomeTopic(Protocol):
     @property
     def settings(self) -> dict[str, int | float | str]: ...
 
-    def describe(self) -> TopicAbout:
-        """Its settings, and how much it contains."""
+    def describe(self) -> TopicSummary:
+        """Return the settings and sizes."""
 
-    def partition(self, number: int, /) -> SomeLog:
-        """One partition."""
+    def partition(self, number: int, /) -> PartitionLike:
+        """Return one partition."""
 
     def writer(self, *, linger_ms: float | None = None) -> AbstractContextManager[Sink]:
-        """Collect records into batches, per partition."""
+        """Return a writer that collects records into batches, per partition."""
 
     def partition_writer(self, partition: int, /, *, linger_ms: float | None = None) -> AbstractContextManager[Sink]:
-        """The same for one partition."""
+        """Return a writer to one partition."""
 
     def packer(
         self, compression: str, /, *, partition: int | None = None, linger_ms: float | None = None
     ) -> AbstractContextManager[Sink]:
-        """The same with another compression than the topic's."""
+        """Return a writer with a compression other than the topic's."""
 
     def append_many(self, records: Iterable[Any], /, *, partition: int | None = None) -> object:
         """Append records."""
@@ -171,7 +171,7 @@ class SomeTopic(Protocol):
 
 
 class GroupRow(Protocol):
-    """The progress of a group in one partition."""
+    """Progress of a group in one partition."""
 
     @property
     def topic(self) -> str: ...
@@ -189,8 +189,8 @@ class GroupRow(Protocol):
     def owner(self) -> str | None: ...
 
 
-class GroupAbout(Protocol):
-    """Information about a group."""
+class GroupProgress(Protocol):
+    """Members of a group and its progress in each partition."""
 
     @property
     def members(self) -> Sequence[object]: ...
@@ -200,73 +200,73 @@ class GroupAbout(Protocol):
     def rows(self) -> Sequence[GroupRow]: ...
 
 
-class SomeGroups(Protocol):
+class GroupsLike(Protocol):
     """The consumer groups."""
 
     def list(self) -> list[str]:
-        """Their names."""
+        """Return the names of all groups."""
 
-    def describe(self, name: str, /) -> GroupAbout:
-        """The members of a group, and its progress."""
+    def describe(self, name: str, /) -> GroupProgress:
+        """Return the members of a group and its progress."""
 
-    def seek(self, name: str, offsets: dict[Share, int], /) -> object:
+    def seek(self, name: str, offsets: dict[TopicPartition, int], /) -> object:
         """Move an existing group."""
 
-    def commit(self, name: str, offsets: dict[Share, int], /) -> object:
+    def commit(self, name: str, offsets: dict[TopicPartition, int], /) -> object:
         """Commit offsets for a group, which may be new."""
 
     def delete(self, name: str, /) -> None:
         """Delete a group."""
 
 
-class SomeUsers(Protocol):
+class UsersLike(Protocol):
     """The users of a broker."""
 
     def list(self) -> dict[str, dict[str, int]]:
-        """Their names, with the iterations of each mechanism."""
+        """Return the user names, with the iterations of each mechanism."""
 
     def put(self, name: str, salted: Sequence[Salted], /) -> None:
-        """Add a user, or replace its passwords."""
+        """Add a user, or replace a user's password."""
 
     def delete(self, name: str, /) -> None:
         """Delete a user."""
 
 
-class SomeStore(Protocol):
-    """Topics and groups."""
+class StoreLike(Protocol):
+    """Topics and groups of a store or of a broker."""
 
     @property
-    def groups(self) -> SomeGroups: ...
+    def groups(self) -> GroupsLike: ...
 
-    def __iter__(self) -> Iterator[SomeTopic]:
-        """All topics."""
+    def __iter__(self) -> Iterator[TopicLike]:
+        """Iterate over all topics."""
 
     def topics(self) -> list[str]:
-        """The names of all topics, sorted."""
+        """Return the names of all topics, sorted."""
 
-    def topic(self, name: str, /) -> SomeTopic:
-        """The topic of that name."""
+    def topic(self, name: str, /) -> TopicLike:
+        """Return the topic with that name."""
 
     def create_topic(
         self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: Unpack[TopicSettings]
-    ) -> SomeTopic:
+    ) -> TopicLike:
         """Create a topic."""
 
-    def alter_topic(self, name: str, partitions: int | None = None, **settings: Unpack[TopicChanges]) -> SomeTopic:
+    def alter_topic(self, name: str, partitions: int | None = None, **settings: Unpack[TopicChanges]) -> TopicLike:
         """Add partitions or change settings."""
 
     def delete_topic(self, name: str, /) -> None:
         """Delete a topic."""
 
 
-class SomeAcls(Protocol):
+class AclsLike(Protocol):
     """The access control rules of a broker."""
 
     def find(self, wanted: Filter, /) -> list[Binding]:
-        """Those that match, in order."""
+        """Return the matching rules, in order."""
 
     def add(self, bindings: Iterable[Binding], /) -> None:
         """Add rules."""
 
     def delete(self, filters: Sequence[Filter], /) -> list[list[Binding]]:
-        """Delete rules; what each filter matched."""
+        """Delete the matching rules; return the rules that each filter matched."""

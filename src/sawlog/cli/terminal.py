@@ -1,9 +1,8 @@
-"""Asks for confirmation before data is deleted. Without a terminal the command fails and names the option --yes.
+"""Interaction with the terminal: confirmations, a progress bar, passwords.
 
-A progress bar on stderr, shown only on a terminal.
-
-Passwords: from a file, from the terminal without showing them, or from stdin. Never from the command line, where
-every user of the machine could read them.
+`confirm` asks before data is deleted; without a terminal the command fails and names the option --yes. `ProgressBar`
+draws on stderr, and only on a terminal. Passwords come from a file, from the terminal without echo, or from stdin, and
+never from the command line, where every user of the machine could read them.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def confirm(what: str, yes: bool) -> None:
-    """Return only if the user agrees, with `--yes` or at the terminal."""
+    """Return if the user agrees, with `--yes` or at the terminal; otherwise end the command."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -36,9 +35,9 @@ def confirm(what: str, yes: bool) -> None:
 
 
 class ProgressBar:
-    """Shows progress; without a terminal it only counts. A `total` of None means that the total is unknown.
+    """A progress bar. Without a terminal it only counts. A `total` of None is unknown.
 
-    With `quiet` it also only counts: for input that is typed into the same terminal.
+    `quiet` disables drawing, for input that is typed into the same terminal.
     """
 
     def __init__(self, title: str, total: int | None, unit: str, *, quiet: bool = False) -> None:
@@ -62,7 +61,7 @@ class ProgressBar:
             self._bar.stop()
 
     def advance(self, count: int) -> None:
-        """Count `count` more."""
+        """Add `count` to the progress."""
         self.done += count
         if self._bar is not None:
             self._bar.advance(self._task, count)
@@ -87,7 +86,7 @@ class ProgressBar:
 
 
 def new_password(user: str, file: Path | None) -> str:
-    """Read the new password of a user: from a file, else from the terminal, twice, else the first line of stdin."""
+    """Read a user's new password from a file, else twice from the terminal, else from the first line of stdin."""
     if file is not None and str(file) != "-":
         from ..broker.security.tls import read_password
 
@@ -97,9 +96,9 @@ def new_password(user: str, file: Path | None) -> str:
     return _line()
 
 
-@cache  # a command that connects twice asks once
+@cache  # ask once, even if a command connects twice
 def ask_password(user: str) -> str:
-    """Ask for the password of a user who connects. Stdin may be data, so it is asked for at a terminal only."""
+    """Ask for the password of a connecting user. Stdin may carry data, so only a terminal is asked."""
     if not sys.stdin.isatty():
         raise InvalidConfig(f"the password of {user!r} is not known: set password_file, or use a terminal")
     return str(typer.prompt(f"password of {user}", hide_input=True, err=True))

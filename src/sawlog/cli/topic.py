@@ -1,4 +1,4 @@
-"""`sawlog topic`: creates, lists, describes, alters, deletes and trims topics, and lists the settings."""
+"""`sawlog topic`: create, list, describe, alter, delete and trim topics, and list their settings."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .options import BrokerAt, MaybeData, Output, Partitions, Topic, Yes, read_a
 from .output import Column, OutputFormat, note
 from .output import Output as Printer
 from .places import chosen, open_place
-from .stores import SomeStore
+from .stores import StoreLike
 from .terminal import confirm
-from .units import duration_ms, shown_count, shown_size, shown_time, size_bytes
+from .units import duration_ms, format_count, format_size, format_time, size_bytes
 
 topics = typer.Typer(help="Create, list, change and delete topics.", cls=CommandGroup, rich_markup_mode=None)
 
@@ -38,22 +38,22 @@ Settings = Annotated[
 _TOPIC_COLUMNS = [
     Column("name", "topic"),
     Column("partitions"),
-    Column("records", shown=shown_count),
-    Column("size_bytes", "size", shown_size),
+    Column("records", shown=format_count),
+    Column("size_bytes", "size", format_size),
     Column(
         "settings",
         rank=1,
         shown=lambda given: " ".join(f"{name}={shortened(value)}" for name, value in (given or {}).items()),
     ),
 ]
-#: A setting's value is cut to this length where it stands in a line.
+#: Maximum length of a setting's value within a line.
 _SHOWN = 60
 _PARTITION_COLUMNS = [
     Column("partition"),
     Column("lowest_offset", "lowest"),
     Column("next_offset", "next"),
-    Column("records", shown=shown_count),
-    Column("size_bytes", "size", shown_size),
+    Column("records", shown=format_count),
+    Column("size_bytes", "size", format_size),
     Column("segments", rank=1),
     Column("path", cut=False, rank=2),
 ]
@@ -73,7 +73,7 @@ def create(
     ] = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Create a topic; also the store, if the directory is missing or empty.
+    """Create a topic, and the store if the directory is missing or empty.
 
     \b
     Examples:
@@ -81,7 +81,7 @@ def create(
       sawlog topic create orders -d data --partitions 4 --set retention.ms=7d --set compression.type=zstd
       sawlog topic create state -d data --set cleanup.policy=compact
     """
-    given = given_settings(settings)
+    given = parse_settings(settings)
     with open_place(data, broker, "w", create=True) as store:
         existed = name in store.topics()
         store.create_topic(name, partitions, exist_ok=if_not_exists, **given)
@@ -90,7 +90,7 @@ def create(
 
 @topics.command("list", cls=Command)
 def list_topics(data: MaybeData = None, broker: BrokerAt = None, output: Output = OutputFormat.TABLE) -> None:
-    """List the topics: partitions, records, size, settings.
+    """List the topics with their partitions, records, size and settings.
 
     \b
     Examples:
@@ -117,7 +117,7 @@ def list_topics(data: MaybeData = None, broker: BrokerAt = None, output: Output 
 def describe(name: Topic, data: MaybeData = None, broker: BrokerAt = None, output: Output = OutputFormat.TABLE) -> None:
     """Show one topic: its settings, and the offsets and size of each partition.
 
-    csv prints one line per partition, json one object.
+    --output csv prints one line per partition, json one object.
 
     \b
     Examples:
@@ -142,15 +142,15 @@ def describe(name: Topic, data: MaybeData = None, broker: BrokerAt = None, outpu
     if not printer.for_people:
         printer.item({**about, "settings": found.settings, "rows": rows})
         return
-    columns = [Column("name", "topic"), Column("created_ms", "created", shown_time)]
-    columns += [Column("records", shown=shown_count), Column("size_bytes", "size", shown_size)]
+    columns = [Column("name", "topic"), Column("created_ms", "created", format_time)]
+    columns += [Column("records", shown=format_count), Column("size_bytes", "size", format_size)]
     printer.item({**about, **found.settings}, columns)
     printer.line()
     printer.rows(rows, _PARTITION_COLUMNS)
     for row in found.rows:
         local = getattr(row, "local_offset", 0)
         if row.lowest_offset < local:
-            which = f"offsets {row.lowest_offset} to {local - 1} ({shown_size(getattr(row, 'remote_bytes', 0))})"
+            which = f"offsets {row.lowest_offset} to {local - 1} ({format_size(getattr(row, 'remote_bytes', 0))})"
             note(f"partition {row.partition}: {which} are only in the replica")
 
 
@@ -161,9 +161,7 @@ def alter(
     broker: BrokerAt = None,
     partitions: Annotated[
         int | None,
-        typer.Option(
-            "--partitions", "-P", min=1, metavar="N", help="The new number of partitions; not fewer than now."
-        ),
+        typer.Option("--partitions", "-P", min=1, metavar="N", help="The new number of partitions; can only grow."),
     ] = None,
     settings: Settings = None,
     unset: Annotated[
@@ -179,9 +177,9 @@ def alter(
 ) -> None:
     """Change settings, or add partitions.
 
-    A process that has the topic open keeps the settings it was opened with. With more partitions, a key may be assigned
-    to a different one than before. A schema (Avro, JSON Schema or DDL; @FILE reads it from a file) can only be changed
-    to one with which earlier values can still be read.
+    A process that has the topic open keeps the settings with which it opened it. After partitions are added, a key may
+    go to a different partition than before. A schema (Avro, JSON Schema or DDL; @FILE reads it from a file) can only
+    change to one that can still read earlier values.
 
     \b
     Examples:
@@ -190,7 +188,7 @@ def alter(
       sawlog topic alter orders -d data --set sawlog.schema='id BIGINT NOT NULL, amount DOUBLE'
       sawlog topic alter orders -d data --set sawlog.schema=@orders.avsc
     """
-    given = {**given_settings(settings), **dict.fromkeys(map(_known, unset or ()))}
+    given = {**parse_settings(settings), **dict.fromkeys(map(_known, unset or ()))}
     if partitions is None and not given:
         raise typer.BadParameter("nothing to change: give --set, --unset or --partitions")
     with open_place(data, broker, "w") as store:
@@ -206,7 +204,7 @@ def delete(
     yes: Yes = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Delete a topic with all its records. Asks first, unless --yes is given.
+    """Delete a topic with all its records. Asks for confirmation unless --yes is given.
 
     \b
     Examples:
@@ -215,7 +213,7 @@ def delete(
     """
     with open_place(data, broker) as store:
         found = store.topic(name).describe()
-    what = f"{counted(found.records, 'record')} ({shown_size(found.size_bytes)})"
+    what = f"{counted(found.records, 'record')} ({format_size(found.size_bytes)})"
     confirm(f"delete the topic {name} with {what} in {counted(found.partitions, 'partition')}", yes)
     with open_place(data, broker, "w") as store:
         store.delete_topic(name)
@@ -273,7 +271,7 @@ def trim(
 
 @topics.command("settings", cls=Command)
 def show_settings(output: Output = OutputFormat.TABLE) -> None:
-    """List the settings that a topic can have, and what each is for.
+    """List the settings of a topic with a description of each.
 
     \b
     Examples:
@@ -289,7 +287,7 @@ def show_settings(output: Output = OutputFormat.TABLE) -> None:
         Printer(output).rows(rows, [Column("name", "setting"), about])
 
 
-def _report(store: SomeStore, name: str, output: OutputFormat, what: str) -> None:
+def _report(store: StoreLike, name: str, output: OutputFormat, what: str) -> None:
     topic = store.topic(name)
     count = f"{topic.partitions} partition{'s' if topic.partitions > 1 else ''}"
     given = "".join(f", {key}={shortened(value)}" for key, value in topic.settings.items())
@@ -301,14 +299,14 @@ def _report(store: SomeStore, name: str, output: OutputFormat, what: str) -> Non
 
 
 def _known(name: str) -> str:
-    """Return the keyword argument for a setting's name."""
+    """Return the keyword argument for a setting."""
     found = SETTINGS.get(name) or SETTINGS.get(name.replace("_", "."))
     if found is None:
         raise InvalidConfig(f"unknown setting {name!r}; `sawlog topic settings` lists them")
     return found.keyword
 
 
-def given_settings(given: list[str] | None) -> dict[str, Any]:
+def parse_settings(given: list[str] | None) -> dict[str, Any]:
     """Parse `name=value` pairs to keyword arguments, with units converted to numbers."""
     made = {}
     for pair in given or ():
@@ -328,7 +326,7 @@ def _from_file(name: str, value: str) -> str:
 
 
 def shortened(value: object) -> str:
-    """Return a setting's value on one line, cut if it is long, as a schema is."""
+    """Return a setting's value on one line; truncate long ones, such as schemas."""
     text = " ".join(str(value).split())
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 

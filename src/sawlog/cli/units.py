@@ -1,4 +1,4 @@
-"""Parses and formats sizes, durations and times.
+"""Parsing and formatting of sizes, durations and times.
 
 Input: `64MiB`, `1.5GB`, `4096` (bytes); `7d`, `1h30m`, `250ms` (durations); ISO dates and times, seconds and
 milliseconds since 1970 (times). A time without a zone is local time, as users at a terminal expect.
@@ -28,7 +28,7 @@ _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-# --- read
+# --- parsing
 
 
 def size_bytes(text: str) -> int:
@@ -78,18 +78,18 @@ def time_ms(text: str) -> int:
         raise ValueError(f"{text!r} is outside the supported range of times") from None
 
 
-# --- show
+# --- formatting
 
 #: Format bytes with a unit: 5 B, 1.2 KiB, 64 MiB.
-shown_size = size_text
+format_size = size_text
 
 
-def shown_count(number: int | float | None) -> str:
+def format_count(number: int | float | None) -> str:
     """Format a count with separators: 1,204,331."""
     return "" if number is None else f"{number:,.0f}"
 
 
-def shown_rate(number: float) -> str:
+def format_rate(number: float) -> str:
     """Format a rate, short enough for an axis: 950, 12.5k, 3.1M."""
     value, unit = float(number), ""
     for larger in ("k", "M", "G"):
@@ -99,18 +99,18 @@ def shown_rate(number: float) -> str:
     return f"{value:.3g}{unit}"
 
 
-def shown_time(ms: int | None) -> str:
+def format_time(ms: int | None) -> str:
     """Format milliseconds since 1970 as local time; empty if there is no time."""
     return "" if ms is None else time_text(ms)
 
 
-def brief_time(ms: int | None) -> str:
-    """The same to the minute, without the zone."""
-    whole = shown_time(ms)
+def format_time_short(ms: int | None) -> str:
+    """Format milliseconds since 1970 as local time to the minute, without the zone."""
+    whole = format_time(ms)
     return whole[:16] if len(whole) > 16 else whole
 
 
-def shown_duration(ms: float | None) -> str:
+def format_duration(ms: float | None) -> str:
     """Format milliseconds as a short duration: 250 ms, 1.5 s, 3 h 20 m."""
     if ms is None:
         return ""

@@ -1,4 +1,4 @@
-"""`sawlog user`: adds, lists and deletes the users of a broker."""
+"""`sawlog user`: add, list and delete the users of a broker."""
 
 from __future__ import annotations
 
@@ -42,15 +42,18 @@ def add(
     iterations: Annotated[
         int,
         typer.Option(
-            min=MIN_ITERATIONS, max=MAX_ITERATIONS, metavar="N", help="How expensive it is to try out a password."
+            min=MIN_ITERATIONS,
+            max=MAX_ITERATIONS,
+            metavar="N",
+            help="The iteration count, which makes guessing passwords expensive.",
         ),
     ] = MAX_ITERATIONS,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Add a user, or give an existing one a new password.
+    """Add a user, or change an existing user's password.
 
-    The password itself is not stored, only what it can be checked against. A running broker knows the user within a
-    second. A broker asks for users if its setting sasl_mechanisms is set.
+    The store keeps only a salted hash, never the password. A running broker accepts the user within a second. A broker
+    authenticates users if its setting sasl_mechanisms is set.
 
     \b
     Examples:
@@ -74,7 +77,7 @@ def add(
 
 @users.command("list", cls=Command)
 def list_users(data: MaybeData = None, broker: BrokerAt = None, output: Output = OutputFormat.TABLE) -> None:
-    """List the users, and how they can authenticate.
+    """List the users and their authentication mechanisms.
 
     \b
     Examples:
@@ -96,7 +99,7 @@ def list_users(data: MaybeData = None, broker: BrokerAt = None, output: Output =
 def delete(
     name: Name, data: MaybeData = None, broker: BrokerAt = None, yes: Yes = False, output: Output = OutputFormat.TABLE
 ) -> None:
-    """Delete a user. Connections that it has stay open until they end. Asks first, unless --yes is given.
+    """Delete a user. Open connections stay authenticated until they close. Asks for confirmation unless --yes is given.
 
     \b
     Examples:

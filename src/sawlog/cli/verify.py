@@ -1,4 +1,4 @@
-"""`sawlog verify`: reads and checks all data; it lists damage and exits with 4 if there is any."""
+"""`sawlog verify`: read and check all data; list damage and exit with 4 if there is any."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .codes import CORRUPT
 from .options import LogDir, MaybeData, MaybeTopic, Output, Partitions
 from .output import Column, OutputFormat, note
 from .output import Output as Printer
-from .places import Address, MissingPartition, NamedLog, note_remote, reading_groups, reading_parts
+from .places import Address, MissingPartition, NamedLog, note_remote, open_for_reading, open_groups_log
 from .terminal import ProgressBar
-from .units import shown_count, shown_size
+from .units import format_count, format_size
 
 if TYPE_CHECKING:
     from ..store.objects.partition.partition import ObjectPartition
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 _COLUMNS = [
     Column("topic"),
     Column("partition"),
-    Column("segments", shown=shown_count),
-    Column("batches", shown=shown_count),
-    Column("records", shown=shown_count),
-    Column("size_bytes", "size", shown_size),
+    Column("segments", shown=format_count),
+    Column("batches", shown=format_count),
+    Column("records", shown=format_count),
+    Column("size_bytes", "size", format_size),
     Column("problems", shown=lambda problems: str(len(problems)) if problems else "none"),
 ]
 
@@ -38,12 +38,12 @@ def verify(
     partition: Partitions = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Read and check every batch, every record and every index entry; for a whole store also the groups' offsets.
+    """Read and check every batch, record and index entry, and for a whole store also the groups' offsets.
 
-    It changes nothing and takes no lock, so it can run while a writer is running. On object storage, every run of
-    batches that the commits refer to is read: all of them are there and follow each other, and every batch is whole.
-    For a whole store, the commits are compared with everything that records how many there were.
-    What is only in the replica is not read here: verify the replica. Exits with 4 if there is damage.
+    The command changes nothing and takes no lock, so it can run next to a writer. On object storage, it reads every
+    extent that the commits refer to, and checks that the extents are contiguous and every batch is intact; for a whole
+    store, it also checks that no commit is missing. Segments that are only in the replica are not read: verify the
+    replica itself. Exits with 4 if there is damage.
 
     \b
     Examples:
@@ -57,7 +57,7 @@ def verify(
     problems: list[Problem] = []
     missing: list[MissingPartition] = []
     whole = None if log or topic or partition else data
-    with reading_parts(data, log, topic, partition, missing) as topics, reading_groups(whole) as offsets:
+    with open_for_reading(data, log, topic, partition, missing) as topics, open_groups_log(whole) as offsets:
         places = [*topics, *offsets]
         total = sum(place.log.size_bytes for place in places)
         with ProgressBar("verifying", total, "bytes") as progress:
@@ -76,7 +76,7 @@ def verify(
 
 
 def _lost(missing: MissingPartition) -> dict[str, Any]:
-    """The row of a partition whose files are missing."""
+    """Return the row of a partition whose files are missing."""
     path = f"topics/{missing.topic}/partition-{missing.partition}"
     problem = Problem(path, 0, str(missing), None)
     row = {"topic": missing.topic, "partition": missing.partition}
@@ -85,9 +85,8 @@ def _lost(missing: MissingPartition) -> dict[str, Any]:
 
 
 def _check_whole(data: Address, printer: Printer) -> None:
-    """Exit if a store on object storage has lost commits or its `sawlog.json`: then it cannot be opened, or lacks its
-    end."""
-    from ..store.objects.bucket.bucket import Bucket  # these take time to import
+    """Exit if a store on object storage has lost commits or its `sawlog.json`: it may not open, or lack its end."""
+    from ..store.objects.bucket.bucket import Bucket  # slow to import
     from ..store.objects.maintenance.repair import diagnose
 
     found = diagnose(Bucket(str(data)))

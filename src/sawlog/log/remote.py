@@ -114,7 +114,8 @@ class RemotePart:
 #: A part of which only the replica knows where it begins; and the reason, for reports.
 UNKNOWN = RemotePart(0, (), (), is_known=False)
 LOST_LIST = (
-    "the list of segments that are only in the replica is missing or damaged; `sawlog upkeep` restores it from there"
+    "the list of segments that are only in the replica is missing or damaged; "
+    "`sawlog maintenance` restores it from there"
 )
 
 

@@ -68,7 +68,7 @@ def _shortened(segments: SegmentSet, offset: int) -> RemotePart | None:
         raise RemoteUnavailable(
             errno.EAGAIN,
             f"the start of {segments.directory.path} cannot be moved to offset {offset}: its list of what is only in "
-            "the replica is missing or damaged; the next upkeep (`sawlog upkeep`) takes it from the replica",
+            "the replica is missing or damaged; `sawlog maintenance` restores it from there",
         )
     return remote.trimmed(offset) if offset < remote.end else None
 

@@ -31,7 +31,7 @@ own record of it does not store that micro-batch twice. Every replay is logged a
 **Retention.** A process that keeps a store open maintains it in the background; a commit opens it only briefly, and a
 store that only Spark writes to has no such process. So a commit drops the segments beyond the age or size limit of the
 partitions it wrote to. That is fast: no record is read. Compaction, merging and recompression would delay a micro-batch
-too long: `sawlog upkeep` does them, or a process that keeps the store open.
+too long: `sawlog maintenance` does them, or a process that keeps the store open.
 """
 
 from __future__ import annotations

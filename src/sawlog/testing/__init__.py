@@ -1,4 +1,4 @@
-"""For code that builds on sawlog: test suites for your own storage or store, and a disk that fails on demand.
+"""Test tools for code that builds on sawlog: suites for your own storage or store, and a disk that fails on demand.
 
 ```python
 import pytest
@@ -7,7 +7,7 @@ from sawlog.testing import DirectorySuite, StorageSuite
 class TestMyDirectory(DirectorySuite):
     @pytest.fixture
     def directory(self):
-        return MyDirectory(...)          # new and empty for each test
+        return MyDirectory(...)          # a new, empty one for each test
 
 class TestMyStorage(StorageSuite):
     @pytest.fixture
@@ -15,15 +15,16 @@ class TestMyStorage(StorageSuite):
         return MyDirectory(...)
 ```
 
-A directory that passes both can hold a log: `Log.open(MyDirectory(...))`. Our own storages pass the same suites.
+A directory that passes both can hold a log: `Log.open(MyDirectory(...))`. sawlog's own storages pass the same suites.
 A store that passes `StoreSuite` can be served by a broker and written by Spark.
-`FaultyDirectory` wraps a directory and makes chosen calls fail, see `sawlog.testing.faulty`. `FaultyStorage` is one
-that simulates its disk, including power cuts, see `sawlog.testing.disk`. `enumerate_crashes` crashes your own code on
-such a disk at every change, see `sawlog.testing.crashes`.
 
-`Broker` is a broker that speaks Kafka, for tests of programs that use Kafka, see `sawlog.testing.broker`.
+`FaultyDirectory` wraps a directory and makes chosen calls fail (`sawlog.testing.faulty`). `FaultyStorage` also
+simulates the disk, including power cuts (`sawlog.testing.disk`). `enumerate_crashes` crashes your own code on such a
+disk at every change (`sawlog.testing.crashes`).
 
-Nothing here imports pytest: a suite is a plain class whose test methods take the directory as their argument.
+`Broker` is a broker for tests of programs that use Kafka (`sawlog.testing.broker`).
+
+Nothing here imports pytest: a suite is a plain class whose test methods take the directory as an argument.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The broker is heavy, and imported when it is first used."""
+    """Import the broker on first use: it is slow to import."""
     if name == "Broker":
         from .broker import Broker
 

@@ -1,4 +1,4 @@
-"""`python -m sawlog.testing`: repeat one crash of a workload, or all crashes of one seed. See `crashes`."""
+"""`python -m sawlog.testing`: replay one crash of a workload, or all crashes of one seed. See `crashes`."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--workload", required=True, metavar="MODULE:CLASS", help="a subclass of Workload")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--crash-at", type=int, help="the number of the disk change before which the crash happens; default: each"
+        "--crash-at", type=int, help="crash before the disk change with this number; default: every change"
     )
-    parser.add_argument("--mode", choices=ENDINGS, help="how the crash ends; default: each")
-    parser.add_argument("--depth", type=int, default=2, help="number of crashes in a row")
+    parser.add_argument("--mode", choices=ENDINGS, help="how the crash ends; default: every way")
+    parser.add_argument("--depth", type=int, default=2, help="number of consecutive crashes")
     given = parser.parse_args(arguments)
     sys.path.insert(0, "")  # as for a script: modules in the current directory can be imported
     outcome = enumerate_crashes(

@@ -1,4 +1,4 @@
-"""`Broker`: a real broker for tests of programs that use Kafka. No container, no Java, no network beyond this machine.
+"""`Broker`: a real broker for tests of programs that use Kafka, without a container, Java or an external network.
 
 ```python
 from sawlog.testing import Broker
@@ -14,9 +14,9 @@ with Broker(partitions=2) as broker:              # on a free port, in a tempora
     broker.reset()                                # empty again, same address
 ```
 
-It is the broker of `sawlog serve`, in a thread of this process, so that it starts within a fraction of a second. Its
-topics do not wait for the disk (`durability` "os") unless you ask for it. For pytest there are the fixtures
-`sawlog_broker` (one per test) and `sawlog_broker_session` (one for all, reset by you).
+It is the broker of `sawlog serve`, in a thread of this process, so it starts within a fraction of a second. By default
+its topics do not wait for the disk (`durability` "os"). The pytest fixtures are `sawlog_broker` (one per test) and
+`sawlog_broker_session` (one per session, which you reset).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from ..store.directory.topic import Topic
 
 _T = TypeVar("_T")
 
-#: How many requests are remembered.
+#: Number of requests that `Broker.requests` keeps.
 _REMEMBERED = 10_000
 _START_S = 30.0
 
@@ -67,11 +67,11 @@ class Request(NamedTuple):
 
 @dataclass(slots=True)
 class _Rule:
-    """What happens to some requests of an API."""
+    """A fault for some requests of an API."""
 
     api: str
     act: Fault
-    #: The first request that it is for, counted from now, and how many.
+    #: First request that the rule applies to, counted from now, and the number of requests.
     nth: int
     times: int | None
     seen: int = 0
@@ -85,13 +85,13 @@ class _Rule:
 
 @dataclass(slots=True)
 class Faults:
-    """What a broker does wrong on demand. `api` is Kafka's name of it, such as "Produce" or "JoinGroup"; `nth` counts
-    its requests from 1 and from now; `times=None` means all from then on."""
+    """Faults that a broker injects on demand. `api` is Kafka's name of the API, such as "Produce" or "JoinGroup"; `nth`
+    counts its requests from now, starting at 1; `times=None` affects all later ones."""
 
     _rules: list[_Rule] = field(default_factory=list)
 
     def delay(self, api: str, seconds: float, *, nth: int = 1, times: int | None = 1) -> None:
-        """Answer later."""
+        """Delay the response."""
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < math.inf:
             raise InvalidConfig(f"seconds must be a number, at least 0, not {seconds!r}")
 
@@ -102,7 +102,7 @@ class Faults:
         self._add(api, act, nth, times)
 
     def drop(self, api: str, *, after: bool = False, nth: int = 1, times: int | None = 1) -> None:
-        """Drop the connection instead of answering; with `after`, when the request was carried out."""
+        """Drop the connection instead of responding; with `after`, only once the request has taken effect."""
 
         async def act(connection: Connection, context: Context, handler: Handler, request: Body) -> Body | None:
             if after:
@@ -113,7 +113,7 @@ class Faults:
         self._add(api, act, nth, times)
 
     def fail(self, api: str, error: str | int, *, nth: int = 1, times: int | None = 1) -> None:
-        """Answer with an error, under Kafka's name or number, and do nothing else."""
+        """Respond with an error, given by Kafka's name or code, without executing the request."""
         try:
             code = ErrorCode[error] if isinstance(error, str) else ErrorCode(error)
         except (KeyError, ValueError):
@@ -125,7 +125,7 @@ class Faults:
         self._add(api, act, nth, times)
 
     def clear(self) -> None:
-        """From now on everything is right."""
+        """Remove all faults."""
         self._rules.clear()
 
     def _add(self, api: str, act: Fault, nth: int, times: int | None) -> None:
@@ -138,7 +138,7 @@ class Faults:
         self._rules.append(_Rule(api, act, nth, times))
 
     def for_request(self, api: str) -> Fault | None:
-        """What happens to this request; the first rule that matches decides."""
+        """Return the action for this request: that of the first matching rule."""
         found = [rule for rule in list(self._rules) if rule.matches(api)]
         return found[0].act if found else None
 
@@ -155,16 +155,16 @@ class Broker:
     def __init__(
         self, *, partitions: int = 1, directory: str | None = None, durability: str = "os", **settings: Any
     ) -> None:
-        """`partitions` of a topic that a client creates by using it. In `directory` the store stays when it stops.
-        `settings` are those of `sawlog serve`, such as `auto_create_topics=False` or
-        `sasl_mechanisms=["SCRAM-SHA-256"]`, with users by `add_user`."""
+        """Configure a broker without starting it. `partitions` is the partition count of automatically created topics.
+        A store in `directory` outlives the broker; without it, the store is temporary. `settings` are those of
+        `sawlog serve`, such as `auto_create_topics=False` or `sasl_mechanisms=["SCRAM-SHA-256"]` (see `add_user`)."""
         defaults: dict[str, Any] = {
             "listen": Address("127.0.0.1", 0),
             "default_partitions": partitions,
             "topic_defaults": {"durability": durability},
             "upkeep_interval_s": None,
-            "group_min_session_timeout_ms": 100,  # so that a test can see how a member is given up
-            "cluster_id": "sawlog-testing",  # the same after a reset: clients complain if it changes
+            "group_min_session_timeout_ms": 100,  # lets a test observe the eviction of a member
+            "cluster_id": "sawlog-testing",  # kept by a reset, because clients warn when it changes
         }
         self._config = changed(BrokerConfig(), {**defaults, **settings})
         self._directory = directory
@@ -176,15 +176,15 @@ class Broker:
         self._end: asyncio.Event | None = None
         self._started = threading.Event()
         self._error: BaseException | None = None
-        #: What it does wrong on demand.
+        #: Faults to inject.
         self.faults = Faults()
-        #: The requests that came, oldest first.
+        #: Requests received, oldest first.
         self.requests: deque[Request] = deque(maxlen=_REMEMBERED)
 
     # --- life
 
     def start(self) -> Broker:
-        """Start it, and return when it answers."""
+        """Start the broker and return when it accepts requests."""
         if self._thread is not None:
             return self
         if self._directory is None and self._temporary is None:
@@ -199,29 +199,29 @@ class Broker:
         return self
 
     def _raise_error(self) -> None:
-        """If it could not start, say why."""
+        """Raise the error that kept the broker from starting, if any."""
         if self._error is not None:
             self._halt()
             self._discard()
             raise self._error
 
     def stop(self) -> None:
-        """Stop it cleanly. A temporary store is removed."""
+        """Stop the broker cleanly. Removes a temporary store."""
         self._halt()
         self._discard()
 
     def restart(self) -> None:
-        """Stop and start it, with the same store and address: clients have to connect again."""
+        """Restart the broker with the same store and address. Clients must reconnect."""
         address = self.listening
         self._halt()
         self._config = replace(self._config, listen=address)
         self.start()
 
     def reset(self) -> None:
-        """Forget all topics, groups, faults and requests; the address stays. Clients have to connect again."""
+        """Remove all topics, groups, faults and requests, and keep the address. Clients must reconnect."""
         address = self.listening
         if self._directory is not None:
-            raise InvalidConfig(f"the store in {self._directory} is yours: only a temporary one is reset")
+            raise InvalidConfig(f"only a temporary store can be reset, not {self._directory}")
         self.stop()
         self.faults.clear()
         self.requests.clear()
@@ -273,11 +273,11 @@ class Broker:
         self.requests.append(Request(api, header.version, header.client_id))
         return self.faults.for_request(api)
 
-    # --- using it
+    # --- state
 
     @property
     def listening(self) -> Address:
-        """Where it listens."""
+        """Address that the broker listens on."""
         return self._live().listening
 
     @property
@@ -287,14 +287,14 @@ class Broker:
 
     @property
     def directory(self) -> str:
-        """The directory of the store."""
+        """Directory of the store."""
         found = self._directory or self._temporary
         assert found is not None
         return found
 
     @property
     def store(self) -> Store:
-        """The store that it serves, to look at directly."""
+        """The store that the broker serves, for direct access."""
         self._live()
         assert self._store is not None
         return self._store
@@ -307,18 +307,18 @@ class Broker:
         return self.store.topic(name)
 
     def add_user(self, name: str, password: str) -> None:
-        """Add a user, who can connect at once: for brokers with `sasl_mechanisms`."""
+        """Add a user who can connect immediately, for brokers with `sasl_mechanisms`."""
         broker = self._live()
         salted = [Salted.new(each, password, MIN_ITERATIONS) for each in MECHANISMS.values()]
         StoredUsers(broker.store.registry).put(name, salted)
         self._call(broker.authenticator.refresh())
 
     def records(self, topic: str) -> list[Record]:
-        """The records of a topic, partition by partition, as a consumer would get them."""
+        """Return the records of a topic, partition by partition, as a consumer would receive them."""
         return list(self.store.topic(topic).scan())
 
     def drop_connections(self) -> None:
-        """Break every connection, as a network does."""
+        """Drop every connection, as a network failure would."""
 
         async def drop() -> None:
             self._live().server.drop_all()

@@ -1,6 +1,6 @@
-"""The bytes of a file on the simulated disk: as all processes see them, as the device has them, and what is between.
+"""File contents on the simulated disk: the cached bytes that processes see, the bytes on the device, pending writes.
 
-Nothing here decides what reaches the device: see `disk`.
+`disk` decides which pending writes reach the device.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ _LEAST_BUFFER_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Bytes on their way to the device; without data, a truncation: the file ends at `position`."""
+    """A pending write. Without data it is a truncation: the file ends at `position`."""
 
     number: int
     position: int
     data: bytes | None
-    #: Where the device puts it instead, if misdirected.
+    #: Where the device stores the bytes instead, if misdirected.
     astray: tuple[File, int] | None = None
 
     def apply(self, content: bytearray, start: int = 0, end: int = 1 << 62) -> None:
-        """Apply it to `content`, as far as it is between two positions."""
+        """Apply the part of this write between two positions to `content`."""
         if self.data is None:
             if len(content) > self.position:
                 content[max(self.position, start) : min(len(content), end)] = bytes(
@@ -37,12 +37,12 @@ class Write:
             content[first:last] = self.data[first - self.position : last - self.position]
 
     def size_after(self, size: int) -> int:
-        """The size of the file after it."""
+        """Return the size of the file after this write."""
         return self.position if self.data is None else max(size, self.position + len(self.data))
 
 
 class File:
-    """The bytes of a file: as all processes see them, as the device has them, and what is between."""
+    """The contents of a file: cached bytes, bytes on the device, and pending writes."""
 
     __slots__ = ("buffer", "differs", "durable", "pending", "size")
 
@@ -52,7 +52,7 @@ class File:
         self.size = len(content)
         self.durable = bytearray(content)
         self.pending: list[Write] = []
-        #: Something will never reach the device, or is in the wrong place there, although processes see it here.
+        #: Set if the cache and the device differ for good: a write was lost or misdirected.
         self.differs = False
 
     def write(self, write: Write) -> None:
@@ -73,7 +73,7 @@ class File:
         self.pending.append(write)
 
     def settle(self) -> None:
-        """fsync: everything reaches the device."""
+        """Apply all pending writes to the device, as fsync does."""
         for write in self.pending:
             if write.astray is not None:
                 other, position = write.astray
@@ -85,7 +85,7 @@ class File:
         self.pending.clear()
 
     def lose(self) -> None:
-        """A failed fsync: nothing reaches the device."""
+        """Discard all pending writes, as a failed fsync does."""
         self.differs = self.differs or bool(self.pending)
         self.pending.clear()
 

@@ -1,34 +1,34 @@
-"""Crash enumeration: does some work on a simulated disk, and crashes it at every change of the disk.
+"""Crash enumeration: run a workload on a simulated disk, and crash it at every change of the disk.
 
 ```python
 class Ledger(Workload):
-    def work(self, disk):                              # on a new disk; note in self.promise what was acknowledged
+    def work(self, disk):                              # on a new disk; record acknowledgements in self.promise
         with Log.open(disk.plain) as log:
             for number in range(10):
                 log.append(b"%d" % number)
                 self.promise.append(number)
 
-    def recover(self, disk, promise, *, power_cut):    # on what a crash has left: raise unless the promise is kept
+    def recover(self, disk, promise, *, power_cut):    # after a crash: raise unless the promise is kept
         with Log.open(disk.plain) as log:
             found = [int(record.value) for record in log]
             assert found[: len(promise)] == promise
-            log.append(b"%d" % len(found))             # and go on: this may be crashed as well
+            log.append(b"%d" % len(found))             # then continue: this may crash as well
             promise[:] = [*found, len(found)]
 
 outcome = enumerate_crashes(Ledger, seed=1)
 assert not outcome.violations, outcome
 ```
 
-The work is done once. Before each change that it makes to the disk (see `disk.Step`; a crash before a read is the same
-as before the next change), and at its end, the disk is crashed in every way: the power is cut in each mode of
-`FaultyStorage.crash`, or only the process dies (`"dies"`). Each of these makes a separate disk, which is recovered and
-checked immediately, while the work is suspended. While a disk is recovered and written to, it is crashed again at one
-randomly chosen change, and the result is recovered and checked; that is `depth` 2, and so on.
+The workload runs once. Before each change that it makes to the disk (see `device.Step`; a crash before a read equals a
+crash before the next change), and at its end, the disk is crashed in every way: the power is cut in each mode of
+`FaultyStorage.crash`, or only the process dies (`"dies"`). Each crash yields a separate disk, which is recovered and
+checked immediately, while the workload is suspended. With `depth` 2, the recovery itself is crashed at one randomly
+chosen change, and the result is recovered and checked as well; and so on.
 
-A `Scenario` is one such crash with everything that follows from it. It can be repeated by workload, seed, number of the
-change, and ending: `python -m sawlog.testing --workload package.module:Ledger --seed 1 --crash-at 17 --mode tear`. For
-that, the work must be deterministic: random numbers come from `self.random`, `uuid.uuid4` is replaced by one with a
-seed, and the logs' background thread is idle meanwhile.
+A `Scenario` is one such crash with everything that follows. To replay it, give the workload, the seed, the number of
+the change and the ending: `python -m sawlog.testing --workload package.module:Ledger --seed 1 --crash-at 17 --mode
+tear`. The work must therefore be deterministic: random numbers come from `self.random`, `uuid.uuid4` is seeded, and
+the logs' background thread stays idle.
 
 Threads: one enumeration at a time per process.
 """
@@ -54,52 +54,53 @@ from .disk import MODES, FaultyStorage, Mode
 #: How a crash can end: only the process dies, or the power is cut.
 Ending = Literal["dies"] | Mode
 ENDINGS: tuple[Ending, ...] = ("dies", *MODES)
-#: The second crash comes within this many changes: a few while opening, more later. One of these is chosen randomly.
+#: Limits for the change of the second crash: a small one hits the recovery, a large one the work after it. One of these
+#: is chosen at random.
 _SOON = (6, 20, 60)
 
 
 class Workload(ABC):
-    """One run of some work and what was promised in it. Subclass it; an object is used once."""
+    """One run of a workload and the promises that it made. Subclass it; each instance runs once."""
 
     def __init__(self, seed: int) -> None:
         #: The source of all randomness in the work.
         self.random = random.Random(seed)
-        #: What was acknowledged, in any form; `work` keeps it up to date.
+        #: Acknowledged effects, in any form; `work` keeps it up to date.
         self.promise: Any = []
 
     @abstractmethod
     def work(self, disk: FaultyStorage) -> None:
-        """Do the work, on a new disk."""
+        """Run the workload on a new disk."""
 
     @abstractmethod
     def recover(self, disk: FaultyStorage, promise: Any, *, power_cut: bool) -> None:
-        """Open what a crash has left. Raise any error unless the promise is kept. Then continue, and keep `promise` up
-        to date: it is a copy, and there may be another crash. Random choices here must derive from `disk.seed`."""
+        """Open a crashed disk and raise any error unless the promise is kept. Then continue working and keep `promise`,
+        a copy, up to date: another crash may follow. Derive random choices from `disk.seed`."""
 
     def copy(self, promise: Any) -> Any:
-        """A copy of the current promise, for a crash at this moment."""
+        """Return a copy of the current promise, for a crash at this moment."""
         return copy.deepcopy(promise)
 
     @classmethod
     def label(cls) -> str:
-        """Its name on the command line."""
+        """Return the workload's name on the command line."""
         return f"{cls.__module__}:{cls.__qualname__}"
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One crash, and everything that follows from it."""
+    """One crash and everything that follows."""
 
     workload: str
     seed: int
-    #: The change of the disk that no longer happened, counted from 1.
+    #: The first disk change that did not happen, counted from 1.
     crash_at: int
     mode: Ending
-    #: The number of crashes in a row.
+    #: Number of consecutive crashes.
     depth: int = 2
 
     def __str__(self) -> str:
-        """The command that repeats it."""
+        """Return the command that replays the scenario."""
         deeper = f" --depth {self.depth}" if self.depth != 2 else ""
         return (
             f"python -m sawlog.testing --workload {self.workload} --seed {self.seed} "
@@ -109,10 +110,10 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A scenario after which a promise was not kept."""
+    """A scenario that broke a promise."""
 
     scenario: Scenario
-    #: Where the crash came, then the one in the recovery of the first, and so on.
+    #: Where the first crash happened, then the one during its recovery, and so on.
     crashes: tuple[str, ...]
     error: BaseException
 
@@ -123,23 +124,23 @@ class Violation:
 
     @property
     def trace(self) -> str:
-        """Where it was found."""
+        """Traceback of the error."""
         return "".join(traceback.format_exception(self.error))
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What an enumeration found."""
+    """Result of an enumeration."""
 
-    #: How many scenarios, by ending.
+    #: Number of scenarios by ending.
     counts: Counter[str] = field(default_factory=Counter)
-    #: How many changes the work made.
+    #: Number of disk changes in the workload.
     steps: int = 0
     violations: list[Violation] = field(default_factory=list)
 
     @property
     def scenarios(self) -> int:
-        """The number of scenarios."""
+        """Total number of scenarios."""
         return self.counts.total()
 
     def __str__(self) -> str:
@@ -162,8 +163,8 @@ class _Enumeration:
         disk = FaultyStorage(self.seed)
         workload = self.kind(self.seed)
         disk.watch = lambda step: self._crash_here(disk, workload, step)
-        # Without the thread that syncs and saves after some time: it would come at a different moment every time.
-        with background.suspended(), _collecting_little(), _own_ids(f"{self.label}/{self.seed}"):
+        # Without the background thread, whose timed syncs and saves would fall at a different moment in every run.
+        with background.suspended(), _infrequent_gc(), _seeded_uuids(f"{self.label}/{self.seed}"):
             workload.work(disk)
             disk.watch = None
             self._crash_here(disk, workload, Step(disk.steps + 1, "end", ""))
@@ -171,7 +172,7 @@ class _Enumeration:
         return self.outcome
 
     def _crash_here(self, disk: FaultyStorage, workload: Workload, step: Step) -> None:
-        # If nothing is pending, all endings are the same.
+        # With nothing pending, all endings give the same disk.
         endings: Sequence[Ending] = self.endings
         if disk.is_settled:
             endings = ("lose",) if "lose" in endings else endings[:1]
@@ -184,7 +185,7 @@ class _Enumeration:
         chance = random.Random(f"{scenario.workload}/{scenario.seed}/{scenario.crash_at}/{scenario.mode}")
         crashes: list[str] = []
         try:
-            with _own_ids(chance.getrandbits(64)):
+            with _seeded_uuids(chance.getrandbits(64)):
                 found = _crashed(disk, scenario.mode, chance)
                 crashes.append(f"{scenario.mode} before {step}")
                 self._recover(workload, found, workload.copy(workload.promise), scenario.mode, chance, crashes)
@@ -202,7 +203,7 @@ class _Enumeration:
         chance: random.Random,
         crashes: list[str],
     ) -> None:
-        """Recover a crashed disk; then the crash that happened meanwhile."""
+        """Recover a crashed disk, then the disk of the crash that happened during that recovery."""
         power_cut = ending != "dies"
         if len(crashes) >= self.depth:
             workload.recover(disk, promise, power_cut=power_cut)
@@ -232,9 +233,9 @@ def _crashed(disk: FaultyStorage, ending: Ending, chance: random.Random) -> Faul
 
 
 @contextmanager
-def _collecting_little() -> Iterator[None]:
-    """Disks and logs contain reference cycles, and very many are created: older objects need not be scanned each
-    time."""
+def _infrequent_gc() -> Iterator[None]:
+    """Keep the garbage collector from rescanning older objects: an enumeration creates very many disks and logs with
+    reference cycles."""
     gc.freeze()
     try:
         yield
@@ -243,8 +244,8 @@ def _collecting_little() -> Iterator[None]:
 
 
 @contextmanager
-def _own_ids(seed: int | str) -> Iterator[None]:
-    """uuid4 with a seed: names that contain ids are the same every time."""
+def _seeded_uuids(seed: int | str) -> Iterator[None]:
+    """Replace uuid4 by a seeded one, so that names that contain ids are reproducible."""
     chance, real = random.Random(seed), uuid.uuid4
     uuid.uuid4 = lambda: uuid.UUID(int=chance.getrandbits(128), version=4)
     try:
@@ -262,9 +263,9 @@ def enumerate_crashes(
     wanted: Callable[[Scenario], bool] | None = None,
     on_scenario: Callable[[Scenario], None] | None = None,
 ) -> Outcome:
-    """Crash the work of one seed at every change of the disk, in every way, and return what was found.
+    """Crash the workload with one seed at every change of the disk, in every way, and return the outcome.
 
-    `wanted` selects scenarios, `on_scenario` is called after each.
+    `wanted` selects scenarios; `on_scenario` is called after each.
     """
     made = _Enumeration(workload, workload.label(), seed, endings, depth)
     made.wanted = made.wanted if wanted is None else wanted

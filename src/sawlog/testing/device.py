@@ -1,9 +1,9 @@
-"""The device below `FaultyStorage`: files and names as all processes see them, as the device has them, and between.
+"""The device below `FaultyStorage`: the change counter, the capacity, and misdirected writes.
 
-The model is described in the docstring of `disk`; nothing here crashes or fails by itself.
+The module docstring of `disk` describes the model; nothing here crashes or fails by itself.
 
-Every change goes through `Device.step`, one for each system call that `FileDirectory` would make and that changes
-something: not for truncating a file to its current size.
+Every change goes through `Device.step`: one step for each system call of `FileDirectory` that changes something.
+Truncating a file to its current size is not a step.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One change of the disk that is about to happen: a system call of `FileDirectory` that writes."""
+    """A disk change that is about to happen: a system call of `FileDirectory` that writes."""
 
     #: Counted from 1.
     number: int
@@ -48,7 +48,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Misdirection:
-    """Which file's next write goes elsewhere, and where."""
+    """A pending misdirection: the file whose next write goes elsewhere, and the target."""
 
     names: str
     into: File | None
@@ -56,7 +56,7 @@ class Misdirection:
 
 
 class Device:
-    """What all directories of one disk share."""
+    """State that all directories of one disk share."""
 
     def __init__(self, capacity_bytes: int | None) -> None:
         self.lock = threading.RLock()
@@ -67,20 +67,20 @@ class Device:
         self.root = Folder(self, "disk:")
 
     def step(self, call: str, path: str) -> None:
-        """Called before each change."""
+        """Count a change that is about to happen, and call `watch`."""
         self.steps += 1
         if self.watch is not None:
             self.watch(Step(self.steps, call, path))
 
     def room(self, wanted: int) -> int:
-        """How many of these bytes the disk accepts."""
+        """Return how many of these bytes the disk accepts."""
         if self.capacity_bytes is None:
             return wanted
         used = sum(node.size for _, node in walk(self.root) if isinstance(node, File))
         return max(0, min(wanted, self.capacity_bytes - used))
 
-    def led_astray(self, path: str, position: int) -> tuple[File, int] | None:
-        """Where a write goes instead."""
+    def misdirected_to(self, path: str, position: int) -> tuple[File, int] | None:
+        """Return the target of a misdirected write, if it is one."""
         found = self.misdirection
         if found is None or not fnmatchcase(path, f"*/{found.names}"):
             return None

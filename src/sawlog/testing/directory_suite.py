@@ -1,4 +1,4 @@
-"""What every directory must do, as tests to inherit. See `suites`."""
+"""`DirectorySuite`: tests for every implementation of `Directory`, to inherit. See `suites`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .promises import LARGE_BYTES, pattern, refused
 
 
 def _publishing(directory: Directory, name: str) -> Published:
-    """A handle to store with; the test is skipped if nothing can be published here."""
+    """Return a handle for storing; skip the test if the directory cannot publish."""
     if not hasattr(directory, "published"):
         raise unittest.SkipTest("this directory has no `published`: the log uses `replace` and `read` instead")
     made = directory.published(name, create=True)
@@ -24,19 +24,19 @@ def _publishing(directory: Directory, name: str) -> Published:
 
 
 def _reading(directory: Directory, name: str) -> Published:
-    """A handle to load with, of numbers that are there."""
+    """Return a handle for loading numbers that were published."""
     found = directory.published(name)
     assert found is not None, f"{name} was published, but is not found"
     return found
 
 
 class DirectorySuite:
-    """The promises of `Directory`: storages created, found, replaced and deleted by name."""
+    """Guarantees of `Directory`: storages are created, found, replaced and deleted by name."""
 
     # --- names
 
     def test_new_directory_is_empty(self, directory: Directory) -> None:
-        """The fixture must return a new one each time."""
+        """The fixture must return a new directory each time."""
         assert directory.names() == []
         assert directory.path
 
@@ -48,7 +48,7 @@ class DirectorySuite:
         assert directory.names() == sorted(made)
 
     def test_a_name_is_created_once(self, directory: Directory) -> None:
-        """Creating what exists is an error and does not change it."""
+        """Creating an existing name is an error and does not change the file."""
         directory.create("a").append(b"abc")
         with refused(StorageError):
             directory.create("a")
@@ -70,7 +70,7 @@ class DirectorySuite:
         assert directory.names() == []
 
     def test_size_and_content_are_those_of_the_storage(self, directory: Directory) -> None:
-        """Without opening it."""
+        """Both are available without opening the storage."""
         storage = directory.create("a")
         assert directory.exists("a")
         assert directory.size("a") == 0
@@ -82,7 +82,7 @@ class DirectorySuite:
         assert directory.read("a") == b"a"
 
     def test_storages_are_separate(self, directory: Directory) -> None:
-        """What happens to one does not happen to another."""
+        """Changing one storage does not affect another."""
         one, two = directory.create("a"), directory.create("b")
         one.append(b"one")
         two.append(b"two!")
@@ -101,7 +101,7 @@ class DirectorySuite:
             assert directory.names() == ["a"]
 
     def test_replace_leaves_those_who_have_the_old_one_open(self, directory: Directory) -> None:
-        """They read the old content to the end; never half of each."""
+        """Open handles read the old content to the end, never a mixture."""
         directory.replace("a", b"old content")
         held = directory.open_sealed("a")
         view = held.view(0, 11)
@@ -139,7 +139,7 @@ class DirectorySuite:
         assert held.read(0, 11) == b"overwritten"
 
     def test_a_handle_survives_the_renaming_of_its_file(self, directory: Directory) -> None:
-        """It is a handle of the bytes, not of the name."""
+        """A handle refers to the bytes, not to the name."""
         storage = directory.create("a")
         storage.append(b"abc")
         directory.rename("a", "b")
@@ -168,7 +168,7 @@ class DirectorySuite:
     # --- locks
 
     def test_lock_has_one_holder(self, directory: Directory) -> None:
-        """The second one gets an error with the path immediately; after a release the next one gets the lock."""
+        """A second owner gets an error with the path immediately; after a release, the next one gets the lock."""
         first = directory.lock("LOCK")
         assert first.held
         for _ in range(2):
@@ -195,7 +195,7 @@ class DirectorySuite:
         second.release()
 
     def test_lock_does_not_hinder_reading_and_writing(self, directory: Directory) -> None:
-        """It is an agreement between writers, not a barrier for readers."""
+        """The lock is advisory: it does not block readers."""
         held = directory.lock("LOCK")
         directory.replace("a", b"abc")
         assert directory.read("a") == b"abc"
@@ -224,7 +224,7 @@ class DirectorySuite:
         second.release()
 
     def test_a_lock_whose_file_was_replaced_is_not_current(self, directory: Directory) -> None:
-        """A holder whose lock was given to another can find that out."""
+        """An owner can find out that its lock was given to another."""
         old = directory.lock("member", alone=False)
         directory.remove("member")
         assert old.held
@@ -234,7 +234,7 @@ class DirectorySuite:
         old.release()
 
     def test_the_stamp_is_another_one_when_names_have_changed(self, directory: Directory) -> None:
-        """It may be None, which tells nothing; but it never stays the same after a change."""
+        """The stamp may be None, which means unknown, but it never stays the same after a change."""
         directory.replace("a", b"1")
         time.sleep(0.1)
         before = directory.stamp()
@@ -265,7 +265,7 @@ class DirectorySuite:
         made.close()
 
     def test_the_numbers_published_last_are_the_ones_loaded(self, directory: Directory) -> None:
-        """By the process that stored them, and through every handle; they may decrease."""
+        """In the storing process and through every other handle; the numbers may decrease."""
         writer = _publishing(directory, "a")
         writer.store(0, 0)
         reader = _reading(directory, "a")
@@ -324,7 +324,7 @@ class DirectorySuite:
         again.close()
 
     def test_both_published_numbers_change_at_one_moment(self, directory: Directory) -> None:
-        """Nobody loads one old and one new number, or nothing, and no number decreases by itself."""
+        """No reader loads one old and one new number, or none, and no number decreases by itself."""
         writer = _publishing(directory, "a")
         writer.store(0, 0)
         ended = threading.Event()
@@ -350,7 +350,7 @@ class DirectorySuite:
     # --- directories below
 
     def test_a_child_is_a_directory_of_its_own(self, directory: Directory) -> None:
-        """It is found again under its name, and is not among the names of storages."""
+        """A child is found again by its name, and is not listed among the storages."""
         made = directory.child("below", create=True)
         made.replace("a", b"abc")
         directory.replace("a", b"x")
@@ -363,7 +363,7 @@ class DirectorySuite:
         again.close()
 
     def test_a_child_that_is_missing_is_reported_as_missing(self, directory: Directory) -> None:
-        """Unless it may be made."""
+        """Unless it may be created."""
         with refused(StorageError):
             directory.child("below")
         directory.child("below", create=True).close()
@@ -371,7 +371,7 @@ class DirectorySuite:
         assert directory.children() == ["below"]
 
     def test_a_child_can_be_renamed_and_deleted_with_its_content(self, directory: Directory) -> None:
-        """Deleting one that is not there is no error."""
+        """Deleting a missing child is not an error."""
         made = directory.child("old", create=True)
         made.child("deep", create=True).close()
         made.replace("a", b"abc")
@@ -386,7 +386,7 @@ class DirectorySuite:
         assert directory.children() == []
 
     def test_a_file_has_a_second_name_in_another_directory(self, directory: Directory) -> None:
-        """The same bytes, until the last name is removed; never over another file."""
+        """Both names refer to the same bytes until the last one is removed; linking never replaces a file."""
         if not hasattr(directory, "link"):
             raise unittest.SkipTest("files have one name here: what could be linked is copied")
         left, right = directory.child("left", create=True), directory.child("right", create=True)
@@ -404,7 +404,7 @@ class DirectorySuite:
         right.close()
 
     def test_files_and_directories_move_between_directories(self, directory: Directory) -> None:
-        """With their content, over a file of the new name."""
+        """Moving keeps the content and replaces a file with the new name."""
         left, right = directory.child("left", create=True), directory.child("right", create=True)
         left.replace("a", b"abc")
         right.replace("b", b"old")

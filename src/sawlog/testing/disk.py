@@ -1,50 +1,50 @@
-"""`FaultyStorage`: a disk in memory that simulates what a power cut would leave, and fails on demand.
+"""`FaultyStorage`: an in-memory disk that simulates power cuts and fails on demand.
 
 ```python
 disk = FaultyStorage(seed=7)
 log = Log.open(disk)                       # or sawlog.open(disk): it is a directory like any other
 log.append(b"acknowledged")
-found = disk.crash("reorder")              # another disk: this one as the machine finds it after a power cut
+found = disk.crash("reorder")              # a new disk, as the machine finds it after a power cut
 assert [record.value for record in Log.open(found)] == [b"acknowledged"]
 ```
 
-**What is durable.** Every file has bytes on the device and changes on their way there (writes and truncations). `sync`
-of the file brings its changes to the device, but not its name. Every directory has names on the device and changes on
-their way (created, renamed, removed, moved); `sync` of the directory settles them, but not the bytes of the files. Each
-call makes the same system calls in the same order as `FileDirectory`, including the fsyncs of `create` and a durable
-`replace`, and no more: a test compares the two. A name that moves from one directory to another is one change, settled
-by `sync` of either, as on every file system with a journal.
+**Durability.** Every file has bytes on the device and pending changes (writes and truncations). `sync` of the file
+makes its changes durable, but not its name. Every directory has names on the device and pending changes (created,
+renamed, removed, moved); `sync` of the directory makes them durable, but not the bytes of the files. Each call makes
+the same system calls in the same order as `FileDirectory`, including the fsyncs of `create` and a durable `replace`,
+and no more: a test compares the two. A move from one directory to another is one change, which `sync` of either makes
+durable, as on every journaling file system.
 
-**A power cut** (`crash(mode)`) keeps everything that is durable. Of the changes on their way, by mode:
+**A power cut** (`crash(mode)`) keeps everything that is durable. Of the pending changes, by mode:
 
     lose       none reached the device
     keep       all did
     prefix     all up to some moment did; the write at that moment up to some byte
     tear       all names did; of the writes, some sectors (512 bytes) did
-    reorder    any of the names did, and of each sector the content of any moment; the size of a file is one that it
-               had at some moment, so that there may be zeros, or what was cut off before
-    garbage    as reorder, but what was to be written to a sector and is not there is random bytes
+    reorder    any subset of the names did, and each sector has its content at any moment; a file has its size at some
+               moment, so there may be zeros, or bytes that were truncated before
+    garbage    as reorder, but bytes of a sector that were not written are random
 
-A sector that is written contains everything that was written to it before: writes to one sector are not reordered.
+Writes to the same sector are not reordered: a sector contains everything written to it before.
 Bytes that were durable are not affected by a write to other bytes of the same sector (SQLite calls it powersafe
 overwrite); a disk without this guarantee can lose what was synced years ago. A file has one name at a time.
 
-**The end of a process** (`process_dies()`) loses nothing that was written or published. But what was on its way still
-is: if the power fails afterwards, it may be lost, although the next process has read it.
+**The death of a process** (`process_dies()`) loses nothing that was written or published. Pending changes stay pending:
+a later power cut may lose them, even if the next process has read them.
 
-**Calls that fail** are armed with a `Fault`, as with every `FaultyDirectory`. In addition: after a `sync` that failed,
-what was on its way is dropped and the next `sync` reports success (Linux marks the pages clean). It can still be read,
-until the power is cut. Names whose `sync` failed stay uncertain until one succeeds: they are journaled, and a file
-system that loses a transaction of its journal accepts no more writes, so there is no misleading later success.
+**Failing calls** are armed with a `Fault`, as with every `FaultyDirectory`. In addition, a failed `sync` drops the
+pending changes of the file, and the next `sync` reports success (Linux marks the pages clean). The bytes remain
+readable until the power is cut. Names whose `sync` failed stay pending until one succeeds: they are journaled, and a
+file system that loses a transaction of its journal accepts no more writes, so there is no misleading later success.
 
 **A full disk** (`capacity_bytes`): a write that does not fit is short, then fails with ENOSPC; the partial write is
 rolled back, as `FileStorage` does.
 
-**Damage**: `flip` inverts a bit of a file, here and on the device. `misdirect` makes the next write of a file go
-elsewhere: in the cache it is right, on the device it is in another place, or in another file.
+**Damage**: `flip` inverts a bit of a file, in the cache and on the device. `misdirect` sends the next write of a file
+elsewhere: the cache is correct, but on the device the bytes are at another position or in another file.
 
-**What is published** (`Directory.published`) is in memory that all processes of the machine share: it survives the end
-of a process, but not a power cut.
+**Published numbers** (`Directory.published`) are in memory that all processes of the machine share: they survive the
+death of a process, but not a power cut.
 
 All random choices follow from `seed` and from the number of changes (`steps`), so they are repeatable. Not in this
 model: reads that return different bytes each time, a device that loses what it has confirmed, clocks.
@@ -66,16 +66,16 @@ from .folder import Folder, NameChange, Node, locate, walk
 from .openfile import Medium
 
 Mode = Literal["lose", "keep", "prefix", "tear", "reorder", "garbage"]
-#: All modes of a power cut.
+#: Modes of a power cut.
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 SECTOR_BYTES = 512
-#: How likely a random change has reached the device: one of these per crash.
+#: Probability that a pending change reached the device: one of these per crash.
 _ODDS = (0.15, 0.5, 0.85)
 
 
 class _PowerCut:
-    """One power cut: decides what has reached the device, and makes the resulting disk."""
+    """One power cut: decides which changes reached the device, and builds the resulting disk."""
 
     def __init__(self, device: Device, mode: Mode, rng: random.Random) -> None:
         self._mode = mode
@@ -86,12 +86,12 @@ class _PowerCut:
         self._cut = self._moment(device) if mode == "prefix" else 0
 
     def _moment(self, device: Device) -> int:
-        """For `prefix`: up to which change, without it, all reached the device."""
+        """Return, for `prefix`, the first change that did not reach the device."""
         numbers = sorted(_numbers_on_their_way(device.root, set()))
         return self._random.choice([*numbers, device.steps + 1])
 
     def fill(self, folder: Folder, found: Folder) -> None:
-        """Create the names and what is below them."""
+        """Create the names and everything below them."""
         names = dict(folder.durable)
         for change in folder.pending:
             if change.sure or self._reached(change):
@@ -138,7 +138,7 @@ class _PowerCut:
         return content
 
     def _sectors(self, content: bytearray, pending: list[Write]) -> bytearray:
-        """For each sector the content at some moment, and the same for the size."""
+        """Choose the content of each sector, and the size, at some moment."""
         size = len(content)
         sizes = [size]
         touched: dict[int, list[Write]] = {}
@@ -183,8 +183,8 @@ def _numbers_on_their_way(folder: Folder, seen: set[int]) -> Iterator[int]:
             yield from (write.number for write in node.pending)
 
 
-class _Twin:
-    """Another disk with the same content and the same changes on their way: what the next process finds."""
+class _DiskCopy:
+    """Copies a disk with its content and pending changes: the disk that the next process finds."""
 
     def __init__(self) -> None:
         self._files: dict[int, File] = {}
@@ -252,17 +252,17 @@ class FaultyStorage(FaultyDirectory):
 
     @property
     def plain(self) -> Directory:
-        """The same directory without the list of calls and without faults: faster, for very many runs."""
+        """The same directory without call recording and faults; faster, for very many runs."""
         return self._device.root
 
     @property
     def steps(self) -> int:
-        """How many changes were made, or begun, so far."""
+        """Number of changes made or begun so far."""
         return self._device.steps
 
     @property
     def watch(self) -> Callable[[Step], None] | None:
-        """Called before each change. It may inspect the disk, crash it (which makes another one), or raise."""
+        """Callback before each change. It may inspect the disk, crash it (which creates another one), or raise."""
         return self._device.watch
 
     @watch.setter
@@ -271,18 +271,18 @@ class FaultyStorage(FaultyDirectory):
 
     @property
     def capacity_bytes(self) -> int | None:
-        """The capacity in bytes; None: unlimited."""
+        """Capacity in bytes; None is unlimited."""
         return self._device.capacity_bytes
 
     @capacity_bytes.setter
     def capacity_bytes(self, capacity_bytes: int | None) -> None:
         self._device.capacity_bytes = capacity_bytes
 
-    # --- the end
+    # --- crashes
 
     def crash(self, mode: Mode, seed: int | str | None = None) -> FaultyStorage:
-        """The disk after a power cut now. The same seed (by default derived from that of the disk and the number of
-        changes) gives the same result. This disk itself is not changed."""
+        """Return the disk after a power cut at this moment. The same seed (by default derived from the disk's seed and
+        the number of changes) gives the same result. This disk does not change."""
         if mode not in MODES:
             raise ValueError(f"unknown mode {mode!r}; use one of {', '.join(MODES)}")
         rng = random.Random(f"{self.seed}/{self.steps}/{mode}" if seed is None else seed)
@@ -292,17 +292,17 @@ class FaultyStorage(FaultyDirectory):
         return made
 
     def process_dies(self) -> FaultyStorage:
-        """The disk as the next process finds it: nothing is lost, no lock is held, what was on its way still is."""
+        """Return the disk as the next process finds it: nothing lost, no lock held, pending changes still pending."""
         made = FaultyStorage(self.seed, capacity_bytes=self.capacity_bytes)
         with self._device.lock:
-            _Twin().fill(self._device.root, made._device.root)
+            _DiskCopy().fill(self._device.root, made._device.root)
             made._device.steps = self.steps
         return made
 
     # --- inspecting
 
     def content(self) -> dict[str, bytes]:
-        """All files by path, as all processes see them now; a directory ends with a slash."""
+        """Return all files by path, as processes see them now; the path of a directory ends with a slash."""
         with self._device.lock:
             return {
                 path: bytes(memoryview(node.buffer)[: node.size]) if isinstance(node, File) else b""
@@ -311,8 +311,7 @@ class FaultyStorage(FaultyDirectory):
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is on its way, and the device has what processes see: then all crashes have the same
-        result."""
+        """Whether no change is pending and the device equals the cache, so that all crashes have the same result."""
         if next(_numbers_on_their_way(self._device.root, set()), None) is not None:
             return False
         return not any(isinstance(node, File) and node.differs for _, node in walk(self._device.root))
@@ -328,13 +327,13 @@ class FaultyStorage(FaultyDirectory):
             raise ValueError(f"{name} has {8 * file.size} bits, not {bit + 1}")
         changed = bytearray(memoryview(file.buffer)[: file.size])
         changed[position] ^= mask
-        file.buffer = changed  # a view that is held was read before the damage
+        file.buffer = changed  # existing views keep the bytes from before the damage
         if position < len(file.durable):
             file.durable[position] ^= mask
 
     def misdirect(self, names: str = "*", *, into: str | None = None, shift_bytes: int | None = None) -> None:
-        """Make the next write of a file whose name matches go elsewhere on the device: this many bytes off (by default
-        a sector), or to the same position of the file `into`. Reading shows it in the right place until a crash."""
+        """Misdirect the next write to a file whose name matches: on the device it goes this many bytes off (by default
+        a sector), or to the same position of the file `into`. Reads are correct until a crash."""
         target = None
         if into is not None:
             folder, last = locate(self._device.root, into)

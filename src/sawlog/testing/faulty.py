@@ -1,4 +1,4 @@
-"""A directory whose calls can be made to fail: for tests of code built on a log, and for our own.
+"""`FaultyDirectory`: a directory whose calls fail on demand, for tests of code that builds on a log.
 
 ```python
 directory = FaultyDirectory(MemoryDirectory())
@@ -6,24 +6,24 @@ log = Log.open(directory)
 directory.arm(Fault(operations={"sync"}, names="*.log"))      # the next fsync of a segment fails with EIO
 ```
 
-It passes every call to the wrapped directory, keeps a list of them (`calls`), and fails those that match an armed
-`Fault`. The fault model:
+It passes every call to the wrapped directory, records it in `calls`, and fails the calls that match an armed `Fault`.
+The fault model:
 
-- A call fails with an errno that the caller of `arm` chose, as the error that the real storages raise for it:
+- A call fails with an errno of your choice, as the error that the real storages raise for it:
   `SyncFailed` from `sync`, `StorageFull` for a full disk, `StorageError` for the rest.
-- It fails *once* (and the device works again) or *forever* (every later call that matches fails, too).
-- What reached the device before the error is chosen: *nothing*; *part* of the bytes of an `append` (as on a full
+- It fails *once* (then the device works again) or *forever* (every later matching call fails too).
+- You choose what reached the device before the error: *nothing*; *part* of the bytes of an `append` (as on a full
   disk: a short write, then the error), which are then rolled back, or not (the error says `torn`); or *all* of it
   (renamed, removed, replaced or created; only the report of success was lost). A `create` or `replace` that fails
   after everything was done is one whose last step failed, the fsync of the directory: that is `SyncFailed`.
-- A failed `sync` makes nothing durable and, as on Linux, the next one would report success. So check `calls` to
-  detect a log that retries; there is no second error.
+- A failed `sync` makes nothing durable and, as on Linux, the next one reports success. Check `calls` to detect a log
+  that retries; there is no second error.
 
-Not in this model: power cuts (what was never synced is kept here), bit rot, misdirected writes; use a directory that
-simulates its disk for these, `sawlog.testing.FaultyStorage`, which is also a `FaultyDirectory`. Nor calls that never
-return. Closing handles and reading the size of an open storage cannot fail.
+Not in this model: power cuts (unsynced bytes are kept), bit rot and misdirected writes, which
+`sawlog.testing.FaultyStorage` simulates (it is also a `FaultyDirectory`); calls that never return. Closing handles and
+reading the size of an open storage cannot fail.
 
-Threads: as safe as the directory inside; the count of calls and the decision to fail are taken under a lock.
+Threads: as safe as the wrapped directory; a lock protects the call counter and the decision to fail.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from ..storage.system import storage_error
 
 T = TypeVar("T")
 
-#: Calls that change something, so that "everything happened" differs from "nothing did".
+#: Calls that change something, so that "all" differs from "nothing".
 _CHANGES = frozenset(
     {"append", "create", "make_child", "move", "remove", "remove_child", "rename", "replace", "truncate", "write_at"}
 )
@@ -64,15 +64,15 @@ _LOOKS = frozenset(
         "view",
     }
 )
-#: Calls that can fail. Those of a directory as a whole (`names`, `sync`, `dispose`) have the empty name.
+#: Calls that can fail. Calls on a directory as a whole (`names`, `sync`, `dispose`) have the empty name.
 OPERATIONS = _CHANGES | _LOOKS | {"claim", "dispose", "lock", "sync"}
-#: After these, "everything happened" means that the last step failed, the fsync of the directory.
+#: For these, "all" means that the last step failed, the fsync of the directory.
 _END_IN_SYNC = frozenset({"create", "make_child", "replace"})
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call that was made: the method, and the file's name ("" for the directory itself)."""
+    """A recorded call: the method, and the file's name ("" for the directory itself)."""
 
     operation: str
     name: str
@@ -80,17 +80,17 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Which call fails, how, and how often."""
+    """A fault: the call that fails, how, and how often."""
 
-    #: Which matching call from now on fails, counted from 1, the next one.
+    #: Number of the matching call that fails, counted from now; 1 is the next one.
     number: int = 1
     #: The errno of the error.
     errno: int = EIO
-    #: Methods that match; None: all of `OPERATIONS`.
+    #: Methods that match; None is all of `OPERATIONS`.
     operations: Collection[str] | None = None
-    #: Names that match, as in the shell.
+    #: Shell pattern of the names that match.
     names: str = "*"
-    #: Whether every later call that matches fails as well.
+    #: Fail every later matching call as well.
     forever: bool = False
     #: How much of the call takes effect. "part" is for `append`; other calls then do nothing.
     effect: Literal["nothing", "part", "all"] = "part"
@@ -104,11 +104,11 @@ class Fault:
             raise ValueError(f"calls are counted from 1, not from {self.number}")
 
     def matches(self, call: Call) -> bool:
-        """Whether this call matches."""
+        """Return whether this call matches."""
         return (self.operations is None or call.operation in self.operations) and fnmatchcase(call.name, self.names)
 
     def error(self, call: Call, path: str) -> StorageError:
-        """What the real storages would raise."""
+        """Return the error that the real storages would raise."""
         if call.operation == "sync" or (call.operation in _END_IN_SYNC and self.effect == "all"):
             return SyncFailed(self.errno, f"injected: {os.strerror(self.errno)} while syncing {path}")
         cause = OSError(self.errno, f"injected: {os.strerror(self.errno)}")
@@ -118,27 +118,27 @@ class Fault:
 
 
 class FaultyDirectory:
-    """A directory that passes calls to another one, and fails when told to."""
+    """A directory that passes calls to another one and fails on demand."""
 
     def __init__(self, inner: Directory) -> None:
         self.inner = inner
         self.path = inner.path
-        #: The prefix of its calls in the list: of a child "name/", of a child's child "name/other/".
+        #: Prefix of names in `calls`: "name/" for a child, "name/other/" for its child.
         self.prefix = ""
-        #: Where calls are listed and faults armed: in the topmost directory, for all below it.
+        #: The topmost directory, which records calls and holds the fault for all directories below it.
         self.top = self
         #: Every call so far, oldest first, including failed ones.
         self.calls: list[Call] = []
-        #: Which of `calls` were made to fail, by their index in the list.
+        #: Indexes in `calls` of the calls that were failed.
         self.failed: list[int] = []
-        #: Called before each call, without holding a lock of ours: to wait, to inspect, or to raise something else.
+        #: Callback before each call, without a lock held: it may wait, inspect, or raise another error.
         self.before: Callable[[Call], None] | None = None
         self._fault: Fault | None = None
         self._matched = 0
         self._lock = threading.Lock()
 
     def arm(self, fault: Fault) -> None:
-        """From now on count the matching calls, and fail as specified. One fault at a time."""
+        """Count matching calls from now on, and fail as specified. Replaces an earlier fault."""
         with self._lock:
             self._fault, self._matched = fault, 0
 
@@ -166,7 +166,7 @@ class FaultyDirectory:
         return fault, fault.error(call, f"{self.path}/{name}" if name else self.path)
 
     def perform(self, operation: str, name: str, call: Callable[[], T], failed: Callable[[], None] | None = None) -> T:
-        """Do one call, or fail it before or after it took effect; notifies a storage that wants to know."""
+        """Execute a call, or fail it before or after it takes effect; `failed` notifies the storage."""
         failing = self._enter(operation, name)
         if failing is None:
             return call()
@@ -179,12 +179,12 @@ class FaultyDirectory:
         raise error
 
     def _failing_at_the_end(self, operation: str) -> AbstractContextManager[None]:
-        """A simulated disk does not settle names in a call whose last step, the sync of the directory, fails."""
+        """Keep names pending on a simulated disk while a call runs whose last step, the directory fsync, fails."""
         doubting: Callable[[], AbstractContextManager[None]] = getattr(self.inner, "doubting", nullcontext)
         return doubting() if operation in _END_IN_SYNC else nullcontext()
 
     def perform_append(self, storage: Storage, data: Buffer) -> int:
-        """An append that may stop half-way, and may or may not be rolled back then."""
+        """Append, possibly stopping halfway, with or without a rollback."""
         failing = self._enter("append", storage.name)
         if failing is None:
             return storage.append(data)
@@ -205,11 +205,11 @@ class FaultyDirectory:
         return self.perform("names", "", self.inner.names)
 
     def children(self) -> list[str]:
-        """The names of the directories below this one."""
+        """Return the names of the child directories."""
         return self.perform("children", "", self.inner.children)
 
     def child(self, name: str, *, create: bool = False) -> Directory:
-        """A directory below this one, whose calls are counted and failed here."""
+        """Return a child directory, whose calls are counted and failed here."""
         operation = "make_child" if create and name not in self.inner.children() else "child"
         made = FaultyDirectory(self.perform(operation, name, lambda: self.inner.child(name, create=create)))
         made.prefix, made.top = f"{self.prefix}{name}/", self.top
@@ -230,7 +230,7 @@ class FaultyDirectory:
         self.perform("link", name, lambda: self.inner.link(name, inner, new))
 
     def stamp(self) -> object:
-        """None: every check is a real one, which can fail."""
+        """Return None, so that every check is a real call that can fail."""
         return None
 
     def exists(self, name: str) -> bool:
@@ -246,7 +246,7 @@ class FaultyDirectory:
         return self.perform("identity", name, lambda: self.inner.identity(name))
 
     def create(self, name: str) -> Storage:
-        """A new storage; one that failed after everything was done is left, closed."""
+        """Create a storage. One that fails after taking effect exists and is closed."""
         made: list[Storage] = []
         try:
             self.perform("create", name, lambda: made.append(self.inner.create(name)))
@@ -265,7 +265,7 @@ class FaultyDirectory:
         return FaultyFile(self, self.perform("open_shared", name, lambda: self.inner.open_shared(name)))
 
     def open_sealed(self, name: str) -> Storage:
-        """For reading what nobody changes any more."""
+        """Open a storage that no longer changes, for reading."""
         return FaultyFile(self, self.perform("open_sealed", name, lambda: self.inner.open_sealed(name)))
 
     def read(self, name: str) -> bytes:
@@ -277,11 +277,11 @@ class FaultyDirectory:
         self.perform("replace", name, lambda: self.inner.replace(name, data, durable=durable))
 
     def published(self, name: str, *, create: bool = False) -> Published | None:
-        """Two numbers for other processes; making them can fail, storing and loading cannot."""
+        """Return two numbers shared with other processes. Creating them can fail; storing and loading cannot."""
         return self.perform("published", name, lambda: self.inner.published(name, create=create))
 
     def rename(self, old: str, new: str) -> None:
-        """Another name for a file; the call is listed under the old one."""
+        """Rename a file; the call is recorded under the old name."""
         self.perform("rename", old, lambda: self.inner.rename(old, new))
 
     def remove(self, name: str) -> None:
@@ -293,7 +293,7 @@ class FaultyDirectory:
         self.perform("sync", "", self.inner.sync, getattr(self.inner, "sync_failed", None))
 
     def lock(self, name: str, *, alone: bool = True) -> Lock:
-        """The lock of the directory inside."""
+        """Take the lock of the wrapped directory."""
         return self.perform("lock", name, lambda: self.inner.lock(name, alone=alone))
 
     def dispose(self) -> None:
@@ -324,7 +324,7 @@ class FaultyFile:
         return self._directory.perform_append(self.inner, data)
 
     def write_at(self, position: int, data: Buffer) -> None:
-        """Overwrite bytes that nobody has seen yet."""
+        """Overwrite bytes that are not visible yet."""
         self._directory.perform("write_at", self.name, lambda: self.inner.write_at(position, data))
 
     def read(self, position: int, size: int) -> bytes:

@@ -1,7 +1,6 @@
-"""The directories of the simulated disk: names as all processes see them, as the device has them, and what is between.
+"""Directories of the simulated disk: the names that processes see, the names on the device, and pending changes.
 
-A change of names reaches the device as a whole or not at all; when, is decided in `disk`. Locks are not on the disk,
-their notes are.
+A name change reaches the device atomically; `disk` decides when. Locks are not on the disk, but their notes are.
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ _SIGNATURE = b"this process\n"
 
 
 class NameChange:
-    """A change of names on its way to the device; all of it or nothing."""
+    """A pending name change, which reaches the device completely or not at all."""
 
     __slots__ = ("number", "parts", "sure")
 
     def __init__(self, number: int, parts: list[tuple[Folder, str, Node | None]]) -> None:
         self.number = number
-        #: (directory, name, what it refers to then)
+        #: (directory, name, new target)
         self.parts = parts
-        #: Already settled by the sync of another directory that it affects.
+        #: Already made durable by the sync of another directory that it affects.
         self.sure = False
 
     def apply(self, folder: Folder, names: dict[str, Node], *, in_order: bool = True) -> None:
-        """Apply it to the names of one directory. If earlier changes are missing, a file that gets a name may still
-        have another one: it loses that."""
+        """Apply the change to the names of one directory. If earlier changes are missing, a file that gets a name may
+        still have another one, which it loses."""
         for where, name, node in self.parts:
             if where is not folder:
                 continue
@@ -48,8 +47,7 @@ class NameChange:
 
 
 class Folder:
-    """A directory of the simulated disk: both the `Directory` and the content itself; there is one object per
-    directory."""
+    """A directory of the simulated disk: both the `Directory` and its content. There is one object per directory."""
 
     def __init__(self, disk: Medium, path: str, parent: Folder | None = None) -> None:
         self.path = path
@@ -57,15 +55,15 @@ class Folder:
         self.entries: dict[str, Node] = {}
         self.durable: dict[str, Node] = {}
         self.pending: list[NameChange] = []
-        #: name -> by whom; the empty name represents the whole directory.
+        #: Lock owners by name; the empty name is the whole directory.
         self.locked: dict[str, object] = {}
-        #: What processes publish to each other: not on the device, and lost in a power cut.
+        #: Numbers that processes publish: not on the device, and lost in a power cut.
         self.numbers: dict[str, PublishedMemory] = {}
         self.parent = parent
         self._changed = 0
         self._doubting = False
 
-    # --- changing names, all through here
+    # --- name changes: all go through `_change`
 
     def _change(self, call: str, name: str, *parts: tuple[Folder, str, Node | None]) -> None:
         disk = self.disk
@@ -78,11 +76,11 @@ class Folder:
                 folder._changed += 1
 
     def sync(self) -> None:
-        """fsync of the directory: the names in it."""
+        """Make the names in this directory durable, as fsync of the directory does."""
         with self.disk.lock:
             self.disk.step("sync", self.path)
             if self._doubting:
-                return  # it fails: what is on its way stays on its way
+                return  # the sync fails: pending changes stay pending
             for change in self.pending:
                 change.sure = True
             while self.pending:
@@ -90,7 +88,7 @@ class Folder:
 
     @contextmanager
     def doubting(self) -> Iterator[None]:
-        """For a call whose last step fails, the sync of this directory."""
+        """Keep name changes pending during a call whose last step, the sync of this directory, fails."""
         self._doubting = True
         try:
             yield
@@ -108,7 +106,7 @@ class Folder:
         return sorted(name for name, node in self.entries.items() if isinstance(node, Folder))
 
     def child(self, name: str, *, create: bool = False) -> Folder:
-        """mkdir, and fsync of this directory, if it may be made."""
+        """Return a child; if `create`, mkdir it and fsync this directory."""
         with self.disk.lock:
             if create:
                 if name not in self.entries:
@@ -170,7 +168,7 @@ class Folder:
         self.move(old, self, new)
 
     def remove(self, name: str) -> None:
-        """Unlink; users that have it open keep it. A lock on it is no longer effective."""
+        """Unlink a file. Open handles keep it; a lock on it is no longer effective."""
         with self.disk.lock:
             if isinstance(self.entries.get(name), File):
                 self._change("remove", name, (self, name, None))
@@ -186,7 +184,7 @@ class Folder:
                     self.parent._change("rmdir", name, (self.parent, name, None))
 
     def stamp(self) -> object:
-        """How often a name in here has changed."""
+        """Return the number of name changes in this directory."""
         return self._changed
 
     def close(self) -> None:
@@ -276,7 +274,7 @@ class Folder:
         return self.numbers.get(name)
 
     def lock(self, name: str, *, alone: bool = True) -> Lock:
-        """One holder, who signs."""
+        """Take the lock of a name, or of the whole directory."""
         return DeviceLock(self, name, alone=alone)
 
 
@@ -284,7 +282,8 @@ Node = File | Folder
 
 
 class DeviceLock:
-    """One holder per name, and with `alone` one per directory. As with flock, it is not on the disk; its note is."""
+    """A lock with one owner per name, or with `alone` one per directory. Like flock, it is not on the disk; its note
+    is."""
 
     def __init__(self, folder: Folder, name: str, *, alone: bool) -> None:
         with folder.disk.lock:
@@ -303,11 +302,11 @@ class DeviceLock:
 
     @property
     def current(self) -> bool:
-        """Whether it is held, and the name still refers to the file that is locked."""
+        """Whether the lock is held and the name still refers to the locked file."""
         return self.held and self._folder.identity(self._name) is self._file
 
     def leave(self, note: bytes) -> None:
-        """Written first and truncated afterwards; never synced."""
+        """Write the note, then truncate the file after it. Never synced."""
         disk, path = self._folder.disk, f"{self._folder.path}/{self._name}"
         signed = _SIGNATURE + note
         with disk.lock:
@@ -334,7 +333,7 @@ class DeviceLock:
 
 
 def walk(folder: Folder, prefix: str = "") -> Iterator[tuple[str, Node]]:
-    """Everything below a directory by path; that of a directory ends with a slash."""
+    """Yield everything below a directory by path; the path of a directory ends with a slash."""
     for name, node in sorted(folder.entries.items()):
         if isinstance(node, Folder):
             yield f"{prefix}{name}/", node

@@ -1,4 +1,4 @@
-"""An open file of the simulated disk: every change is a step of the disk, and changes the content of a file."""
+"""Open files of the simulated disk. Every change is a step of the disk."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from .content import File, Write
 
 
 class Medium(Protocol):
-    """What open files and directories ask of their disk."""
+    """The part of the disk's interface that open files and directories use."""
 
     #: Held while anything changes.
     lock: threading.RLock
-    #: How many changes there were.
+    #: Number of changes so far.
     steps: int
 
     def step(self, call: str, path: str) -> None:
         """Called before each change."""
 
     def room(self, wanted: int) -> int:
-        """How many of these bytes the disk accepts."""
+        """Return how many of these bytes the disk accepts."""
 
-    def led_astray(self, path: str, position: int) -> tuple[File, int] | None:
-        """Where a write goes instead."""
+    def misdirected_to(self, path: str, position: int) -> tuple[File, int] | None:
+        """Return the target of a misdirected write, if it is one."""
 
 
 class Home(Protocol):
-    """What an open file asks of its directory. The path changes if the directory is moved."""
+    """The part of a directory's interface that an open file uses. The path changes if the directory moves."""
 
     path: str
     disk: Medium
@@ -63,7 +63,7 @@ class OpenFile:
         return self._file.size
 
     def append(self, data: Buffer) -> int:
-        """Write at the end; if a full disk has not accepted all of it, it is rolled back."""
+        """Write at the end. If a full disk accepts only a part, roll it back."""
         file = self._file
         with self._folder.disk.lock:
             position = file.size
@@ -76,7 +76,7 @@ class OpenFile:
             return position
 
     def fill(self, data: bytes) -> None:
-        """Write at the end as much as the disk accepts."""
+        """Write at the end as many bytes as the disk accepts."""
         disk, file = self._folder.disk, self._file
         with disk.lock:
             room = disk.room(len(data))
@@ -88,7 +88,7 @@ class OpenFile:
     def _write(self, position: int, data: bytes) -> None:
         disk = self._folder.disk
         disk.step("write", self._path)
-        self._file.write(Write(disk.steps, position, data, disk.led_astray(self._path, position)))
+        self._file.write(Write(disk.steps, position, data, disk.misdirected_to(self._path, position)))
 
     def write_at(self, position: int, data: Buffer) -> None:
         """Overwrite."""
@@ -121,7 +121,7 @@ class OpenFile:
             self._file.settle()
 
     def sync_failed(self) -> None:
-        """What was on its way is lost, and no later call reports it."""
+        """Drop the pending changes; no later call reports the loss."""
         with self._folder.disk.lock:
             self._file.lose()
 
@@ -129,7 +129,7 @@ class OpenFile:
         """A hint that has no effect here: neither content nor size depends on it."""
 
     def claim(self, size_bytes: int) -> None:
-        """Checks the free space; nothing is reserved, so others may still take it."""
+        """Check the free space. Nothing is reserved, so others may still use it."""
         with self._folder.disk.lock:
             if self._folder.disk.room(size_bytes) < size_bytes:
                 raise storage_error(OSError(errno.ENOSPC, "no space left on device"), "reserving room in", self._path)

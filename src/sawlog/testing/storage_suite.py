@@ -1,4 +1,4 @@
-"""What every storage must do, as tests to inherit. See `suites`."""
+"""`StorageSuite`: tests for every implementation of `Storage`, to inherit. See `suites`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _content(storage: Storage) -> bytes:
 
 
 class StorageSuite:
-    """The promises of `Storage`: a sequence of bytes that grows at its end."""
+    """Guarantees of `Storage`: a sequence of bytes that grows at its end."""
 
     # --- appending and reading
 
@@ -27,7 +27,7 @@ class StorageSuite:
         assert bytes(storage.view(0, 0)) == b""
 
     def test_empty_storage_refuses_to_read_a_byte(self, directory: Directory) -> None:
-        """What was never written cannot be read."""
+        """Bytes that were never written cannot be read."""
         storage = directory.create("a")
         with refused(ReadBeyondEnd):
             storage.read(0, 1)
@@ -47,7 +47,7 @@ class StorageSuite:
         assert _content(storage) == b"".join(pattern(i, i) for i in range(100))
 
     def test_every_kind_of_buffer_is_taken(self, directory: Directory) -> None:
-        """bytes, bytearray, and views of either, also a part of one."""
+        """bytes, bytearray, and views of either, including partial ones."""
         storage = directory.create("a")
         for data in (b"one", bytearray(b"two"), memoryview(b"three"), memoryview(bytearray(b"xfourx"))[1:5]):
             storage.append(data)
@@ -164,7 +164,7 @@ class StorageSuite:
             storage.read(12, 1)
 
     def test_append_after_truncate_starts_at_the_cut(self, directory: Directory) -> None:
-        """No hole, and nothing of what was cut comes back."""
+        """There is no hole, and truncated bytes do not reappear."""
         storage = directory.create("a")
         storage.append(pattern(100))
         for size in (60, 60, 10, 0):
@@ -187,7 +187,7 @@ class StorageSuite:
     # --- views
 
     def test_view_is_read_only(self, directory: Directory) -> None:
-        """Nobody can change the log through what they read."""
+        """A reader cannot change the log through a view."""
         storage = directory.create("a")
         storage.append(b"abc")
         assert storage.view(0, 3).readonly
@@ -213,7 +213,7 @@ class StorageSuite:
     # --- space
 
     def test_room_that_is_claimed_is_no_content(self, directory: Directory) -> None:
-        """Neither size nor bytes change, what is appended starts where it would have, and nothing has to be used."""
+        """Neither size nor bytes change, appends start where they would have, and the room need not be used."""
         storage = directory.create("a")
         for size_bytes in (0, 1, 100_000):
             storage.claim(size_bytes)
@@ -243,7 +243,7 @@ class StorageSuite:
     # --- handles
 
     def test_content_survives_close_and_open(self, directory: Directory) -> None:
-        """The next one to open it finds the bytes and continues after them."""
+        """The next handle finds the bytes and continues after them."""
         storage = directory.create("a")
         storage.append(b"first ")
         storage.close()
@@ -269,7 +269,7 @@ class StorageSuite:
         assert directory.create("a").size == 0
 
     def test_sync_and_forget_change_nothing_that_can_be_read(self, directory: Directory) -> None:
-        """One is for the disk, the other for memory; the bytes stay."""
+        """`sync` affects the disk and `forget` the memory; the bytes stay."""
         storage = directory.create("a")
         data = pattern(LARGE_BYTES)
         storage.append(data)
@@ -282,7 +282,7 @@ class StorageSuite:
             assert each.read(0, LARGE_BYTES) == data
 
     def test_shared_storage_follows_its_writer(self, directory: Directory) -> None:
-        """A reader that opened it once sees what is appended and what is truncated."""
+        """An open reader sees later appends and truncations."""
         writer = directory.create("a")
         writer.append(b"one")
         reader = directory.open_shared("a")

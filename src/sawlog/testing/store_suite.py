@@ -1,4 +1,4 @@
-"""What every store must do, as tests to inherit. See `suites`."""
+"""`StoreSuite`: tests for every implementation of `Store`, to inherit. See `suites`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _append(topic: Topic, number: int, *values: bytes) -> range:
 
 
 def _values(topic: Topic, number: int = 0) -> list[bytes | None]:
-    """Everything that can be read of a partition."""
+    """Return the values of all visible records of a partition."""
     log = topic.partition(number)
     found: list[bytes | None] = []
     position = log.lowest_offset
@@ -55,7 +55,7 @@ def _values(topic: Topic, number: int = 0) -> list[bytes | None]:
 
 
 def _staged(store: Store, job: str, topic: Topic, *values: bytes) -> Part:
-    """Values that a task has staged for partition 0, durably."""
+    """Stage values for partition 0 durably, as a task does."""
     task = store.staging.task(job)
     piece = task.write(encode(values))
     task.sync()
@@ -64,7 +64,7 @@ def _staged(store: Store, job: str, topic: Topic, *values: bytes) -> Part:
 
 
 def _sliced(store: Store, topic: Topic, planned: Sequence[PlannedSlice]) -> list[bytes | None]:
-    """The values of slices of partition 0."""
+    """Return the values of slices of partition 0."""
     reader = store.slice_reader(topic.name, topic.id, 0)
     found: list[bytes | None] = []
     for piece in planned:
@@ -75,19 +75,19 @@ def _sliced(store: Store, topic: Topic, planned: Sequence[PlannedSlice]) -> list
 
 
 def _until(condition: Callable[[], bool]) -> None:
-    """Wait until something has happened."""
+    """Wait until the condition holds."""
     patience = Deadline(30.0)
     while not condition():
         patience.pause(or_raise=AssertionError("it did not happen within half a minute"))
 
 
 class StoreSuite:
-    """The promises of `sawlog.store.base.Store`."""
+    """Guarantees of `sawlog.store.base.Store`."""
 
     # --- topics
 
     def test_a_store_and_its_parts_have_all_methods(self, store: Store) -> None:
-        """What a broker, Spark and the command line call is there."""
+        """Every method that a broker, Spark or the command line calls exists."""
         topic = store.create_topic("orders")
         assert isinstance(store, Store)
         assert isinstance(topic, Topic)
@@ -100,7 +100,7 @@ class StoreSuite:
         transaction.abort()
 
     def test_what_a_broker_places_it_fetches(self, store: Store) -> None:
-        """At once, or as promises; and it is told when there is something new."""
+        """Immediately or as futures; the broker is notified of new records."""
         service = store.serve()
         log = service.create_topic("orders", 1, {}).partition(0)
         told = threading.Event()
@@ -132,7 +132,7 @@ class StoreSuite:
             assert found == [(offset, "orders", 1) for offset in range(start, 9)]
 
     def test_a_broker_is_one_of_those_that_serve_a_store(self, store: Store) -> None:
-        """Under the id that it asks for, with its address."""
+        """It registers under the requested id, with its address."""
         service = store.serve()
         assert service.fleet.join(7, "127.0.0.1", 9092) == 7
         assert [(each.id, each.host, each.port) for each in service.fleet.nodes()] == [(7, "127.0.0.1", 9092)]
@@ -162,7 +162,7 @@ class StoreSuite:
         assert (again.id, again.partitions) == (first.id, 2)
 
     def test_a_topic_that_does_not_exist_is_refused(self, store: Store) -> None:
-        """Whatever is asked of it."""
+        """By every method."""
         with refused(TopicNotFound):
             store.topic("orders")
         with refused(TopicNotFound):
@@ -181,7 +181,7 @@ class StoreSuite:
             store.alter_topic("orders", 1)
 
     def test_a_setting_is_changed_and_reset(self, store: Store) -> None:
-        """None is the default again."""
+        """None restores the default."""
         store.create_topic("orders", retention_ms=1000)
         assert store.alter_topic("orders", retention_ms=2000).settings["retention.ms"] == 2000
         assert "retention.ms" not in store.alter_topic("orders", retention_ms=None).settings
@@ -208,7 +208,7 @@ class StoreSuite:
     # --- records
 
     def test_a_record_is_where_its_append_said(self, store: Store) -> None:
-        """With all that it was given, found by offset, and in every scan."""
+        """It has all its fields, by offset and in every scan."""
         topic = store.create_topic("orders", 3)
         number, offset = topic.append(b"value", b"key", [("name", b"h")], 1000)
         log = topic.partition(number)
@@ -253,7 +253,7 @@ class StoreSuite:
         assert _values(topic) == [b"a", b"c"]
 
     def test_a_follower_gets_new_records(self, store: Store) -> None:
-        """After those that were there."""
+        """They follow the existing records."""
         log = store.create_topic("orders").partition(0)
         log.append(b"a")
         found = log.follow(timeout=20.0)
@@ -262,7 +262,7 @@ class StoreSuite:
         assert next(found).value == b"b"
 
     def test_times_and_trimming_move_where_reading_begins(self, store: Store) -> None:
-        """Offsets stay what they are."""
+        """Offsets do not change."""
         topic = store.create_topic("orders")
         topic.append_many([{"value": b"%d" % stamp, "timestamp": stamp} for stamp in (1000, 2000, 3000)])
         log = topic.partition(0)
@@ -405,7 +405,7 @@ class StoreSuite:
         assert _values(topic) == [b"a", b"b"]
 
     def test_what_is_discarded_is_never_stored(self, store: Store) -> None:
-        """Neither a job that was given up, nor an attempt of a task that failed."""
+        """Neither an abandoned job nor a failed attempt of a task."""
         topic = store.create_topic("orders")
         part = _staged(store, "job1", topic, b"a")
         store.staging.discard("job1")
@@ -420,7 +420,7 @@ class StoreSuite:
         assert _values(topic) == []
 
     def test_a_job_that_was_given_up_can_be_repeated(self, store: Store) -> None:
-        """Under the same name: only what was staged before counts no more."""
+        """Under the same name; records staged before are discarded."""
         topic = store.create_topic("orders")
         first = _staged(store, "job", topic, b"never")
         store.staging.discard("job")
@@ -486,7 +486,7 @@ class StoreSuite:
         assert _sliced(store, topic, [joined]) == [b"0", b"1"]
 
     def test_slices_of_what_is_gone_are_refused(self, store: Store) -> None:
-        """When they are planned, or when they are read; nothing is left out silently."""
+        """When they are planned or when they are read; no record is skipped silently."""
         topic = store.create_topic("orders")
         _append(topic, 0, b"a", b"b")
         planned = topic.plan(0, 0, 2)
@@ -497,7 +497,7 @@ class StoreSuite:
             topic.plan(0, 2, 3)
         store.delete_topic("orders")
         try:
-            assert _sliced(store, topic, planned) == [b"a", b"b"]  # a store may keep it for those who have planned
+            assert _sliced(store, topic, planned) == [b"a", b"b"]  # a store may keep records for planned slices
         except (TopicNotFound, DataLoss):
             pass
 

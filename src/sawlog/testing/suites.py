@@ -1,10 +1,9 @@
-"""What every storage, every directory and every store must do, as tests to inherit.
+"""Conformance suites for storages, directories and stores, to inherit.
 
-Subclass a suite, give it one fixture called `directory` that returns a new, empty `Directory`, and each promise of
-`sawlog.storage.interface` is checked on it. A method's name is the promise. They use only the interface.
+Subclass a suite and define a fixture `directory` that returns a new, empty `Directory`. The suite then checks each
+guarantee of `sawlog.storage.interface` on it, using only the interface. The name of a test is the guarantee.
 
-A store of your own, a subclass of `sawlog.store.base.Store`, has `StoreSuite`, with a fixture `store` that returns a
-new one.
+For your own subclass of `sawlog.store.base.Store`, use `StoreSuite` with a fixture `store` that returns a new store.
 
 A directory need not have `published`: the log then uses `replace` and `read` instead, and its tests are skipped.
 """

@@ -451,7 +451,7 @@ def test_a_lost_list_of_what_is_remote_is_reported_and_taken_from_the_replica(ho
     log = opened(directory, mirror)
     assert (log.lowest_offset, log.local_offset) == (0, here)
     assert values(log) == expected(0, 60)
-    with pytest.raises(RemoteUnavailable, match="upkeep"):
+    with pytest.raises(RemoteUnavailable, match="maintenance"):
         log.trim(5)
     mirror.is_reachable = False
     assert values(log, here) == expected(here, 60)

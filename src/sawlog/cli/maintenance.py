@@ -1,4 +1,4 @@
-"""`sawlog upkeep`: runs retention, compaction, merging, recompression and scrubbing now."""
+"""`sawlog maintenance`: run retention, compaction, merging, recompression and scrubbing now."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .places import Address, open_any
 _ACTIONS = ("retention", "compaction", "merge", "recompression", "scrub", "tiering")
 
 
-def upkeep(data: Data, topic: MaybeTopic = None, output: Output = OutputFormat.TABLE) -> None:
-    """Run retention, compaction, merging, recompression and scrubbing now, as the topics' settings say.
+def maintenance(data: Data, topic: MaybeTopic = None, output: Output = OutputFormat.TABLE) -> None:
+    """Run retention, compaction, merging, recompression and scrubbing now, according to the topics' settings.
 
-    What the replica has is removed here, if local.retention.ms or local.retention.bytes say so. A running writer does
-    all this periodically. A partition that another process is writing to is skipped. Exits with 4 if
-    scrubbing finds damage.
+    Segments that the replica holds are removed locally once they exceed local.retention.ms or local.retention.bytes. A
+    process that keeps the store open does all of this in the background. Partitions that another process is writing to
+    are skipped. Exits with 4 if scrubbing finds damage.
 
     \b
     Examples:
-      sawlog upkeep -d data
-      sawlog upkeep orders -d data --output json
+      sawlog maintenance -d data
+      sawlog maintenance orders -d data --output json
     """
     rows: list[dict[str, Any]] = []
     damage: list[str] = []
