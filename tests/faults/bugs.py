@@ -326,15 +326,15 @@ _STORING = (
     _mutant(
         "intent applied twice",
         "rolling a transaction forward places batches that are already there",
-        ("Placing._apply", "there = log.next_offset - part.offset", "there = 0"),
+        ("Placement._apply", "there = log.next_offset - part.offset", "there = 0"),
     ),
     _mutant(
         "intent not durable",
         "a transaction is placed before its intent is synced",
         (
             "Intents._place_all",
-            "self.ledger.record(intent)",
-            "self.ledger._area.store(intent.file, intent.encode(), durable=False)",
+            "self.pending.record(intent)",
+            "self.pending._staging.store(intent.file, intent.encode(), durable=False)",
         ),
     ),
     _mutant(
@@ -346,9 +346,9 @@ _STORING = (
         "marked before it is placed",
         "a part of a transaction is marked as done, then placed",
         (
-            "Placing._bring",
-            "self._apply(intent, part, log)\n        self._ledger.mark(intent, number)",
-            "self._ledger.mark(intent, number)\n        self._apply(intent, part, log)",
+            "Placement._bring",
+            "self._apply(intent, part, log)\n        self._pending.mark(intent, number)",
+            "self._pending.mark(intent, number)\n        self._apply(intent, part, log)",
         ),
     ),
     _mutant(
@@ -362,13 +362,13 @@ _STORING = (
         (
             "Intents._place_all",
             "written = True",
-            "written = True\n        self.ledger.complete(intent)",
+            "written = True\n        self.pending.complete(intent)",
         ),
     ),
     _mutant(
         "leases ignored",
         "what tasks have staged is removed before their job commits",
-        ("StagingArea._is_lent", "for name in", "return False\n    for name in"),
+        ("StagingDirectory._is_lent", "for name in", "return False\n    for name in"),
         by="bits",
     ),
     _mutant(
@@ -609,7 +609,7 @@ _RETURNED = (
         "upkeep keeps partitions open",
         "each partition that upkeep has checked stays open (ours, once)",
         (
-            "Holdings.upkeep",
+            "OpenPartitions.upkeep",
             "log.close()\n        return UpkeepReport(log.path, tiering=problem)",
             "self.logs[number] = log\n        return UpkeepReport(log.path, tiering=problem)",
         ),
@@ -669,7 +669,7 @@ _RETURNED = (
         "half-written intent removed",
         "opening a store removes what a live transaction in another process is writing (ours, once)",
         (
-            "StagingArea.sweep",
+            "StagingDirectory.sweep",
             "continue  # in use",
             "remove_all(self.directory, id_)\n            continue",
         ),
@@ -678,7 +678,7 @@ _RETURNED = (
     _mutant(
         "half-written lease removed",
         "opening a store removes the lease that a task is writing, and what it has staged (ours, once)",
-        ("StagingArea._is_lent", 'name.endswith(f"{LEASE}{TMP}")', "False"),
+        ("StagingDirectory._is_lent", 'name.endswith(f"{LEASE}{TMP}")', "False"),
         by="promised",
     ),
     _mutant(
@@ -702,17 +702,17 @@ _RETURNED = (
     _mutant(
         "completed before its intent is durable",
         "the transaction of a dead process is placed before the name of its intent is synced (ours, once)",
-        ("Placing._bring", "self._ledger.settle()", "pass"),
+        ("Placement._bring", "self._pending.settle()", "pass"),
         by="promised",
     ),
     _mutant(
         "intent stripped before it is a note",
         "the batches in an intent are truncated before its new name is durable (ours, once)",
         (
-            "Ledger.complete",
+            "PendingTransactions.complete",
             "staging.remove(intent.file)\n    staging.sync()\n"
-            "    if intent.name is not None and intent.data and names_offsets:\n        self.notes.strip(intent.name)",
-            "if intent.name is not None and intent.data and names_offsets:\n        self.notes.strip(intent.name)\n"
+            "    if intent.name is not None and intent.data and names_offsets:\n        self.names.strip(intent.name)",
+            "if intent.name is not None and intent.data and names_offsets:\n        self.names.strip(intent.name)\n"
             "    staging.remove(intent.file)\n    staging.sync()",
         ),
     ),

@@ -102,7 +102,7 @@ def _transact(store: Store, number: int, value: bytes) -> None:
 
 def _stage(store: Store) -> None:
     """What a task of a job leaves before the job commits."""
-    area = store._intents.area
+    area = store._intents.staging
     file = area.file("job", "task")
     file.write(encode([(b"job", None, (), _TIME)]))
     file.sync()

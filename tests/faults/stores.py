@@ -24,7 +24,7 @@ from sawlog.spark.commit import stage_name
 from sawlog.store import committed_offsets
 from sawlog.store.directory.store import Store
 from sawlog.store.directory.transactions import placement, staging
-from sawlog.store.directory.transactions.buffers import Parcel
+from sawlog.store.directory.transactions.buffers import PartitionBuffer
 from sawlog.store.directory.transactions.commits import INLINE_BYTES
 from sawlog.store.directory.transactions.intent import Part, Piece
 from sawlog.store.directory.transactions.staging_directory import StagedFile
@@ -476,19 +476,19 @@ def publish_inline(run: StoreWorkload, now: State) -> Steps:
 def _staged(store: Store, stage: str, given: list[tuple[str, int, bytes]], *, alone: bool = False) -> list[Part]:
     """What a task does: its batches lie in a file of its own, lent to the job; `alone`, in one for each partition."""
     with store.staging.task(stage) as task:
-        parcels: dict[tuple[str, int], Parcel] = {}
+        parcels: dict[tuple[str, int], PartitionBuffer] = {}
         files: dict[tuple[str, int], StagedFile] = {}
         for name, number, value in given:
             place = name, number
-            parcel = parcels.setdefault(place, Parcel())
-            parcel.add(Encoder(Recipe()).many([(value,)]))
+            buffer = parcels.setdefault(place, PartitionBuffer())
+            buffer.add(Encoder(Recipe()).many([(value,)]))
             if not alone:
-                parcel.move(task.write)
+                buffer.move(task.write)
             else:
-                parcel.move_alone(files.get(place) or files.setdefault(place, task.own_file()))
+                buffer.move_alone(files.get(place) or files.setdefault(place, task.own_file()))
         task.sync()
     return [
-        Part(name, store[name].id, number, parcel.count, parcel.pieces) for (name, number), parcel in parcels.items()
+        Part(name, store[name].id, number, buffer.count, buffer.pieces) for (name, number), buffer in parcels.items()
     ]
 
 

@@ -39,7 +39,7 @@ def test_upkeep_leaves_no_partition_open(tmp_path: Path) -> None:
         before = _descriptors()
         store.upkeep()
         assert _descriptors() <= before + 2
-        assert not topic.holdings.logs, "upkeep has opened partitions that stay open"
+        assert not topic.open_partitions.logs, "upkeep has opened partitions that stay open"
 
 
 @pytest.mark.parametrize("work", ["merge_segments", "compact"])

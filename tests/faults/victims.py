@@ -33,7 +33,7 @@ from sawlog.store import committed_offsets
 from sawlog.store.directory.store import Store
 from sawlog.store.directory.transactions.commits import INLINE_BYTES
 from sawlog.store.directory.transactions.intent import Part, Piece
-from sawlog.store.directory.transactions.staging_directory import StagingArea
+from sawlog.store.directory.transactions.staging_directory import StagingDirectory
 
 from ..processes import content, rewriting
 from ..processes.acknowledging import Acknowledging
@@ -446,7 +446,7 @@ class Staging(Work):
     def work(self, place: str, round_: int, state: Any) -> None:
         store = opened(place)
         topic = store.create_topic("orders", partitions=self.PARTITIONS, exist_ok=True, segment_bytes=20_000)
-        area = StagingArea(store.directory)
+        area = StagingDirectory(store.directory)
         say("ready")
         for batch in itertools.count((state or {}).get("next", 0)):
             stage = f"sparkquery-{batch}"

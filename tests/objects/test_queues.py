@@ -13,8 +13,8 @@ from sawlog.errors import GroupActive
 from sawlog.store.committed_offsets import Committed
 from sawlog.store.objects.queues import ObjectDeliveries, ObjectWorkers, pages_of
 from sawlog.store.objects.store import ObjectStore
-from sawlog.store.queues.host import TurnLost
-from sawlog.store.queues.options import Terms
+from sawlog.store.queues.host import TurnConflict
+from sawlog.store.queues.options import QueueOptions
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_workers_that_opened_the_store_themselves_share_the_messages(store: Obje
 def test_of_two_exchanges_at_the_same_moment_one_is_lost(store: ObjectStore) -> None:
     topic = store.create_topic("jobs")
     topic.append(b"a")
-    wanted = Terms.checked(
+    wanted = QueueOptions.checked(
         "jobs",
         "workers",
         visibility_s=30.0,
@@ -88,7 +88,7 @@ def test_of_two_exchanges_at_the_same_moment_one_is_lost(store: ObjectStore) -> 
         assert first.pages("workers") == second.pages("workers") == {}
         made = {("jobs", 0): Committed.by_member(worker, topic.id, 1, 0)}
         first.write_all([("workers", made)], pages={"workers": {("jobs", 0): {0: b"page"}}})
-        with pytest.raises(TurnLost):
+        with pytest.raises(TurnConflict):
             second.write_all([("workers", made)], pages={"workers": {("jobs", 0): {0: b"other"}}})
     assert pages_of(store._session._journal.state, "workers") == {("jobs", 0): {0: b"page"}}
 

@@ -31,7 +31,7 @@ from sawlog.errors import TransactionPending
 from sawlog.store.directory.store import Store
 from sawlog.store.directory.transactions.commits import INLINE_BYTES
 from sawlog.store.directory.transactions.intent import Part
-from sawlog.store.directory.transactions.staging_directory import StagingArea
+from sawlog.store.directory.transactions.staging_directory import StagingDirectory
 
 from . import content
 from .launch import say
@@ -199,7 +199,7 @@ class Doing:
             self.told.setdefault(place, []).append(name)
 
     def publish(self) -> None:
-        area = StagingArea(self.store.directory)
+        area = StagingDirectory(self.store.directory)
         stage = f"stage{next(self.numbers)}"
         try:
             area.lend(stage, "task")

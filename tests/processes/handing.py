@@ -30,7 +30,7 @@ from typing import Any
 import sawlog.store.directory.store
 from sawlog import DirectoryLocked, SawlogError, Store
 from sawlog.storage import FileDirectory
-from sawlog.store.directory.forwarding.listener import SocketDoorway
+from sawlog.store.directory.forwarding.listener import SocketListener
 from sawlog.testing.faulty import Call, FaultyDirectory
 
 from .ending import Ending
@@ -76,7 +76,7 @@ def opened(path: str, say: Say, stop_at: int | None, *, workers_only: bool, **op
     stopping = Stopping(path, say, stop_at or 0, workers_only=workers_only)
     if stop_at is None:
         return Store.open(path, upkeep_interval_s=None, **options), stopping
-    sawlog.store.directory.store.doorway_of = lambda _: SocketDoorway(stopping.inner)
+    sawlog.store.directory.store.listener_for = lambda _: SocketListener(stopping.inner)
     return Store.open(stopping.directory, upkeep_interval_s=None, **options), stopping
 
 

@@ -31,7 +31,7 @@ from sawlog.log.log import Log
 from sawlog.spark import commit
 from sawlog.spark.options import WriteOptions, write_options
 from sawlog.spark.writing import TaskCommit, stage
-from sawlog.store.directory.transactions.placement import Placing
+from sawlog.store.directory.transactions.placement import Placement
 
 from .jobs import faults
 from .jobs.copying import copy
@@ -205,7 +205,7 @@ def test_a_commit_whose_driver_died_goes_on_beside_its_repetition(
 ) -> None:
     """The JVM is gone, the Python process that publishes does not know it yet; a new driver repeats the micro-batch."""
     placing, go_on = threading.Event(), threading.Event()
-    place = Placing.place
+    place = Placement.place
 
     def slowly(*arguments: Any) -> None:
         if threading.current_thread() is old:
@@ -213,7 +213,7 @@ def test_a_commit_whose_driver_died_goes_on_beside_its_repetition(
             go_on.wait(60)
         place(*arguments)
 
-    monkeypatch.setattr(Placing, "place", slowly)
+    monkeypatch.setattr(Placement, "place", slowly)
     first = tasks(options, 0)
     old = threading.Thread(target=publish, args=(options, 0, first))
     old.start()

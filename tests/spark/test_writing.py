@@ -25,7 +25,7 @@ from sawlog.spark import commit, source
 from sawlog.spark.options import WriteOptions, write_options
 from sawlog.spark.writing import TaskCommit, stage
 from sawlog.storage import FileDirectory
-from sawlog.store.directory.transactions.staging_directory import StagingArea
+from sawlog.store.directory.transactions.staging_directory import StagingDirectory
 
 from ..looping import for_each
 from .jobs.copying import copy
@@ -182,8 +182,8 @@ def test_what_a_job_has_staged_is_not_swept_while_it_may_still_commit(data: Path
 def test_what_a_dead_job_has_staged_is_swept_when_its_time_is_over(
     data: Path, orders: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lend = StagingArea.lend
-    monkeypatch.setattr(StagingArea, "lend", lambda self, id_, label: lend(self, id_, label, -1.0))
+    lend = StagingDirectory.lend
+    monkeypatch.setattr(StagingDirectory, "lend", lambda self, id_, label: lend(self, id_, label, -1.0))
     staged(data, "dead", batch(1))
     monkeypatch.undo()
     staged(data, "alive", batch(2))

@@ -13,7 +13,7 @@ import pytest
 
 from sawlog import Log, StorageFull, SyncFailed
 from sawlog.storage import Directory, FileDirectory
-from sawlog.store.directory.forwarding.listener import NoDoorway
+from sawlog.store.directory.forwarding.listener import NoListener
 from sawlog.store.directory.store import Store
 from sawlog.testing import MODES, Fault, FaultyStorage, Mode
 
@@ -434,7 +434,7 @@ def test_every_call_makes_the_system_calls_that_files_make(
     simulated: list[tuple[str, str]] = []
     disk.watch = lambda step: simulated.append((step.call, step.path.removeprefix("disk:").removeprefix("/")))
     monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=7))
-    monkeypatch.setattr("sawlog.store.directory.store.doorway_of", lambda root: NoDoorway())  # the disk has no sockets
+    monkeypatch.setattr("sawlog.store.directory.store.listener_for", lambda root: NoListener())  # no sockets on it
     work(disk)
     files = FileDirectory(tmp_path)
     with monkeypatch.context() as patch:

@@ -18,25 +18,25 @@ from sawlog.clock import Deadline
 from sawlog.storage.interface import Buffer
 from sawlog.store.directory.forwarding import frames
 from sawlog.store.directory.forwarding.frames import Pipe
-from sawlog.store.directory.forwarding.server import Holder, Session
-from sawlog.store.directory.transactions.completion import Lost
+from sawlog.store.directory.forwarding.server import ForwardServer, ForwardSession
+from sawlog.store.directory.transactions.completion import PeerLost
 
 
 class Hall:
     """Who can be reached, by address."""
 
     def __init__(self) -> None:
-        self.holders: dict[str, Holder] = {}
+        self.holders: dict[str, ForwardServer] = {}
         self._numbers = itertools.count()
 
-    def doorway(self, root: object = None) -> HallDoorway:
+    def peer_listener(self, root: object = None) -> HallListener:
         """For one store."""
-        return HallDoorway(self, f"store-{next(self._numbers)}")
+        return HallListener(self, f"store-{next(self._numbers)}")
 
     @contextmanager
     def opens(self) -> Iterator[None]:
         """Stores that are opened meanwhile are in the hall."""
-        with patch("sawlog.store.directory.store.doorway_of", self.doorway):
+        with patch("sawlog.store.directory.store.listener_for", self.peer_listener):
             yield
 
     def store(self, directory: Any, **options: Any) -> Store:
@@ -45,21 +45,21 @@ class Hall:
             return Store.open(directory, upkeep_interval_s=None, **options)
 
 
-class HallDoorway:
-    """See `Doorway`."""
+class HallListener:
+    """See `PeerListener`."""
 
     def __init__(self, hall: Hall, address: str) -> None:
         self._hall = hall
         self.address = address
 
-    def open(self, holder: Holder) -> bool:
+    def open(self, holder: ForwardServer) -> bool:
         self._hall.holders[self.address] = holder
         return True
 
     def connect(self, address: str, deadline: Deadline) -> Pipe:
         holder = self._hall.holders.get(address)
         if holder is None:
-            raise Lost(f"nobody is at {address}")
+            raise PeerLost(f"nobody is at {address}")
         return Call(self._hall, address, holder.session())
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class HallDoorway:
 class Call:
     """A connection: what is sent is answered at once."""
 
-    def __init__(self, hall: Hall, address: str, session: Session) -> None:
+    def __init__(self, hall: Hall, address: str, session: ForwardSession) -> None:
         self._hall, self._address = hall, address
         self._session = session
         self._sent = bytearray()

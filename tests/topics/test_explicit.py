@@ -30,7 +30,7 @@ from sawlog import (
 )
 from sawlog.aio.store import AsyncStore
 from sawlog.store.assignment import Share
-from sawlog.store.directory.forwarding.forwarder import Outlet
+from sawlog.store.directory.forwarding.forwarder import Forwarder
 from sawlog.store.writer import TopicWriter
 from sawlog.typed.views import ConsumerOptions
 
@@ -181,7 +181,7 @@ def test_every_append_of_a_topic_can_expect_an_offset(file_place: FilePlace, els
     topic.partition(0).append(b"0")
     if elsewhere:
         topic = file_place.open()["orders"]
-        assert isinstance(topic.holdings.reach(0), Outlet)
+        assert isinstance(topic.open_partitions.reach(0), Forwarder)
     batch = topic.router.encoded([b"4"], 0)[0]
     assert topic.append(b"1", partition=0, expect_offset=1) == (0, 1)
     assert topic.append_many([b"2"], partition=0, expect_offset=2) == {0: range(2, 3)}

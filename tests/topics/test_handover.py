@@ -34,8 +34,8 @@ from sawlog.clock import Deadline
 from sawlog.errors import SawlogError, StorageFull, TopicNotFound, TransactionAborted
 from sawlog.storage import MemoryDirectory
 from sawlog.store.directory.forwarding import frames
-from sawlog.store.directory.forwarding.connections import Line
-from sawlog.store.directory.transactions.completion import Lost, Silent
+from sawlog.store.directory.forwarding.connections import PeerConnection
+from sawlog.store.directory.transactions.completion import PeerLost, PeerTimeout
 
 from .hall import Bytes, Hall
 from .stores import FilePlace, values
@@ -192,23 +192,23 @@ class Losing:
     """A line whose answers are lost: the request is done, or not."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._ask = Line.ask
+        self._ask = PeerConnection.ask
         self.plan: list[Callable[[], None]] = []
-        monkeypatch.setattr(Line, "ask", lambda line, *args, **named: self.asked(line, *args, **named))
+        monkeypatch.setattr(PeerConnection, "ask", lambda peer, *args, **named: self.asked(peer, *args, **named))
 
-    def asked(self, line: Line, *args: Any, **named: Any) -> Any:
-        answer = self._ask(line, *args, **named)
+    def asked(self, connection: PeerConnection, *args: Any, **named: Any) -> Any:
+        answer = self._ask(connection, *args, **named)
         if self.plan:
             self.plan.pop(0)()
         return answer
 
 
 def lost() -> None:
-    raise Lost("gone")
+    raise PeerLost("gone")
 
 
 def silent() -> None:
-    raise Silent("nothing came")
+    raise PeerTimeout("nothing came")
 
 
 def interrupted() -> None:
@@ -467,17 +467,17 @@ def test_a_holder_that_ends_between_two_promises_is_replaced(monkeypatch: pytest
     holder, other = hall.store(directory), hall.store(directory)
     for number in range(2):
         holder.create_topic("orders", partitions=2, exist_ok=True).append(b"held", partition=number)
-    prepare, asked = Line.prepare, []
+    prepare, asked = PeerConnection.prepare, []
 
-    def ends(line: Line, id_: str, numbers: list[int], deadline: Deadline) -> Any:
+    def ends(connection: PeerConnection, id_: str, numbers: list[int], deadline: Deadline) -> Any:
         asked.append(list(numbers))
         if len(asked) == 1:
-            prepare(line, id_, numbers, deadline)
+            prepare(connection, id_, numbers, deadline)
             return [1]  # it says that it does not hold this one
         holder.close()
-        raise Lost("gone")
+        raise PeerLost("gone")
 
-    monkeypatch.setattr(Line, "prepare", ends)
+    monkeypatch.setattr(PeerConnection, "prepare", ends)
     with other.transaction() as tx:
         for number in range(2):
             tx.append("orders", b"both", partition=number)
@@ -494,15 +494,15 @@ def test_a_part_of_an_intent_that_was_completed_meanwhile_is_not_placed_again(mo
     store, other = hall.store(directory), hall.store(directory)
     topic = store.create_topic("orders", partitions=2)
     topic.append(b"held", partition=0)
-    ledger = store._intents.ledger
-    pending = ledger.pending
+    pending = store._intents.pending
+    intents = pending.intents
     known: list[Any] = []
-    monkeypatch.setattr(type(ledger), "pending", lambda self: [*known, *(found := pending()), *_keep(known, found)])
+    monkeypatch.setattr(type(pending), "intents", lambda self: [*known, *(found := intents()), *_keep(known, found)])
     with other.transaction() as tx:
         tx.append("orders", b"once", partition=0)
         tx.append("orders", b"once", partition=1)
     assert known
-    store._intents.placing.roll_forward(topic.id, 0, topic.partition(0))
+    store._intents.placement.roll_forward(topic.id, 0, topic.partition(0))
     assert values(topic.partition(0).scan()) == [b"held", b"once"]
 
 

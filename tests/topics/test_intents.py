@@ -17,7 +17,7 @@ from sawlog.store.directory.store import Store
 from sawlog.store.directory.transactions import staging_directory
 from sawlog.store.directory.transactions.commits import Intents
 from sawlog.store.directory.transactions.intent import Intent, Part, Piece
-from sawlog.store.directory.transactions.staging_directory import Stage, StagingArea
+from sawlog.store.directory.transactions.staging_directory import StagedTransaction, StagingDirectory
 
 from .stores import copied, values
 
@@ -37,7 +37,7 @@ class Driver:
     def log(self, part: Part) -> Log:
         return self.topic.partition(part.partition)
 
-    def commit(self, stage: Stage, *parts: Part) -> Intent:
+    def commit(self, stage: StagedTransaction, *parts: Part) -> Intent:
         return self.intents.commit(stage, parts, self.log)
 
     def found(self) -> list[list[bytes | None]]:
@@ -66,10 +66,10 @@ def written(directory: MemoryDirectory, id_: str, *parts: Part) -> Intent:
 
 
 def test_files_of_many_tasks_are_placed_in_the_order_given(driver: Driver) -> None:
-    stage = driver.intents.area.begin()
+    stage = driver.intents.staging.begin()
     pieces = []
     for task in range(3):
-        file = StagingArea(driver.directory).file(stage.id, f"task-{task}")  # as another process does
+        file = StagingDirectory(driver.directory).file(stage.id, f"task-{task}")  # as another process does
         pieces.append((file.write(batch(b"%d a" % task, b"%d b" % task)), file.write(batch(b"%d c" % task))))
         file.sync()
         file.close()
@@ -85,7 +85,7 @@ def test_files_of_many_tasks_are_placed_in_the_order_given(driver: Driver) -> No
 
 
 def test_one_piece_may_hold_many_batches(driver: Driver) -> None:
-    stage = driver.intents.area.begin()
+    stage = driver.intents.staging.begin()
     file = stage.file()
     data = b"".join(batch(b"%d" % number) for number in range(50))
     driver.commit(stage, driver.part(1, 50, file.write(data)))
@@ -93,7 +93,7 @@ def test_one_piece_may_hold_many_batches(driver: Driver) -> None:
 
 
 def test_a_large_part_is_placed_a_few_megabytes_at_a_time(driver: Driver) -> None:
-    stage = driver.intents.area.begin()
+    stage = driver.intents.staging.begin()
     file = stage.file()
     pieces = [file.write(batch(b"%d" % number + b"." * 1_000_000)) for number in range(20)]
     driver.commit(stage, driver.part(0, 20, *pieces))
@@ -101,22 +101,22 @@ def test_a_large_part_is_placed_a_few_megabytes_at_a_time(driver: Driver) -> Non
 
 
 def test_what_a_stage_holds_is_swept_when_its_process_is_gone_and_not_before(driver: Driver) -> None:
-    stage = driver.intents.area.begin()
-    driver.intents.area.file(stage.id, "task-1").write(batch(b"v"))
+    stage = driver.intents.staging.begin()
+    driver.intents.staging.file(stage.id, "task-1").write(batch(b"v"))
     before = driver.staged()
-    driver.intents.area.sweep()
+    driver.intents.staging.sweep()
     assert driver.staged() == before
     dead = copied(driver.directory)
-    StagingArea(dead).sweep()
+    StagingDirectory(dead).sweep()
     assert dead.child("staging").names() == []
 
 
 def test_what_an_intent_needs_is_not_swept(driver: Driver) -> None:
-    stage = driver.intents.area.begin()
+    stage = driver.intents.staging.begin()
     piece = stage.file().write(batch(b"v"))
     left = copied(driver.directory)
     intent = written(left, stage.id, driver.part(0, 1, piece))
-    StagingArea(left).sweep()
+    StagingDirectory(left).sweep()
     assert {piece.file, intent.file} <= set(left.child("staging").names())
     with Store.open(left, upkeep_interval_s=None) as store:
         assert values(store["orders"].scan()) == [b"v"]
@@ -137,14 +137,14 @@ def test_a_stage_whose_lock_was_swept_while_it_was_taken_takes_another() -> None
             return held
 
     directory = Swept()
-    stage = Stage(directory)
+    stage = StagedTransaction(directory)
     assert directory.names() == [f"{stage.id}.owner"]
 
 
 def test_a_stage_that_is_ended_leaves_nothing(driver: Driver) -> None:
-    stage = driver.intents.area.begin()
+    stage = driver.intents.staging.begin()
     stage.file("a").write(batch(b"v"))
-    driver.intents.area.file(stage.id, "b").write(batch(b"v"))
+    driver.intents.staging.file(stage.id, "b").write(batch(b"v"))
     stage.end()
     assert driver.staged() == []
     assert not stage.held
@@ -153,12 +153,12 @@ def test_a_stage_that_is_ended_leaves_nothing(driver: Driver) -> None:
 @pytest.mark.parametrize("label", ["", "a/b", "..", "a.b", "ä"])
 def test_a_label_is_a_plain_word(driver: Driver, label: str) -> None:
     with pytest.raises(InvalidConfig, match="label"):
-        driver.intents.area.file("0b5c", label)
+        driver.intents.staging.file("0b5c", label)
 
 
 @pytest.mark.parametrize("damage", ["a bit", "cut short", "counted wrongly", "missing"])
 def test_damaged_batches_are_not_committed(driver: Driver, damage: str) -> None:
-    stage = driver.intents.area.begin()
+    stage = driver.intents.staging.begin()
     good = stage.file("good").write(batch(b"good"))
     data = bytearray(batch(b"one", b"two"))
     count = 2
@@ -175,12 +175,12 @@ def test_damaged_batches_are_not_committed(driver: Driver, damage: str) -> None:
         driver.commit(stage, driver.part(0, 1, good), driver.part(1, count, bad))
     assert damage == "missing" or isinstance(caught.value.__cause__, CorruptData)
     assert driver.found() == [[], []]
-    assert driver.intents.ledger.pending() == []
+    assert driver.intents.pending.intents() == []
 
 
 def test_batches_that_are_damaged_after_the_commit_stop_their_partition_and_no_other() -> None:
     driver = Driver()
-    stage = driver.intents.area.begin()
+    stage = driver.intents.staging.begin()
     good, bad = stage.file("good").write(batch(b"good")), stage.file("bad").write(batch(b"bad"))
     parts = (driver.part(0, 1, good), driver.part(1, 1, bad))
     left = copied(driver.directory)
@@ -192,7 +192,7 @@ def test_batches_that_are_damaged_after_the_commit_stop_their_partition_and_no_o
         with pytest.raises(CorruptData):
             store["orders"].append(b"more", partition=1)
         assert values(store["orders"].scan()) == [b"good", b"more"]
-        assert [n for n, _ in Intents(left).ledger.unmarked(intent)] == [1]
+        assert [n for n, _ in Intents(left).pending.unmarked(intent)] == [1]
 
 
 def test_an_intent_comes_back_as_it_was_written() -> None:
@@ -217,14 +217,14 @@ def test_something_else_is_no_intent(fields: dict[str, object]) -> None:
 def test_what_was_lent_is_kept_for_another_day_if_nobody_can_say_until_when(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    staged = driver.intents.area.file("job", "task")
+    staged = driver.intents.staging.file("job", "task")
     staged.write(batch(b"one"))
     staged.close()
-    driver.intents.area.lend("job", "task")
+    driver.intents.staging.lend("job", "task")
     driver.directory.child("staging").replace("job.task.lease", b"{}")
-    driver.intents.area.sweep()
+    driver.intents.staging.sweep()
     assert "job.task.batches" in driver.staged()
     tomorrow = now_ms() + 25 * 3600 * 1000
     monkeypatch.setattr(staging_directory, "now_ms", lambda: tomorrow)
-    driver.intents.area.sweep()
+    driver.intents.staging.sweep()
     assert driver.staged() == []

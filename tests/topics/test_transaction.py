@@ -21,7 +21,7 @@ from sawlog.errors import (
 from sawlog.storage import MemoryDirectory
 from sawlog.store.directory.store import Store
 from sawlog.store.directory.transactions.buffers import INLINE_BYTES, SPILL_BYTES
-from sawlog.store.directory.transactions.staging_directory import Stage
+from sawlog.store.directory.transactions.staging_directory import StagedTransaction
 from sawlog.store.directory.transactions.transaction import Transaction
 from sawlog.store.partitioner import partition_for
 from sawlog.testing.faulty import Fault, FaultyDirectory
@@ -151,7 +151,7 @@ def test_large_transactions_wait_in_one_file(store: Store) -> None:
 
 
 def test_small_transactions_need_no_file(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Stage, "file", None)
+    monkeypatch.setattr(StagedTransaction, "file", None)
     with store.transaction() as tx:
         tx.append("orders", b"x" * (INLINE_BYTES // 2))
         tx.append("stock", b"y")

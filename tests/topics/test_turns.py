@@ -84,11 +84,11 @@ def test_a_lock_is_not_given_back_in_the_middle_of_a_call(first: Topic, monkeypa
     writer, many = Log.writer, Log.append_many
 
     def writer_meanwhile(log: Log, *arguments: object) -> object:
-        given.append(first.holdings.give_back(0))
+        given.append(first.open_partitions.give_back(0))
         return writer(log, *arguments)  # type: ignore[arg-type] # passed on as they are
 
     def many_meanwhile(log: Log, *arguments: object) -> object:
-        given.append(first.holdings.give_back(0))
+        given.append(first.open_partitions.give_back(0))
         return many(log, *arguments)  # type: ignore[arg-type] # passed on as they are
 
     monkeypatch.setattr(Log, "writer", writer_meanwhile)
@@ -97,7 +97,7 @@ def test_a_lock_is_not_given_back_in_the_middle_of_a_call(first: Topic, monkeypa
         opened.append(b"one")
     first.append_many([b"two"])
     assert given == [False, False]
-    assert first.holdings.give_back(0)
+    assert first.open_partitions.give_back(0)
 
 
 def test_a_process_that_appends_no_more_gives_its_lock_back(first: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,12 +118,12 @@ def test_a_lock_that_a_transaction_or_trim_has_taken_is_given_back_too(file_plac
         tx.append("orders", b"x", partition=0)
     topic.trim({1: 0})
     assert [topic.partition(number).locked for number in range(2)] == [True, True]
-    assert topic.holdings.give_back(0)
-    assert topic.holdings.give_back(1)
+    assert topic.open_partitions.give_back(0)
+    assert topic.open_partitions.give_back(1)
     topic.partition(0).append(b"by the log")
     with store.transaction() as tx:
         tx.append("orders", b"y", partition=0)
-    assert not topic.holdings.give_back(0)
+    assert not topic.open_partitions.give_back(0)
 
 
 def test_the_lock_follows_the_process_that_writes(
@@ -163,7 +163,7 @@ def test_nothing_is_lost_or_doubled_while_locks_are_given_back_at_any_moment(fil
     def snatch() -> None:
         while not ended.wait(0.001):
             for topic in topics:
-                topic.holdings.give_back(0)
+                topic.open_partitions.give_back(0)
 
     def write(topic: Topic, tag: int) -> None:
         try:

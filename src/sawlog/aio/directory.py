@@ -19,7 +19,7 @@ from ..errors import DirectoryLocked, InvalidRecord, LogClosed
 from ..isolation import Isolation
 from ..log.log import Log
 from ..store.base import Offsets, Partition, Position
-from ..store.directory.appends import Appends
+from ..store.directory.appends import AppendTarget
 from ..store.directory.topic import Topic
 from ..store.settings import Value
 from .log import AsyncLog
@@ -56,7 +56,7 @@ class AsyncDirectoryTopic(AsyncTopic):
 
     def partition(self, number: int) -> AsyncLog:
         """Return the log of one partition."""
-        return AsyncLog(self._topic.partition(number), partial(self._topic.holdings.using, number))
+        return AsyncLog(self._topic.partition(number), partial(self._topic.open_partitions.using, number))
 
     # --- appending
 
@@ -75,12 +75,12 @@ class AsyncDirectoryTopic(AsyncTopic):
         topic = self._topic
         number = topic.router.place_for(value, key, partition)
         if expect_offset is not None:
-            with topic.holdings.using(number):
+            with topic.open_partitions.using(number):
                 appends = await self._reach(number)
                 entry = (value, key, headers, timestamp, expect_offset)
                 return Position(number, await past_recall(appends.append, *entry))
         while True:
-            log = topic.holdings.held(number)
+            log = topic.open_partitions.held(number)
             if log is None:
                 appends = await self._reach(number)
                 if not isinstance(appends, Log):
@@ -89,7 +89,7 @@ class AsyncDirectoryTopic(AsyncTopic):
             try:
                 return Position(number, await log.append_async(value, key, headers, timestamp))
             except (LogClosed, DirectoryLocked):
-                if topic.holdings.held(number) is log:
+                if topic.open_partitions.held(number) is log:
                     raise
                 # The lock was released at this moment: nothing is stored.
 
@@ -102,8 +102,8 @@ class AsyncDirectoryTopic(AsyncTopic):
         parts = topic.router.encoded(list(records), partition)
         if expect_offset is not None and len(parts) > 1:
             raise InvalidRecord("expect_offset is for one partition, and these records go to several: give partition=")
-        with topic.holdings.using(*parts):
-            targets = {number: topic.holdings.held(number) or await self._reach(number) for number in parts}
+        with topic.open_partitions.using(*parts):
+            targets = {number: topic.open_partitions.held(number) or await self._reach(number) for number in parts}
             placed: dict[int, range] = {}
             for (
                 number,
@@ -132,23 +132,23 @@ class AsyncDirectoryTopic(AsyncTopic):
     ) -> Position:
         """Append one record from an async iterable of chunks without holding it in memory, and return its position. See
         `Topic.append_stream`."""
-        holdings = self._topic.holdings
+        open_partitions = self._topic.open_partitions
         number = self._topic.router.place_for(b"", key, partition)
-        with holdings.using(number):
-            log = await self._waiting(holdings.ask_for, number)
+        with open_partitions.using(number):
+            log = await self._waiting(open_partitions.ask_for, number)
             offset = await log.append_stream_async(
                 chunks, key, max_bytes, headers=headers, timestamp=timestamp, expect_offset=expect_offset
             )
         return Position(number, offset)
 
-    async def _reach(self, number: int) -> Appends:
+    async def _reach(self, number: int) -> AppendTarget:
         """Return the appender of a partition. Waits if another process holds the lock and accepts no forwarded
         appends."""
-        return await self._waiting(self._topic.holdings.reach, number)
+        return await self._waiting(self._topic.open_partitions.reach, number)
 
     async def _waiting(self, reach: Callable[[int], T], number: int) -> T:
         """Call `reach` until no other process holds the lock."""
-        timeout_s = self._topic.holdings.lock_timeout_s
+        timeout_s = self._topic.open_partitions.lock_timeout_s
         deadline = Deadline(timeout_s)
         while True:
             try:

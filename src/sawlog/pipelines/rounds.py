@@ -67,7 +67,7 @@ class Frontier:
         self.marks = marks
 
     def _partitions(self) -> int:
-        self._topic.holdings.refresh()
+        self._topic.open_partitions.refresh()
         return self._topic.partitions
 
     def next(self) -> dict[int, Mark]:

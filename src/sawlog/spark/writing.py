@@ -32,7 +32,7 @@ from ..errors import InvalidConfig, InvalidRecord, SawlogError
 from ..log.encoding import recipe_of
 from ..store.base import TaskStaging, Topic
 from ..store.directory.transactions import staging
-from ..store.directory.transactions.staging import INLINE_BYTES, OwnFile, Parcel, Piece
+from ..store.directory.transactions.staging import INLINE_BYTES, PartitionBuffer, PartitionFile, Piece
 from ..store.partitioner import partitions_for
 from ..store.settings import is_compacted
 from . import commit, places, reading
@@ -80,9 +80,9 @@ class PartitionOutput:
 
     def __init__(self, topic: Topic, number: int, encoder: Encoder) -> None:
         self.topic, self.number, self.encoder = topic, number, encoder
-        self._parcel = Parcel()
+        self._parcel = PartitionBuffer()
         self._digest = 0
-        self._own: OwnFile | None = None
+        self._own: PartitionFile | None = None
         self._segment_bytes = topic.config.segment_bytes
 
     def count_in(self, rows: pa.RecordBatch) -> None:
@@ -127,9 +127,9 @@ class PartitionOutput:
 
     def part(self) -> StagedPartition:
         """Describe the output for the driver."""
-        parcel = self._parcel
+        buffer = self._parcel
         return StagedPartition(
-            self.topic.name, self.topic.id, self.number, parcel.count, parcel.pieces, parcel.data, self._digest
+            self.topic.name, self.topic.id, self.number, buffer.count, buffer.pieces, buffer.data, self._digest
         )
 
 

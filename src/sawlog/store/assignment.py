@@ -1,10 +1,10 @@
-"""Which member should own which partition: a pure function of what every member can see.
+"""Assignment of partitions to the members of a group: a pure function of what every member can see.
 
 `assign` gives every partition to exactly one member that subscribes to its topic, if there is one. It is *balanced*: no
 member has two more than another that could take one of them, directly or through others. It is *sticky*: a partition
-stays with its owner unless balance requires a move. And it is deterministic, so that members that see the same state
-compute the same result without communication. Members that do not (one has just died, and not everyone has noticed) may
-differ for a moment; that is harmless, because owning a partition also takes its lock (see `members`).
+stays with its owner unless balance requires a move. It is deterministic: members that see the same state compute the
+same result without communication. Members that see different states (one has just died, and not all have noticed) may
+disagree for a moment. That is harmless, because owning a partition also requires its lock (see `members`).
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 
-#: A partition: the topic's name and a number.
+#: A partition: name of the topic, and number.
 Share = tuple[str, int]
 
 
 def assign(
     subscriptions: Mapping[str, Collection[str]], partitions: Iterable[Share], owners: Mapping[Share, str]
 ) -> dict[str, set[Share]]:
-    """What each member should own. `subscriptions`: the topics of each live member; `owners`: the current owners."""
+    """Return the partitions that each member should own. `subscriptions`: the topics of each live member; `owners`: the
+    current owners."""
     plan: dict[str, set[Share]] = {member: set() for member in sorted(subscriptions)}
     free: list[Share] = []
     for share in sorted(partitions):
@@ -38,7 +39,7 @@ def assign(
 
 
 def _level(plan: dict[str, set[Share]], subscriptions: Mapping[str, Collection[str]]) -> bool:
-    """Move one partition from a member with too many towards one with too few; returns whether there was any."""
+    """Move one partition from a member with too many towards one with too few; return whether a move was possible."""
     for giver in sorted(plan, key=lambda member: (-len(plan[member]), member)):
         path = _way_down(plan, subscriptions, giver)
         if path:
@@ -52,10 +53,10 @@ def _level(plan: dict[str, set[Share]], subscriptions: Mapping[str, Collection[s
 def _way_down(
     plan: dict[str, set[Share]], subscriptions: Mapping[str, Collection[str]], giver: str
 ) -> list[tuple[str, Share, str]]:
-    """The shortest chain of moves (from, what, to) that ends at a member with at least two fewer; empty if there is
-    none.
+    """Return the shortest chain of moves (from, what, to) that ends at a member with at least two fewer; empty if there
+    is none.
 
-    In a chain each member passes on as many as it gets, so that only the first and the last change in number.
+    Each member in a chain passes on as many as it gets, so only the first and the last change in number.
     """
     came_from: dict[str, tuple[str, Share]] = {}
     waiting = deque([giver])

@@ -1,7 +1,7 @@
-"""Committed offsets: the progress of each group, and where a reader may start.
+"""`OffsetStore`: the committed offsets of all groups, and where a new group starts.
 
-Committed offsets are in `groups/`, a compacted log of our own that every process of the machine writes in turns
-(`SharedLog`). One record is one offset of one group:
+They are in `groups/`, a compacted log that every process of the machine writes in turns (`SharedLog`). One record is
+one offset of one group:
 
 ```
 key     ["offset", "billing", "orders", 3]
@@ -9,21 +9,21 @@ value   {"offset": 1200, "topic_id": "5f0c…", "metadata": "", "time_ms": 17632
          "leader_epoch": 3}
 ```
 
-The last record of a key is valid; one without a value deletes it. The offset is that of the next record to be read. It
-is valid for the topic with that id only: a topic that was deleted and recreated starts without offsets. The leader
-epoch is the one in which the group read: an offset beyond the end of its epoch falls back to that end
-(`Log.epoch_end`). Commits of version 0.2 have none. A client that commits over the network without an epoch has read
-in the current one; what it said itself is kept as `told_epoch`.
+The last record of a key is valid; one without a value deletes it. The offset is that of the next record to read. It is
+valid only for the topic with that id: a topic that was deleted and recreated starts without offsets. The leader epoch
+is the one in which the group read: an offset beyond the end of its epoch falls back to that end (`Log.epoch_end`).
+Commits of version 0.2 have none. A network client that commits without an epoch has read in the current one; the epoch
+it sent is kept as `told_epoch`.
 
-What a transaction of the network commits is written together with its mark, so that it is never applied twice:
+Offsets that a transaction commits over the network are written together with its mark, so that it is never applied
+twice:
 
 ```
 key     ["transaction", "payments-7", "", 0]
 value   "the mark of the last one that was applied"
 ```
 
-What a queue knows about the messages after the committed offset is here too, in pages
-(`sawlog.store.queues.delivery_state`):
+The delivery state of queues after the committed offset is here, too, in pages (`sawlog.store.queues.delivery_state`):
 
 ```
 key     ["queue", "workers", "orders", "3/17"]        group, topic, partition / number of the page
@@ -31,13 +31,13 @@ key     ["queue", "workers", "orders", "3/17"]        group, topic, partition / 
 
 Damage in this log does not stop the groups: it is logged in `sawlog.store.groups` and skipped. A group that had
 committed there falls back to an earlier offset: records are read again, and none is lost. If no commit of the group is
-left for a topic, it may have had one. Then a consumer that would begin anywhere but at the first record raises the
-error instead of skipping what the group has not read; so does `describe` of a group that is not found.
+left for a topic, it may have had one. A consumer that would then start anywhere but at the first record raises the
+error instead of skipping unread records; so does `describe` of a group that is not found.
 
-Reading takes no lock: each process keeps the offsets in memory and reads what was appended since. `members` says who
-may commit what.
+Reading takes no lock: each process keeps the offsets in memory and reads what was appended since. `members` defines
+which member may commit.
 
-Threads: any.
+Thread-safe.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ from .assignment import Share
 from .base import Partition, Topic
 from .names import GROUPS
 
-#: Where to start: the first record, the end, an offset, or the first record that is not older than a time.
+#: Start position: the first record, the end, an offset, or the first record that is not older than a time.
 Start = Literal["earliest", "latest"] | int | datetime
 
-#: Pages of queues by partition and number, to be written, or with None to be removed.
+#: State pages of queues to write, by partition and number; None removes a page.
 Pages = Mapping[Share, Mapping[int, bytes | None]]
 
 _messages = logging.getLogger("sawlog.store.groups")
@@ -75,7 +75,7 @@ _CONFIG = LogConfig(segment_bytes=MIB)
 #: The log is compacted when it has more segments than this, and enough in them is new.
 _SEGMENTS = 4
 _UPKEEP = UpkeepConfig(compact=True, delete=False, merge_bytes=0)
-#: After this long everything is read again: a deletion may have been compacted away since.
+#: Reload interval: a deletion may have been compacted away since the last load.
 _STALE_S = 3600.0
 
 
@@ -87,22 +87,23 @@ class Committed:
     topic_id: str
     metadata: str
     time_ms: int
-    #: The id of the member that committed it; empty if it was not a member.
+    #: Id of the committing member; empty for a commit from outside the group.
     member: str
-    #: The leader epoch of the partition in which it was read; -1 if it is not known.
+    #: Leader epoch in which the offset was read; -1 if unknown.
     leader_epoch: int = -1
-    #: What a client said over the network about the leader epoch, if that differs: it gets the same answer back.
+    #: Leader epoch that a network client sent, if it differs; returned to the client unchanged.
     told_epoch: int | None = None
-    #: The same about the offset: a negative one says to begin at an end of the partition. `offset` is where that was.
+    #: Offset that a network client sent, if it differs: a negative one means an end of the partition, which `offset`
+    #: resolves.
     told_offset: int | None = None
 
     @classmethod
     def by_member(cls, member: str, topic_id: str, offset: int, epoch: int) -> Committed:
-        """What a member commits now."""
+        """Return a commit by a member, as of now."""
         return cls(offset, topic_id, "", now_ms(), member, epoch)
 
     def encode(self) -> bytes:
-        """The value of its record."""
+        """Return the value of the record."""
         fields = asdict(self)
         for name in ("told_epoch", "told_offset"):
             if fields[name] is None:
@@ -111,7 +112,7 @@ class Committed:
 
     @classmethod
     def decode(cls, value: bytes) -> Committed:
-        """From the value of a record; `ValueError`, `KeyError` or `TypeError` if it is none."""
+        """Parse the value of a record; `ValueError`, `KeyError` or `TypeError` if it is invalid."""
         found = parse_json(value)
         return cls(
             int(found["offset"]),
@@ -125,7 +126,7 @@ class Committed:
 
 
 class OffsetStore:
-    """The committed offsets of all groups of a store."""
+    """Committed offsets of all groups of a store."""
 
     def __init__(self, root: Directory, *, writable: bool) -> None:
         self._root = root
@@ -135,12 +136,12 @@ class OffsetStore:
         self._directory: Directory | None = None
         self._reader: Log | None = None
         self._groups: dict[str, dict[Share, Committed]] = {}
-        #: The mark of the last transaction that was applied, by its name.
+        #: Mark of the last applied transaction, by name.
         self._marks: dict[str, str] = {}
-        #: The pages of queues: by group, partition and number.
+        #: State pages of queues: by group, partition and number.
         self._pages: dict[str, dict[Share, dict[int, bytes]]] = {}
         self._position = 0
-        #: The first damage that was read.
+        #: First damage found.
         self._damage: CorruptBatch | None = None
         self._read = Stopwatch()
         self._closed = False
@@ -153,25 +154,25 @@ class OffsetStore:
     # --- reading
 
     def of(self, group: str) -> dict[Share, Committed]:
-        """The offsets of one group, as of now."""
+        """Return the current offsets of one group."""
         with self._mutex:
             self._catch_up()
             return dict(self._groups.get(group, {}))
 
     def mark(self, transaction: str) -> str | None:
-        """The mark of the last transaction of that name whose offsets were committed; None if there was none."""
+        """Return the mark of the last transaction of that name whose offsets were committed; None if there is none."""
         with self._mutex:
             self._catch_up()
             return self._marks.get(transaction)
 
     def pages(self, group: str) -> dict[Share, dict[int, bytes]]:
-        """The pages of a group's queues, by partition and number, as of now."""
+        """Return the current state pages of a group's queues, by partition and number."""
         with self._mutex:
             self._catch_up()
             return {share: dict(pages) for share, pages in self._pages.get(group, {}).items() if pages}
 
     def groups(self) -> list[str]:
-        """The groups that have any offset."""
+        """Return the groups that have any offset."""
         with self._mutex:
             self._catch_up()
             return sorted(name for name, offsets in self._groups.items() if offsets)
@@ -198,7 +199,7 @@ class OffsetStore:
             directory = self._root.child(GROUPS)
             try:
                 self._reader = Log.open(directory, _CONFIG, mode="r")
-            except LogNotFound:  # nobody has committed yet
+            except LogNotFound:  # no commit yet
                 directory.close()
                 return
         end = self._reader.visible_offset
@@ -257,7 +258,7 @@ class OffsetStore:
 
     @contextmanager
     def turn(self) -> Iterator[Turn]:
-        """Exclusive among all processes: what is read and written in it is atomic."""
+        """Begin an exclusive turn: reads and writes in it are atomic among all processes."""
         if not self._writable:
             raise ReadOnlyLog(f'the store {self._root.path} was opened with mode="r": its groups cannot be changed')
         with self._mutex:
@@ -283,22 +284,22 @@ class OffsetStore:
 
 
 class Turn:
-    """What can be done in a turn."""
+    """Operations within a turn. No other process changes the offsets meanwhile."""
 
     def __init__(self, offsets: OffsetStore, log: Log) -> None:
         self._offsets = offsets
         self._log = log
 
     def offsets(self, group: str) -> dict[Share, Committed]:
-        """The offsets of one group: nobody else changes them now."""
+        """Return the offsets of one group."""
         return self._offsets.of(group)
 
     def places(self, group: str, topics: Iterable[Topic], start: Start, member: str) -> dict[Share, tuple[int, int]]:
-        """Where a group continues in topics: offset and leader epoch of what is committed. Partitions that are not in
-        it begin with the first record.
+        """Return where a group continues in topics: committed offset and leader epoch. Partitions that are missing in
+        the result start at their first record.
 
-        The first access of a group to a topic commits where it starts, so that all later members continue from there
-        and not from another "latest". If commits are lost, it may not be the first one: `CorruptBatch`.
+        The first access of a group to a topic commits the start position, so that all later members continue from there
+        and not from another "latest". If commits are lost, this may not be the first access: `CorruptBatch`.
         """
         found, places = self.offsets(group), dict[Share, tuple[int, int]]()
         known = {name for name, _ in found}
@@ -320,19 +321,20 @@ class Turn:
         return places
 
     def write(self, group: str, offsets: Mapping[Share, Committed | None]) -> None:
-        """Commit, or with None delete; all of them or none. Durable when this returns."""
+        """Commit offsets, or delete those that are None; all or none. Durable on return."""
         self.write_all([(group, offsets)])
 
     def mark(self, transaction: str) -> str | None:
-        """The mark of the last transaction of that name: nobody else changes it now."""
+        """Return the mark of the last transaction of that name."""
         return self._offsets.mark(transaction)
 
     def pages(self, group: str) -> dict[Share, dict[int, bytes]]:
-        """The pages of a group's queues: nobody else changes them now."""
+        """Return the state pages of a group's queues."""
         return self._offsets.pages(group)
 
     def without_pages(self, group: str, shares: Iterable[Share]) -> Pages:
-        """Pages to be written if the group moves in these partitions: what its queues knew there no longer counts."""
+        """Return the page removals for a group that moves in these partitions, where its delivery state becomes
+        invalid."""
         known = self.pages(group)
         return {share: dict.fromkeys(known[share]) for share in shares if share in known}
 
@@ -342,8 +344,8 @@ class Turn:
         marks: Mapping[str, str] | None = None,
         pages: Mapping[str, Pages] | None = None,
     ) -> None:
-        """`write` for several groups, with one append: all of them or none, together with the marks of the transactions
-        that they come from, and with pages of queues by group."""
+        """Commit offsets of several groups with one append, all or none, together with the marks of their transactions
+        and the state pages of queues by group."""
         records = [
             (None if each is None else each.encode(), json.dumps(["offset", group, topic, partition]).encode())
             for group, offsets in changes
@@ -370,7 +372,7 @@ class Turn:
 
 
 def begin(topic: Topic, start: Start) -> dict[Share, tuple[int, int]]:
-    """A start in every partition of a topic, with the current leader epoch."""
+    """Resolve a start position in every partition of a topic, with the current leader epoch."""
     places: dict[Share, tuple[int, int]] = {}
     for number in range(topic.partitions):
         log = topic.partition(number)
@@ -380,7 +382,8 @@ def begin(topic: Topic, start: Start) -> dict[Share, tuple[int, int]]:
 
 
 def resolve(log: Partition, place: Start) -> int:
-    """A start as an offset of a log. A number is used unchanged, whether the log contains it or not."""
+    """Resolve a start position to an offset of a log. A number is used unchanged, even if the log does not contain
+    it."""
     end = log.last_stable_offset  # refreshes what other processes did
     if place == "earliest":
         return log.lowest_offset

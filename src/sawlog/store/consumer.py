@@ -74,14 +74,14 @@ from ..storage.forking import forkable
 from .assignment import Share
 from .base import Partition, Store, Topic
 from .committed_offsets import Committed, Start, checked_position, resolve
-from .consumer_options import Terms, checked_ms, checked_start, checked_topics
+from .consumer_options import MemberOptions, checked_ms, checked_start, checked_topics
 from .members import check_group_name
 from .position import ConsumerPosition, OnLost, PartitionPosition, TopicWatch, checked_on_lost
 from .session import Session
 
 _logger = logging.getLogger("sawlog.store.consumer")
 
-#: The interval of background checks of a consumer; shorter if its session is short.
+#: Interval of a consumer's background checks; shorter if its session is short.
 _BEAT_S = 0.25
 #: A member loses its partitions if it sends no heartbeat for this long, unless its store says otherwise.
 SESSION_TIMEOUT_MS = 10_000
@@ -130,16 +130,16 @@ class Consumer:
 
         #: Held while partitions are added, removed and committed; never while the store is asked for topics.
         self._lock = forkable(threading.RLock())
-        #: Set when it is closed; also wakes up a thread that waits for records.
+        #: Set on close; also wakes a thread that waits for records.
         self._ended = forkable(Ending())
-        #: Whether everything is given back.
+        #: Whether all partitions and the membership are released.
         self._released = False
         #: The thread that reads.
         self._thread = threading.get_ident()
         #: When to commit next; never without automatic commits.
         self._commit_due = Deadline(self._auto_commit_s)
         self._on_assigned, self._on_revoked = on_assigned, on_revoked
-        #: Partitions that it has got and `on_assigned` has not been told of.
+        #: Newly assigned partitions that `on_assigned` has not been called for.
         self._news: set[Share] = set()
         #: Without a group: the topics whose reading has begun.
         self._begun: set[str] = set()
@@ -149,8 +149,8 @@ class Consumer:
         #: None without a group.
         self._session: Session | None = None
         if group is not None:
-            terms = Terms(group, member or "", names, session_timeout_ms, max_poll_s)
-            self._session = Session(store.groups.membership(terms), terms)
+            options = MemberOptions(group, member or "", names, session_timeout_ms, max_poll_s)
+            self._session = Session(store.groups.membership(options), options)
 
         try:
             self._look_for_topics(missing_ok=False)
@@ -165,15 +165,15 @@ class Consumer:
     # --- reading
 
     def __iter__(self) -> Iterator[Record]:
-        """Records as they arrive, endless; until `close`."""
+        """Yield records as they arrive, blocking, until `close`."""
         return chain.from_iterable(self._waiting_feed())
 
     def drain(self) -> Iterator[Record]:
-        """Records up to where each owned partition ended when it was first read."""
+        """Yield records up to the end that each owned partition had when it was first read."""
         return chain.from_iterable(cursor for cursor in self.feed(drain=True) if cursor is not None)
 
     def poll(self, timeout_s: float = 1.0, max_records: int = 500) -> list[Record]:
-        """The next records, as soon as there are any; at most that many, and an empty list after `timeout_s`."""
+        """Return up to `max_records` records as soon as there are any; an empty list after `timeout_s`."""
         if max_records < 1:
             raise InvalidConfig(f"max_records must be at least 1, not {max_records}")
         deadline, pauses = Deadline(timeout_s), Pauses()
@@ -187,7 +187,7 @@ class Consumer:
                 return records
 
     def _collect(self, most: int) -> list[Record]:
-        """At most that many of the records that are available now."""
+        """Return up to `most` of the records that are available now."""
         records: list[Record] = []
         try:
             while len(records) < most:
@@ -201,13 +201,13 @@ class Consumer:
         except Exception:
             if not records:  # else these come first; the next call raises the error
                 raise
-        except BaseException:  # interrupted: nobody gets these, so they are read again
+        except BaseException:  # interrupted: the caller never got these, so they are read again
             self._position.take_back()
             raise
         return records
 
     def _waiting_feed(self) -> Iterator[RecordCursor]:
-        """As `feed`, waiting where there is nothing new."""
+        """Like `feed`, but block where there is nothing new."""
         pauses = Pauses()
         pauses.look()
         for cursor in self.feed():
@@ -219,9 +219,9 @@ class Consumer:
             pauses.look()
 
     def feed(self, *, drain: bool = False) -> Iterator[RecordCursor | None]:
-        """For code that waits elsewhere: one cursor after the other, None where there is nothing new at the moment.
-        When the next is requested, all records of the previous ones are processed. Ends when the consumer is closed;
-        with `drain`, where each owned partition ended when it was first read."""
+        """For callers with their own event loop: yield one cursor after the other, and None where there is nothing new.
+        Requesting the next one marks all records of the previous ones as processed. Ends when the consumer is closed;
+        with `drain`, at the end that each owned partition had when it was first read."""
         ends: dict[Share, int] | None = {} if drain else None
         self._check_open()
         while True:
@@ -238,7 +238,7 @@ class Consumer:
                 yield None
 
     def _next_cursor(self, ends: dict[Share, int] | None) -> tuple[PartitionPosition, RecordCursor] | None:
-        """The next partition in the round that has records, with a cursor over some of them."""
+        """Return the next partition in the round that has records, with a cursor over some of them."""
         for owned in self._position.in_turn():
             try:
                 cursor = self._position.cursor(owned, ends)
@@ -258,11 +258,11 @@ class Consumer:
 
     @property
     def is_due(self) -> bool:
-        """Whether `go_on` has something to do that may take a while: commit, or look at topics and the group."""
+        """Whether `go_on` has slow work to do: commit, or look up topics and the group."""
         return self._stirred or self._watch.is_due or self._commit_due.passed
 
     def go_on(self) -> None:
-        """Everything that was returned is processed: commit if it is time, and check the group."""
+        """Mark everything returned so far as processed, commit if it is time, and check the group."""
         self._position.all_processed()
         self._thread = threading.get_ident()
         if self._session is not None:
@@ -284,7 +284,7 @@ class Consumer:
         self._tell()
 
     def _tell(self) -> None:
-        """Report partitions that it has got since the last time."""
+        """Report newly assigned partitions."""
         if not self._news:
             return
         news, self._news = self._news & self._position.shares(), set()
@@ -297,7 +297,7 @@ class Consumer:
         return self._watch.changed or (self._session is not None and self._session.stirred)
 
     def _look_for_topics(self, *, missing_ok: bool = True) -> None:
-        """Ask the store for the topics of all members."""
+        """Look up the topics of all members."""
         others = () if self._session is None else self._session.topics
         try:
             self._watch.look(others, missing_ok=missing_ok)
@@ -306,7 +306,8 @@ class Consumer:
                 raise
 
     def _tick(self) -> None:
-        """Called by the background. Interrupts the iterating thread if there is something to do."""
+        """Send a heartbeat, and interrupt the iterating thread if there is something to do. Called by the background
+        thread."""
         session, cursor = self._session, self._position.in_hand
         if session is None or self._ended.is_set():
             return
@@ -317,7 +318,7 @@ class Consumer:
     # --- the group
 
     def _share_out(self) -> None:
-        """Own what this member should own, as far as it is free. The caller holds the lock."""
+        """Take the partitions that this member should own, as far as they are free. The caller holds the lock."""
         self._watch.share_out()
         self._drop_strangers()
         if self._session is None:
@@ -330,7 +331,7 @@ class Consumer:
         self._take(self._session, free)
 
     def _take_everything(self) -> None:
-        """Without a group: all partitions."""
+        """Read all partitions: there is no group."""
         for topic in self._watch:
             start = "earliest" if topic.name in self._begun else self._start
             self._begun.add(topic.name)
@@ -339,7 +340,7 @@ class Consumer:
                     self._begin(topic, number, topic.partition(number), start=start)
 
     def _take(self, session: Session, shares: Sequence[Share]) -> None:
-        """Become the owner of partitions that are free, and find out where to continue."""
+        """Take free partitions and find out where to continue."""
         if not shares:
             return
         topics = {topic.name: topic for topic in self._watch if topic.name in {name for name, _ in shares}}
@@ -374,7 +375,7 @@ class Consumer:
         self._news.add((topic.name, number))
 
     def _give_up(self, shares: Sequence[Share]) -> None:
-        """Release partitions to others, after everything was committed."""
+        """Commit and release partitions."""
         self._warn(shares)
         if shares and self._auto_commit_s is not None:
             reached = self._position.reached()
@@ -382,7 +383,7 @@ class Consumer:
         self._remove(shares)
 
     def _warn(self, shares: Iterable[Share]) -> None:
-        """These are about to be released: `on_revoked` may still commit."""
+        """Call `on_revoked` for partitions that are about to be released; it may still commit."""
         told = set(shares) - self._news
         if told and self._on_revoked is not None:
             self._on_revoked(told)
@@ -431,7 +432,7 @@ class Consumer:
             self._commit(wanted)
 
     def _commit(self, positions: Mapping[Share, int]) -> None:
-        """Commit what has changed, if all of it is still ours. The caller holds the lock."""
+        """Commit positions that have changed, if this member still owns all of them. The caller holds the lock."""
         session, changed = self._session, self._position.changed(positions)
         if not changed or session is None:
             return
@@ -451,12 +452,12 @@ class Consumer:
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """Whether the consumer is closed."""
         return self._ended.is_set()
 
     @property
     def logs(self) -> list[Partition]:
-        """The partitions that it reads now."""
+        """Partitions that it reads now."""
         return [owned.log for owned in self._position]
 
     @property
@@ -465,12 +466,12 @@ class Consumer:
 
     @property
     def assignment(self) -> set[Share]:
-        """The partitions that it reads now: {(topic, partition)}."""
+        """Partitions that it reads now: {(topic, partition)}."""
         return self._position.shares()
 
     @property
     def positions_lost(self) -> int:
-        """How often a position was no longer in the log."""
+        """Number of times a position was no longer in the log."""
         return self._position.lost_count
 
     def _mine(self, topic: str, partition: int) -> PartitionPosition:
@@ -480,11 +481,11 @@ class Consumer:
         return owned
 
     def position(self, topic: str, partition: int) -> int:
-        """The offset after the last record that was returned."""
+        """Return the offset after the last record that was returned."""
         return self._mine(topic, partition).reached
 
     def committed(self, topic: str, partition: int) -> int | None:
-        """What the group has committed, by any member; None if nothing."""
+        """Return the offset that the group has committed, by any member; None if there is none."""
         if self._session is None:
             return None
         found = self._session.committed().get((topic, partition))
@@ -492,7 +493,7 @@ class Consumer:
         return None if found is None or (known is not None and known.id != found.topic_id) else found.offset
 
     def lag(self) -> dict[Share, int]:
-        """How many records of each partition have not been returned yet."""
+        """Return the number of records of each partition that have not been returned yet."""
         return {owned.share: owned.lag for owned in self._position}
 
     def seek(self, topic: str, partition: int, place: Start) -> None:
@@ -504,14 +505,14 @@ class Consumer:
             owned.move(resolve(owned.log, place), epoch)
 
     def pause(self, *shares: Share) -> None:
-        """Read nothing of these partitions until `resume`; they stay assigned. All of them if none is given."""
+        """Stop reading these partitions until `resume`; they stay assigned. Without arguments, all of them."""
         with self._lock:
             self._check_open()
             for share in [self._mine(*share).share for share in shares] or self._position.shares():
                 self._position.pause(share)
 
     def resume(self, *shares: Share) -> None:
-        """Continue with these partitions where they were paused. With all of them if none is given."""
+        """Continue reading these partitions. Without arguments, all of them."""
         with self._lock:
             self._check_open()
             for share in shares or self._position.paused:
@@ -519,19 +520,20 @@ class Consumer:
 
     @property
     def paused(self) -> set[Share]:
-        """The partitions that are paused."""
+        """Paused partitions."""
         return self._position.paused
 
     # --- closing
 
     def close(self) -> None:
-        """Commit what was processed (see above), and leave the group. Safe to call twice, and from any thread."""
+        """Commit processed records (see the module docstring) and leave the group. Safe to call twice, from any
+        thread."""
         failing = sys.exc_info()[0] is not None
         self.finish(everything=self._thread == threading.get_ident() and not failing, quiet=failing)
 
     def finish(self, *, everything: bool, quiet: bool) -> None:
-        """Close it. With `everything`, the current record counts as processed; with `quiet`, an error of the last
-        commit is logged and not raised."""
+        """Close the consumer. With `everything`, the current record counts as processed; with `quiet`, an error of the
+        last commit is logged instead of raised."""
         with self._lock:
             if self._ended.is_set():
                 if not self._released:  # an interrupt has prevented it
@@ -552,7 +554,7 @@ class Consumer:
 
     def _release(self, *, dropped: bool = False) -> None:
         self._ended.set()
-        with ExitStack() as last:  # both are executed
+        with ExitStack() as last:  # run both, even if one raises
             if self._session is not None:
                 last.callback(self._session.abandon if dropped else self._session.close)
             last.callback(self._position.clear)

@@ -1,9 +1,7 @@
-"""Kafka's names for the options of a consumer: they are understood, with a hint what they are called here.
+"""Validated consumer options: `MemberOptions` is the part that the group must know.
 
-Programs that move from Kafka keep their options at first. An option that means the same under another name is
-translated, and a warning names ours.
-
-The options of a consumer, checked: `Terms` is what its group must know.
+Kafka's option names are accepted, so that programs that move from Kafka keep working: an option with the same meaning
+is translated, with a warning that gives its name here.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from .committed_offsets import Start
 
 
 class KafkaNames(TypedDict, total=False):
-    """What is understood."""
+    """Accepted Kafka options."""
 
     auto_offset_reset: Literal["earliest", "latest", "none"]
     enable_auto_commit: bool
@@ -29,7 +27,7 @@ class KafkaNames(TypedDict, total=False):
 
 
 def _reset(value: object) -> dict[str, object]:
-    """Kafka asks it for two questions: where a new group begins, and where to continue if the records are gone."""
+    """Translate Kafka's single option into two: where a new group starts, and where to continue if records are gone."""
     if value == "none":
         return {"on_lost": "error"}
     if value in ("earliest", "latest"):
@@ -53,7 +51,7 @@ _OURS: dict[str, Callable[[object], dict[str, object]]] = {
 }
 
 
-#: What has no option here.
+#: Hints for Kafka options that have no equivalent here.
 _HINTS = {
     "group_id": "the group is the first argument, consumer(group, topics)",
     "bootstrap_servers": "a store is a directory; clients of Kafka connect to `sawlog serve`",
@@ -65,7 +63,7 @@ _HINTS = {
 
 
 def translated(given: Mapping[str, object]) -> dict[str, object]:
-    """The same options with our names; `TypeError` for a name that nobody knows. Warns the caller of the caller."""
+    """Translate Kafka's option names; `TypeError` for an unknown name. Warnings point at the caller's caller."""
     made: dict[str, object] = {}
     for name in sorted(given, key="enable_auto_commit".__eq__):  # that comes last: it wins over the interval
         if name not in _OURS:
@@ -79,8 +77,8 @@ def translated(given: Mapping[str, object]) -> dict[str, object]:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """The options that matter to the group."""
+class MemberOptions:
+    """Consumer options that the group must know."""
 
     #: The name of the group.
     group: str
@@ -90,7 +88,7 @@ class Terms:
     topics: tuple[str, ...]
     #: Its session expires after this long without a heartbeat.
     session_timeout_ms: int
-    #: It sends no heartbeat if no records were requested for this long.
+    #: Heartbeats stop if no records were requested for this long.
     max_poll_s: float
 
 

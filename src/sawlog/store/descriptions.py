@@ -1,4 +1,4 @@
-"""What a topic contains, as data and as a table for a notebook."""
+"""Descriptions of stores and topics, as data and as HTML tables for notebooks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..batch.kernel import Record
 from ..display import counted, html_line, html_page, html_table, records_html, size_text, time_text
 from .settings import Value
 
-#: A table has at most that many rows.
+#: Maximum number of rows in a table.
 _MOST_ROWS = 50
 _SETTING_CHARACTERS = 60
 
@@ -25,14 +25,14 @@ class PartitionDescription:
     size_bytes: int
     segments: int
     path: str
-    #: What is below this is only in the replica, and how large that is.
+    #: Records below this offset are only in the replica; their size there.
     local_offset: int = 0
     remote_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """Information about a topic; `records` counts offsets, including those that compaction has emptied."""
+    """Information about a topic. `records` counts offsets, including those that compaction has emptied."""
 
     name: str
     id: str
@@ -45,14 +45,14 @@ class TopicDescription:
 
 
 def settings_text(settings: dict[str, Value]) -> str:
-    """The settings that were given, in one line."""
+    """Format the given settings in one line."""
     short = {name: str(value).replace("\n", " ") for name, value in settings.items()}
     cut = _SETTING_CHARACTERS
     return ", ".join(f"{name}={text if len(text) <= cut else text[:cut] + '…'}" for name, text in short.items())
 
 
 def topic_html(found: TopicDescription, newest: Iterable[Record]) -> str:
-    """A topic: its settings, partitions and newest records."""
+    """Render a topic: its settings, partitions and newest records."""
     rows = [
         (each.partition, each.lowest_offset, each.next_offset, size_text(each.size_bytes), each.segments)
         for each in found.rows[:_MOST_ROWS]
@@ -69,7 +69,7 @@ def topic_html(found: TopicDescription, newest: Iterable[Record]) -> str:
 
 
 def store_html(path: str, names: Sequence[str], topics: Iterable[TopicDescription], groups: Sequence[str]) -> str:
-    """A store: its topics and groups. `topics` are asked for as far as they are shown."""
+    """Render a store: its topics and groups. `topics` is consumed only as far as it is shown."""
     rows = [
         (each.name, each.partitions, each.records, size_text(each.size_bytes), settings_text(each.settings))
         for _, each in zip(range(_MOST_ROWS), topics, strict=False)

@@ -1,7 +1,7 @@
-"""`GroupMembership`: one member's place in its group.
+"""`GroupMembership`: one member of a consumer group, as its consumer uses it.
 
-It says whether the member is alive for the others, which partitions it owns, and what the group has
-committed. `DirectoryMembership` keeps it in files, `objects.membership` in the commits of a store on object storage.
+It tells whether the group still counts the member, which partitions it owns, and what the group has committed.
+`DirectoryMembership` stores this in files, `objects.membership` in the commits of a store on object storage.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .committed_offsets import Committed, Start
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """What a member sees of its group; equal if nothing has changed that matters for the assignment."""
+    """Snapshot of a group; equal if nothing relevant to the assignment has changed."""
 
     subscriptions: dict[str, tuple[str, ...]]
     silent: frozenset[str]
@@ -30,51 +30,51 @@ class GroupView:
 
 
 class GroupMembership(Protocol):
-    """One member of one group. Only `beat`, `is_current` and `view` are called by the background; everything else under
-    the consumer's lock."""
+    """One member of one group. The background thread calls only `beat`, `is_current` and `view`; everything else is
+    called under the consumer's lock."""
 
     @property
     def id(self) -> str:
-        """Its id for the others; empty while it is not a member."""
+        """Member id; empty before `join`."""
 
     def join(self) -> None:
-        """Become a member, unless it is one; `GroupActive` if a broker or workers of a queue have the group."""
+        """Join the group; no-op for a member. `GroupActive` if a broker or workers of a queue have the group."""
 
     def beat(self) -> None:
-        """Say that it is alive. May be called as often as one likes."""
+        """Send a heartbeat. May be called at any rate."""
 
     @property
     def is_current(self) -> bool:
-        """Whether it is still a member for the others."""
+        """Whether the other members still count this one."""
 
     def still_owns(self) -> bool:
-        """Whether everything that it has taken is still its own."""
+        """Return whether this member still owns every partition it has taken."""
 
     def view(self, owners: Mapping[Share, str] | None = None) -> GroupView:
-        """The group as it is now; the owners, if they are given, are not read."""
+        """Return a snapshot of the group. The owners are not read if they are given."""
 
     def fence_silent(self) -> None:
         """Remove members whose session has expired."""
 
     @property
     def owned(self) -> set[Share]:
-        """The partitions that it has taken."""
+        """Partitions that this member owns."""
 
     def take(
         self, shares: Sequence[Share], topics: Mapping[str, Topic], start: Start
     ) -> dict[Share, tuple[int, int] | None]:
-        """Become the owner of those that nobody owns: where the group continues in each (offset and leader epoch), None
-        for the first record. No commit of an earlier owner comes after that."""
+        """Take the partitions without an owner; return where the group continues in each (offset and leader epoch),
+        None for the first record. No commit of an earlier owner can follow."""
 
     def give_up(self, shares: Iterable[Share]) -> None:
-        """Release partitions. After the last commit."""
+        """Release partitions, after the last commit."""
 
     def commit(self, offsets: Mapping[Share, Committed]) -> None:
-        """Commit offsets of partitions that it owns, all of them or none, durably; `GroupFenced` if one is not its own
-        any more."""
+        """Commit offsets of owned partitions, all or none, durably; `GroupFenced` if this member has lost one of
+        them."""
 
     def committed(self) -> dict[Share, Committed]:
-        """What the group has committed."""
+        """Return the group's committed offsets."""
 
     def leave(self) -> None:
         """Release everything and leave the group; `join` joins again."""
@@ -83,4 +83,4 @@ class GroupMembership(Protocol):
         """Leave permanently."""
 
     def abandon(self) -> None:
-        """As `close`, for a consumer that was dropped: does not wait, and raises nothing."""
+        """Like `close`, for a consumer that was dropped: does not block and raises nothing."""

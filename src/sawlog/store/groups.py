@@ -1,6 +1,6 @@
-"""Consumer groups, from outside: which exist, their progress, and moving them.
+"""`Groups`: administration of consumer groups: list, describe, seek, commit, delete.
 
-Threads: any.
+Thread-safe.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..storage.checksummed import load, store
 from .assignment import Share
 from .base import Partition, Store, Topic
 from .committed_offsets import Committed, OffsetStore, Start, checked_position, resolve
-from .consumer_options import Terms
+from .consumer_options import MemberOptions
 from .directory.membership import DirectoryMembership
 from .members import (
     Member,
@@ -68,28 +68,28 @@ class Change:
 
     group: str
     offsets: Mapping[Share, Committed | None]
-    #: Whether the broker that serves the group writes them; else nobody may own the partitions.
+    #: Whether the broker that serves the group writes them. Otherwise the partitions must have no owner.
     by_server: bool = False
-    #: The name of the transaction that they are part of, and its mark: it is applied once, however often it is given.
+    #: Name of the transaction they belong to, and its mark: it is applied once, however often it is retried.
     transaction: tuple[str, str] | None = None
 
 
 class GroupDocuments:
-    """Small documents of a group, by name; they are deleted with it. `Groups.documents` returns it."""
+    """Small documents of a group by name, deleted with the group. Returned by `Groups.documents`."""
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
 
     def find(self, name: str) -> dict[str, Any] | None:
-        """One document; None if it does not exist."""
+        """Return a document; None if it does not exist."""
         return load(self._directory, name) if self._directory.exists(name) else None
 
     def keep(self, name: str, fields: dict[str, Any]) -> None:
-        """Write or replace one, durably."""
+        """Write or replace a document, durably."""
         store(self._directory, name, fields)
 
     def remove(self, name: str) -> None:
-        """Remove one, if it exists; durable after `sync`."""
+        """Remove a document if it exists. Durable after `sync`."""
         self._directory.remove(name)
 
     def sync(self) -> None:
@@ -98,7 +98,7 @@ class GroupDocuments:
 
 
 class Groups:
-    """The consumer groups of a store. `store.groups` returns it."""
+    """Consumer groups of a store. Returned by `store.groups`."""
 
     def __init__(self, store: Store, directory: Directory) -> None:
         self._store = store
@@ -106,18 +106,18 @@ class Groups:
         #: Committed offsets; for consumers.
         self.offsets = OffsetStore(directory, writable=store.mode != "r")
 
-    def membership(self, terms: Terms) -> DirectoryMembership:
-        """A place in a group, for a consumer."""
-        return DirectoryMembership(self._directory, self.offsets, terms)
+    def membership(self, options: MemberOptions) -> DirectoryMembership:
+        """Return a membership in a group, for a consumer."""
+        return DirectoryMembership(self._directory, self.offsets, options)
 
     def close(self) -> None:
-        """Close the files; `Store.close` does it."""
+        """Close the files. Called by `Store.close`."""
         self.offsets.close()
 
     # --- inspecting
 
     def list(self) -> list[str]:
-        """The names of all groups that have committed something or have members."""
+        """Return the names of all groups that have committed something or have members."""
         names = set(self.offsets.groups())
         for name in groups_with_members(self._directory):
             if name not in names and (self._live(name) or self.served_at(name)):
@@ -125,8 +125,8 @@ class Groups:
         return sorted(names)
 
     def describe(self, name: str) -> GroupDescription:
-        """The members of a group and its progress; `GroupNotFound` if it does not exist, `CorruptBatch` if that is not
-        certain because commits are lost."""
+        """Return the members of a group and its progress; `GroupNotFound` if it does not exist, `CorruptBatch` if that
+        is uncertain because commits are lost."""
         offsets = self.offsets.of(check_group_name(name))
         members, served_at = self._live(name), self.served_at(name)
         if not offsets and not members and not served_at:
@@ -143,7 +143,8 @@ class Groups:
         return GroupDescription(name, tuple(sorted(members.values(), key=lambda each: each.id)), tuple(rows), served_at)
 
     def served_at(self, name: str) -> str | None:
-        """The address of the broker that has the group's members; None if they do not come over the network."""
+        """Return the address of the broker that has the group's members; None if they do not connect over the
+        network."""
         found = self._members_of(name)
         if found is None:
             return None
@@ -158,7 +159,7 @@ class Groups:
                 return noted
 
     def claim(self, name: str, address: str) -> Claim:
-        """For a broker at that address: be the one that admits members to the group, see `serving`."""
+        """Begin attempts of a broker at that address to admit members to the group; see `served_groups`."""
         return Claim(self._directory, self.offsets, check_group_name(name), address)
 
     def _members_of(self, name: str) -> Members | None:
@@ -208,8 +209,8 @@ class Groups:
             raise refused
 
     def commit_together(self, changes: Sequence[Change]) -> Sequence[GroupActive | None]:
-        """Commit for several groups with one write to the disk; durable when it returns. Each change is written whole,
-        or refused: the error is at its place in the result. Later changes replace earlier ones."""
+        """Commit for several groups with one disk write. Durable on return. Each change is written whole or refused,
+        with its error at its index in the result. Later changes replace earlier ones."""
         with self.offsets.turn() as turn:
             results = [None if change.by_server else self._refused(change) for change in changes]
             new = {change.transaction for change in changes if change.transaction is not None}
@@ -221,7 +222,7 @@ class Groups:
             ]
             pages: dict[str, dict[Share, Mapping[int, bytes | None]]] = {}
             for change in wanted:
-                if not change.by_server:  # members of a broker go forward, and what is below an offset counts no more
+                if not change.by_server:  # a broker's members move forward: pages below are ignored
                     pages.setdefault(change.group, {}).update(turn.without_pages(change.group, change.offsets))
             turn.write_all([(change.group, change.offsets) for change in wanted], dict(new), pages)
         return results
@@ -251,7 +252,7 @@ class Groups:
 
     @contextmanager
     def documents(self, name: str) -> Iterator[GroupDocuments]:
-        """The documents that readers with their own progress keep for a group, while no other process uses them."""
+        """Hold the documents that readers with their own progress keep for a group, exclusively."""
         with self.offsets.turn():
             directory = group_directory(self._directory, name, create=True)
             try:
@@ -271,7 +272,7 @@ class Groups:
             forget_group(self._directory, name)
 
     def _refuse_members(self, name: str) -> None:
-        """Raise `GroupActive` if the group has live members, here or at a broker. In a turn."""
+        """Raise `GroupActive` if the group has live members, here or at a broker. Call in a turn."""
         members = self._live(name)
         if members:
             who = ", ".join(sorted(each.name or each.process for each in members.values()))
@@ -285,8 +286,8 @@ class Groups:
                 refuse_served(directory, name)
 
     def _refuse_owners(self, name: str, shares: Iterable[Share]) -> None:
-        """Raise `GroupActive` if somebody owns one of these partitions. In a turn, in which nobody can become an
-        owner."""
+        """Raise `GroupActive` if one of these partitions has an owner. Call in a turn, during which no member can take
+        one."""
         found = self._members_of(name)
         if found is None:
             return

@@ -1,34 +1,34 @@
-"""The members of a consumer group, and which of them owns which partition.
+"""`Members`: the members of a consumer group, and the partitions they own.
 
 ```
-members/<group>/member-<id>           locked by a member as long as it lives; its note says who it is
-members/<group>/owner-<topic>-<n>     locked by the member that owns partition n of the topic; its note says which
-members/<group>/broker                locked by a broker that serves the group to the network: see `serving`
+members/<group>/member-<id>           locked by a member as long as it lives; its note identifies it
+members/<group>/owner-<topic>-<n>     locked by the member that owns partition n of the topic; its note names it
+members/<group>/broker                locked by a broker that serves the group to the network: see `served_groups`
 ```
 
 All are files with only a lock and a note (`Directory.lock`, `Lock.leave`). A note is one line of JSON.
 
-Alive. The kernel releases the locks of a process that dies, however it dies: a process that can take the lock of a
-member knows that it is dead, and removes its file. A member that hangs, or was stopped, keeps its locks; but it
-increments a number in its note while it works, and if that has not changed for the member's session timeout, its
-session has expired and it is *fenced*: its files are removed, so that its locks are for names that no longer exist
-(`Lock.current`). Clocks are never compared: each member watches the others' numbers by its own clock, and time in which
-it did not check itself (it may have been stopped as well) does not count.
+**Liveness.** The kernel releases the locks of a process that dies for any reason: a process that can take a member's
+lock knows that the member is dead, and removes its file. A member that hangs or was stopped keeps its locks. But a
+working member increments a heartbeat counter in its note; if the counter has not changed for the session timeout, the
+session has expired and the member is *fenced*: its files are removed, so that its locks belong to names that no longer
+exist (`Lock.current`). Clocks are never compared: each member watches the counters of the others by its own clock, and
+time in which it did not check (it may have been stopped as well) does not count.
 
-Owning. Joining, fencing, taking a partition and committing an offset happen in turns of the groups' log (`SharedLog`),
-so they are in one order for all processes. This gives the guarantee of a group: *no commit of an earlier owner comes
-after a later owner has begun*.
+**Ownership.** Joining, fencing, taking a partition and committing an offset happen in turns of the groups' log
+(`SharedLog`), so all processes see them in one order. This gives the guarantee of a group: *no commit of an earlier
+owner comes after a later owner has begun*.
 
-- A name refers to one file at a time, and a file's lock has one holder. Owner files are removed in turns only. So
+- A name refers to one file at a time, and a file's lock has one holder. Owner files are removed only in turns. So
   within a turn at most one member has a current lock for a partition.
 - A commit checks in its turn whether the locks of its partitions are current; if not, it is refused (`GroupFenced`).
 - A new owner reads the committed offset in the same turn. From then on it has the current lock until it releases it,
-  dies or is fenced; so every commit of another member was before that turn, or is refused.
+  dies or is fenced; so every commit of another member came before that turn, or is refused.
 
-A partition is released without a turn, after the last commit. Dead members' files are removed without one, too: their
-names are used once.
+A partition is released without a turn, after the last commit. Files of dead members are removed without one, too: their
+names are never reused.
 
-Threads: any. The files' locks and the turns decide who may change what.
+Thread-safe. File locks and turns decide which process may change what.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _MOST_COUNTED_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """What a member says about itself."""
+    """A member's description of itself."""
 
     id: str
     #: The name it was given, if any.
@@ -66,23 +66,23 @@ class Member:
     process: str
     topics: tuple[str, ...]
     session_timeout_ms: int
-    #: Increases while it works.
+    #: Heartbeat counter.
     beat: int
-    #: When it last did, by its own clock: for display, not for decisions.
+    #: Time of the last heartbeat by the member's own clock: for display, not for decisions.
     time_ms: int
     #: Whether it is a worker of a queue, which owns no partition: see `sawlog.store.queues`.
     works: bool = False
 
 
 def check_group_name(name: object) -> str:
-    """The name, if it is valid for a group: any text that is not too long for a directory's name."""
+    """Return a valid group name: any text that is not too long for a directory's name."""
     if not isinstance(name, str) or not name or not is_text(name) or len(quoted(name)) > 200:
         raise InvalidConfig(f"a group's name must be a str, 1 to 200 characters (fewer if special), not {name!r}")
     return name
 
 
 def note_of(directory: Directory, name: str) -> tuple[str, dict[str, object]]:
-    """The signature and the note in a lock's file; an empty note if there is none, or it is just being written."""
+    """Return the signature and the note in a lock file; an empty note if there is none or it is being written."""
     try:
         signature, _, rest = directory.read(name).partition(b"\n")
         found = parse_json(rest.partition(b"\n")[0])
@@ -92,12 +92,12 @@ def note_of(directory: Directory, name: str) -> tuple[str, dict[str, object]]:
 
 
 def as_note(fields: dict[str, object]) -> bytes:
-    """A note with these fields."""
+    """Encode a note."""
     return json.dumps(fields).encode() + b"\n"
 
 
 def _is_dead(directory: Directory, name: str) -> bool:
-    """Whether nobody holds that lock; then the file is removed."""
+    """Return whether the lock has no holder, and remove the file if so."""
     try:
         held = directory.lock(name, alone=False)
     except DirectoryLocked:
@@ -110,7 +110,7 @@ def _is_dead(directory: Directory, name: str) -> bool:
 
 
 class Membership:
-    """One member, from its own point of view: alive until `leave`, or until it is fenced."""
+    """This process's own membership: alive until `leave` or until it is fenced."""
 
     def __init__(
         self, directory: Directory, name: str, topics: Sequence[str], session_timeout_ms: int, *, works: bool = False
@@ -125,7 +125,7 @@ class Membership:
             **({"works": True} if works else {}),
         }
         self._beat = 0
-        #: A heartbeat must not go to a file that is just being closed: its descriptor may be another file's by then.
+        #: A heartbeat must not reach a file that is being closed: its descriptor may be reused by then.
         self._mutex = forkable(threading.Lock())
         self._held = directory.lock(_MEMBER + self.id, alone=False)
         self.beat()
@@ -140,7 +140,7 @@ class Membership:
 
     @property
     def current(self) -> bool:
-        """Whether it is still a member for the others."""
+        """Whether the other members still count this one."""
         return self._held.current
 
     def leave(self) -> None:
@@ -155,26 +155,26 @@ class Membership:
 
 @dataclass(slots=True)
 class _Watched:
-    """How long a member's number has not changed."""
+    """How long a member's heartbeat counter has not changed."""
 
     beat: int
     silent_s: float = 0.0
     _looked: Stopwatch = field(default_factory=Stopwatch)
 
     def note_silence(self) -> None:
-        """It has not changed since the last check. Only time between checks counts."""
+        """Account for an unchanged counter. Only the time between checks counts."""
         self.silent_s += min(self._looked.restart(), _MOST_COUNTED_S)
 
 
 class Silence:
-    """Whose number has not changed for how long, as one process sees it. Safe for threads."""
+    """Time since each member's last heartbeat, as one process sees it. Thread-safe."""
 
     def __init__(self) -> None:
         self._watched: dict[str, _Watched] = {}
         self._watching = forkable(threading.Lock())
 
     def watch(self, found: Mapping[str, Member]) -> None:
-        """These are the members now."""
+        """Update the set of members and their counters."""
         with self._watching:
             self._watched = {id: each for id, each in self._watched.items() if id in found}
             for member in found.values():
@@ -185,13 +185,13 @@ class Silence:
                     seen.note_silence()
 
     def is_silent(self, member: Member) -> bool:
-        """Whether its number has not increased for its session timeout, as far as we have checked."""
+        """Return whether the member's session has expired, as far as this process has checked."""
         seen = self._watched.get(member.id)
         return seen is not None and seen.beat == member.beat and seen.silent_s * 1000 >= member.session_timeout_ms
 
 
 class Members:
-    """The members of one group, as one process sees them."""
+    """Members of one group, as one process sees them."""
 
     def __init__(self, directory: Directory) -> None:
         #: members/<group>
@@ -199,7 +199,7 @@ class Members:
         self._silence = Silence()
 
     def join(self, name: str, topics: Sequence[str], session_timeout_ms: int, *, works: bool = False) -> Membership:
-        """Become a member, or a worker of the group's queue. In a turn."""
+        """Join as a member, or as a worker of the group's queue. Call in a turn."""
         for _ in range(100):
             try:
                 made = Membership(self.directory, name, topics, session_timeout_ms, works=works)
@@ -211,7 +211,7 @@ class Members:
         raise DirectoryLocked(self.directory.path)
 
     def look(self) -> dict[str, Member]:
-        """The live members, by id; files of dead ones are removed."""
+        """Return the live members by id. Removes the files of dead ones."""
         found: dict[str, Member] = {}
         for name in self.directory.names():
             if name.startswith(_MEMBER) and not _is_dead(self.directory, name):
@@ -222,7 +222,8 @@ class Members:
         return found
 
     def glance(self) -> dict[str, Member]:
-        """As `look`, without changing anything: a member is alive if it has recently said so, by the wall clock."""
+        """Like `look`, without changing anything: a member counts as alive if its last heartbeat is recent by the wall
+        clock."""
         found: dict[str, Member] = {}
         time_ms = now_ms()
         for name in self.directory.names():
@@ -251,12 +252,12 @@ class Members:
             return None  # it is just joining
 
     def is_silent(self, member: Member) -> bool:
-        """Whether its number has not increased for its session timeout, as far as we have checked."""
+        """Return whether the member's session has expired, as far as this process has checked."""
         return self._silence.is_silent(member)
 
     def fence(self, member: Member) -> bool:
-        """Take everything from an inactive member, unless it has come back; returns whether it is removed. In a
-        turn."""
+        """Remove an inactive member and its ownership, unless it has come back; return whether it was removed. Call in
+        a turn."""
         again = self._member(_MEMBER + member.id)
         if again is not None and again.beat != member.beat:
             return False
@@ -278,11 +279,11 @@ class Members:
         return found
 
     def owners(self) -> dict[Share, str]:
-        """Which member claims to own which partition. It may be dead: see `look`."""
+        """Return the claimed owner of each partition. It may be dead: see `look`."""
         return dict(self._owner_files().values())
 
     def take(self, share: Share, member_id: str) -> Lock | None:
-        """Become the owner of a partition; None if another member is. In a turn."""
+        """Take a partition; None if another member owns it. Call in a turn."""
         try:
             held = self.directory.lock(_owner_name(share), alone=False)
         except DirectoryLocked:
@@ -298,8 +299,8 @@ def give_up(held: Lock) -> None:
 
 
 def refuse_workers(members: Members, group: str) -> None:
-    """Raise `GroupActive` if workers of a queue are in the group: they and consumers do not know of each other. In a
-    turn."""
+    """Raise `GroupActive` if workers of a queue are in the group: they and consumers do not know of each other. Call in
+    a turn."""
     working = [each for each in members.look().values() if each.works]
     if working:
         who = ", ".join(sorted(each.name or each.process for each in working))
@@ -315,7 +316,7 @@ def _owner_name(share: Share) -> str:
 
 
 def group_directory(root: Directory, group: str, *, create: bool) -> Directory:
-    """members/<group> of a store."""
+    """Open members/<group> of a store."""
     above = root.child(MEMBERS, create=create)
     try:
         return above.child(quoted(group), create=create)
@@ -324,7 +325,7 @@ def group_directory(root: Directory, group: str, *, create: bool) -> Directory:
 
 
 def groups_with_members(root: Directory) -> list[str]:
-    """The names of all groups that have, or had, members."""
+    """Return the names of all groups that have, or had, members."""
     if MEMBERS not in root.children():
         return []
     above = root.child(MEMBERS)
@@ -335,7 +336,7 @@ def groups_with_members(root: Directory) -> list[str]:
 
 
 def forget_group(root: Directory, group: str) -> None:
-    """Delete a group's directory. In a turn, and only if it has no members."""
+    """Delete a group's directory. Call in a turn, and only if it has no members."""
     if MEMBERS in root.children():
         above = root.child(MEMBERS)
         try:

@@ -6,17 +6,17 @@ data/
   deleted.json                    the leader epochs of deleted topics
   LOCK                            held briefly by a process that changes the catalog; never deleted
   topics/orders/topic.json        id, partitions, settings
-  topics/orders/table.json        where its table is, if it has one
+  topics/orders/table.json        location of its table, if it has one
   topics/orders/partition-0/      one log
   topics/<id>.tmp/                a topic that is being created; removed after a crash
   topics/<id>.deleted/            a topic that is being deleted
   topics/<id>.swap/               a topic that is replacing another one
   topics/orders/partition-4.tmp/  a partition that is being added
   groups/  members/               consumer groups
-  staging/                        batches that wait to be placed, and intents: see intents.py
-  registry/                       users of a broker, and what they may do
-  replica.json                    where its replica is, if it has one: see replica.py
-  restore.json  restore.LOCK      only while it is filled from another store: see standby.py
+  staging/                        staged batches and intents: see directory/transactions
+  registry/                       users of a broker and their access rules
+  replica.json                    address of its replica, if it has one: see directory/replica
+  restore.json  restore.LOCK      only while it is restored from another store: see directory/founding
   holders/                        sockets of processes that hold partitions
 ```
 
@@ -46,7 +46,7 @@ REPLICA = "replica.json"
 RESTORE, RESTORE_LOCK = "restore.json", "restore.LOCK"
 TMP, DELETED, SWAP = ".tmp", ".deleted", ".swap"
 
-#: Suffixes that mark a temporary state of ours.
+#: Suffixes that sawlog reserves for temporary states.
 _STATES = (TMP, SWAP, DELETED, ".torn", ".quarantined")
 _LONGEST = 249  # Kafka's limit: leaves space for "-<partition>" in a file name of 255 bytes
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
@@ -54,7 +54,7 @@ _PARTITION = re.compile(r"partition-(0|[1-9][0-9]*)(\.tmp)?")
 
 
 def check_topic_name(name: object) -> str:
-    """The name, if it is valid for a topic."""
+    """Return the name if it is valid for a topic; `InvalidTopicName`."""
     if not isinstance(name, str):
         raise InvalidTopicName(f"a topic's name must be a str, not {type(name).__name__}")
     if why := _fault(name):
@@ -66,12 +66,12 @@ def check_topic_name(name: object) -> str:
 
 
 def is_topic_name(name: str) -> bool:
-    """Whether a directory of that name can be a topic."""
+    """Return whether a directory of that name can be a topic."""
     return not _fault(name)
 
 
 def _fault(name: str) -> str:
-    """What is wrong with a name; empty if nothing."""
+    """Return the reason why a name is invalid; empty if it is valid."""
     if not name:
         return "it is empty"
     if name in (".", ".."):
@@ -90,12 +90,13 @@ def _short(name: str) -> str:
 
 
 def partition_name(number: int) -> str:
-    """The directory of a partition."""
+    """Return the directory name of a partition."""
     return f"partition-{number}"
 
 
 def partition_number(name: str) -> int | None:
-    """Which partition a directory is for, also while it is being created; None if it is not one."""
+    """Return the partition number of a directory, including one that is being created; None if it is not a
+    partition."""
     found = _PARTITION.fullmatch(name)
     return int(found[1]) if found else None
 
@@ -104,13 +105,13 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_")
 
 
 def quoted(text: str) -> str:
-    """Any text as a reversible file name (`unquoted`) that is not a hidden file, has no suffix of ours, and differs
-    from that of another text by more than case."""
+    """Return text as a reversible file name (`unquoted`) that is not hidden, has no reserved suffix, and differs from
+    that of another text by more than case."""
     return "".join(each if each in _PLAIN else "".join(f"%{byte:02x}" for byte in each.encode()) for each in text)
 
 
 def is_text(name: str) -> bool:
-    """Whether UTF-8 can encode it: a lone surrogate is not text."""
+    """Return whether UTF-8 can encode the name: a lone surrogate is not text."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -119,5 +120,5 @@ def is_text(name: str) -> bool:
 
 
 def unquoted(name: str) -> str:
-    """The text of a `quoted` name."""
+    """Return the text of a `quoted` name."""
     return unquote(name)

@@ -1,16 +1,16 @@
-"""`open_store`, which is `sawlog.open`: a store by its place.
+"""`open_store`, exported as `sawlog.open`: opens a store by its path or address.
 
 ```
 data, /var/lib/data, Path("data")    a directory: `Store`
 s3://bucket/store  (also s3a://)     Amazon S3, and servers that speak its protocol: `ObjectStore`
 gs://bucket/store                    Google Cloud Storage
 az://container/store                 Azure (also abfs://, abfss://)
-memory://name                        this process: whoever opens that name in it finds the same store
+memory://name                        this process: every open of the same name returns the same store
 file:///path                         the objects of such a store as files in a directory
 ```
 
-A directory with a store of one kind is refused if it is opened as the other. What an option means for one kind only is
-refused for the other, so that no setting is ignored.
+A directory that contains one kind of store cannot be opened as the other kind. An option that applies to one kind only
+is refused for the other, so that no setting is silently ignored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .objects.journal.parameters import StoreParameters
     from .objects.store import ObjectStore
 
-#: Options of one kind of store: what is given to the other is refused.
+#: Options that apply to one kind of store only, and are refused for the other.
 _OF_DIRECTORIES = "handover_timeout_s", "lock_timeout"
 _OF_ADDRESSES = "options", "parameters"
 
@@ -67,17 +67,17 @@ def open_store(
     handover_timeout_s: float | None = None,
     lock_timeout: float | None = None,
 ) -> Store | ObjectStore:
-    """Open the store in a directory or at an address; with mode "w" (the default) create it if there is none.
+    """Open the store in a directory or at an address; with mode "w" (the default) create it if missing.
 
-    A path gives a `Store`; an address such as `s3://bucket/store` an `ObjectStore`, which is used in the same way. A
-    type checker cannot tell them apart in a text: for it both are a `Store`, unless `options` are given.
+    A path returns a `Store`; an address such as `s3://bucket/store` an `ObjectStore`, which is used in the same way. A
+    type checker cannot tell a path from an address: it sees a `Store`, unless `options` are given.
 
-    For a directory: appends to a partition that another process holds are handed over to it; `handover_timeout_s` is
-    how many seconds they wait for its answer. If it takes no requests, they wait `lock_timeout` seconds for the lock,
-    and raise `DirectoryLocked` then; with 0 they do not wait.
+    For a directory: appends to a partition that another process holds are forwarded to it and wait up to
+    `handover_timeout_s` seconds for the answer. If that process accepts no requests, they wait up to `lock_timeout`
+    seconds for the lock, then raise `DirectoryLocked`; with 0 they do not wait.
 
-    For an address: `options` are the endpoint, credentials and time-outs, as text by name; what is not given comes
-    from variables such as `AWS_ENDPOINT_URL` and `AWS_ACCESS_KEY_ID`. See docs/object-storage.md.
+    For an address: `options` are the endpoint, credentials and timeouts, as text by name; what is not given comes from
+    variables such as `AWS_ENDPOINT_URL` and `AWS_ACCESS_KEY_ID`. See docs/object-storage.md.
     """
     given: dict[str, Any] = {
         "options": options,
@@ -97,8 +97,8 @@ def open_store(
 
 
 def open_for_slices(path: str, *, options: Mapping[str, str] | None = None) -> Store | ObjectStore:
-    """Open a store, only to read slices that another process has planned (`slice_reader`). At an address nothing is
-    looked up for that but the id of the store."""
+    """Open a store only to read slices that another process has planned (`slice_reader`). At an address, this looks up
+    nothing but the id of the store."""
     if not is_address(path):
         return open_store(path, "r")
     from .objects.store import ObjectStore
@@ -113,7 +113,7 @@ def _refuse(given: Mapping[str, object], names: tuple[str, ...], kind: str) -> N
 
 
 def _open_replica(address: ReplicaAddress, source_id: str) -> ReplicaStore:
-    """The replica of a directory's store, from which it reads what it has removed."""
+    """Open the replica of a directory's store, which serves the records that the directory has removed."""
     from .objects.store import ObjectStore
     from .objects.tiered import TieredStore
 

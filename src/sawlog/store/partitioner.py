@@ -1,10 +1,8 @@
-"""Which partition a record goes to: exactly as Kafka's Java client decides.
+"""`Router`: chooses the partition of a record exactly as Kafka's Java client does, and encodes batches per partition.
 
-With a key: murmur2 of the key's bytes (in the kernel), so that all records of a key are in one partition whoever wrote
-them. An empty key is a key. Without one: *sticky*. Records stay together on one partition until it has received a
+With a key: murmur2 of the key's bytes (in the kernel), so that all records of a key are in one partition, whichever
+client wrote them. An empty key is a key. Without a key: *sticky*. Records go to one partition until it has received a
 batch's worth of bytes, then another one is chosen. Distributing them one by one would make batches of one record.
-
-`Router`: which partition of a topic a record goes to, and batches for each of them.
 """
 
 from __future__ import annotations
@@ -32,12 +30,12 @@ if TYPE_CHECKING:
 
 #: This many bytes go to one partition before another is chosen: Kafka's batch.size.
 STICKY_BYTES = 16 << 10
-#: What a record costs in addition to its value.
+#: Overhead of a record on top of its value.
 _RECORD_BYTES = 10
 
 
 def partition_for(key: bytes, partitions: int) -> int:
-    """The partition of a key."""
+    """Return the partition of a key."""
     try:
         found: int = kernel.partition_of(key, partitions)
     except TypeError as error:
@@ -46,7 +44,7 @@ def partition_for(key: bytes, partitions: int) -> int:
 
 
 def partitions_for(keys: pa.Array | pa.ChunkedArray, partitions: int, without_key: int) -> npt.NDArray[np.int32]:
-    """The partition of every key of an Arrow column; `without_key` for those that are null."""
+    """Return the partition of every key in an Arrow column; `without_key` for nulls."""
     import pyarrow as pa
 
     try:
@@ -78,7 +76,7 @@ class Sticky:
         self._used_bytes = 0
 
     def take(self, size_bytes: int) -> int:
-        """The partition for that many bytes."""
+        """Return the partition for this many bytes."""
         if self.partitions == 1:
             return 0
         with self._lock:
@@ -88,14 +86,14 @@ class Sticky:
             return self._current
 
     def _draw(self) -> None:
-        """A different partition from the previous one, each with the same probability."""
+        """Choose a different partition, each with the same probability."""
         drawn = random.randrange(self.partitions - 1)
         self._current = drawn + (drawn >= self._current)
         self._used_bytes = 0
 
 
 def key_of(record: Any) -> Any:
-    """The key of a record in any of the forms that `append_many` accepts."""
+    """Return the key of a record in any form that `append_many` accepts."""
     if isinstance(record, Record):
         return record.key
     if isinstance(record, dict):
@@ -108,11 +106,11 @@ class Routed(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the topic."""
 
     @property
     def partitions(self) -> int:
-        """How many there are now."""
+        """Current number of partitions."""
 
     @property
     def keyed(self) -> bool:
@@ -120,7 +118,7 @@ class Routed(Protocol):
 
     @property
     def config(self) -> LogConfig:
-        """How batches are made."""
+        """Encoding settings."""
 
     def check_number(self, number: object) -> None:
         """Raise `TopicNotFound` if there is no such partition."""
@@ -134,13 +132,13 @@ class Router:
         self._sticky = Sticky(topic.partitions)
 
     def together(self, size_bytes: int) -> int:
-        """The partition for records without a key, which stay together until they are enough for a batch."""
+        """Return the partition for records without a key, which stay together until they fill a batch."""
         if self._sticky.partitions != self._topic.partitions:  # some were added
             self._sticky = Sticky(self._topic.partitions)
         return self._sticky.take(size_bytes)
 
     def place_for(self, value: bytes | None, key: bytes | None, partition: int | None = None) -> int:
-        """The partition that a record goes to."""
+        """Return the partition of a record."""
         if key is None:
             self.refuse_keyless()
         if partition is not None:
@@ -159,7 +157,7 @@ class Router:
             )
 
     def split(self, records: list[Any], partition: int | None = None) -> dict[int, list[Any]]:
-        """Which records go where; those without a key stay together."""
+        """Group records by partition. Those without a key stay together."""
         if not records:
             raise InvalidRecord("no record to append")
         if self._topic.keyed and any(key_of(record) is None for record in records):
@@ -174,10 +172,10 @@ class Router:
         return parts
 
     def encoded(self, records: list[Any], partition: int | None = None) -> dict[int, bytearray]:
-        """One batch for each partition that records go to."""
+        """Encode one batch for each partition that the records go to."""
         parts = self.split(records, partition)
         return {number: bytearray(self.encode(each)) for number, each in sorted(parts.items())}
 
     def encode(self, records: list[Any]) -> bytes:
-        """One batch of these records."""
+        """Encode records as one batch."""
         return bytes(Encoder(recipe_of(self._topic.config)).many(records).data)

@@ -1,18 +1,15 @@
-"""Where a consumer is in each partition that it reads, and what it does when a position is lost.
+"""Positions of a consumer, and the topics that its group reads.
 
-A position has the leader epoch in which it was read. `PartitionPosition` is one of them, with the current cursor.
-`ConsumerPosition` has all of them: whose turn it is, which records the caller is processing, what was committed, and
-what happens to positions that are lost (see `Consumer`).
+`PartitionPosition` is the position in one partition, with the leader epoch in which it was read and the current cursor.
+`ConsumerPosition` has all of them: the order of reading, the records that the caller is processing, what was committed,
+and the handling of lost positions (see `Consumer`).
 
-Threads: the reading thread moves positions. The background checks the current cursor and stops it; `close` and all
-read-only calls may come from any thread. Partitions are added and removed under the consumer's lock.
+`TopicWatch` has the topics that a consumer and its group read, as the store currently has them. Topics gain partitions
+and are deleted and recreated while they are read, also by other processes, so they are looked up again every few
+seconds and whenever the group indicates a change.
 
-`TopicWatch`: the topics that a consumer and its group read, as the store currently has them.
-
-Topics get more partitions, are deleted and are recreated while they are read, also by other processes. So they are
-looked up again every few seconds, and whenever something about a group indicates a change.
-
-Threads: one looks topics up; whether it is time to do so can be asked from any.
+Threads: the reading thread moves positions and looks topics up. The background checks the current cursor and stops it;
+`close` and all read-only calls may come from any thread. Partitions are added and removed under the consumer's lock.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ OnLost = Literal["earliest", "latest", "error"]
 
 _logger = logging.getLogger("sawlog.store.consumer")
 
-#: How often a log whose end moves while it is looked at is asked again.
+#: Maximum number of retries while the end of a log keeps moving.
 _RETRIES = 10
 
 
@@ -45,7 +42,7 @@ def checked_on_lost(given: OnLost) -> OnLost:
 
 
 class PartitionPosition:
-    """One partition that a consumer reads, and where it is in it."""
+    """Position of a consumer in one partition."""
 
     def __init__(
         self,
@@ -62,7 +59,7 @@ class PartitionPosition:
         self._isolation = isolation
         self.topic_id = topic.id
         self.log = log
-        #: What the group has committed, as far as this consumer knows.
+        #: Offset that the group has committed, as far as this consumer knows.
         self.committed = committed
         #: The offset after the last record of the previous cursors, and the leader epoch in which that was read; -1:
         #: unknown.
@@ -76,24 +73,24 @@ class PartitionPosition:
 
     @property
     def reached(self) -> int:
-        """The offset after the last record that was returned."""
+        """Offset after the last record that was returned."""
         cursor = self.cursor
         return self.position if cursor is None else max(self.position, int(cursor.next_offset))
 
     @property
     def processed(self) -> int:
-        """The same without the record that the caller is processing, if there is one."""
+        """Like `reached`, without the record that the caller is processing."""
         reached = self.reached
         return reached - 1 if self.cursor is not None and reached > self.position else reached
 
     @property
     def lag(self) -> int:
-        """How many records have not been returned yet."""
+        """Number of records that have not been returned yet."""
         end, _ = self.end()
         return max(end - max(self.reached, self.log.lowest_offset), 0)
 
     def end(self) -> tuple[int, int]:
-        """Where reading stops for now, and the leader epoch of the log then."""
+        """Return where reading stops for now, and the leader epoch of the log then."""
         return self.log.position(isolation=self._isolation)
 
     @property
@@ -103,7 +100,7 @@ class PartitionPosition:
 
     @property
     def is_beyond(self) -> bool:
-        """Whether the log has lost its end, or was truncated, below the position."""
+        """Whether the log was truncated, or lost its end, below the position."""
         return self.position > self.log.epoch_end(self.epoch)
 
     def next_cursor(self, end: int, epoch: int) -> RecordCursor | None:
@@ -127,7 +124,7 @@ class PartitionPosition:
         return self.cursor
 
     def _enter(self, epoch: int) -> None:
-        """What comes next was appended in this leader epoch: everything before it must be of the same history."""
+        """Move to a new leader epoch, after checking that everything read so far belongs to the same history."""
         if epoch > self.epoch:
             if self.is_beyond:
                 raise OffsetOutOfRange(
@@ -136,7 +133,7 @@ class PartitionPosition:
             self.epoch = epoch
 
     def drained(self) -> None:
-        """The cursor has ended; or it was stopped, and those after it are no longer next."""
+        """Finish the current cursor. If it was stopped, the cursors after it are no longer next."""
         cursor = self.cursor
         if cursor is not None:
             self.position = self.reached
@@ -145,29 +142,29 @@ class PartitionPosition:
                 self._rest = None
 
     def move(self, position: int, epoch: int) -> None:
-        """Continue elsewhere."""
+        """Continue at another position."""
         cursor, self.cursor, self._rest = self.cursor, None, None
         self.position, self.epoch = position, epoch
         if cursor is not None:
             cursor.stop()
 
     def stop(self) -> None:
-        """End the current cursor."""
+        """Stop the current cursor."""
         cursor = self.cursor
         if cursor is not None:
             cursor.stop()
 
     def note_committed(self, offset: int | None) -> None:
-        """This was committed; None: what was committed is no longer in the log."""
+        """Record the committed offset; None if it is no longer in the log."""
         self.committed = offset
 
     def epoch_of(self, offset: int) -> int:
-        """The leader epoch of an offset: for offsets that were not read here, the current one."""
+        """Return the leader epoch of an offset; the current one for offsets that were not read here."""
         return self.epoch if offset <= self.reached else self.log.leader_epoch
 
 
 class ConsumerPosition:
-    """The partitions that a consumer reads, and where it is in each."""
+    """Positions of a consumer in all its partitions."""
 
     def __init__(self, on_lost: OnLost) -> None:
         self._on_lost = on_lost
@@ -177,11 +174,11 @@ class ConsumerPosition:
         #: The partition whose cursor the caller iterates over; or the positions before its last `poll`.
         self._given: PartitionPosition | None = None
         self._before: dict[Share, int] | None = None
-        #: Partitions that are not read for now.
+        #: Paused partitions.
         self._paused: set[Share] = set()
-        #: Partitions that have gone back, which the reader was told by an error: not committed before it continues.
+        #: Partitions whose position went back, reported by an error: not committed before the reader continues.
         self._unsure: set[Share] = set()
-        #: How often a position was no longer in the log.
+        #: Number of times a position was no longer in the log.
         self.lost_count = 0
 
     # --- which partitions
@@ -193,11 +190,11 @@ class ConsumerPosition:
         return iter(list(self._owned.values()))
 
     def get(self, share: Share) -> PartitionPosition | None:
-        """One position; None if the partition is not read here."""
+        """Return one position; None if the partition is not read here."""
         return self._owned.get(share)
 
     def shares(self) -> set[Share]:
-        """All of them."""
+        """Return all partitions."""
         return set(self._owned)
 
     def add(self, owned: PartitionPosition) -> None:
@@ -219,23 +216,23 @@ class ConsumerPosition:
         self._given = self._before = None
 
     def pause(self, share: Share) -> None:
-        """Do not read a partition for now."""
+        """Stop reading a partition."""
         self._paused.add(share)
         self._owned[share].stop()
 
     def resume(self, share: Share) -> None:
-        """Read it again."""
+        """Read a partition again."""
         self._paused.discard(share)
 
     @property
     def paused(self) -> set[Share]:
-        """Those that are not read for now."""
+        """Paused partitions."""
         return set(self._paused)
 
     # --- records
 
     def in_turn(self) -> Iterator[PartitionPosition]:
-        """Each of them once, from the one whose turn it is."""
+        """Yield each partition once, round robin."""
         order = self._round  # replaced, not changed, when another thread closes the consumer
         for _ in range(len(order)):
             share = order[0]
@@ -245,8 +242,8 @@ class ConsumerPosition:
                 yield owned
 
     def cursor(self, owned: PartitionPosition, ends: dict[Share, int] | None) -> RecordCursor | None:
-        """A cursor over the next records of a partition; None if there are none. With `ends`, only up to where it ended
-        when it was first read. A lost position is handled here."""
+        """Return a cursor over the next records of a partition; None if there are none. With `ends`, only up to the end
+        it had when it was first read. Handles a lost position."""
         if owned.cursor is not None:
             return owned.cursor
         lost: OffsetOutOfRange | None = None
@@ -264,7 +261,7 @@ class ConsumerPosition:
         raise lost or OffsetOutOfRange(owned.position, owned.log.lowest_offset, end, owned.log.path)
 
     def _look_again(self, owned: PartitionPosition) -> None:
-        """Its position seems to be lost. First give a writer that is just replacing files time to finish: a moved
+        """Handle a position that seems to be lost. First give a writer that is replacing files time to finish: a moved
         position is hard to undo."""
         for _ in rechecks():
             owned.end()
@@ -276,7 +273,8 @@ class ConsumerPosition:
             self._lose(owned)
 
     def _go_back(self, owned: PartitionPosition) -> None:
-        """What was read last is no longer in the log: continue where that history ended, whatever `on_lost` says."""
+        """Continue where the history of the position ended, whatever `on_lost` says: the last records read are no
+        longer in the log."""
         topic, partition = owned.share
         now, reached = owned.log.leader_epoch, owned.position
         end = owned.log.epoch_end(owned.epoch)
@@ -293,7 +291,7 @@ class ConsumerPosition:
         _logger.warning("%s; continuing at offset %d", what, end)
 
     def _lose(self, owned: PartitionPosition) -> None:
-        """The records at its position are gone: do what `on_lost` says."""
+        """Apply `on_lost`: the records at the position are gone."""
         topic, partition = owned.share
         end, epoch = owned.end()
         lowest = owned.log.lowest_offset
@@ -307,36 +305,36 @@ class ConsumerPosition:
     # --- the records that the caller is processing
 
     def all_processed(self) -> None:
-        """The caller asks for more: everything that was returned is processed."""
+        """Mark everything returned so far as processed: the caller asks for more."""
         self._given = self._before = None
         self._unsure.clear()
 
     def begin_poll(self) -> None:
-        """What is returned from here on is being processed until `all_processed`."""
+        """Count records returned from here on as being processed until `all_processed`."""
         self._before = self.reached()
 
     def take_back(self) -> None:
-        """Nobody got what was returned since `begin_poll`: it is read again."""
+        """Go back to `begin_poll`: the caller never got the records returned since."""
         for share, position in (self._before or {}).items():
             if (owned := self._owned.get(share)) is not None:
                 owned.move(position, owned.epoch)
 
     def hand_out(self, owned: PartitionPosition) -> None:
-        """The caller iterates over its cursor: one record is being processed at a time."""
+        """Count one record at a time as being processed: the caller iterates over this partition's cursor."""
         self._before, self._given = None, owned
 
     @property
     def in_hand(self) -> RecordCursor | None:
-        """The cursor that the caller iterates over, if any."""
+        """Cursor that the caller iterates over, if any."""
         given = self._given
         return None if given is None else given.cursor
 
     def reached(self) -> dict[Share, int]:
-        """The offset after the last returned record, of each partition."""
+        """Return the offset after the last returned record of each partition."""
         return {owned.share: owned.reached for owned in self}
 
     def processed(self) -> dict[Share, int]:
-        """The same without what the caller is processing."""
+        """Like `reached`, without the records that the caller is processing."""
         given, before = self._given, self._before
         made = self.reached()
         if given is not None:
@@ -349,11 +347,11 @@ class ConsumerPosition:
     # --- what is committed
 
     def sure(self, positions: Mapping[Share, int]) -> dict[Share, int]:
-        """Those that may be committed automatically."""
+        """Return the positions that may be committed automatically."""
         return {share: at for share, at in positions.items() if share not in self._unsure}
 
     def changed(self, positions: Mapping[Share, int]) -> dict[Share, int]:
-        """Those that are not committed yet."""
+        """Return the positions that are not committed yet."""
         return {share: offset for share, offset in positions.items() if self._owned[share].committed != offset}
 
     def note_committed(self, positions: Mapping[Share, int]) -> None:
@@ -367,7 +365,7 @@ _TOPICS_S = 2.0
 
 
 class TopicWatch:
-    """The topics of one consumer (`names`), and those that other members of its group read."""
+    """Topics of one consumer (`names`), and those that other members of its group read."""
 
     def __init__(self, find: Callable[[str], Topic], names: tuple[str, ...]) -> None:
         self._find = find
@@ -414,16 +412,16 @@ class TopicWatch:
         self._changed = True
 
     def covers(self, names: set[str]) -> bool:
-        """Whether all of these were in the last lookup."""
+        """Return whether the last lookup included all of these."""
         return names <= self._asked_for
 
     def get(self, name: str) -> Topic | None:
-        """One of them; None if it does not exist."""
+        """Return a topic; None if it does not exist."""
         return self._found.get(name)
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(self._found.values())
 
     def partitions(self) -> list[Share]:
-        """Every partition of every topic."""
+        """Return every partition of every topic."""
         return [(topic.name, number) for topic in self for number in range(topic.partitions)]

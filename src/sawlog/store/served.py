@@ -1,10 +1,10 @@
-"""What a broker needs of a store besides what everybody needs, wherever that is stored: `store.serve()` returns it.
+"""The broker's view of a store. `store.serve()` returns a `StoreService`.
 
-A broker runs an event loop, so each call here either returns at once or says that it may wait: then it is for a thread.
-Where something is decided elsewhere, by a commit, a future takes the place of the result.
+A broker runs an event loop, so each method either returns immediately or its docstring says "Blocks": the broker calls
+those in a thread. Methods whose result depends on a commit return a future.
 
-`service.DirectoryService` is the one of a directory, `sawlog.store.objects.serving.ObjectService` that of object
-storage."""
+`DirectoryService` implements it for a directory, `sawlog.store.objects.serving.ObjectService` for object storage.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class ServedLog(Protocol):
 
     @property
     def path(self) -> str:
-        """Where it is, for messages."""
+        """Path or address, for messages."""
 
     @property
     def closed(self) -> bool:
-        """Whether it has to be opened again."""
+        """Whether the log has to be reopened."""
 
     @property
     def locked(self) -> bool:
@@ -43,23 +43,23 @@ class ServedLog(Protocol):
 
     @property
     def writable(self) -> bool:
-        """Whether nothing has failed that only opening it again repairs."""
+        """Whether no failure has occurred that only reopening repairs."""
 
     @property
     def current(self) -> bool:
-        """Whether it knows at once what others write; else what it says may be old, but was true."""
+        """Whether writes of other processes are visible at once; otherwise answers may be stale."""
 
     @property
     def lowest_offset(self) -> int:
-        """The first offset that there is."""
+        """First offset of the log."""
 
     @property
     def is_tiered(self) -> bool:
-        """Whether a part of it is read from elsewhere."""
+        """Whether a part of the log is read from the replica."""
 
     @property
     def local_offset(self) -> int:
-        """What is below this is read from elsewhere, and may take long."""
+        """Records below this offset are read from the replica, which may be slow."""
 
     @property
     def next_offset(self) -> int:
@@ -75,7 +75,7 @@ class ServedLog(Protocol):
 
     @property
     def durable_lag_bytes(self) -> int:
-        """The bytes that would not."""
+        """Bytes that would not survive a power cut."""
 
     @property
     def visible_offset(self) -> int:
@@ -83,11 +83,11 @@ class ServedLog(Protocol):
 
     @property
     def last_stable_offset(self) -> int:
-        """Below this every transaction is decided."""
+        """Offset below which every transaction is decided."""
 
     @property
     def leader_epoch(self) -> int:
-        """The epoch that appends belong to."""
+        """Epoch of new appends."""
 
     @property
     def leader_epochs(self) -> tuple[tuple[int, int], ...]:
@@ -95,37 +95,37 @@ class ServedLog(Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """How large it is."""
+        """Size in bytes."""
 
     @property
     def segments(self) -> Sequence[object]:
-        """The pieces in which it is stored."""
+        """Segments of the log."""
 
     @property
     def producer_states(self) -> list[ProducerInfo]:
-        """What is known of producers."""
+        """State of the known producers."""
 
     def position(self, *, isolation: Isolation = "committed") -> tuple[int, int]:
-        """The end for a reader, and the leader epoch."""
+        """Return the end for a reader, and the leader epoch."""
 
     def epoch_end(self, leader_epoch: int) -> int:
-        """The first offset after an epoch."""
+        """Return the first offset after an epoch."""
 
     def offset_at(self, timestamp: int) -> int:
-        """The first offset whose record is not older. May wait."""
+        """Return the first offset whose record is not older. Blocks."""
 
     def newest(self) -> tuple[int, int] | None:
-        """Offset and timestamp of the record with the largest timestamp. May wait."""
+        """Return offset and timestamp of the record with the largest timestamp. Blocks."""
 
     def scan(
         self, start: int | None = None, end: int | None = None, *, isolation: Isolation = "committed"
     ) -> Iterator[Record]:
-        """The records of a range. May wait."""
+        """Yield the records of a range. Blocks."""
 
     def fetch(
         self, start: int, max_bytes: int = 1 << 20, *, isolation: Isolation = "committed"
     ) -> Fetched | Future[Fetched]:
-        """Complete batches from the one that contains `start` on, or the promise of them."""
+        """Return complete batches, starting with the one that contains `start`, or a future of them."""
 
     def watch(self, call: Callable[[], None]) -> Callable[[], None]:
         """Call back when the visible end may have moved, until the returned function is called."""
@@ -134,7 +134,7 @@ class ServedLog(Protocol):
         """Call back when an append that ended at `offset` may be acknowledged, or with the error."""
 
     def _take(self) -> None:
-        """Become the writer; `DirectoryLocked` if another process is. May block."""
+        """Become the writer; `DirectoryLocked` if another process is. Blocks."""
 
     def _place_batches(
         self,
@@ -148,95 +148,96 @@ class ServedLog(Protocol):
         it does not block."""
 
     def append_marker(self, producer_id: int, epoch: int, *, commit: bool, coordinator_epoch: int = 0) -> int:
-        """End a producer's transaction in this partition. May wait."""
+        """End a producer's transaction in this partition. Blocks."""
 
     def sync(self) -> None:
-        """Return when everything that was appended is visible. May wait."""
+        """Return when everything that was appended is visible. Blocks."""
 
     def trim(self, offset: int) -> int:
-        """Drop the records below `offset`. May wait."""
+        """Drop the records below `offset`. Blocks."""
 
 
 class ServedTopic(Protocol):
-    """A topic as it is now. Nothing of it waits but `partition`, the first time, and `append_batches`."""
+    """A topic in its current state. Only the first call of `partition` and `append_batches` block."""
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the topic."""
 
     @property
     def id(self) -> str:
-        """The unique id."""
+        """Unique id."""
 
     @property
     def partitions(self) -> int:
-        """How many there are."""
+        """Number of partitions."""
 
     @property
     def settings(self) -> dict[str, Value]:
-        """The settings that differ from their defaults."""
+        """Settings that differ from their defaults."""
 
     @property
     def config(self) -> LogConfig:
-        """How its partitions are kept."""
+        """Settings of the partitions' logs."""
 
     def partition(self, number: int) -> ServedLog:
-        """One partition."""
+        """Return one partition."""
 
     def append_batches(self, raw: memoryview, partition: int, *, trusted: bool = False) -> range:
-        """Append where another process holds the partition."""
+        """Append to a partition that another process holds."""
 
 
 class CommittedOffsets(Protocol):
-    """What groups have committed."""
+    """Committed offsets of groups."""
 
     def of(self, group: str) -> dict[Share, Committed]:
-        """The offsets of one group, as of now. May wait."""
+        """Return the current offsets of one group. Blocks."""
 
 
 class Taken(Protocol):
-    """A group that this broker coordinates."""
+    """Group that this broker coordinates."""
 
     @property
     def current(self) -> bool:
-        """Whether it still does, as far as is known."""
+        """Whether this broker still coordinates the group, as far as it knows."""
 
     def release(self) -> None:
-        """Let others join the group. May wait."""
+        """Stop coordinating the group, so that other members can join. Blocks."""
 
 
 class ClaimAttempt(Protocol):
-    """A broker's attempts to coordinate one group. All of it may wait."""
+    """Attempts of a broker to coordinate one group. All methods block."""
 
     @property
     def may_succeed(self) -> bool:
-        """Whether to try again soon."""
+        """Whether to retry soon."""
 
     def take(self) -> Taken:
-        """Coordinate the group from now on; `GroupActive` if consumers that opened the store are in it."""
+        """Become the group's coordinator; `GroupActive` if consumers that opened the store are in it."""
 
     def close(self) -> None:
-        """What was taken stays."""
+        """Stop trying. A group that was taken stays taken."""
 
 
 class ServedGroups(Protocol):
-    """Consumer groups. All of it may wait."""
+    """Consumer groups. All methods block."""
 
     @property
     def offsets(self) -> CommittedOffsets:
-        """What they have committed."""
+        """Committed offsets."""
 
     def list(self) -> list[str]:
-        """The names of all groups."""
+        """Return the names of all groups."""
 
     def describe(self, name: str) -> GroupDescription:
-        """The members that opened the store, and the progress."""
+        """Return the members that opened the store, and the progress."""
 
     def claim(self, name: str, address: str) -> ClaimAttempt:
-        """For a broker at that address: coordinate a group."""
+        """Begin attempts to coordinate a group, for a broker at that address."""
 
     def commit_together(self, changes: Sequence[Change]) -> Sequence[GroupError | None]:
-        """Commit for several groups; what was refused has its error at its place: `GroupActive`, `NotCoordinator`."""
+        """Commit for several groups. A refused change has its error at its index in the result: `GroupActive`,
+        `NotCoordinator`."""
 
     def delete(self, name: str) -> None:
         """Delete a group and its offsets; `GroupActive`."""
@@ -258,21 +259,21 @@ StagedOffset = tuple[str, int, int, int, str]
 
 
 class Ledger(Protocol):
-    """What brokers know of transactional ids."""
+    """State of transactional ids."""
 
     @property
     def is_shared(self) -> bool:
-        """Whether several brokers change it. Then what `get` says may be old, and `save` refuses what relied on it;
-        a transaction ends in one step; and the store itself refuses batches that no transaction includes."""
+        """Whether several brokers change it. If so, `get` may be stale and `save` refuses changes based on stale data,
+        a transaction ends in one step, and the store itself refuses batches outside a transaction."""
 
     def get(self, name: str) -> tuple[int, Mapping[str, Any]] | None:
-        """Version and fields; the same object as long as nothing changes."""
+        """Return version and fields; the same object as long as nothing changes."""
 
     def all(self) -> Mapping[str, tuple[int, Mapping[str, Any]]]:
-        """All of them."""
+        """Return all transactional ids."""
 
     def pending(self, group: str) -> frozenset[Share]:
-        """Whose offsets a transaction that is going on will change. Only if it is shared."""
+        """Return the partitions whose offsets an open transaction will change. Only if the ledger is shared."""
 
     def save(
         self,
@@ -283,22 +284,22 @@ class Ledger(Protocol):
         markers: Sequence[Marking] = (),
         offsets: Mapping[str, Sequence[StagedOffset]] | None = None,
     ) -> None:
-        """Replace an entry, or with None delete it, durably; `Conflict` unless it has that version (0: none). If it is
-        shared: together with markers, and offsets of groups. May wait."""
+        """Replace an entry, or delete it if `fields` is None, durably; `Conflict` unless it has that version (0: none).
+        A shared ledger writes markers and group offsets in the same step. Blocks."""
 
     def refresh(self) -> None:
-        """Learn what other brokers have stored. May wait."""
+        """Read changes of other brokers. Blocks."""
 
     def new_producer_id(self) -> int:
-        """An id that nobody has. May wait."""
+        """Return an unused producer id. Blocks."""
 
     def close(self) -> None:
-        """Close it. May wait."""
+        """Close the ledger. Blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A broker, as clients see it."""
+    """Address of a broker, as clients see it."""
 
     id: int
     host: str
@@ -306,34 +307,35 @@ class Node:
 
 
 class Fleet(Protocol):
-    """The brokers that serve a store."""
+    """Brokers that serve a store."""
 
     def join(self, node_id: int | None, host: str, port: int) -> int:
-        """Be one of them, under this id or one that nobody has; the id. May wait."""
+        """Register this broker under `node_id` or an unused id, and return the id. Blocks."""
 
     def listens(self) -> None:
-        """Clients reach this one at its address: whoever has joined with that before is gone. May wait."""
+        """Announce that clients reach this broker at its address, and deregister an earlier broker with the same
+        address. Blocks."""
 
     def nodes(self) -> Sequence[Node]:
-        """All of them, by id, as far as is known; with this one, if it has joined."""
+        """Return all known brokers by id, including this one if it has joined."""
 
     def beat(self, timeout_s: float) -> None:
-        """Give a sign of life, and remove those that gave none for this long. May wait."""
+        """Send a heartbeat, and deregister brokers that sent none for `timeout_s`. Blocks."""
 
     def leave(self) -> None:
-        """Be none of them any more. May wait."""
+        """Deregister this broker. Blocks."""
 
 
 class StoreService(Protocol):
-    """A store, as its broker uses it."""
+    """Store as its broker uses it."""
 
     @property
     def path(self) -> str:
-        """Where it is."""
+        """Path or address."""
 
     @property
     def id(self) -> str:
-        """Its unique id."""
+        """Unique id."""
 
     @property
     def groups(self) -> ServedGroups:
@@ -341,48 +343,49 @@ class StoreService(Protocol):
 
     @property
     def registry(self) -> DocumentRegistry:
-        """Small documents."""
+        """Small versioned documents."""
 
     @property
     def fleet(self) -> Fleet:
-        """The brokers that serve it."""
+        """Brokers that serve the store."""
 
     @property
     def is_current(self) -> bool:
-        """Whether it knows at once what others write; else `catch_up`."""
+        """Whether writes of other processes are visible at once; otherwise call `catch_up`."""
 
     def catch_up(self) -> None:
-        """Learn what others have written until now. May wait."""
+        """Read what other processes have written until now. Blocks."""
 
     def ledger(self) -> Ledger:
-        """Transactional ids; `DirectoryLocked` if another broker has them for itself. May wait."""
+        """Open the transactional ids; `DirectoryLocked` if another broker holds them. Blocks."""
 
     def topics(self) -> list[str]:
-        """The names of all topics. May wait."""
+        """Return the names of all topics. Blocks."""
 
     def topic(self, name: str) -> ServedTopic:
-        """The topic of that name; `TopicNotFound`. May wait."""
+        """Return the topic of that name; `TopicNotFound`. Blocks."""
 
     def create_topic(self, name: str, partitions: int, given: Mapping[str, object]) -> ServedTopic:
-        """Create a topic. May wait."""
+        """Create a topic. Blocks."""
 
     def alter_topic(self, name: str, partitions: int | None, changes: Mapping[str, object]) -> ServedTopic:
-        """Add partitions or change settings. May wait."""
+        """Add partitions or change settings. Blocks."""
 
     def reopen(self, name: str) -> None:
-        """Let new settings be used. May wait."""
+        """Apply the current settings of a topic. Blocks."""
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic. May wait."""
+        """Delete a topic. Blocks."""
 
     def recover(self) -> Iterator[tuple[str, int, object]]:
-        """Recover what was not closed cleanly: topic, partition, what was found; false if that is bad. May wait."""
+        """Recover logs that were not closed cleanly; yield topic, partition and report, which is false if records are
+        damaged or lost. Blocks."""
 
     def free_bytes(self) -> int | None:
-        """How much can still be stored; None if nobody knows."""
+        """Return the free space; None if unknown."""
 
     def space(self) -> tuple[int, int]:
-        """How large the disk is, and how much of it is free; -1 if nobody knows. May wait."""
+        """Return the size of the disk and its free space; -1 if unknown. Blocks."""
 
     def close(self) -> None:
-        """End what serves it. The store stays open."""
+        """Stop serving. The store stays open."""

@@ -1,18 +1,18 @@
-"""A group whose members come over the network: a broker serves it, and no consumer of this library joins it.
+"""Groups whose members connect over the network: a broker serves the group, and no consumer of this library joins it.
 
 ```
 members/<group>/broker      locked by a broker while it has members of the group; its note has the broker's address
 ```
 
-Members of the network and consumers that open the store themselves do not know of each other, so a group has either
-the ones or the others. Both are decided in turns of the groups' log: `Claim.take` takes the lock if nobody has joined,
-and whoever joins, moves or deletes a group looks for the lock first (`refuse_served`). The kernel releases the lock of
-a broker that dies, however it dies.
+Network members and consumers that open the store themselves do not know of each other, so a group has either the one or
+the other kind. Both are decided in turns of the groups' log: `Claim.take` takes the lock if no consumer has joined, and
+joining, moving or deleting a group checks for the lock first (`refuse_served`). The kernel releases the lock of a
+broker that dies for any reason.
 
 A member that hangs or was stopped does not keep a broker out for longer than its session timeout: `Claim` watches it
 as another member would, and fences it.
 
-Threads: any. The turns decide who comes first.
+Thread-safe. Turns decide the order.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Served:
         return self._held.current
 
     def release(self) -> None:
-        """Let others join. After the last commit of a member. Safe to call twice."""
+        """Let other members join, after the last commit. Safe to call twice."""
         if not self._held.held:
             return
         try:
@@ -89,7 +89,7 @@ class Claim:
                 raise
 
     def _fenced(self, members: Members, found: dict[str, Member]) -> dict[str, Member]:
-        """The members without those whose session has expired. In a turn."""
+        """Return the members except those whose session has expired, which are fenced. Call in a turn."""
         live: dict[str, Member] = {}
         for member in found.values():
             self._beats.setdefault(member.id, member.beat)
@@ -111,22 +111,22 @@ class Claim:
         return all(each.beat == self._beats.get(each.id, each.beat) for each in found.values())
 
     def close(self) -> None:
-        """Close the files. What was taken stays."""
+        """Close the files. A group that was taken stays taken."""
         members, self._members = self._members, None
         if members is not None:
             members.directory.close()
 
 
 def noted_server(directory: Directory) -> str | None:
-    """The address that the lock's file names; None if there is none. The broker may be dead."""
+    """Return the address in the lock file; None if there is none. The broker may be dead."""
     if not directory.exists(_BROKER):
         return None
     return str(note_of(directory, _BROKER)[1].get("address", "")) or "an unknown address"
 
 
 def server_of(directory: Directory) -> str | None:
-    """The address of the broker that serves a group; None if there is none: the file of a dead one is removed. In a
-    turn, because it takes the lock for a moment."""
+    """Return the address of the broker that serves a group; None if there is none. Removes the file of a dead broker.
+    Call in a turn, because it takes the lock for a moment."""
     address = noted_server(directory)
     if address is None:
         return None
@@ -142,7 +142,7 @@ def server_of(directory: Directory) -> str | None:
 
 
 def refuse_served(directory: Directory, group: str) -> None:
-    """Raise `GroupActive` if a broker serves the group. In a turn."""
+    """Raise `GroupActive` if a broker serves the group. Call in a turn."""
     address = server_of(directory)
     if address is not None:
         raise GroupActive(

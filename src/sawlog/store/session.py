@@ -1,8 +1,8 @@
 """`Session`: a consumer's membership in its group.
 
-It joins, sends heartbeats, watches the others, takes partitions from members whose session has expired, and owns
-partitions. How that is recorded, and why it is safe, is the business of its `GroupMembership`: in a directory, or on
-object storage. If its own session has expired it is *fenced*: `check` raises `GroupFenced`, and the next `share_out`
+It joins, sends heartbeats, watches the other members, takes partitions from members whose session has expired, and
+releases its own. `GroupMembership` defines how that is recorded and why it is safe, in a directory or on object
+storage. A member whose own session has expired is *fenced*: `check` raises `GroupFenced`, and the next `share_out`
 joins again.
 
 Threads: the background calls `tick`, and any thread may call `close`; everything else is called under the consumer's
@@ -21,14 +21,14 @@ from ..storage.forking import forkable
 from .assignment import Share, assign
 from .base import Topic
 from .committed_offsets import Committed, Start
-from .consumer_options import Terms
+from .consumer_options import MemberOptions
 from .group_host import GroupMembership, GroupView
 
 _logger = logging.getLogger("sawlog.store.consumer")
 
 
 class _Demand:
-    """Whether records are requested from this member: if not, it is not alive, whatever its process does."""
+    """Time since records were last requested. A member that requests none counts as dead, whatever its process does."""
 
     def __init__(self) -> None:
         self._asked = Stopwatch()
@@ -36,33 +36,33 @@ class _Demand:
         self._last_seen = -1
 
     def asked(self) -> None:
-        """Records were asked for."""
+        """Record a request."""
         self._asked.restart()
 
     def saw(self, next_offset: int) -> None:
-        """The caller is iterating, and has reached this offset: moving on is a request for records."""
+        """Treat a new offset as a request: the caller is iterating."""
         if next_offset != self._last_seen:
             self._last_seen = next_offset
             self._asked.restart()
 
     @property
     def silent_s(self) -> float:
-        """How long no records were requested."""
+        """Seconds since the last request."""
         return self._asked.elapsed_s
 
 
 class Session:
     """One member of one group, and the partitions that it owns."""
 
-    def __init__(self, membership: GroupMembership, terms: Terms) -> None:
+    def __init__(self, membership: GroupMembership, options: MemberOptions) -> None:
         self._membership = membership
-        self._terms = terms
-        #: How many it should own; other members may not have released some of them yet.
+        self._options = options
+        #: Number of partitions it should own; other members may not have released all of them yet.
         self._due_count = 0
         #: The group as it was at the last assignment, and whether it has changed since.
         self._view: GroupView | None = None
         self._stirred = True
-        #: Held by the background while it works: nothing is closed meanwhile.
+        #: Held by the background thread while it works, so that nothing is closed meanwhile.
         self._ticking = forkable(threading.Lock())
         self._ailing = False
         self._closed = False
@@ -73,11 +73,11 @@ class Session:
     @property
     def group(self) -> str:
         """The name of the group."""
-        return self._terms.group
+        return self._options.group
 
     @property
     def member_id(self) -> str:
-        """Its id for the others; empty while it is not a member."""
+        """Member id; empty before it has joined."""
         return self._membership.id
 
     @property
@@ -99,12 +99,12 @@ class Session:
     # --- heartbeats
 
     def asked(self) -> None:
-        """Records are requested: the member is alive."""
+        """Record a request for records, which proves that the member is alive."""
         self._demand.asked()
 
     def tick(self, next_offset: int | None) -> bool:
-        """Called by the background: send a heartbeat, check the others; returns whether that worked. `next_offset` is
-        where the caller is, if it is iterating."""
+        """Send a heartbeat and check the other members; return whether that worked. `next_offset` is the caller's
+        position, if it is iterating. Called by the background thread."""
         with self._ticking:
             membership = self._membership
             if self._closed or not membership.id:
@@ -112,7 +112,7 @@ class Session:
             try:
                 if next_offset is not None:
                     self._demand.saw(next_offset)
-                if self._demand.silent_s <= self._terms.max_poll_s:
+                if self._demand.silent_s <= self._options.max_poll_s:
                     membership.beat()
                 view = self._view
                 owners = None if view is None or len(membership.owned) < self._due_count else view.owners
@@ -126,12 +126,12 @@ class Session:
             return not self._ailing
 
     def check(self, *, thorough: bool = True) -> None:
-        """Raise `GroupFenced` if our session has expired.
+        """Raise `GroupFenced` if this member's session has expired.
 
-        Only with `thorough` every partition is checked: the member that fenced us may have died before it was done.
+        Only `thorough` checks every partition: the member that fenced this one may have died halfway.
         """
         if not self._membership.id:
-            self._stirred = True  # fenced, and told so: join again
+            self._stirred = True  # fenced and already reported: join again
             return
         if self._membership.is_current and (not thorough or self._membership.still_owns()):
             return
@@ -139,16 +139,16 @@ class Session:
 
     def _fenced(self) -> GroupFenced:
         return GroupFenced(
-            f"the session of this member of the group {self.group!r} expired after {self._terms.session_timeout_ms} ms "
-            "without a heartbeat; its partitions were reassigned from the last commit on. The next call joins "
-            "again"
+            f"the session of this member of the group {self.group!r} expired after "
+            f"{self._options.session_timeout_ms} ms without a heartbeat; its partitions were reassigned from the last "
+            "commit on. The next call joins again"
         )
 
     # --- assignment
 
     def share_out(self, partitions: Iterable[Share]) -> tuple[set[Share], list[Share]]:
-        """What this member should own of all partitions of the group, and which of these nobody owns yet. Joins, and
-        fences members whose session has expired."""
+        """Return the partitions of the group that this member should own, and which of these have no owner yet. Joins,
+        and fences members whose session has expired."""
         self._stirred = False
         membership = self._membership
         membership.join()
@@ -160,32 +160,31 @@ class Session:
             view = self._view = membership.view()
         owners = {share: id for share, id in view.owners.items() if id in view.subscriptions and id != me}
         owners.update(dict.fromkeys(membership.owned, me))
-        mine = assign({**view.subscriptions, me: self._terms.topics}, partitions, owners)[me]
+        mine = assign({**view.subscriptions, me: self._options.topics}, partitions, owners)[me]
         self._due_count = len(mine)
         return mine, [share for share in mine if share not in owners]
 
     def take(
         self, shares: Sequence[Share], topics: Mapping[str, Topic], start: Start
     ) -> dict[Share, tuple[int, int] | None]:
-        """Become the owner of those that nobody owns: where the group continues in each; None: with its first
-        record."""
+        """Take partitions without an owner; return where the group continues in each, None for the first record."""
         return self._membership.take(shares, topics, start)
 
     def give_up(self, shares: Iterable[Share]) -> None:
-        """Release partitions. After the last commit."""
+        """Release partitions, after the last commit."""
         self._membership.give_up(shares)
 
     # --- offsets
 
     def commit(self, offsets: Mapping[Share, Committed]) -> None:
-        """Commit offsets of owned partitions, all of them or none; `GroupFenced` if one is not ours any more."""
+        """Commit offsets of owned partitions, all or none; `GroupFenced` if this member has lost one of them."""
         try:
             self._membership.commit(offsets)
         except GroupFenced:
             raise self._fenced() from None
 
     def committed(self) -> dict[Share, Committed]:
-        """What the group has committed."""
+        """Return the group's committed offsets."""
         return self._membership.committed()
 
     # --- leaving
@@ -195,7 +194,7 @@ class Session:
         self._membership.leave()
 
     def abandon(self) -> None:
-        """As `close`, for a consumer that was dropped: does not wait for anything."""
+        """Like `close`, for a consumer that was dropped: does not block."""
         self._closed = True
         self._membership.abandon()
 

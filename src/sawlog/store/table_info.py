@@ -1,11 +1,11 @@
-"""`TableInfo`: where a topic's table is, so that readers find it by the topic's name alone.
+"""`TableInfo`: the location of a topic's table, so that readers find it by the topic's name.
 
 ```
-topics/<name>/table.json     format, location, columns, created_ms, catalog, name: see documents.py for the format
+topics/<name>/table.json     format, location, columns, created_ms, catalog, name; format: sawlog.storage.checksummed
 ```
 
-The file is in the directory of the topic that the table was made of. So it goes when the topic is deleted, recreated or
-rewritten: the table of the old topic has other offsets than the new topic's log.
+The file is in the directory of the topic that the table was made from. It disappears when the topic is deleted,
+recreated or rewritten, because the offsets in the table are those of the old topic.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ TABLE = "table.json"
 
 @dataclass(frozen=True, slots=True)
 class TableInfo:
-    """Where a table is, and what it looked like when it was created."""
+    """Location of a table, and its columns when it was created."""
 
     #: delta, iceberg or parquet.
     format: str
     #: Its directory, as an absolute path.
     location: str
-    #: The names and the types of its columns when it was created; what it has now is in the table itself.
+    #: Names and types of its columns at creation; the table itself has the current ones.
     columns: tuple[tuple[str, str], ...] = ()
     created_ms: int = 0
-    #: Iceberg: the properties of its catalogue; without any, it is `catalog.db` beside the table's directory.
+    #: Iceberg: properties of the catalogue; without any, it is `catalog.db` next to the table's directory.
     catalog: Mapping[str, str] = field(default_factory=dict)
     #: Iceberg: its name in the catalogue, such as sawlog.orders.
     name: str = ""

@@ -1,15 +1,12 @@
-"""Collects single records into batches that are built here, for a topic that takes finished batches.
+"""Buffered writers over all partitions of a topic: `TopicWriter` and `Packer` collect single records into batches.
 
-A topic's own writer compresses as the topic's settings say. A log stores finished batches unchanged, as Kafka does for
-its producers. So who wants another compression, or writes to a topic behind a broker, builds the batches and hands them
-over.
+`TopicWriter` has one `sawlog.Writer` per partition with the partitioner in front of them: `append` *is* the method of
+the compiled dispatcher. It keeps the promises of a writer: a record is placed when its batch is full, when it is
+`linger_ms` old, on `flush` and on `close`; until then it is lost if the process dies. Invalid records are refused
+immediately. Records without a key stay on one partition for a batch, then move to another.
 
-Explicit buffering over all partitions of a topic: collects single records into batches.
-
-One `sawlog.Writer` per partition, and the partitioner in front of them: `append` here *is* the compiled dispatcher's
-method. The promises of a writer hold here too: a record is placed when its batch is full, when it is `linger_ms` old,
-on `flush` and on `close`; until then it is lost if the process dies. Bad records are refused immediately. Records
-without a key stay on one partition for a batch, then go to another.
+`Packer` builds the batches itself, to compress them differently or to write to a topic behind a broker: a log stores
+complete batches unchanged, as Kafka does for its producers.
 """
 
 from __future__ import annotations
@@ -42,7 +39,7 @@ _CHECKED_FROM: Final = 21
 
 
 class Packer:
-    """Builds batches and hands them over. A record that cannot be stored is refused at once and does not affect the
+    """Builds batches and passes them on. A record that cannot be stored is refused at once and does not affect the
     others. Use it as a context manager: leaving the block stores everything, also after an error. Thread-safe."""
 
     def __init__(
@@ -87,14 +84,14 @@ class Packer:
         return self._sticky.take(size_bytes) if key is None else partition_for(key, self._partitions)
 
     def _place(self, number: int) -> None:
-        """Hand over what there is for a partition. If that fails, it is kept for the next attempt, as it is."""
+        """Pass on the batches of a partition. If that fails, they are kept unchanged for the next attempt."""
         batcher = self._batchers[number]
         while (batch := batcher.ended()) is not None:
             self._hand_over(number, _numbered(batch, self._producer(number)))
             batcher.release()
 
     def _place_alone(self, number: int) -> None:
-        """Do the same, but drop a single record that is refused, and raise."""
+        """Like `_place`, but drop a single record that is refused, and raise."""
         try:
             self._place(number)
         except InvalidRecord:
@@ -104,13 +101,13 @@ class Packer:
             raise
 
     def flush(self) -> None:
-        """Hand over all batches."""
+        """Pass on all batches."""
         with self._lock:
             for number in sorted(self._batchers):
                 self._place(number)
 
     def _waits(self) -> bool:
-        """Whether there is a record that is not stored."""
+        """Return whether any record is not stored yet."""
         return any(not batcher.is_empty for batcher in list(self._batchers.values()))
 
     def __enter__(self) -> Packer:
@@ -125,7 +122,7 @@ class Packer:
 
 
 def _numbered(batch: Encoded, producer: Producer) -> Encoded:
-    """The same batch from that producer."""
+    """Stamp a batch with its producer."""
     if producer.id >= 0:
         _PRODUCER.pack_into(batch.data, _PRODUCER_AT, producer.id, producer.epoch, producer.sequence)
         kernel.patch_crc(batch.data, 0, crc32c(batch.data[_CHECKED_FROM:]))
@@ -161,19 +158,19 @@ class TopicWriter(Closing):
         headers: GivenHeaders = (),
         timestamp: int | None = None,
     ) -> None:
-        """Add one record; its offset is known when it is placed. The timestamp is in milliseconds since 1970."""
+        """Add one record. Its offset is known once it is placed. The timestamp is in milliseconds since 1970."""
         with self._lock:
             self._dispatcher.add(value, key, headers, timestamp)
 
     def flush(self) -> dict[int, range]:
-        """Place everything so far, do what the logs' policy requires, and return the last batch of each partition."""
+        """Place everything so far, apply the logs' durability policy, and return the last batch of each partition."""
         with self._lock:
             flushed = {number: writer.flush() for number, writer in enumerate(self._writers)}
         return {number: placed for number, placed in flushed.items() if placed}
 
     def close(self) -> None:
         """Flush and stop."""
-        with self._lock, ExitStack() as last:  # each is closed, whatever the others raise
+        with self._lock, ExitStack() as last:  # close every writer, even if one of them raises
             last.callback(self._on_close, self)
             for writer in self._writers:
                 last.callback(writer.close)

@@ -172,10 +172,10 @@ class FaultyWriter(DataSourceStreamArrowWriter):
             self.fault.at("staging", batch)
 
     def commit(self, messages: Any, batchId: int) -> None:
-        from sawlog.store.directory.transactions.pending import Ledger
-        from sawlog.store.directory.transactions.placement import Placing
+        from sawlog.store.directory.transactions.pending import PendingTransactions
+        from sawlog.store.directory.transactions.placement import Placement
 
-        place, complete = Placing.place, Ledger.complete
+        place, complete = Placement.place, PendingTransactions.complete
 
         def placing(*arguments: Any) -> None:
             self.fault.at("intent", batchId)
@@ -186,11 +186,11 @@ class FaultyWriter(DataSourceStreamArrowWriter):
             complete(*arguments)
 
         self.fault.at("commit", batchId)
-        Placing.place, Ledger.complete = placing, completing  # type: ignore[method-assign, assignment]
+        Placement.place, PendingTransactions.complete = placing, completing  # type: ignore[method-assign, assignment]
         try:
             self.inner.commit(messages, batchId)
         finally:  # this process is used for the next micro-batch, too
-            Placing.place, Ledger.complete = place, complete  # type: ignore[method-assign]
+            Placement.place, PendingTransactions.complete = place, complete  # type: ignore[method-assign]
         self.fault.at("published", batchId)
 
     def abort(self, messages: Any, batchId: int) -> None:

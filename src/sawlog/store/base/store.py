@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from ..assignment import Share
     from ..committed_offsets import Start
     from ..consumer import Consumer, OnShares
-    from ..consumer_options import KafkaNames, Terms
+    from ..consumer_options import KafkaNames, MemberOptions
     from ..directory.documents import Document
-    from ..directory.transactions.staging import Intent, OwnFile, Part, Piece, PlacedOffsets
+    from ..directory.transactions.staging import Intent, Part, PartitionFile, Piece, PlacedOffsets
     from ..group_host import GroupMembership
     from ..groups import GroupDescription
     from ..position import OnLost
-    from ..queues.host import QueueBooks, QueueCrew
-    from ..queues.options import Terms as QueueTerms
+    from ..queues.host import DeliveryStates, QueueWorkers
+    from ..queues.options import QueueOptions
     from ..queues.queue import Queue
     from ..served import StoreService
 
@@ -97,7 +97,7 @@ class ConsumerGroups(Protocol):
     def documents(self, name: str) -> AbstractContextManager[GroupDocuments]:
         """Open the documents of a group. Concurrent changes to one document block or are refused."""
 
-    def membership(self, terms: Terms) -> GroupMembership:
+    def membership(self, options: MemberOptions) -> GroupMembership:
         """Return a membership that has not joined yet."""
 
 
@@ -150,7 +150,7 @@ class TaskStaging(Protocol):
     def write(self, batches: Buffer) -> Piece:
         """Append finished batches of one partition and return their location, for a `Part`."""
 
-    def own_file(self) -> OwnFile:
+    def own_file(self) -> PartitionFile:
         """Create a file for a large number of batches of one partition."""
 
     def sync(self) -> None:
@@ -299,7 +299,7 @@ class Store(Closing):
         """Close a consumer or queue together with the store."""
 
     @abstractmethod
-    def _queueing(self, terms: QueueTerms) -> tuple[QueueBooks, QueueCrew]:
+    def _queueing(self, options: QueueOptions) -> tuple[DeliveryStates, QueueWorkers]:
         """Return the delivery state and the workers of a queue."""
 
     def _patient(self) -> Store:

@@ -1,4 +1,4 @@
-"""What appends to a partition, wherever that is held."""
+"""`AppendTarget`: the append methods that `Log` and `Forwarder` share."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Appends(Protocol):
-    """What appends to a partition: its `Log`, or what hands over to the process that holds it."""
+class AppendTarget(Protocol):
+    """Target for appends to one partition: its `Log`, or a `Forwarder` to the process that holds it."""
 
     def append(
         self,
@@ -25,7 +25,7 @@ class Appends(Protocol):
         expect_offset: int | None = None,
         /,
     ) -> int:
-        """Append one record and return its offset; with `expect_offset` only there, else `OffsetMismatch`."""
+        """Append one record and return its offset. With `expect_offset`, append it there or raise `OffsetMismatch`."""
 
     def append_many(self, records: Iterable[GivenRecord], expect_offset: int | None = None, /) -> range:
         """Append records as one batch and return their offsets."""
@@ -39,11 +39,4 @@ class Appends(Protocol):
         """Append encoded batches and return their offsets."""
 
     def writer(self, batch_bytes: int, linger_ms: float | None, /) -> Writer:
-        """A buffered writer."""
-
-
-class Outlet(Appends, Protocol):
-    """What hands over to the process that holds a partition."""
-
-    def close_writers(self) -> None:
-        """Flush and close all open writers."""
+        """Return a buffered writer."""

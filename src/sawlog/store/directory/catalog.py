@@ -1,32 +1,32 @@
-"""The catalog of topics: created, changed and deleted so that a crash leaves either the old state or the new one.
+"""`Catalog`: topics are created, altered and deleted so that a crash leaves either the old state or the new one.
 
-The catalog is the directory itself. A topic exists if `topics/<name>/topic.json` does; everything it needs is created
-before, under a name that no topic can have, and then renamed:
+The catalog is the directory itself. A topic exists if `topics/<name>/topic.json` exists. Everything it needs is created
+first, under a name that no topic can have, and then renamed:
 
 ```
 create   topics/<id>.tmp/ with all partitions and topic.json  ->  rename to topics/<name>
-alter    partition-<n>.tmp/ -> rename to partition-<n>, each; then topic.json is replaced, which puts them into effect
-delete   the lock of every partition is taken; its leader epoch goes to deleted.json; rename to topics/<id>.deleted;
-         then the files are deleted
-replace  a topic replaces another: rename to topics/<id>.swap; its topic.json gets the other's name, which is the
-         commit point; the other is renamed to topics/<other id>.deleted, the new one to topics/<name>
+alter    partition-<n>.tmp/ -> rename to partition-<n>, each; then replace topic.json, which puts them into effect
+delete   take the lock of every partition; record the leader epoch in deleted.json; rename to topics/<id>.deleted;
+         then remove the files
+replace  a topic replaces another: rename to topics/<id>.swap; write the other's name to its topic.json, which is the
+         commit point; rename the other to topics/<other id>.deleted and the new one to topics/<name>
 ```
 
-What is left of an unfinished change (`*.tmp`, `*.deleted`, partitions above the number in topic.json) is removed by the
-next process that opens the store for writing; an unfinished replacement (`*.swap`) is finished by the next process that
-changes the catalog, or wants to write to a topic that is being replaced. All of it happens under the store's LOCK,
-which is held briefly: a process that finds it locked retries for a few seconds. Reading takes no lock. A reader that
-looks for a topic between the two last renames finds it under `<id>.swap`.
+The next process that opens the store for writing removes the remains of an unfinished change (`*.tmp`, `*.deleted`,
+partitions above the number in topic.json). An unfinished replacement (`*.swap`) is finished by the next process that
+changes the catalog or wants to write to the topic being replaced. All changes happen under the store's LOCK, which is
+held briefly; a process that finds it locked retries for a few seconds. Reading takes no lock. A reader that looks for a
+topic between the last two renames finds it under `<id>.swap`.
 
 A visible name need not be durable: its creator may be about to sync the directory, or may have died before that. So a
-process that changes the catalog leaves a note in the LOCK when everything is synced (`_IN_ORDER`), and removes it when
-it begins. A process that opens the store for writing, or gets the lock of a partition, checks for the note, and syncs
-the directories itself if it is missing (`settle`): what is acknowledged must not depend on a name that is not durable.
-A power cut may remove the note or not; all names that are found then are durable.
+process that changes the catalog writes a note into the LOCK when everything is synced (`_IN_ORDER`), and removes it
+when it begins. A process that opens the store for writing, or takes the lock of a partition, checks for the note and
+syncs the directories itself if it is missing (`settle`): an acknowledgement must not depend on a name that is not
+durable. A power cut may or may not remove the note; all names found afterwards are durable.
 
-Deleting needs the partitions' locks, so a topic is not deleted while a process writes to it. A process that gets a
-partition's lock afterwards has to check whether the topic is still the same one (`Catalog.check`): what it has open may
-be the deleted one.
+Deleting needs the partitions' locks, so a topic is not deleted while a process writes to it. A process that takes a
+partition's lock afterwards has to check whether the topic is still the same one (`Catalog.check`): its open log may
+belong to the deleted topic.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from . import topic_entry
 from .founding import is_log, refuse_objects, refuse_strangers
 from .topic_entry import TopicEntry, check_partitions, finish_replacing, replacing
 
-#: The version of the layout on disk, recorded in `sawlog.json`.
+#: Version of the on-disk layout, recorded in `sawlog.json`.
 FORMAT = 2
 #: How long to wait for the catalog's lock.
 _PATIENCE_S = 5.0
@@ -63,7 +63,7 @@ _logger = logging.getLogger("sawlog")
 
 
 class Catalog:
-    """The topics of one store. Safe for threads and processes."""
+    """Topics of one store. Safe for threads and processes."""
 
     def __init__(self, root: Directory, mode: str) -> None:
         self.root = root
@@ -82,21 +82,21 @@ class Catalog:
                 raise
 
     def close(self) -> None:
-        """Close the handle of `topics/`; the root is the caller's."""
+        """Close the handle of `topics/`. The caller closes the root."""
         if self._topics is not None:
             self._topics.close()
 
     # --- the store itself
 
     def _make(self) -> None:
-        """Create a store where there is none; anything else in the directory is not touched."""
+        """Create a store if there is none. Touches nothing else in the directory."""
         if self.root.exists(STORE):
             return
-        refuse_strangers(self.root)  # before a LOCK is left in a directory of others
+        refuse_strangers(self.root)  # before leaving a LOCK in a foreign directory
         with self.changing():
             if not self.root.exists(STORE):
                 refuse_strangers(self.root)
-                for name in (TOPICS, STAGING):  # before the file that makes it a store: then these are durable
+                for name in (TOPICS, STAGING):  # before sawlog.json, so that they are durable once it exists
                     self.root.child(name, create=True).close()
                 checksummed.store(self.root, STORE, {"format": FORMAT, "id": str(uuid.uuid4())})
 
@@ -122,7 +122,7 @@ class Catalog:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Hold the catalog's lock; waits for other holders, which also hold it briefly."""
+        """Hold the catalog's lock. Blocks while another process changes the catalog, which takes milliseconds."""
         if self.mode != "w":
             raise ReadOnlyLog(f'the store {self.root.path} was opened with mode="r"')
         held = lock_within(self.root, LOCK, _PATIENCE_S)
@@ -137,12 +137,12 @@ class Catalog:
             held.release()
 
     def settle(self) -> None:
-        """Make sure that every visible name is durable; see the module's docstring. Takes no lock."""
+        """Make every visible name durable; see the module docstring. Takes no lock."""
         if not self.root.exists(LOCK) or self.root.read(LOCK).partition(b"\n")[2] != _IN_ORDER:
             self._sync_names()
 
     def _sync_names(self) -> None:
-        """Sync the names of the store's own file, of the topics, of their topic.json and their partitions."""
+        """Sync the names of sawlog.json, the topics, their topic.json and their partitions."""
         self.root.sync()
         if TOPICS not in self.root.children():
             return
@@ -163,13 +163,13 @@ class Catalog:
 
     @property
     def topics(self) -> Directory:
-        """The directory of all topics."""
+        """Directory of all topics."""
         if self._topics is None:
             self._topics = self.root.child(TOPICS)
         return self._topics
 
     def names(self) -> list[str]:
-        """The names of all topics, sorted."""
+        """Return the names of all topics, sorted."""
         if self._topics is None and TOPICS not in self.root.children():
             return []
         found = self.topics.children()
@@ -182,7 +182,7 @@ class Catalog:
         return sorted(names)
 
     def load(self, name: str) -> TopicEntry:
-        """The entry of a topic; `TopicNotFound` if it does not exist."""
+        """Return the entry of a topic; `TopicNotFound` if it does not exist."""
         missing = TopicNotFound(f"no topic {name!r} in {self.root.path}")
         if not isinstance(name, str) or not is_topic_name(name):
             raise missing
@@ -201,7 +201,7 @@ class Catalog:
         return entry
 
     def _find(self, name: str) -> Directory | None:
-        """The directory of a topic; None if there is none. Checked twice, because it may be renamed meanwhile."""
+        """Return the directory of a topic, or None. Looks twice, because the topic may be renamed meanwhile."""
         for _ in range(2):
             try:
                 return self.topics.child(name)
@@ -224,10 +224,10 @@ class Catalog:
         return f"its topics are {shown}" if known else "it has no topics yet: create one with create_topic"
 
     def check(self, entry: TopicEntry) -> TopicEntry:
-        """The current topic.json; `TopicNotFound` if the topic was deleted or recreated since `entry` was read.
+        """Return the current topic.json; `TopicNotFound` if the topic was deleted or recreated since `entry` was read.
 
-        Called after getting the lock of a partition: an unfinished replacement is finished here, because what is
-        written to the old topic now would be lost with it.
+        Called after a partition's lock is taken. Finishes an interrupted replacement first: records written to the old
+        topic now would be lost with it.
         """
         if self.mode == "w" and any(other.name == entry.name for _, other in replacing(self.topics)):
             with self.changing():
@@ -238,18 +238,18 @@ class Catalog:
         return now
 
     def partition(self, entry: TopicEntry, number: int) -> Directory:
-        """The directory of one partition; `TopicNotFound` if the topic was deleted or recreated."""
+        """Return the directory of one partition; `TopicNotFound` if the topic was deleted or recreated."""
         with self._directory(entry) as topic:
             return topic.child(partition_name(number))
 
     def table(self, entry: TopicEntry) -> TableInfo | None:
-        """Where the topic's table is; None if it has none."""
+        """Return the location of the topic's table; None if it has none."""
         with self._directory(entry) as directory:
             return TableInfo.load(directory)
 
     @contextmanager
     def _directory(self, entry: TopicEntry) -> Iterator[Directory]:
-        """The directory of a topic; `TopicNotFound` if it was deleted or recreated."""
+        """Open the directory of a topic; `TopicNotFound` if it was deleted or recreated."""
         topic = self._find(entry.name)
         if topic is None:
             raise TopicNotFound(f"the topic {entry.name!r} no longer exists in {self.root.path}")
@@ -303,7 +303,7 @@ class Catalog:
                 )
 
     def _build(self, temporary: str, entry: TopicEntry, epoch: int) -> None:
-        """Everything of a topic under a name that is not a topic's. Its partitions begin in this leader epoch."""
+        """Create a complete topic under a temporary name. Its partitions start in this leader epoch."""
         directory = self.topics.child(temporary, create=True)
         try:
             for number in range(entry.partitions):
@@ -321,7 +321,8 @@ class Catalog:
             made.close()
 
     def discard(self, temporary: str) -> None:
-        """Remove a directory that is not a topic; what cannot be removed now is removed at the next open."""
+        """Remove a directory that is not a topic. What cannot be removed now is removed when the store is next
+        opened."""
         try:
             self.topics.remove_child(temporary)
         except StorageError as error:
@@ -374,9 +375,10 @@ class Catalog:
         return entry
 
     def replace(self, entry: TopicEntry, by: TopicEntry) -> str:
-        """Let the topic `by` replace another and take its name; returns what to `discard` in the end.
+        """Replace a topic by the topic `by`, which takes its name; return the directory to `discard` afterwards.
 
-        The caller holds the locks of all partitions of both. If it raises, it is either done or not done.
+        The caller holds the locks of all partitions of both. If this raises, the replacement either happened or did
+        not.
         """
         state, renamed = f"{by.id}{SWAP}", replace(by, name=entry.name)
         with self.changing():
@@ -390,7 +392,7 @@ class Catalog:
                     renamed.store(directory)
                 finally:
                     directory.close()
-            finally:  # also after an error: forwards or backwards, as topic.json says
+            finally:  # even after an error: roll forward or back, as topic.json says
                 try:
                     finish_replacing(self.topics)
                 except StorageError:
@@ -400,7 +402,7 @@ class Catalog:
     # --- after a crash
 
     def sweep(self) -> None:
-        """Remove what unfinished changes have left."""
+        """Remove what unfinished changes left behind."""
         if not self._leftovers():
             return
         with self.changing():
@@ -416,7 +418,7 @@ class Catalog:
             self.topics.sync()
 
     def _leftovers(self) -> list[str]:
-        """Directories that are not topics, and topics with extra directories."""
+        """Return the directories that are not topics, and topics with extra directories."""
         return [
             name
             for name in self.topics.children()
@@ -431,7 +433,7 @@ class Catalog:
         try:
             return bool(TopicEntry.load(directory, name).extra_in(directory))
         except (CorruptFile, TopicNotFound):
-            return False  # unknown now: whoever opens the topic gets the error
+            return False  # the error is raised when the topic is opened
         finally:
             directory.close()
 

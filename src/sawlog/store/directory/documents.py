@@ -1,17 +1,17 @@
-"""Small named documents of a store that outlive processes and are changed by several of them: the users of a broker and
-what they may do.
+"""`Registry`: small versioned documents of a store, such as a broker's users and access rules.
 
 ```
-registry/<name>.json     version, and the fields that its owner stores: see documents.py for the format
+registry/<name>.json     version, and the fields of its owner; format: sawlog.storage.checksummed
 ```
 
-Each document has one writer at a time (`registry/LOCK`), and a version that grows with every change: who has read
-version 7 sees with one look whether there is another. Reading takes no lock.
+One process at a time changes a document (`registry/LOCK`). Each change increments its version, so a reader can tell
+from one number whether its copy is stale. Reading takes no lock.
 
-The directory is for its owner alone (mode 0700): documents contain what passwords are checked against.
+The directory has mode 0700: documents contain password verifiers.
 
-A damaged document is an error and never an empty one: an empty list of rules would allow what they forbid. So is a
-symbolic link in its place, or in the place of the directory: only what does not exist was never stored.
+A damaged document raises an error and is never treated as empty: an empty list of rules would allow what the rules
+forbid. A symbolic link in place of a document or of the directory is an error, too. Only a missing file means that
+nothing was ever stored.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from ...storage.file import keep_private
 from ...storage.locks import lock_within
 from ..names import LOCK, REGISTRY
 
-#: How long to wait for a process that changes a document.
+#: How long to wait for another process that is changing a document.
 _PATIENCE_S = 5.0
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What a document contains, in one version of it."""
+    """One version of a document."""
 
-    #: 0 if it was never stored.
+    #: 0 if the document was never stored.
     version: int
     fields: Mapping[str, Any]
 
 
 class Registry:
-    """The documents of one store. Safe for threads and processes."""
+    """Documents of one store. Safe for threads and processes."""
 
     def __init__(self, root: Directory, mode: str) -> None:
         self._root = root
         self._mode = mode
 
     def read(self, name: str) -> Document:
-        """A document as it is now; version 0 without fields if it was never stored."""
+        """Return the current version of a document; version 0 without fields if it was never stored."""
         file = _file(name)
         try:
             directory = self._root.child(REGISTRY)
@@ -64,8 +64,8 @@ class Registry:
             directory.close()
 
     def change(self, name: str, edit: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Document:
-        """Replace the fields of a document by what `edit` makes of them; durable when it returns. Nobody else changes
-        it meanwhile. If `edit` raises an error or returns the same fields, nothing is stored."""
+        """Replace the fields of a document by `edit(fields)`, under the registry's lock. Durable on return. Nothing is
+        stored if `edit` raises or returns the same fields."""
         file = _file(name)
         if self._mode != "w":
             raise ReadOnlyLog(f'the store {self._root.path} was opened with mode="r"')

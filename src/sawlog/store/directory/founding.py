@@ -1,15 +1,17 @@
-"""Whether a directory may become a store: what is already there is never touched.
+"""Checks before a directory becomes a store, and the state of a store that is being restored.
 
-A directory that is filled with what another store contains: it must not be taken for a complete one too early, and
-must not be written by two.
+A new store is created only in an empty directory; existing files are never touched.
+
+A directory that is being restored from another store must not be opened as a complete one, and must have one writer:
 
 ```
-restore.json      where it comes from, which moment is wanted, and whether everything was there once
-restore.LOCK      held by the process that fills it
+restore.json      source, point in time to restore, and whether the restore was complete at least once
+restore.LOCK      held by the process that restores
 ```
 
-While it is not complete nobody else opens it. A complete one, which is being kept up to date, can be read. Whoever
-opens it for writing, when it is not being filled any more, makes it a store like others: then it is not followed again.
+Until the restore is complete, no other process can open the store. After that it can be read while the restore keeps it
+up to date. Opening it for writing when no restore is running turns it into an ordinary store, which can no longer
+follow its source.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from ...storage import Directory, checksummed
 from ...storage.interface import Lock
 from ..names import LOCK, RESTORE, RESTORE_LOCK, STAGING, STORE, TMP, TOPICS
 
-#: What may be in a directory that becomes a store: left by a crash during its creation, or by the file system.
+#: Entries that do not prevent creating a store: left by a crash during creation, or by the file system.
 _NOTHING = frozenset({LOCK, f"{STORE}{TMP}", RESTORE, f"{RESTORE}{TMP}", RESTORE_LOCK, "lost+found"})
 
 
@@ -47,8 +49,8 @@ def refuse_strangers(root: Directory) -> None:
 
 
 def refuse_objects(root: Directory) -> None:
-    """Raise `InvalidConfig` if a directory contains the objects of a store on object storage (`file://`). Its file has
-    no checksum, so it must not be taken for a damaged one."""
+    """Raise `InvalidConfig` if a directory contains the objects of a store on object storage (`file://`). Its
+    sawlog.json has no checksum and must not be reported as damaged."""
     try:
         fields = json.loads(root.read(STORE))
     except ValueError:
@@ -69,24 +71,24 @@ def _is_empty(root: Directory, name: str) -> bool:
 
 
 def is_log(names: Iterable[str]) -> bool:
-    """Whether these are the files of one log."""
+    """Return whether these are the files of a single log."""
     return any(log_names.segment_base(name) is not None for name in names)
 
 
 @dataclass(frozen=True, slots=True)
 class Standby:
-    """What is known of a directory that is being filled."""
+    """State of a directory that is being restored from another store."""
 
-    #: The address of the store that it comes from.
+    #: Address of the source store.
     source: str
-    #: The moment that is wanted, for people.
+    #: Point in time to restore, as text for display.
     moment: str
-    #: Whether it has contained everything once.
+    #: Whether everything up to that point was restored at least once.
     complete: bool
 
 
 def found(directory: Directory) -> Standby | None:
-    """What is noted; None if it is a store like others, or nothing at all."""
+    """Return the restore state; None if the directory is an ordinary store or empty."""
     if not directory.exists(RESTORE):
         return None
     fields, path = checksummed.load(directory, RESTORE), f"{directory.path}/{RESTORE}"
@@ -98,23 +100,23 @@ def found(directory: Directory) -> Standby | None:
 
 
 def note(directory: Directory, standby: Standby) -> None:
-    """Note it, durably."""
+    """Record the restore state, durably."""
     checksummed.store(directory, RESTORE, asdict(standby))
 
 
 def end(directory: Directory) -> None:
-    """It is a store like others from now on, durably."""
+    """Turn the directory into an ordinary store, durably."""
     directory.remove(RESTORE)
     directory.sync()
 
 
 def guard(directory: Directory) -> Lock:
-    """Be the one who fills it; `DirectoryLocked` if another process does."""
+    """Lock the directory for restoring; `DirectoryLocked` if another process is restoring it."""
     return directory.lock(RESTORE_LOCK, alone=False)
 
 
 def admit(directory: Directory, mode: str) -> None:
-    """Called when somebody opens the store who does not fill it: raises if that is too early."""
+    """Check that the store may be opened by a process that is not restoring it; raise if that is too early."""
     noted = found(directory)
     if noted is None:
         return

@@ -1,17 +1,17 @@
-"""`Turns`: the partitions that appends through a topic have locked, and when they are given back.
+"""`LockLeases`: partition locks that appends through a topic have taken, and when they are released.
 
-An append through a topic, or a transaction, takes the lock of its partition and leaves it taken: the next one is fast.
-So that other processes get their turn, a lock is released
+An append through a topic, or a transaction, takes the lock of its partition and keeps it, so that the next append is
+fast. To let other processes write, a lock is released
 
-- when a process that waits for it has asked (`Log.want_lock`), between two appends;
-- when nothing was appended for `_IDLE_S` seconds: a process that has stopped, or sits in a debugger, blocks nobody;
-- when another process hands over one append after the other, and this one appends nothing (`Streak`): the lock
-  follows the writer, because writing directly is faster than handing over.
+- when another process has asked for it (`Log._want_lock`), between two appends;
+- when nothing was appended for `_IDLE_S` seconds, so that a stopped process does not block the others;
+- when another process forwards one append after the other and this one appends nothing (`Streak`): the lock moves to
+  the writer, because writing directly is faster than forwarding.
 
-Not while a writer of the log is open, and not while a call *uses* the partition. A lock that was taken through the log
-itself (`topic.partition(n)`, as a broker does) is kept until the log is released or closed.
+A lock is never released while a writer of the log is open or a call is *using* the partition. A lock taken through the
+log itself (`topic.partition(n)`, as a broker does) is kept until the log is released or closed.
 
-Threads: any.
+Thread-safe.
 """
 
 from __future__ import annotations
@@ -27,60 +27,60 @@ from ...errors import SawlogError
 from ...log.log import Log
 from ...storage.forking import forkable
 
-#: How long an append waits for a partition that another process has locked, if it cannot hand over.
+#: How long an append blocks on a partition that another process has locked and does not accept forwarded appends for.
 LOCK_TIMEOUT_S = 30.0
-#: How often the background looks whether somebody waits, and after which time without an append a lock is released.
+#: Interval at which the background task checks for waiting processes, and the idle time after which it releases a lock.
 _LOOK_S, _IDLE_S = 0.25, 5.0
-#: So many appends in a row, over so many seconds, and the lock goes to the process that hands them over.
+#: After this many forwarded appends in a row, over this many seconds, the lock moves to the forwarding process.
 _STREAK_COUNT, _STREAK_S = 32, 0.05
 
 
 @dataclass(slots=True)
-class _Taken:
-    """A partition that is locked."""
+class _Lease:
+    """The lock of one partition, taken by an append."""
 
     log: Log
-    #: The lock that an append has taken. If the log has another one now, that was taken by somebody else.
+    #: The lock as the append took it. If the log holds a different one now, that one was not leased.
     lock: object
-    #: Where the log ended when it was last looked at, and how long that is ago.
+    #: End of the log at the last check, and the time since it moved.
     end: int = -1
     since: Stopwatch = field(default_factory=Stopwatch)
 
     @property
     def is_held(self) -> bool:
-        """Whether it still has that lock."""
+        """Whether the log still holds this lock."""
         return self.lock is not None and self.log._held_lock is self.lock
 
     def is_idle(self) -> bool:
-        """Whether nothing was appended for a while."""
+        """Whether nothing was appended for `_IDLE_S` seconds."""
         end = self.log.next_offset
         if end != self.end:
             self.end, self.since = end, Stopwatch()
         return self.since.elapsed_s >= _IDLE_S
 
 
-class Turns:
-    """See the module's docstring."""
+class LockLeases:
+    """Leased locks of the partitions of one topic. Thread-safe."""
 
     def __init__(self, ready: MutableMapping[int, Log]) -> None:
-        #: The logs that appends use without asking here; one whose lock is released is removed first.
+        #: Logs that appends use without consulting this class. A log is removed here before its lock is released.
         self._ready = ready
         self._lock = forkable(threading.Lock())
-        self._taken: dict[int, _Taken] = {}
-        #: How many calls use each partition.
+        self._leases: dict[int, _Lease] = {}
+        #: Number of calls that are using each partition.
         self._uses: dict[int, int] = {}
-        self._looking: background.Task | None = None
+        self._task: background.Task | None = None
 
-    def took(self, number: int, log: Log) -> None:
-        """An append has locked this partition."""
+    def add(self, number: int, log: Log) -> None:
+        """Record that an append has locked this partition."""
         with self._lock:
-            self._taken[number] = _Taken(log, log._held_lock)
-            if self._looking is None:
-                self._looking = background.every(_LOOK_S, self._look)
+            self._leases[number] = _Lease(log, log._held_lock)
+            if self._task is None:
+                self._task = background.every(_LOOK_S, self._release_due)
 
     @contextmanager
     def using(self, *numbers: int) -> Iterator[None]:
-        """Their locks are not given back within this block."""
+        """Keep the locks of these partitions until the block ends."""
         with self._lock:
             for number in numbers:
                 self._uses[number] = self._uses.get(number, 0) + 1
@@ -92,39 +92,39 @@ class Turns:
                     self._uses[number] -= 1
 
     def give_back(self, number: int) -> bool:
-        """Release the lock of a partition, unless it is in use; returns whether it is released."""
+        """Release the lock of a partition unless it is in use; return whether it was released."""
         with self._lock:
-            taken = self._taken.get(number)
-            if taken is None or not taken.is_held or self._uses.get(number, 0) or taken.log._is_busy:
+            lease = self._leases.get(number)
+            if lease is None or not lease.is_held or self._uses.get(number, 0) or lease.log._is_busy:
                 return False
-            del self._taken[number]
+            del self._leases[number]
             self._ready.pop(number, None)
-            taken.log._release()
+            lease.log._release()
             return True
 
     def end(self) -> None:
-        """The topic is closed, and its logs with it."""
+        """Forget all leases: the topic and its logs are being closed."""
         with self._lock:
-            self._taken.clear()
-            if self._looking is not None:
-                self._looking.cancel()
-                self._looking = None
+            self._leases.clear()
+            if self._task is not None:
+                self._task.cancel()
+                self._task = None
 
-    def _look(self) -> None:
-        """Called by the background."""
-        for number, taken in list(self._taken.items()):
+    def _release_due(self) -> None:
+        """Release locks that are idle or wanted elsewhere. Called by the background task."""
+        for number, lease in list(self._leases.items()):
             try:
-                if not taken.is_held:
+                if not lease.is_held:
                     with self._lock:
-                        self._taken.pop(number, None)
-                elif taken.is_idle() or taken.log._wanted:
+                        self._leases.pop(number, None)
+                elif lease.is_idle() or lease.log._wanted:
                     self.give_back(number)
             except (SawlogError, OSError):
-                pass  # closed meanwhile; or it has failed, and the next append raises that
+                pass  # closed meanwhile, or failed: the next append raises the error
 
 
 class Streak:
-    """Appends that one process hands over to another, one after the other."""
+    """Uninterrupted run of appends that one process forwards to another."""
 
     def __init__(self) -> None:
         self._end = -1
@@ -132,14 +132,15 @@ class Streak:
         self._since = Stopwatch()
 
     def placed(self, offsets: range) -> None:
-        """One more; if something else was appended since the last one, it is the first."""
+        """Count an append. Starts over if another append came in between."""
         if offsets.start != self._end:
             self._count, self._since = 0, Stopwatch()
         self._count += 1
         self._end = offsets.stop
 
     def is_long(self, end: int) -> bool:
-        """Whether only this process writes, judging by where the log ends now; then it begins again."""
+        """Return whether the forwarding process is the only writer, given the current end of the log, and start over if
+        it is."""
         if self._count < _STREAK_COUNT or end != self._end or self._since.elapsed_s < _STREAK_S:
             return False
         self._count, self._since = 0, Stopwatch()

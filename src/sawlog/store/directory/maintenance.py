@@ -1,8 +1,9 @@
-"""Upkeep in the background of an open store: retention, compaction, merging, recompression, scrubbing.
+"""`Upkeep`: background maintenance of an open store: retention, compaction, merging, recompression, scrubbing.
 
-All topics are checked at a fixed interval (`sawlog.background`), without a lock. What is due is done on partitions that
-this process writes, and on those that nobody writes. A partition that another process writes is left to that process.
-Each task is logged; a failure is logged and retried the next time; damage that scrubbing finds is logged as an error.
+All topics are checked at a fixed interval (`sawlog.background`), without a lock. Due work is done on the partitions
+that this process writes and on those that no process writes; a partition that another process writes is left to it.
+Each task is logged. A failure is logged and retried at the next interval; damage found by scrubbing is logged as an
+error.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ _logger = logging.getLogger("sawlog.upkeep")
 
 
 class Upkeep:
-    """Calls `work` every `interval_s` seconds, one call at a time, until it is stopped."""
+    """Calls `work` every `interval_s` seconds, one call at a time, until stopped."""
 
     def __init__(self, work: Callable[[], list[UpkeepReport]], interval_s: float) -> None:
         self._work = work
-        #: What was done so far, oldest first; the last hundred reports.
+        #: Last hundred reports, oldest first.
         self.reports: list[UpkeepReport] = []
         self._task = background.every(interval_s, self._run)
 
@@ -42,9 +43,9 @@ class Upkeep:
         _logger.log(logging.ERROR if damaged else logging.INFO, "%s", report)
 
     def stop(self) -> None:
-        """No more calls from now on. `wait` waits for a current one."""
+        """Start no more calls. `wait` blocks until the current one ends."""
         self._task.cancel()
 
     def wait(self) -> None:
-        """Wait until the current call has ended."""
+        """Block until the current call has ended."""
         self._task.wait()

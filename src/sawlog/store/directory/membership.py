@@ -1,6 +1,7 @@
-"""`DirectoryMembership`: a member's place in its group, in files of a directory. `members` explains why that is safe.
+"""`DirectoryMembership`: one member of a consumer group, in files of a directory.
 
-Threads: as `GroupMembership` says. The background does not use files that are just being closed.
+`sawlog.store.members` explains why this is safe. Threads: as for `GroupMembership`. The background thread never touches
+a file that is being closed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from ...storage.forking import forkable
 from ..assignment import Share
 from ..base import Topic
 from ..committed_offsets import Committed, OffsetStore, Start
-from ..consumer_options import Terms
+from ..consumer_options import MemberOptions
 from ..group_host import GroupView
 from ..members import Members, Membership, give_up, group_directory, refuse_workers
 from ..served_groups import refuse_served
@@ -24,56 +25,56 @@ _logger = logging.getLogger("sawlog.store.consumer")
 
 
 class DirectoryMembership:
-    """One member of one group, and the locks of the partitions that it owns."""
+    """One member of one group, with the locks of the partitions it owns."""
 
-    def __init__(self, root: Directory, offsets: OffsetStore, terms: Terms) -> None:
+    def __init__(self, root: Directory, offsets: OffsetStore, options: MemberOptions) -> None:
         self._root = root
         self._offsets = offsets
-        self._terms = terms
+        self._options = options
         self._members: Members | None = None
         self._membership: Membership | None = None
-        #: The locks of the owned partitions.
+        #: Locks of the owned partitions.
         self._held: dict[Share, Lock] = {}
-        #: Held while its files are used by the background, or replaced.
+        #: Held while the background thread uses the files, or while they are replaced.
         self._changing = forkable(threading.Lock())
 
     @property
     def id(self) -> str:
-        """Its id for the others; empty while it is not a member."""
+        """Member id; empty before `join`."""
         return "" if self._membership is None else self._membership.id
 
     def join(self) -> None:
-        """Become a member, unless it is one."""
+        """Join the group. No-op for a member."""
         if self._members is not None and self._membership is not None:
             return
-        terms = self._terms
+        options = self._options
         with self._offsets.turn():
             with self._changing:
                 if self._members is not None:  # the group may have been deleted and its directory replaced
                     self._members.directory.close()
-                self._members = Members(group_directory(self._root, terms.group, create=True))
-            refuse_served(self._members.directory, terms.group)
-            refuse_workers(self._members, terms.group)
-            self._membership = self._members.join(terms.name, terms.topics, terms.session_timeout_ms)
+                self._members = Members(group_directory(self._root, options.group, create=True))
+            refuse_served(self._members.directory, options.group)
+            refuse_workers(self._members, options.group)
+            self._membership = self._members.join(options.name, options.topics, options.session_timeout_ms)
 
     def beat(self) -> None:
-        """Say that it is alive."""
+        """Send a heartbeat."""
         membership = self._membership
         if membership is not None:
             membership.beat()
 
     @property
     def is_current(self) -> bool:
-        """Whether it is still a member for the others."""
+        """Whether the other members still count this one."""
         membership = self._membership
         return membership is not None and membership.current
 
     def still_owns(self) -> bool:
-        """Whether the lock of every partition is its own: who fenced it may have died before that was done."""
+        """Return whether every lock is still current: the member that fenced this one may have died halfway."""
         return all(lock.current for lock in list(self._held.values()))
 
     def view(self, owners: Mapping[Share, str] | None = None) -> GroupView:
-        """The group as it is now."""
+        """Return a snapshot of the group."""
         with self._changing:
             members = self._members
             if members is None:
@@ -87,7 +88,7 @@ class DirectoryMembership:
         """Remove members whose session has expired."""
         if self._members is None:
             return
-        members, group = self._members, self._terms.group
+        members, group = self._members, self._options.group
         with self._offsets.turn():
             for member in members.look().values():
                 if member.id != self.id and members.is_silent(member) and members.fence(member):
@@ -96,18 +97,18 @@ class DirectoryMembership:
 
     @property
     def owned(self) -> set[Share]:
-        """The partitions that it has taken."""
+        """Partitions that this member owns."""
         return set(self._held)
 
     def take(
         self, shares: Sequence[Share], topics: Mapping[str, Topic], start: Start
     ) -> dict[Share, tuple[int, int] | None]:
-        """Become the owner of those that nobody owns, and read in the same turn where the group continues."""
+        """Take the partitions without an owner and read, in the same turn, where the group continues."""
         taken: dict[Share, tuple[int, int] | None] = {}
         if self._members is None or self._membership is None:
             return taken
         with self._offsets.turn() as turn:
-            places = turn.places(self._terms.group, topics.values(), start, self._membership.id)
+            places = turn.places(self._options.group, topics.values(), start, self._membership.id)
             for share in shares:
                 held = self._members.take(share, self._membership.id)
                 if held is not None:
@@ -121,15 +122,15 @@ class DirectoryMembership:
             give_up(self._held.pop(share))
 
     def commit(self, offsets: Mapping[Share, Committed]) -> None:
-        """Commit in a turn, in which the locks are looked at."""
+        """Commit in one turn, which also checks the locks."""
         with self._offsets.turn() as turn:
             if not self.is_current or not self.still_owns():
-                raise GroupFenced(f"this member of the group {self._terms.group!r} has lost its partitions")
-            turn.write(self._terms.group, offsets)
+                raise GroupFenced(f"this member of the group {self._options.group!r} has lost its partitions")
+            turn.write(self._options.group, offsets)
 
     def committed(self) -> dict[Share, Committed]:
-        """What the group has committed."""
-        return self._offsets.of(self._terms.group)
+        """Return the group's committed offsets."""
+        return self._offsets.of(self._options.group)
 
     def leave(self) -> None:
         """Release everything and leave the group."""

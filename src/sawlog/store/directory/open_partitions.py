@@ -1,8 +1,8 @@
-"""`Holdings`: the partitions of one topic in this process: opened, locked, lent, handed over, tended, closed.
+"""`OpenPartitions`: the partitions of one topic that are open in this process, with their locks.
 
-`Topic` is what programs use; this is what the rest of the store uses of it. A partition is opened for reading without a
-lock. An append locks it and leaves it locked until it is given back (turns.py). If another process holds the lock, it
-is reached through an outlet (`sawlog.store.directory.forwarding`), or waited for.
+`Topic` is the public interface; this class is what the rest of the store uses. A partition is opened for reading
+without a lock. An append takes the lock and keeps it as a lease (`sawlog.store.directory.lock_leases`). If another
+process holds the lock, appends are forwarded to it (`sawlog.store.directory.forwarding`) or block until it is released.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ...clock import Deadline
 from ...config import LogConfig
@@ -23,35 +23,28 @@ from ...storage import Directory
 from ...storage.forking import forkable
 from .. import settings
 from ..writer import TopicWriter
-from .appends import Appends, Outlet
+from .appends import AppendTarget
 from .catalog import Catalog
-from .lock_leases import LOCK_TIMEOUT_S, Turns
+from .lock_leases import LOCK_TIMEOUT_S, LockLeases
 from .replica import Replica, ReplicaPlace
 from .topic_entry import TopicEntry
+
+if TYPE_CHECKING:
+    from .forwarding.forwarder import Forwarder
+    from .forwarding.handover import Forwarding
 
 T = TypeVar("T")
 
 
-class Elsewhere(Protocol):
-    """The processes that hold partitions of the store: see `sawlog.store.directory.forwarding`."""
-
-    @property
-    def note(self) -> bytes:
-        """For the LOCK files of this process: where it is reached."""
-
-    def outlet(self, topic: Holdings, number: int, log: Log) -> Outlet | None:
-        """For appends to a partition whose lock another process holds; None if that takes no requests."""
-
-
-class Holdings:
-    """See the module's docstring. Its fields are changed only here."""
+class OpenPartitions:
+    """Partitions of one topic in this process. Other modules read its fields and never change them."""
 
     def __init__(
         self,
         catalog: Catalog,
         entry: TopicEntry,
         on_lock: Callable[[TopicEntry, int, Log], None],
-        elsewhere: Elsewhere | None = None,
+        forwarding: Forwarding | None = None,
         replica: Replica | None = None,
         *,
         lock_timeout_s: float = LOCK_TIMEOUT_S,
@@ -59,46 +52,48 @@ class Holdings:
         self._catalog = catalog
         #: The topic, as topic.json describes it.
         self.entry = entry
-        #: Whether every record needs a key.
+        #: Whether every record needs a key: the topic is compacted.
         self.keyed = settings.is_compacted(entry.settings)
         self._on_lock = on_lock
-        self._elsewhere = elsewhere
+        self._forwarding = forwarding
         #: The replica of the store.
         self._replica = replica
-        #: How long an append waits for a partition that another process has locked, if it cannot hand over.
+        #: How long an append blocks on a partition that another process has locked and does not accept forwarded
+        #: appends for.
         self.lock_timeout_s = lock_timeout_s
-        #: For partitions that other processes hold.
-        self._outlets: dict[int, Outlet] = {}
+        #: Forwarders for partitions that other processes hold.
+        self._forwarders: dict[int, Forwarder] = {}
         self._lock = forkable(threading.RLock())
-        #: Those that are open.
+        #: Open logs by partition.
         self.logs: dict[int, Log] = {}
-        #: Those of them that were locked by a write. One that has released its lock since takes it again by itself.
+        #: Logs that a write has locked. A log that has released its lock since then locks itself again on the next
+        #: write.
         self.ready: dict[int, Log] = {}
-        self._turns = Turns(self.ready)
+        self._leases = LockLeases(self.ready)
         #: Open writers over all partitions.
         self._writers: set[TopicWriter] = set()
-        #: Logs that were opened for upkeep only.
+        #: Logs that are open for maintenance only.
         self._tended: set[Log] = set()
-        #: Why it can no longer be used.
+        #: Error to raise from every call once the topic is closed or deleted.
         self.ended: LogClosed | TopicNotFound | None = None
 
     @property
     def name(self) -> str:
-        """The topic's name."""
+        """Name of the topic."""
         return self.entry.name
 
     @property
     def id(self) -> str:
-        """The topic's id."""
+        """Id of the topic."""
         return self.entry.id
 
     @property
     def config(self) -> LogConfig:
-        """How its logs are opened from now on."""
+        """Settings for logs that are opened from now on."""
         return settings.log_config(self.entry.settings)
 
     def partition(self, number: int) -> Log:
-        """The log of one partition: it reads without a lock, and its first write takes the lock."""
+        """Return the log of one partition. Reads take no lock; the first write takes it."""
         log = self.logs.get(number)
         if log is not None and self.ended is None:
             return log
@@ -111,14 +106,14 @@ class Holdings:
             return self.logs[number]
 
     def directory(self, number: int) -> Directory:
-        """The directory of one partition, for reading its files directly; `TopicNotFound` if the topic was deleted or
-        recreated. The caller closes it."""
+        """Return the directory of one partition, for reading its files directly; `TopicNotFound` if the topic was
+        deleted or recreated. The caller closes it."""
         self.check_number(number)
         return self._catalog.partition(self.entry, number)
 
     @property
     def partitions(self) -> int:
-        """How many there are, as far as this process knows."""
+        """Number of partitions, as far as this process knows."""
         return self.entry.partitions
 
     def check_number(self, number: object) -> None:
@@ -135,7 +130,7 @@ class Holdings:
         self.update(self._catalog.check(self.entry))
 
     def update(self, entry: TopicEntry) -> None:
-        """Read topic.json again. Logs that are open keep the settings they were opened with."""
+        """Adopt a newer topic.json. Open logs keep the settings they were opened with."""
         with self._lock:
             self.entry = entry
             self.keyed = settings.is_compacted(entry.settings)
@@ -149,31 +144,31 @@ class Holdings:
             on_lock=lambda log: self._on_lock(entry, number, log),
             topic=entry.name,
             partition=number,
-            note=b"" if self._elsewhere is None else self._elsewhere.note,
+            note=b"" if self._forwarding is None else self._forwarding.note,
             remote=self.remote(number),
         )
 
     def remote(self, number: int) -> ReplicaPlace | None:
-        """Where the replica of a partition is found."""
+        """Return the location of a partition in the replica; None if the store has none."""
         entry = self.entry
         if self._replica is None:
             return None
         return ReplicaPlace(self._replica, entry.name, entry.id, number, settings.log_config(entry.settings))
 
     def reopen(self) -> None:
-        """Close the open logs; the next use opens them again, with the current settings."""
+        """Close the open logs. The next use reopens them with the current settings."""
         with self._lock, ExitStack() as last:
-            self._turns.end()
+            self._leases.end()
             self.ready.clear()
             for log in self.logs.values():
                 last.callback(log.close)
             self.logs = {}
 
     def end(self, why: LogClosed | TopicNotFound) -> None:
-        """Close everything; from now on it only raises this error."""
-        with self._lock, ExitStack() as last:  # each is closed, whatever the others raise
+        """Close everything. From now on every call raises this error."""
+        with self._lock, ExitStack() as last:  # close every log, even if one of them raises
             self.ended = self.ended or why
-            self._turns.end()
+            self._leases.end()
             self.ready.clear()
             for log in self.logs.values():
                 last.callback(log.close)
@@ -181,20 +176,20 @@ class Holdings:
             self.logs = {}
 
     def close_writers(self) -> None:
-        """Flush and close the writers that have batches for other processes, and those over all partitions."""
+        """Flush and close the forwarding writers and the writers over all partitions."""
         with ExitStack() as last:
-            for outlet in list(self._outlets.values()):
-                last.callback(outlet.close_writers)
+            for forwarder in list(self._forwarders.values()):
+                last.callback(forwarder.close_writers)
             for writer in list(self._writers):
                 last.callback(writer.close)
 
     def held(self, number: int) -> Log | None:
-        """The log of a partition if this process holds its lock to write to it; else None. Opens nothing."""
+        """Return the log of a partition if this process holds its write lock, else None. Opens nothing."""
         log = self.logs.get(number)
         return log if log is not None and log.locked and self.ended is None else None
 
     def roll_forward(self, number: int) -> None:
-        """Take a partition's lock, which places committed transactions, and release it again."""
+        """Take and release a partition's lock, which places its committed transactions."""
         log = self._open(number)
         try:
             with log._hold():
@@ -203,8 +198,8 @@ class Holdings:
             log.close()
 
     def recover(self) -> dict[int, RecoveryReport]:
-        """Lock the partitions that were not closed cleanly, which recovers them; what that found. Those that another
-        process writes are left to it."""
+        """Lock the partitions that were not closed cleanly, which recovers them, and return the reports. Partitions
+        that another process writes are left to that process."""
         reports: dict[int, RecoveryReport] = {}
         for number in range(self.entry.partitions):
             log = self.partition(number)
@@ -216,37 +211,37 @@ class Holdings:
                 continue
         return reports
 
-    def appends(self, number: int) -> Appends:
-        """The log of a partition, locked; or, if another process holds the lock and takes requests, what hands over to
-        it. If it takes none, wait for the lock. What is returned is for a block of `using`."""
+    def appends(self, number: int) -> AppendTarget:
+        """Return the locked log of a partition, or a `Forwarder` if the process that holds the lock accepts requests;
+        otherwise block until the lock is free. Use the result inside a `using` block."""
         return self._waiting(self.reach, number)
 
-    def reach(self, number: int) -> Appends:
-        """The same without waiting: `DirectoryLocked` if another process holds the lock and takes no requests; it is
-        asked to give it back."""
+    def reach(self, number: int) -> AppendTarget:
+        """Like `appends`, without blocking: if another process holds the lock and accepts no requests, ask it to
+        release the lock and raise `DirectoryLocked`."""
         log = self.partition(number)
         if log.locked:
             return log
-        known = self._outlets.get(number)
+        known = self._forwarders.get(number)
         if known is not None:
-            return known  # it takes the lock when the other process has released it
+            return known  # it takes the lock once the other process has released it
         try:
             return self.take(number)
         except DirectoryLocked:
-            outlet = None if self._elsewhere is None else self._elsewhere.outlet(self, number, log)
-            if outlet is None:
+            forwarder = None if self._forwarding is None else self._forwarding.forwarder(self, number, log)
+            if forwarder is None:
                 log._want_lock()
                 raise
-            return self._outlets.setdefault(number, outlet)
+            return self._forwarders.setdefault(number, forwarder)
 
     def take(self, number: int) -> Log:
-        """The log of a partition, locked until others want to write (see `sawlog.store.directory.lock_leases`).
-        `DirectoryLocked` if another process writes to it."""
+        """Return the log of a partition, locked until another process wants to write (see
+        `sawlog.store.directory.lock_leases`). `DirectoryLocked` if another process writes to it."""
         with self.lending(number):
             return self._writable(number)
 
     def ask_for(self, number: int) -> Log:
-        """As `take`; a process that holds the lock is asked to give it back."""
+        """Like `take`, and ask the process that holds the lock to release it."""
         try:
             return self.take(number)
         except DirectoryLocked:
@@ -254,12 +249,12 @@ class Holdings:
             raise
 
     def wait_for(self, number: int) -> Log:
-        """As `take`, after waiting until the process that holds the lock gives it back: for what cannot be handed
-        over."""
+        """Like `take`, but block until the process that holds the lock releases it: for operations that cannot be
+        forwarded."""
         return self._waiting(self.ask_for, number)
 
     def _waiting(self, reach: Callable[[int], T], number: int) -> T:
-        """What `reach` returns, after waiting for a process that holds the lock."""
+        """Call `reach` until it succeeds or `lock_timeout_s` has passed."""
         deadline: Deadline | None = None
         while True:
             try:
@@ -270,7 +265,7 @@ class Holdings:
 
     @contextmanager
     def lending(self, *numbers: int) -> Iterator[None]:
-        """The locks that are taken within this block are given back like those of appends."""
+        """Lease the locks that are taken within this block, as appends do."""
         before = [self._held_lock(number) for number in numbers]
         try:
             yield
@@ -278,20 +273,20 @@ class Holdings:
             for number, lock in zip(numbers, before, strict=True):
                 log = self.logs.get(number)
                 if log is not None and log._held_lock not in (None, lock):
-                    self._turns.took(number, log)
+                    self._leases.add(number, log)
 
     def _held_lock(self, number: int) -> object | None:
         log = self.logs.get(number)
         return None if log is None else log._held_lock
 
     def not_ready(self, number: int) -> None:
-        """The log of a partition does not have its lock: another process may have it."""
+        """Take a log off the fast path: it has lost its lock, and another process may hold it."""
         self.ready.pop(number, None)
 
     def writer(self, batch_bytes: int, linger_ms: float | None) -> TopicWriter:
-        """A buffered writer over all partitions, closed with them."""
+        """Return a buffered writer over all partitions. It is closed with them."""
         numbers = range(self.entry.partitions)
-        with self._turns.using(*numbers):
+        with self._leases.using(*numbers):
             logs = [self.appends(number) for number in numbers]
             writers = [log.writer(batch_bytes, linger_ms) for log in logs]
         made = TopicWriter(writers, batch_bytes, keyed=self.keyed, on_close=self._writers.discard)
@@ -299,22 +294,22 @@ class Holdings:
         return made
 
     def using(self, *numbers: int) -> AbstractContextManager[None]:
-        """The locks of these partitions are not given back within this block."""
-        return self._turns.using(*numbers)
+        """Keep the locks of these partitions until the block ends."""
+        return self._leases.using(*numbers)
 
     def give_back(self, number: int) -> bool:
-        """Release a lock that `take` has taken, unless it is in use; returns whether it is released."""
-        return self._turns.give_back(number)
+        """Release a leased lock unless it is in use; return whether it was released."""
+        return self._leases.give_back(number)
 
     def _writable(self, number: int) -> Log:
-        """The log of a partition, locked: raises here if another process writes to it."""
+        """Return the locked log of a partition; `DirectoryLocked` if another process writes to it."""
         log = self.partition(number)
         if not log.locked:
             try:
                 with log._hold():
                     pass
             except StorageError:
-                self.refresh()  # if the topic was deleted meanwhile, raise that
+                self.refresh()  # raises TopicNotFound if the topic was deleted meanwhile
                 raise
         self.ready[number] = log
         if self.ended is not None:
@@ -326,11 +321,13 @@ class Holdings:
         used = self.logs.get(number)
         if self.ended is not None:
             raise self.ended
-        shipped = used.shipped() if used is not None and used.locked else None  # not while others wait for the lock
+        shipped = (
+            used.shipped() if used is not None and used.locked else None
+        )  # before `using`: it may be slow, and other processes may want the lock
         with self.using(number):
             if used is not None and used.locked:
                 return used.upkeep(config, shipped)
-        # Not one that stays open: a store may have more partitions than a process may open files.
+        # Opened only for this pass: a store may have more partitions than a process may open files.
         log = self._open(number)
         try:
             shipped = log.shipped()
@@ -352,7 +349,7 @@ class Holdings:
             return None
         except LogClosed:
             if self.ended is None and log._wanted:
-                return None  # a writer is waiting: the rest is done later
+                return None  # a writer wants the lock: the rest is done in a later pass
             raise
         finally:
             with self._lock:
@@ -360,7 +357,7 @@ class Holdings:
             log.close()
 
     def end_upkeep(self) -> None:
-        """Stop upkeep that is running in another thread."""
+        """Interrupt maintenance that runs in another thread."""
         with self._lock:
             for log in (*self._tended, *self.logs.values()):
                 log._end_upkeep()

@@ -1,14 +1,15 @@
-"""`Replica`: where the replica of a directory's store is, and reading from it what was removed here.
+"""`Replica`: the replica of a store, and reading tiered records from it.
 
 ```
-replica.json     address and options of the store on object storage: see documents.py for the format
+replica.json     address and options of the store on object storage; format: sawlog.storage.checksummed
 ```
 
-`sawlog replicate` writes it; it never contains credentials, which come from the environment as for every address. The
-replica is opened when somebody reads what is only there, or when upkeep asks what it has, and closed with the store.
+`sawlog replicate` writes the file. It never contains credentials, which come from the environment as for every address.
+The replica is opened when a reader needs records that are only there, or when maintenance checks what it contains, and
+is closed with the store.
 
-This package knows nothing of object storage: `sawlog.store.opening` says how a replica is opened (`opens`). It is
-imported by name when that is needed, since a program that opens a directory need not have imported it.
+This package does not know object storage: `sawlog.store.opening` registers how a replica is opened (`opens`). That
+module is imported on demand, because a program that opens a directory need not have imported it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from ..names import REPLICA
 
 @dataclass(frozen=True, slots=True)
 class ReplicaAddress:
-    """Where a replica is."""
+    """Address of a replica."""
 
     url: str
     #: Options of the address that are not secret, such as the endpoint.
@@ -39,7 +40,7 @@ class ReplicaAddress:
 
     @classmethod
     def load(cls, directory: Directory) -> ReplicaAddress | None:
-        """What is recorded in a store's directory; None if nothing is, `CorruptFile` if it is damaged."""
+        """Read the address recorded in a store's directory; None if there is none, `CorruptFile` if it is damaged."""
         if not directory.exists(REPLICA):
             return None
         fields, path = checksummed.load(directory, REPLICA), f"{directory.path}/{REPLICA}"
@@ -49,49 +50,49 @@ class ReplicaAddress:
         )
 
     def store(self, directory: Directory) -> None:
-        """Record it, durably."""
+        """Record the address, durably."""
         checksummed.store(directory, REPLICA, {**asdict(self), "options": dict(self.options)})
 
 
 class ReplicaStore(Protocol):
-    """A replica that is open."""
+    """An open replica."""
 
     def log(self, topic: str, topic_id: str, partition: int, config: LogConfig) -> RemoteLog:
-        """One partition of it."""
+        """Return one partition of the replica."""
 
     def close(self) -> None:
-        """Close it."""
+        """Close the replica."""
 
 
-#: Opens the replica at an address, of the store with this id.
+#: Opens the replica at an address, given the id of the replicated store.
 Opener = Callable[[ReplicaAddress, str], ReplicaStore]
 _opener: Opener | None = None
 
 
 def opens(opener: Opener) -> None:
-    """Say how replicas are opened: called by the package above that knows object storage."""
+    """Register the function that opens replicas. `sawlog.store.opening`, which knows object storage, calls it."""
     global _opener  # noqa: PLW0603  one way for a process, and no store below it can know it
     _opener = opener
 
 
 class Replica:
-    """The replica of one store. Safe for threads."""
+    """Replica of one store. Thread-safe."""
 
     def __init__(self, directory: Directory, store_id: str) -> None:
         self._directory = directory
         self._id = store_id
         self._lock = forkable(threading.Lock())
-        #: Those that are open; an address that is recorded later is another one.
+        #: Open replicas by URL: the recorded address may change.
         self._opened: dict[str, ReplicaStore] = {}
         self._closed = False
 
     @property
     def address(self) -> ReplicaAddress | None:
-        """Where it is; None if nobody has recorded that."""
+        """Recorded address; None if there is none."""
         return ReplicaAddress.load(self._directory)
 
     def open(self) -> ReplicaStore:
-        """The replica. `RemoteUnavailable` if it is not recorded, or does not answer."""
+        """Return the open replica. `RemoteUnavailable` if no address is recorded or the replica does not answer."""
         path = self._directory.path
         try:
             address = self.address
@@ -124,7 +125,7 @@ class Replica:
             ) from error
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close the open replicas."""
         with self._lock, ExitStack() as last:
             self._closed = True
             for each in self._opened.values():
@@ -134,7 +135,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaPlace:
-    """One partition of a replica, for the log that it is the copy of: a `RemoteSource`."""
+    """One partition of a replica: the `RemoteSource` of the log it is a copy of."""
 
     replica: Replica
     topic: str
@@ -144,12 +145,12 @@ class ReplicaPlace:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether the store knows of a replica, or has known it: who opens it then is told what is wrong."""
+        """Whether an address is recorded, even a damaged one: `open` then reports what is wrong with it."""
         try:
             return self.replica.address is not None
         except CorruptFile:
             return True
 
     def open(self) -> RemoteLog:
-        """The partition in the replica."""
+        """Open the partition in the replica."""
         return self.replica.open().log(self.topic, self.topic_id, self.partition, self.config)

@@ -1,4 +1,4 @@
-"""`DirectoryService`: a store in a directory, as its broker uses it. See served.py for what that is."""
+"""`DirectoryService`: the broker's view of a store in a directory. `sawlog.store.served` documents the interface."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _UPKEEP = UpkeepConfig(compact=True, delete=False, merge_bytes=0)
 
 
 class _Host(Protocol):
-    """The store itself."""
+    """Part of `Store` that the service uses."""
 
     @property
     def id(self) -> str: ...
@@ -58,7 +58,7 @@ class _Host(Protocol):
 
 
 class DirectoryService:
-    """The service of one open store."""
+    """Broker's view of one open store."""
 
     def __init__(self, store: _Host) -> None:
         self._store = store
@@ -66,12 +66,12 @@ class DirectoryService:
 
     @property
     def path(self) -> str:
-        """Where it is."""
+        """Directory of the store."""
         return self._store.path
 
     @property
     def id(self) -> str:
-        """Its unique id."""
+        """Unique id of the store."""
         return self._store.id
 
     @property
@@ -81,27 +81,27 @@ class DirectoryService:
 
     @property
     def registry(self) -> Registry:
-        """Small documents."""
+        """Small versioned documents."""
         return self._store.registry
 
     @property
     def is_current(self) -> bool:
-        """What other processes write is seen at once."""
+        """Always true: writes of other processes are visible immediately."""
         return True
 
     def catch_up(self) -> None:
-        """There is nothing to catch up with."""
+        """No-op: reads are always current."""
 
     def ledger(self) -> DirectoryLedger:
-        """Transactional ids; `DirectoryLocked` if another broker has them."""
+        """Open the transactional ids; `DirectoryLocked` if another broker holds them."""
         return DirectoryLedger(self._store.directory)
 
     def topics(self) -> list[str]:
-        """The names of all topics."""
+        """Return the names of all topics."""
         return self._store.topics()
 
     def topic(self, name: str) -> Topic:
-        """The topic of that name; `TopicNotFound`."""
+        """Return the topic of that name; `TopicNotFound`."""
         return self._store.topic(name)
 
     def create_topic(self, name: str, partitions: int, given: Mapping[str, object]) -> Topic:
@@ -113,55 +113,55 @@ class DirectoryService:
         return self._store.alter_topic(name, partitions, **changes)  # type: ignore[arg-type]
 
     def reopen(self, name: str) -> None:
-        """Open the logs of a topic again, with its settings."""
-        self._store.topic(name).holdings.reopen()
+        """Reopen the logs of a topic with its current settings."""
+        self._store.topic(name).open_partitions.reopen()
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic."""
         self._store.delete_topic(name)
 
     def recover(self) -> Iterator[tuple[str, int, object]]:
-        """Lock and recover the logs that a killed process has left."""
+        """Lock and recover the logs that a killed process left behind; yield topic, partition and report."""
         for topic in self._store:
-            for number, report in topic.holdings.recover().items():
+            for number, report in topic.open_partitions.recover().items():
                 yield topic.name, number, report
 
     def free_bytes(self) -> int | None:
-        """Free space where it is."""
+        """Return the free space on the store's file system."""
         return free_bytes(self._store.path)
 
     def space(self) -> tuple[int, int]:
-        """Size and free space of the disk."""
+        """Return the size and the free space of the store's file system."""
         return space_of(self._store.path)
 
     def close(self) -> None:
-        """Nothing runs for it."""
+        """No-op: the service runs nothing in the background."""
 
 
 class Alone:
-    """A directory has one broker."""
+    """Broker registry of a directory, which has a single broker."""
 
     def __init__(self) -> None:
         self._nodes: tuple[Node, ...] = ()
 
     def join(self, node_id: int | None, host: str, port: int) -> int:
-        """Under this id, or 1."""
+        """Register this broker under `node_id`, or 1, and return the id."""
         made = Node(1 if node_id is None else node_id, host, port)
         self._nodes = (made,)
         return made.id
 
     def listens(self) -> None:
-        """Nobody else does."""
+        """No-op: a directory has a single broker."""
 
     def nodes(self) -> Sequence[Node]:
-        """This one."""
+        """Return this broker, if it has joined."""
         return self._nodes
 
     def beat(self, timeout_s: float) -> None:
-        """Nobody has to know."""
+        """No-op: a directory has a single broker."""
 
     def leave(self) -> None:
-        """Nobody has to know."""
+        """No-op: a directory has a single broker."""
 
 
 class DirectoryLedger:
@@ -184,7 +184,7 @@ class DirectoryLedger:
         self._known = self._load()
 
     def _load(self) -> dict[str, tuple[int, Mapping[str, Any]]]:
-        """What is damaged is left out: its clients begin again."""
+        """Read the log. Damaged entries are skipped: their clients start over."""
         found: dict[str, tuple[int, Mapping[str, Any]]] = {}
         position = self._log.lowest_offset
         while position < self._log.visible_offset:
@@ -202,15 +202,15 @@ class DirectoryLedger:
         return found
 
     def get(self, name: str) -> tuple[int, Mapping[str, Any]] | None:
-        """What is known of one."""
+        """Return version and fields of a transactional id; None if it is unknown."""
         return self._known.get(name)
 
     def all(self) -> Mapping[str, tuple[int, Mapping[str, Any]]]:
-        """All of them."""
+        """Return all transactional ids."""
         return dict(self._known)
 
     def pending(self, group: str) -> frozenset[Share]:
-        """The broker knows: there is only one."""
+        """Return nothing: the only broker already knows its open transactions."""
         return frozenset()
 
     def save(
@@ -222,7 +222,7 @@ class DirectoryLedger:
         markers: Sequence[Marking] = (),
         offsets: Mapping[str, Sequence[StagedOffset]] | None = None,
     ) -> None:
-        """Write an entry, or with None delete it; durable when this returns."""
+        """Write an entry, or delete it if `fields` is None. Durable on return."""
         assert not markers, "they are written one by one"
         assert not offsets, "they are written by the groups"
         self._log.append(None if fields is None else json.dumps(fields).encode(), name.encode())
@@ -234,14 +234,14 @@ class DirectoryLedger:
             self._log.upkeep(_UPKEEP)
 
     def refresh(self) -> None:
-        """Nobody else changes it."""
+        """No-op: there is no other writer."""
 
     def new_producer_id(self) -> int:
-        """61 random bits, so that nothing has to be remembered for it."""
+        """Return 61 random bits: unique without any stored state."""
         return secrets.randbits(61)
 
     def close(self) -> None:
-        """Close it."""
+        """Close the log."""
         try:
             self._log.close()
         finally:

@@ -10,14 +10,12 @@ with sawlog.open("data") as store:
 
 An open store holds no lock. A partition has one writing process at a time, its *holder*: the first write takes the
 partition's lock, which is released when another process writes instead, when no process writes
-(`sawlog.store.directory.lock_leases`),
-or when the store is closed. Other processes forward their appends to the holder (`sawlog.store.directory.forwarding`),
-so any
-number of processes write to one topic. Mode "r" writes, creates and locks nothing, except batches that a task stages
-for others to publish (`staging`).
+(`sawlog.store.directory.lock_leases`), or when the store is closed. Other processes forward their appends to the holder
+(`sawlog.store.directory.forwarding`), so any number of processes can write to one topic. Mode "r" writes, creates and
+locks nothing, except batches that a task stages for another process to publish (`staging`).
 
-Topics created, changed or deleted by other processes are visible at the next call of `topics()` or `topic(name)`. Every
-method may be called from any thread. A forked child must open its own store.
+Topics created, changed or deleted by other processes are visible at the next call of `topics()` or `topic(name)`. All
+methods are thread-safe. A forked child must open its own store.
 
 Locks between threads, in the order they are taken: `_committing` (a transaction commits, a topic is deleted, the store
 is closed) -> `_lock` (the topics that are known) -> a topic's -> a log's.
@@ -61,12 +59,12 @@ from ..settings import TopicChanges, TopicSettings, upkeep_config
 from . import founding
 from .catalog import Catalog
 from .documents import Registry
-from .forwarding.connections import Lines
-from .forwarding.handover import Handover
-from .forwarding.listener import doorway_of
+from .forwarding.connections import PeerConnections
+from .forwarding.handover import Forwarding
+from .forwarding.listener import listener_for
 from .lock_leases import LOCK_TIMEOUT_S
 from .maintenance import Upkeep
-from .open_partitions import Holdings
+from .open_partitions import OpenPartitions
 from .replica import Replica, ReplicaAddress
 from .service import DirectoryService
 from .topic import Topic
@@ -76,11 +74,11 @@ from .transactions.staging import Staging
 from .transactions.transaction import Transaction
 
 if TYPE_CHECKING:
-    from ..queues.host import QueueBooks, QueueCrew
-    from ..queues.options import Terms as QueueTerms
+    from ..queues.host import DeliveryStates, QueueWorkers
+    from ..queues.options import QueueOptions
     from ..queues.queue import Queue
 
-#: How long an append waits for the process that holds the partition.
+#: How long a forwarded append waits for the answer of the process that holds the partition.
 _PATIENCE_S = 30.0
 
 _logger = logging.getLogger("sawlog")
@@ -105,11 +103,17 @@ class Store(base.Store):
         self._catalog = catalog
         self._committing = forkable(threading.RLock())
         self._lock = forkable(threading.RLock())
-        doorway = doorway_of(directory)
-        lines = Lines(doorway)
-        self._intents = Intents(directory, self.topic, lines)
-        self._handover = Handover(
-            doorway, lines, self._intents, self._held, self._committing, self._give_back, timeout_s=handover_timeout_s
+        peer_listener = listener_for(directory)
+        connections = PeerConnections(peer_listener)
+        self._intents = Intents(directory, self.topic, connections)
+        self._handover = Forwarding(
+            peer_listener,
+            connections,
+            self._intents,
+            self._held,
+            self._committing,
+            self._give_back,
+            timeout_s=handover_timeout_s,
         )
         self._lock_timeout_s = lock_timeout_s
         self._replica = Replica(directory, catalog.id)
@@ -191,11 +195,11 @@ class Store(base.Store):
         self._upkeep = Upkeep(lambda: [] if (store := reference()) is None else store.upkeep(), interval_s)
 
     def _recover(self) -> None:
-        """Complete the committed transactions of dead processes and remove what they had not committed.
+        """Complete the committed transactions of dead processes and remove their uncommitted batches.
 
         A failure does not prevent opening the store: the next write to an affected partition retries and raises.
         """
-        for step in (self._complete_all, self._intents.area.sweep):
+        for step in (self._complete_all, self._intents.staging.sweep):
             try:
                 step()
             except SawlogError as error:
@@ -211,9 +215,9 @@ class Store(base.Store):
         if self._upkeep is not None:
             self._upkeep.stop()
             for topic in list(self._topics.values()):
-                topic.holdings.end_upkeep()
+                topic.open_partitions.end_upkeep()
             self._upkeep.wait()
-        with ExitStack() as last:  # each step is executed, whatever the others raise; the last one first
+        with ExitStack() as last:  # runs every step, last one first, even if some raise
             if self._owns_directory:
                 last.callback(self._directory.close)
             last.callback(self._catalog.close)
@@ -221,11 +225,11 @@ class Store(base.Store):
             last.callback(self._intents.close)
             last.callback(self._handover.close)
             last.callback(self._close_topics)
-            # Before the locks are released, but after what this process hands over itself: two processes that close at
-            # the same time would wait for each other.
+            # Stop serving peers before releasing the locks, but only after flushing our own forwarded writes: two
+            # processes that close at the same time would otherwise wait for each other.
             last.callback(self._handover.stop)
             for topic in list(self._topics.values()):
-                last.callback(topic.holdings.close_writers)
+                last.callback(topic.open_partitions.close_writers)
             if self._groups is not None:
                 last.callback(self._groups.close)
             for transaction in list(self._transactions):
@@ -237,12 +241,12 @@ class Store(base.Store):
         with self._committing, self._lock, ExitStack() as last:
             self._closed = True
             for topic in self._topics.values():
-                last.callback(topic.holdings.end, LogClosed(f"the store {self.path} is closed"))
+                last.callback(topic.open_partitions.end, LogClosed(f"the store {self.path} is closed"))
 
-    def _queueing(self, terms: QueueTerms) -> tuple[QueueBooks, QueueCrew]:
-        from ..queues.workers import Crew
+    def _queueing(self, options: QueueOptions) -> tuple[DeliveryStates, QueueWorkers]:
+        from ..queues.workers import Workers
 
-        return self.groups.offsets, Crew(self._directory, terms)
+        return self.groups.offsets, Workers(self._directory, options)
 
     def _close_later(self, made: Consumer | Queue) -> None:
         self._consumers.add(made)
@@ -322,16 +326,16 @@ class Store(base.Store):
         found = self.topic(topic)
         if found.id != topic_id:
             raise TopicNotFound(f"the topic {topic!r} was deleted and recreated since this job was planned")
-        return DirectorySlices(found.directory(partition), found.holdings.remote(partition))
+        return DirectorySlices(found.directory(partition), found.open_partitions.remote(partition))
 
     def _known(self, entry: TopicEntry) -> Topic:
         """Return the `Topic` of an entry: the open one, unless that is an earlier topic of the same name."""
         found = self._topics.get(entry.name)
         if found is not None and found.id == entry.id:
-            found.holdings.update(entry)
+            found.open_partitions.update(entry)
             return found
         self._drop(entry.name, TopicNotFound(f"the topic {entry.name!r} was deleted and recreated"))
-        holdings = Holdings(
+        open_partitions = OpenPartitions(
             self._catalog,
             entry,
             self._locked,
@@ -339,13 +343,13 @@ class Store(base.Store):
             self._replica,
             lock_timeout_s=self._lock_timeout_s,
         )
-        made = self._topics[entry.name] = Topic(self._catalog, holdings, self)
+        made = self._topics[entry.name] = Topic(self._catalog, open_partitions, self)
         return made
 
     def _drop(self, name: str, why: TopicNotFound) -> None:
         gone = self._topics.pop(name, None)
         if gone is not None:
-            gone.holdings.end(why)
+            gone.open_partitions.end(why)
 
     def _locked(self, entry: TopicEntry, number: int, log: Log) -> None:
         """Called when a partition was locked for writing: check that it still belongs to the topic, and append
@@ -353,17 +357,17 @@ class Store(base.Store):
         self._handover.locked(log)
         self._catalog.check(entry)
         self._catalog.settle()
-        self._intents.placing.roll_forward(entry.id, number, log)
+        self._intents.placement.roll_forward(entry.id, number, log)
 
     def _held(self, name: str, topic_id: str, number: int) -> Log | None:
         """Return the log of a partition that this process holds, or None. Takes no lock: workers call it."""
         topic = self._topics.get(name)
-        return topic.holdings.held(number) if topic is not None and topic.id == topic_id else None
+        return topic.open_partitions.held(number) if topic is not None and topic.id == topic_id else None
 
     def _give_back(self, name: str, number: int) -> bool:
         """Release the lock of a partition that an append has taken, unless it is in use."""
         topic = self._topics.get(name)
-        return topic is not None and topic.holdings.give_back(number)
+        return topic is not None and topic.open_partitions.give_back(number)
 
     # --- changing
 
@@ -402,7 +406,7 @@ class Store(base.Store):
     def delete_topic(self, name: str) -> None:
         """Delete a topic with all its records; `DirectoryLocked` if another process writes to it."""
         if (open_topic := self._topics.get(name)) is not None:
-            open_topic.holdings.close_writers()  # they may wait for other processes, so before a lock is taken
+            open_topic.open_partitions.close_writers()  # they may wait for other processes, so before a lock is taken
         with self._committing, self._lock:
             self._check_writable()
             self._catalog.load(name)

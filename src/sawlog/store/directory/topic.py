@@ -13,9 +13,8 @@ middle may still leave the records of some partitions only: use `Store.transacti
 
 A partition is read without a lock. The first write takes its lock and keeps it while this process is the one that
 writes (`sawlog.store.directory.lock_leases`). If another process holds it, appends are forwarded to that process
-(`sawlog.store.directory.forwarding`); if that accepts no requests, an append blocks until the lock is released.
-Settings apply
-when a partition is opened: those of an open log do not change. Every method may be called from any thread.
+(`sawlog.store.directory.forwarding`); if that process accepts no requests, an append blocks until the lock is released.
+Settings apply when a partition is opened; an open log keeps its settings. All methods are thread-safe.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from ..partitioner import Router, partitions_for
 from ..table_info import TableInfo
 from ..writer import TopicWriter
 from .catalog import Catalog
-from .open_partitions import Holdings
+from .open_partitions import OpenPartitions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,19 +55,19 @@ K = TypeVar("K")
 M = TypeVar("M")
 
 
-#: For a `Position` of a pair: its own constructor is a Python function, and takes twice as long.
+#: Builds a `Position` from a pair in half the time of its constructor, which is a Python function.
 _made: Callable[[type[Position], tuple[int, int]], Position] = tuple.__new__
 
 
 class Topic(base.Topic):
     """Partitions under one name. Created by `Store.topic` and `Store.create_topic`."""
 
-    def __init__(self, catalog: Catalog, holdings: Holdings, store: base.Store | None = None) -> None:
+    def __init__(self, catalog: Catalog, open_partitions: OpenPartitions, store: base.Store | None = None) -> None:
         self._catalog = catalog
-        #: Internal: its partitions in this process, for the rest of the store.
-        self.holdings = holdings
-        #: Internal: which partition a record goes to.
-        self.router = Router(holdings)
+        #: Internal: the topic's partitions in this process.
+        self.open_partitions = open_partitions
+        #: Internal: chooses the partition of a record.
+        self.router = Router(open_partitions)
         self._store = store
 
     # --- properties
@@ -76,36 +75,36 @@ class Topic(base.Topic):
     @property
     def name(self) -> str:
         """Name of the topic."""
-        return self.holdings.entry.name
+        return self.open_partitions.entry.name
 
     @property
     def id(self) -> str:
         """Unique id: differs from that of an earlier topic of the same name."""
-        return self.holdings.entry.id
+        return self.open_partitions.entry.id
 
     @property
     def partitions(self) -> int:
         """Number of partitions."""
-        return self.holdings.entry.partitions
+        return self.open_partitions.entry.partitions
 
     @property
     def settings(self) -> dict[str, settings.Value]:
         """Settings that differ from their defaults, by Kafka's names."""
-        return dict(self.holdings.entry.settings)
+        return dict(self.open_partitions.entry.settings)
 
     @property
     def table(self) -> TableInfo | None:
         """Location of the topic's table (`sawlog pipeline table`); None if it has none."""
-        return self._catalog.table(self.holdings.entry)
+        return self._catalog.table(self.open_partitions.entry)
 
     def set_table(self, info: TableInfo | None) -> None:
         """Record the location of the topic's table, or that it has none. The table itself does not change."""
-        self._catalog.set_table(self.holdings.entry, info)
+        self._catalog.set_table(self.open_partitions.entry, info)
 
     @property
     def config(self) -> LogConfig:
         """Settings that its logs are opened with from now on."""
-        return self.holdings.config
+        return self.open_partitions.config
 
     def __repr__(self) -> str:
         facts = [counted(self.partitions, "partition"), *self._amount(), settings_text(self.settings)]
@@ -113,9 +112,9 @@ class Topic(base.Topic):
 
     def _amount(self) -> list[str]:
         """Return how much it contains, if its partitions are open; opening them could block on a lock."""
-        logs = [self.holdings.logs.get(number) for number in range(self.partitions)]
+        logs = [self.open_partitions.logs.get(number) for number in range(self.partitions)]
         known = [log for log in logs if log is not None and not log.closed]
-        if len(known) < len(logs) or self.holdings.ended is not None:
+        if len(known) < len(logs) or self.open_partitions.ended is not None:
             return []
         try:
             records = sum(log.visible_offset - log.lowest_offset for log in known)
@@ -125,14 +124,14 @@ class Topic(base.Topic):
 
     @property
     def _created_ms(self) -> int:
-        return self.holdings.entry.created_ms
+        return self.open_partitions.entry.created_ms
 
     def _check_number(self, number: int) -> None:
-        self.holdings.check_number(number)
+        self.open_partitions.check_number(number)
 
     def partition(self, number: int) -> Log:
         """Return the log of one partition. It reads without a lock; its first write takes the lock."""
-        return self.holdings.partition(number)
+        return self.open_partitions.partition(number)
 
     def source(self, number: int) -> TableSource:
         """Return one partition as the source of a table."""
@@ -143,7 +142,7 @@ class Topic(base.Topic):
     def directory(self, number: int) -> Directory:
         """Return the directory of one partition, for reading its files directly; `TopicNotFound` if the topic was
         deleted or recreated. The caller closes it."""
-        return self.holdings.directory(number)
+        return self.open_partitions.directory(number)
 
     def plan(
         self,
@@ -182,22 +181,26 @@ class Topic(base.Topic):
     ) -> Position:
         """Append one record and return its position. The key chooses the partition unless it is given. With
         `expect_offset`, append it there or raise `OffsetMismatch`."""
-        holdings = self.holdings
-        if partition is None and holdings.entry.partitions == 1 and (key is not None or not holdings.keyed):
+        open_partitions = self.open_partitions
+        if (
+            partition is None
+            and open_partitions.entry.partitions == 1
+            and (key is not None or not open_partitions.keyed)
+        ):
             number = 0
         else:
             number = self.router.place_for(value, key, partition)
-        log = holdings.ready.get(number)
+        log = open_partitions.ready.get(number)
         if log is not None:
             try:
                 return _made(Position, (number, log.append(value, key, headers, timestamp, expect_offset)))
             except DirectoryLocked:  # it had released its lock, and another process has it now
-                holdings.not_ready(number)
+                open_partitions.not_ready(number)
             except LogClosed:  # it was released at this moment: nothing is stored
-                if holdings.ready.get(number) is log:
+                if open_partitions.ready.get(number) is log:
                     raise
-        with holdings.using(number):
-            appends = holdings.appends(number)
+        with open_partitions.using(number):
+            appends = open_partitions.appends(number)
             return _made(Position, (number, appends.append(value, key, headers, timestamp, expect_offset)))
 
     def append_many(
@@ -208,12 +211,14 @@ class Topic(base.Topic):
         parts = self.router.split(list(records), partition)
         if len(parts) == 1:
             [(number, of_one)] = parts.items()
-            with self.holdings.using(number):
-                return {number: self.holdings.appends(number).append_many(of_one, expect_offset)}
+            with self.open_partitions.using(number):
+                return {number: self.open_partitions.appends(number).append_many(of_one, expect_offset)}
         check_sole(expect_offset)
         encoded = {number: self.router.encode(each) for number, each in sorted(parts.items())}
-        with self.holdings.using(*encoded):
-            logs = {number: self.holdings.appends(number) for number in encoded}  # all before anything is written
+        with self.open_partitions.using(*encoded):
+            logs = {
+                number: self.open_partitions.appends(number) for number in encoded
+            }  # take every lock before writing
             return {number: log.append_batches(encoded[number], trusted=True) for number, log in logs.items()}
 
     def append_arrow(
@@ -227,14 +232,14 @@ class Topic(base.Topic):
             self.router.refuse_keyless()
         if partition is not None or self.partitions == 1 or keys is None:
             number = self.router.together(table.nbytes) if partition is None else partition
-            with self.holdings.using(number):
-                return {number: self.holdings.appends(number).append_arrow(table, expect_offset)}
+            with self.open_partitions.using(number):
+                return {number: self.open_partitions.appends(number).append_arrow(table, expect_offset)}
         check_sole(expect_offset)
         together = self.router.together(0)
         chosen = partitions_for(keys, self.partitions, together)
         numbers = np.unique(chosen).tolist()
-        with self.holdings.using(*numbers):
-            logs = {number: self.holdings.appends(number) for number in numbers}
+        with self.open_partitions.using(*numbers):
+            logs = {number: self.open_partitions.appends(number) for number in numbers}
             return {
                 number: log.append_arrow(rows.take(np.flatnonzero(chosen == number))) for number, log in logs.items()
             }
@@ -254,8 +259,8 @@ class Topic(base.Topic):
         `Log.append_stream`. A stream is not forwarded: if another process holds the partition, this one asks for the
         lock and blocks until it gets it."""
         number = self.router.place_for(b"", key, partition)
-        with self.holdings.using(number):
-            log = self.holdings.wait_for(number)
+        with self.open_partitions.using(number):
+            log = self.open_partitions.wait_for(number)
             offset = log.append_stream(
                 chunks, key, max_bytes, headers=headers, timestamp=timestamp, expect_offset=expect_offset
             )
@@ -271,24 +276,26 @@ class Topic(base.Topic):
     ) -> range:
         """Append encoded batches to a partition unchanged, all of them or none, and return their offsets; see
         `Log.append_batches`."""
-        with self.holdings.using(partition):
-            return self.holdings.appends(partition).append_batches(raw, trusted=trusted, expect_offset=expect_offset)
+        with self.open_partitions.using(partition):
+            return self.open_partitions.appends(partition).append_batches(
+                raw, trusted=trusted, expect_offset=expect_offset
+            )
 
     def partition_writer(
         self, partition: int, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None
     ) -> Writer:
         """Return a buffered writer for one partition."""
-        with self.holdings.using(partition):
-            return self.holdings.appends(partition).writer(batch_bytes, linger_ms)
+        with self.open_partitions.using(partition):
+            return self.open_partitions.appends(partition).writer(batch_bytes, linger_ms)
 
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> TopicWriter:
         """Return a buffered writer over all partitions: the fast way to append records one by one."""
-        return self.holdings.writer(batch_bytes, linger_ms)
+        return self.open_partitions.writer(batch_bytes, linger_ms)
 
     def trim(self, offsets: Mapping[int, int]) -> int:
         """Drop the records below these offsets and return the number of offsets dropped."""
-        with self.holdings.using(*offsets):
-            logs = {number: self.holdings.take(number) for number in sorted(offsets)}
+        with self.open_partitions.using(*offsets):
+            logs = {number: self.open_partitions.take(number) for number in sorted(offsets)}
             return sum(log.trim(offsets[number]) for number, log in logs.items())
 
     def upkeep(self) -> list[UpkeepReport]:
@@ -297,7 +304,7 @@ class Topic(base.Topic):
 
         Skips partitions that another process writes to. Locks taken for maintenance are released.
         """
-        reports = (self.holdings.upkeep(number) for number in range(self.partitions))
+        reports = (self.open_partitions.upkeep(number) for number in range(self.partitions))
         return [report for report in reports if report is not None]
 
     # --- as a table

@@ -1,28 +1,24 @@
-"""`TopicEntry`: the content of a topic's `topic.json`, read and written.
+"""`TopicEntry`: the content of a topic's `topic.json`, and two files of the catalog's bookkeeping.
 
 ```
-topics/<name>/topic.json     id, name, partitions, settings, created_ms: see documents.py for the format
+topics/<name>/topic.json     id, name, partitions, settings, created_ms
+deleted.json                 {"epochs": {"orders": 1, "clicks": 4}}: first leader epoch of a recreated topic
+topics/<id>.swap/            a topic that is replacing another one
 ```
 
-What is remembered of deleted topics: the leader epoch in which a topic of that name begins, should it be recreated.
+Both documents have the format of `sawlog.storage.checksummed`.
 
-```
-deleted.json     {"epochs": {"orders": 1, "clicks": 4}}: see documents.py for the format
-```
+**Deleted topics.** The library identifies a topic by its id, but many network clients know only its name: a client that
+has read a topic up to offset 50 would continue at 50 of the next topic of that name. A recreated topic therefore starts
+in a later leader epoch, and the client's position, which is beyond the end of its epoch, falls back to that end: the
+beginning of the new topic (`Epochs`). No record depends on this file: if it is damaged, that is logged and the file is
+started over. It keeps the names of the last `_MOST` deletions.
 
-The library knows a topic by its id. Many clients of the network know it by its name only, and one that has read a topic
-up to offset 50 would continue at 50 of the next topic of that name. So that one begins in a later epoch: then the
-client's position is beyond the end of its epoch, and goes back to that end, which is the beginning (`Epochs`).
+**Replacing topics.** A topic that replaces another one is in `<id>.swap` until it is renamed to the name in its
+topic.json. If the process dies in between, readers find the topic there, and the next process that changes the catalog
+finishes the replacement.
 
-It is a help for clients, no record depends on it: a damaged file is logged and begun again. The names of the last
-`_MOST` deletions are kept.
-
-Threads: whoever holds the catalog's lock.
-
-Topics that take the place of another: their directory is `<id>.swap` until it gets the name in its topic.json.
-
-A process that dies in between leaves it: readers find the topic there, and the next one who changes the store finishes
-it.
+The caller holds the catalog's lock.
 """
 
 from __future__ import annotations
@@ -40,13 +36,13 @@ from ...storage.checksummed import MISSING
 from .. import settings
 from ..names import DELETED, GONE, SWAP, TMP, TOPIC, check_topic_name, partition_name, partition_number
 
-#: More partitions than this in one topic are a typing error: each costs files and locks.
+#: A larger number is almost certainly a typing error: each partition costs files and locks.
 MAX_PARTITIONS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class TopicEntry:
-    """The content of topic.json."""
+    """Content of topic.json."""
 
     id: str
     name: str
@@ -56,14 +52,14 @@ class TopicEntry:
 
     @classmethod
     def new(cls, name: str, partitions: int, given: Mapping[str, object]) -> TopicEntry:
-        """The entry of a new topic."""
+        """Return the entry of a new topic."""
         check_topic_name(name)
         check_partitions(partitions)
         return cls(str(uuid.uuid4()), name, partitions, settings.changed({}, given), now_ms())
 
     @classmethod
     def load(cls, directory: Directory, name: str) -> TopicEntry:
-        """Read it; `TopicNotFound` if the directory is being deleted, `CorruptFile` if the file is missing."""
+        """Read topic.json; `TopicNotFound` if the directory is being deleted, `CorruptFile` if the file is missing."""
         path = f"{directory.path}/{TOPIC}"
         try:
             fields = checksummed.load(directory, TOPIC)
@@ -96,7 +92,7 @@ class TopicEntry:
         checksummed.store(directory, TOPIC, fields)
 
     def extra_in(self, directory: Directory) -> list[str]:
-        """Partitions that are not in topic.json: they were being added."""
+        """Return partitions that are not in topic.json: leftovers of an interrupted `alter`."""
         return [
             name
             for name in directory.children()
@@ -105,7 +101,7 @@ class TopicEntry:
 
 
 def check_partitions(number: object) -> None:
-    """Raise `InvalidConfig` unless a topic can have that many."""
+    """Raise `InvalidConfig` unless this is a valid number of partitions."""
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MAX_PARTITIONS:
         raise InvalidConfig(f"partitions must be an integer from 1 to {MAX_PARTITIONS}, not {number!r}")
 
@@ -115,13 +111,13 @@ _logger = logging.getLogger("sawlog")
 
 
 def first_epoch(root: Directory, name: str) -> int:
-    """The leader epoch in which a new topic of this name begins."""
+    """Return the leader epoch in which a new topic of this name starts."""
     return _load(root).get(name, 0)
 
 
 def remember(root: Directory, name: str, last_epoch: int) -> None:
-    """A topic is about to be deleted whose partitions have come to this epoch. Durable when it returns, unless the disk
-    is full."""
+    """Record the epoch that a topic's partitions had reached when it is deleted. Durable on return, unless the disk is
+    full."""
     epochs = dict(_load(root))
     following = max(epochs.pop(name, 0), min(last_epoch + 1, MAX_EPOCH))
     kept = list(epochs.items())[-(_MOST - 1) :]
@@ -147,7 +143,7 @@ def _load(root: Directory) -> Mapping[str, int]:
 
 
 def replacing(topics: Directory) -> list[tuple[str, TopicEntry]]:
-    """Topics that are about to replace another one, or that were when a process died."""
+    """Return the topics that are replacing another one, or were when a process died."""
     found: list[tuple[str, TopicEntry]] = []
     for name in topics.children():
         if not name.endswith(SWAP):
@@ -168,7 +164,7 @@ def replacing(topics: Directory) -> list[tuple[str, TopicEntry]]:
 
 
 def finish_replacing(topics: Directory) -> None:
-    """Rename every topic that is replacing another to the name in its topic.json, and remove the old one from there."""
+    """Rename every replacing topic to the name in its topic.json, after moving the old topic away."""
     for state, entry in replacing(topics):
         directory = topics.child(state)
         try:

@@ -18,7 +18,7 @@ from ...errors import GroupActive, GroupNotFound, InvalidConfig, TopicNotFound
 from ...log.epochs import MAX_EPOCH
 from ..assignment import Share
 from ..committed_offsets import Start, checked_position, resolve
-from ..consumer_options import Terms
+from ..consumer_options import MemberOptions
 from ..groups import GroupDescription, GroupRow
 from ..members import Member, Silence, check_group_name
 from .membership import ObjectMembership, members_of, owners_of, remove_member
@@ -37,7 +37,7 @@ class ObjectGroups:
     def __init__(self, session: StoreSession) -> None:
         self._session = session
 
-    def membership(self, terms: Terms) -> ObjectMembership:
+    def membership(self, terms: MemberOptions) -> ObjectMembership:
         """Return a membership for a consumer."""
         return ObjectMembership(self._session, terms)
 

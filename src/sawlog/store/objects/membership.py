@@ -22,7 +22,7 @@ from ...storage.locks import process_name
 from ..assignment import Share
 from ..base import Topic
 from ..committed_offsets import Committed, Start, begin
-from ..consumer_options import Terms
+from ..consumer_options import MemberOptions
 from ..group_host import GroupView
 from ..members import Member, Silence
 from .session import StoreSession
@@ -38,7 +38,7 @@ _BEATS = 3
 class ObjectMembership:
     """One member of one group."""
 
-    def __init__(self, session: StoreSession, terms: Terms, *, works: bool = False) -> None:
+    def __init__(self, session: StoreSession, terms: MemberOptions, *, works: bool = False) -> None:
         self._session = session
         self._terms = terms
         self._works = works

@@ -18,9 +18,9 @@ from ...clock import Stopwatch
 from ..assignment import Share
 from ..base import Topic
 from ..committed_offsets import Committed, Pages, Start, begin
-from ..consumer_options import Terms as MemberTerms
-from ..queues.host import TurnLost
-from ..queues.options import Terms
+from ..consumer_options import MemberOptions
+from ..queues.host import TurnConflict
+from ..queues.options import QueueOptions
 from .membership import ObjectMembership, committed_of, topics_by_id
 from .session import StoreSession, results
 from .state.mutation import quoted
@@ -35,8 +35,8 @@ _LOOK_S = 1.0
 class ObjectWorkers:
     """The workers of a queue, as one of them sees them."""
 
-    def __init__(self, session: StoreSession, terms: Terms) -> None:
-        wanted = MemberTerms(terms.group, terms.worker or "", (terms.topic,), _SESSION_MS, float("inf"))
+    def __init__(self, session: StoreSession, terms: QueueOptions) -> None:
+        wanted = MemberOptions(terms.group, terms.worker or "", (terms.topic,), _SESSION_MS, float("inf"))
         self._member = ObjectMembership(session, wanted, works=True)
         self._looked = Stopwatch()
         self._alive: frozenset[str] = frozenset()
@@ -143,7 +143,7 @@ class ObjectExchange:
         marks: Mapping[str, str] | None = None,
         pages: Mapping[str, Pages] | None = None,
     ) -> None:
-        """Commit offsets and bitmaps of one group. Raises `TurnLost` if there was another exchange since they were
+        """Commit offsets and bitmaps of one group. Raises `TurnConflict` if there was another exchange since they were
         read."""
         assert not marks
         ((group, offsets),) = changes
@@ -171,7 +171,7 @@ class ObjectExchange:
         }
         outcome = self._session.submit([action]).result()
         if "no" in outcome and outcome["no"][0] == "Changed":
-            raise TurnLost
+            raise TurnConflict
         results(outcome)
 
 

@@ -32,7 +32,7 @@ from ..consumer import Consumer
 from ..directory.maintenance import Upkeep
 from ..directory.topic_entry import check_partitions
 from ..names import check_topic_name
-from ..queues.options import Terms as QueueTerms
+from ..queues.options import QueueOptions
 from ..queues.queue import Queue
 from ..settings import TopicChanges, TopicSettings
 from .bucket import selftest
@@ -311,7 +311,7 @@ class ObjectStore(base.Store):
         self._session.check_open()
         return ObjectRegistry(self._session)
 
-    def _queueing(self, parameters: QueueTerms) -> tuple[ObjectDeliveries, ObjectWorkers]:
+    def _queueing(self, parameters: QueueOptions) -> tuple[ObjectDeliveries, ObjectWorkers]:
         crew = ObjectWorkers(self._session, parameters)
         return ObjectDeliveries(self._session, crew), crew
 

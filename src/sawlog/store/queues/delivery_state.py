@@ -1,4 +1,14 @@
-"""`Page`: what is known about 1024 neighbouring offsets of a partition. A record in the groups' log:
+"""`DeliveryState`: which messages of one partition are finished, leased to a worker, or due for delivery.
+
+```
+        base                             frontier
+ finished |  finished and open, in pages  |  not delivered so far
+```
+
+Everything below `base` is finished: `base` is the offset that the group commits. Nothing from `frontier` on has been
+delivered. In between, a page lists each offset as open or finished; offsets that no page covers count as new.
+
+`StatePage`: the state of 1024 consecutive offsets, stored as a record in the log of the groups:
 
 ```
 key     ["queue", "workers", "orders", "3/17"]        group, topic, partition / number of the page
@@ -6,28 +16,17 @@ value   {"topic_id": "5f0c…", "from": 17408, "to": 17920,
          "open": [[17408, 3, "leased", 1, 1763251230000, "9b1e…"], [17500, 1, "free", 2, 1763251260000, ""]]}
 ```
 
-Of the offsets from `from` up to, not including, `to`, those in `open` are not finished, and the others are. An entry of
-`open` is a run of neighbouring offsets: first offset, count, state, deliveries, a time, a worker.
+Of the offsets from `from` up to, not including, `to`, those in `open` are not finished; the others are. An entry of
+`open` is a run of consecutive offsets: first offset, count, state, deliveries, a time, a worker.
 
-    leased      one worker's, until that time
+    leased      with one worker, until that time
     free        to be delivered, from that time on
-    doubtful    to be delivered: a worker had it, and died or did not answer in time
+    doubtful    to be delivered: its worker died or did not answer in time
 
-What a page does not cover is not finished: a page that is lost means that messages are delivered again, never that they
-are dropped.
+Offsets that a page does not cover are not finished: losing a page means that messages are delivered again, never that
+they are dropped.
 
-`Book`: which messages of one partition are finished, which are with a worker, and which are to be delivered.
-
-```
-        base                             frontier
- finished |  finished and open, in pages  |  not delivered so far
-```
-
-Everything below `base` is finished: that is the offset that the group commits. From `frontier` on nothing was
-delivered. In between each offset is in a page, as open or finished; where a page is missing or too short, the offsets
-count as new.
-
-Pure: no I/O, no clock. Threads: one at a time.
+No I/O and no clock. For one thread at a time.
 """
 
 from __future__ import annotations
@@ -50,14 +49,14 @@ NEVER_MS = 2**62
 
 
 class Entry(NamedTuple):
-    """What is known about a message that is not finished."""
+    """State of a message that is not finished."""
 
     state: str
-    #: How often it was delivered.
+    #: Number of deliveries.
     deliveries: int
-    #: The end of the lease, or when to deliver it.
+    #: End of the lease, or earliest time of delivery.
     until_ms: int
-    #: The id of the worker that has it.
+    #: Id of the worker that holds the lease.
     worker: str
 
 
@@ -65,8 +64,8 @@ class Entry(NamedTuple):
 NEW = Entry(FREE, 0, 0, "")
 
 
-class Page:
-    """One page. `open` is in the order of offsets."""
+class StatePage:
+    """State of up to 1024 offsets. `open` is in offset order."""
 
     __slots__ = ("_due_ms", "_workers", "end", "first", "number", "open")
 
@@ -78,17 +77,17 @@ class Page:
         self._workers: frozenset[str] = frozenset()
 
     def grow(self, end: int) -> None:
-        """Cover the offsets up to, not including, `end`."""
+        """Extend the page up to, not including, `end`."""
         self.end = end
 
     def shrink(self, first: int) -> None:
-        """Cover the offsets from `first` on: there are none open below."""
+        """Drop the offsets below `first`, none of which are open."""
         self.first = max(self.first, first)
 
     # --- what is due
 
     def changed(self) -> None:
-        """Its entries have changed: forget what was computed from them."""
+        """Invalidate the values computed from the entries."""
         self._due_ms = None
 
     def _look(self) -> None:
@@ -98,7 +97,7 @@ class Page:
 
     @property
     def due_ms(self) -> int:
-        """When something in it is due: a lease ends, or a message is to be delivered."""
+        """Earliest time at which a lease ends or a message is to be delivered."""
         if self._due_ms is None:
             self._look()
         assert self._due_ms is not None
@@ -106,7 +105,7 @@ class Page:
 
     @property
     def workers(self) -> frozenset[str]:
-        """Who has messages of it."""
+        """Workers with leases in this page."""
         if self._due_ms is None:
             self._look()
         return self._workers
@@ -126,13 +125,13 @@ class Page:
             yield [begun, count, *last]
 
     def encode(self, topic_id: str) -> bytes:
-        """The value of its record."""
+        """Return the value of the page's record."""
         fields = {"topic_id": topic_id, "from": self.first, "to": self.end, "open": list(self._runs())}
         return json.dumps(fields, separators=(",", ":")).encode()
 
     @classmethod
-    def decode(cls, number: int, value: bytes, topic_id: str) -> Page | None:
-        """From the value of a record; None if that is of another topic. `ValueError`, `KeyError` or `TypeError` if it
+    def decode(cls, number: int, value: bytes, topic_id: str) -> StatePage | None:
+        """Parse the value of a record; None if it is for another topic. `ValueError`, `KeyError` or `TypeError` if it
         is not a page."""
         found = parse_json(value)
         if found["topic_id"] != topic_id:
@@ -154,24 +153,24 @@ class Page:
 _logger = logging.getLogger("sawlog.store.queues")
 
 
-class Book:
-    """The state of one partition for one group."""
+class DeliveryState:
+    """Delivery state of one partition for one group."""
 
     def __init__(self, topic_id: str) -> None:
         self._topic_id = topic_id
         self.base = 0
         self.frontier = 0
-        self._pages: dict[int, Page] = {}
-        #: The pages as they are in the log.
+        self._pages: dict[int, StatePage] = {}
+        #: Pages as stored in the log.
         self._stored: dict[int, bytes] = {}
-        #: Numbers of those that differ from it.
+        #: Numbers of the pages that differ from the log.
         self._changed: set[int] = set()
         self._begun = False
 
     # --- loading
 
     def load(self, base: int, stored: Mapping[int, bytes]) -> None:
-        """Take over what is in the log: the committed offset and the pages. What has not changed is not read again."""
+        """Load the committed offset and the pages from the log. Unchanged pages are not parsed again."""
         if self._begun and base == self.base and stored == self._stored and not self._changed:
             return
         known = {number: page for number, page in self._pages.items() if number not in self._changed}
@@ -187,9 +186,9 @@ class Book:
         self._fill()
         self._drop_below(base)
 
-    def _decoded(self, number: int, value: bytes) -> Page | None:
+    def _decoded(self, number: int, value: bytes) -> StatePage | None:
         try:
-            page = Page.decode(number, value, self._topic_id)
+            page = StatePage.decode(number, value, self._topic_id)
         except (ValueError, KeyError, TypeError) as error:
             _logger.error("a page of a queue cannot be read: %s; its messages are delivered again", error)
             page = None
@@ -198,42 +197,41 @@ class Book:
         return page
 
     def _fill(self) -> None:
-        """Whatever between base and frontier is in no page counts as new."""
+        """Treat offsets between base and frontier that no page covers as new."""
         for number in range(self.base // PAGE, -(-self.frontier // PAGE)):
             first, end = max(number * PAGE, self.base), min((number + 1) * PAGE, self.frontier)
-            page = self._pages.get(number) or Page(number, end, end, {})
+            page = self._pages.get(number) or StatePage(number, end, end, {})
             if page.first > first or page.end < end:
                 before = dict.fromkeys(range(first, min(page.first, end)), NEW)
                 after = dict.fromkeys(range(max(page.end, first), end), NEW)
                 whole = {**before, **page.open, **after}
-                self._pages[number] = Page(number, min(first, page.first), max(end, page.end), whole)
+                self._pages[number] = StatePage(number, min(first, page.first), max(end, page.end), whole)
                 self._changed.add(number)
 
     # --- looking
 
     @property
     def open_count(self) -> int:
-        """How many messages between base and frontier are not finished."""
+        """Number of unfinished messages between base and frontier."""
         return sum(len(page.open) for page in self._pages.values())
 
     @property
     def due_ms(self) -> int:
-        """When a lease ends, or a message is to be delivered that was delivered before."""
+        """Earliest time at which a lease ends or a redelivery is due."""
         return min((page.due_ms for page in self._pages.values()), default=NEVER_MS)
 
     @property
     def workers(self) -> set[str]:
-        """Who has messages."""
+        """Workers with leases."""
         return set[str]().union(*(page.workers for page in self._pages.values()))
 
     def __getitem__(self, offset: int) -> Entry | None:
-        """What is known about an open message; None if it is finished or was not delivered so far."""
+        """Return the entry of an open message; None if it is finished or was not delivered so far."""
         page = self._pages.get(offset // PAGE)
         return None if page is None else page.open.get(offset)
 
     def due(self, now_ms: int) -> Iterator[tuple[int, Entry]]:
-        """Messages that were delivered or delayed before, and are to be delivered now. Leases that have ended are not
-        among them: see `expire`."""
+        """Yield redeliveries and delayed messages that are due. Expired leases are not included: see `expire`."""
         for number in sorted(self._pages):
             page = self._pages[number]
             if page.due_ms <= now_ms:
@@ -245,15 +243,15 @@ class Book:
 
     # --- changing
 
-    def _page(self, offset: int) -> Page:
-        """The page of an offset, to be changed."""
+    def _page(self, offset: int) -> StatePage:
+        """Return the page of an offset for modification."""
         page = self._pages[offset // PAGE]
         page.changed()
         self._changed.add(page.number)
         return page
 
     def expire(self, now_ms: int, dead: Collection[str]) -> int:
-        """End the leases whose time is over, and those of dead workers; returns how many."""
+        """End the leases that have expired and those of dead workers; return their number."""
         count = 0
         for page in self._pages.values():
             if page.due_ms > now_ms and page.workers.isdisjoint(dead):
@@ -269,8 +267,8 @@ class Book:
         return count
 
     def grow(self, end: int, entries: Mapping[int, Entry]) -> None:
-        """Move the frontier to `end`: these are the open ones below it, in order; the others are finished, because
-        there is no record, or it is not for this group."""
+        """Move the frontier to `end`. `entries` are the open messages below it, in order; the other offsets are
+        finished, because they have no record or it is not for this group."""
         first = self.frontier
         if end <= first:
             return
@@ -279,21 +277,21 @@ class Book:
             start, stop = max(number * PAGE, first), min((number + 1) * PAGE, end)
             page = self._pages.get(number)
             if page is None:
-                page = self._pages[number] = Page(number, start, start, {})
+                page = self._pages[number] = StatePage(number, start, start, {})
             page.grow(stop)
             self._page(start)
         for offset, entry in entries.items():
             self._pages[offset // PAGE].open[offset] = entry
 
     def put(self, offset: int, entry: Entry) -> None:
-        """Replace what is known about an open message."""
+        """Replace the entry of an open message."""
         self._page(offset).open[offset] = entry
 
     def finish_all(self, messages: Iterable[Message]) -> int:
-        """These messages are finished, as far as they are still with the worker that they were delivered to; returns
-        how many are not."""
+        """Finish the messages that are still leased to the worker they were delivered to; return the number of the
+        others."""
         late, number, page = 0, -1, None
-        # Neighbours have the same entry: it is compared once for all that have it.
+        # Consecutive messages share an entry, which is compared once.
         known: tuple[Entry | None, int, str] = (None, 0, "")
         for message in messages:
             offset = message.place[1]
@@ -313,16 +311,16 @@ class Book:
         return late
 
     def finish(self, offset: int) -> None:
-        """A message is finished."""
+        """Finish a message."""
         self._page(offset).open.pop(offset, None)
 
     def is_with(self, message: Message) -> bool:
-        """Whether a message is still with the worker that it was delivered to, from that delivery."""
+        """Return whether a message is still leased to its worker from that delivery."""
         entry = self[message.place[1]]
         return entry is not None and _has(entry, message)
 
     def advance(self, lowest: int) -> int:
-        """Drop what is below `lowest`, because the log no longer has it; returns how many open messages were lost."""
+        """Drop offsets below `lowest`, which the log no longer has; return the number of open messages lost."""
         if lowest <= self.base:
             return 0
         lost = sum(offset < lowest for page in self._pages.values() for offset in page.open)
@@ -332,13 +330,13 @@ class Book:
         return lost
 
     def cut(self, end: int) -> None:
-        """Forget everything from `end` on: the log was truncated there, and offsets may be used again."""
+        """Drop everything from `end` on: the log was truncated there and may reuse the offsets."""
         for number in [number for number in self._pages if self._pages[number].end > end]:
             page = self._pages.pop(number)
             self._changed.add(number)
             if page.first < end:
                 kept = {offset: each for offset, each in page.open.items() if offset < end}
-                self._pages[number] = Page(number, page.first, end, kept)
+                self._pages[number] = StatePage(number, page.first, end, kept)
         self.frontier, self.base = min(self.frontier, end), min(self.base, end)
 
     def _drop_below(self, base: int) -> None:
@@ -349,14 +347,14 @@ class Book:
                 self._changed.add(number)
             elif any(offset < base for offset in page.open):
                 kept = {offset: each for offset, each in page.open.items() if offset >= base}
-                self._pages[number] = Page(number, base, page.end, kept)
+                self._pages[number] = StatePage(number, base, page.end, kept)
                 self._changed.add(number)
 
     # --- storing
 
     def settle(self) -> dict[int, bytes | None]:
-        """Move the base to the first open message, and return the pages that have changed since they were loaded: None
-        for those that are no longer needed. Call `stored` when they are durable."""
+        """Move the base to the first open message and return the pages that have changed since they were loaded, None
+        for those no longer needed. Call `stored` once they are durable."""
         first = (next(iter(self._pages[number].open), None) for number in sorted(self._pages))
         self.base = next((offset for offset in first if offset is not None), self.frontier)
         self._drop_below(self.base)
@@ -371,7 +369,7 @@ class Book:
         return changed
 
     def stored(self, changed: Mapping[int, bytes | None]) -> None:
-        """These were written."""
+        """Record that these pages were written."""
         for number, value in changed.items():
             if value is None:
                 self._stored.pop(number, None)
@@ -386,7 +384,7 @@ def _has(entry: Entry, message: Message) -> bool:
 
 
 def runs_of(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Neighbouring offsets as (first, end), in order."""
+    """Yield runs of consecutive offsets as (first, end), in order."""
     first = end = -1
     for offset in sorted(offsets):
         if offset == end:

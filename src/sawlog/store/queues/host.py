@@ -1,7 +1,7 @@
-"""`QueueBooks` and `QueueCrew`: the delivery state of a queue and its workers, which each backend stores its own way.
+"""Interfaces between a queue and its backend: `DeliveryStates` stores the delivery state, `QueueWorkers` the workers.
 
-A *turn* is one atomic exchange: what is read and written in it. In a directory turns exclude each other, and others
-wait; on object storage they are optimistic: the second one fails with `TurnLost` and has to begin again.
+A *turn* is one atomic read-modify-write of the delivery state. In a directory, turns are exclusive and other processes
+block; on object storage they are optimistic: the loser of a race gets `TurnConflict` and retries.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from ..base import Topic
 from ..committed_offsets import Committed, Pages, Start
 
 
-class TurnLost(Exception):
-    """Another worker was faster: nothing was written, and what was read is no longer so."""
+class TurnConflict(Exception):
+    """Another worker wrote first: nothing was written, and what was read is stale."""
 
 
 class QueueTurn(Protocol):
-    """What can be done in a turn."""
+    """Operations within a turn."""
 
     def places(self, group: str, topics: Iterable[Topic], start: Start, member: str) -> Mapping[Share, tuple[int, int]]:
-        """Where a group continues; the first access of a group to a topic commits where it starts."""
+        """Return where a group continues. Its first access to a topic commits the start position."""
 
     def offsets(self, group: str) -> dict[Share, Committed]:
-        """The offsets of one group."""
+        """Return the offsets of one group."""
 
     def pages(self, group: str) -> dict[Share, dict[int, bytes]]:
-        """The pages of a group's queues."""
+        """Return the state pages of a group's queues."""
 
     def write_all(
         self,
@@ -37,36 +37,36 @@ class QueueTurn(Protocol):
         marks: Mapping[str, str] | None = None,
         pages: Mapping[str, Pages] | None = None,
     ) -> None:
-        """Commit offsets and pages, all of them or none; `TurnLost`."""
+        """Commit offsets and pages, all or none; `TurnConflict`."""
 
 
-class QueueBooks(Protocol):
-    """Committed offsets and pages of queues."""
+class DeliveryStates(Protocol):
+    """Committed offsets and state pages of queues."""
 
     def of(self, group: str) -> dict[Share, Committed]:
-        """The offsets of one group."""
+        """Return the offsets of one group."""
 
     def pages(self, group: str) -> dict[Share, dict[int, bytes]]:
-        """The pages of a group's queues, by partition and number."""
+        """Return the state pages of a group's queues, by partition and number."""
 
     def turn(self) -> AbstractContextManager[QueueTurn]:
-        """A turn."""
+        """Begin a turn."""
 
 
-class QueueCrew(Protocol):
-    """The workers of a queue, as one of them sees them."""
+class QueueWorkers(Protocol):
+    """Workers of a queue, as one of them sees them."""
 
     def join(self) -> str:
-        """Be a worker of the group, and return the id."""
+        """Join the group as a worker and return the id."""
 
     def dead(self, workers: set[str], *, now: bool) -> set[str]:
-        """Which of these are dead."""
+        """Return which of these workers are dead."""
 
     def beat(self) -> None:
-        """Say that this worker is alive."""
+        """Send a heartbeat."""
 
     def leave(self) -> None:
         """Leave the group. Safe to call twice."""
 
     def abandon(self) -> None:
-        """Leave without waiting for anything: nobody has closed the queue."""
+        """Leave without blocking: the queue was dropped without being closed."""

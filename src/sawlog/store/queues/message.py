@@ -1,22 +1,20 @@
-"""`Message`: a record that a queue has delivered, and what is said about it.
-
-Headers that queues write: delayed messages, messages for one group, and dead letters.
+"""`Message`: a record that a queue has delivered; and the headers that queues write.
 
 ```
-sawlog.queue.not_before      milliseconds since 1970: queues deliver the message then, and not before
-sawlog.queue.group           only the queue of this group delivers it
+sawlog.queue.not_before      milliseconds since 1970: earliest time of delivery
+sawlog.queue.group           only the queue of this group delivers the message
 ```
 
-A dead letter has key, value and headers of its message, and
+A dead letter has the key, value and headers of its message, and
 
 ```
 sawlog.dead.topic  sawlog.dead.partition  sawlog.dead.offset  sawlog.dead.timestamp
-sawlog.dead.group            whose dead letter it is
-sawlog.dead.deliveries       how often it was delivered
-sawlog.dead.reason           why it is dead
+sawlog.dead.group            group whose dead letter it is
+sawlog.dead.deliveries       number of deliveries
+sawlog.dead.reason           why the message is dead
 ```
 
-Consumers see all of these as headers like any other.
+Consumers see these as ordinary headers.
 """
 
 from __future__ import annotations
@@ -38,22 +36,22 @@ class Message:
         self.record = record
         #: Partition and offset.
         self.place: tuple[int, int] = (record.partition, record.offset)
-        #: How often it was delivered, this time included: 1 the first time.
+        #: Number of deliveries including this one: 1 the first time.
         self.deliveries = deliveries
-        #: From then on (milliseconds since 1970) others may get it.
+        #: End of the lease (milliseconds since 1970): other workers may get the message from then on.
         self.until_ms = until_ms
-        #: The id of the worker that it was delivered to.
+        #: Id of the worker that it was delivered to.
         self.lease = lease
         #: Whether this worker has answered, and which queue it got the message from.
         self.answered = False
         self.queue_id = queue_id
 
     def settle(self) -> None:
-        """The worker has answered."""
+        """Mark the message as answered."""
         self.answered = True
 
     def keep_until(self, until_ms: int) -> None:
-        """The worker has it until then."""
+        """Extend the lease."""
         self.until_ms = until_ms
 
     @property
@@ -97,7 +95,7 @@ class Message:
 
 @dataclass(slots=True)
 class Answer:
-    """What to do with a message that was delivered, other than that it is finished."""
+    """What to do with a delivered message, other than finishing it."""
 
     message: Message
     #: "done", "free" (deliver again, from `until_ms` on), "unseen" (as free, and the delivery does not count),
@@ -107,7 +105,7 @@ class Answer:
     reason: str = ""
 
     def buried(self) -> None:
-        """Its dead letter is stored: the message is finished."""
+        """Mark the message as finished: its dead letter is stored."""
         self.what = "done"
 
 
@@ -119,17 +117,17 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 def delayed(headers: Headers, not_before_ms: int) -> list[tuple[str, bytes | None]]:
-    """Headers of a message that is delivered later."""
+    """Return the headers of a message to be delivered later."""
     return [*headers, (_NOT_BEFORE, b"%d" % not_before_ms)]
 
 
 def not_before_ms(record: Record) -> int:
-    """When a message is to be delivered; 0 if it says nothing, or nothing that makes sense."""
+    """Return the earliest time of delivery; 0 if there is none or it is invalid."""
     return next((_number(value) for name, value in record.headers if name == _NOT_BEFORE), 0)
 
 
 def is_for(record: Record, group: str) -> bool:
-    """Whether the queue of a group delivers it."""
+    """Return whether the queue of this group delivers the record."""
     return all(value == group.encode() for name, value in record.headers if name == _GROUP)
 
 
@@ -141,7 +139,7 @@ def _number(value: bytes | None) -> int:
 
 
 def dead_letter(message: Message, group: str, reason: str) -> tuple[Any, ...]:
-    """The record for the topic of dead letters, as `append_many` takes it."""
+    """Return the record for the dead-letter topic, as `append_many` takes it."""
     fields = {
         "topic": message.topic,
         "partition": str(message.partition),
@@ -156,16 +154,16 @@ def dead_letter(message: Message, group: str, reason: str) -> tuple[Any, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
-    """What a dead letter says about itself."""
+class DeadLetter:
+    """Parsed dead letter."""
 
     topic: str
     group: str
     record: Record
 
     @classmethod
-    def of(cls, record: Record) -> Letter | None:
-        """From a record; None if it is not a dead letter."""
+    def of(cls, record: Record) -> DeadLetter | None:
+        """Parse a record; None if it is not a dead letter."""
         fields = {name: value for name, value in record.headers if name.startswith(_DEAD)}
         topic, group = fields.get(_DEAD + "topic"), fields.get(_DEAD + "group")
         if not topic or not group:
@@ -173,7 +171,7 @@ class Letter:
         return cls(topic.decode(errors="replace"), group.decode(errors="replace"), record)
 
     def revived(self) -> tuple[Any, ...]:
-        """The message again, for the queue of its group alone, as `append_many` takes it."""
+        """Return the message for redelivery by the queue of its group only, as `append_many` takes it."""
         kept = [
             (name, value)
             for name, value in self.record.headers

@@ -1,4 +1,4 @@
-"""The options of a queue, checked."""
+"""`QueueOptions`: the validated options of a queue."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _MOST_S = 366 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """What the workers of a queue have to agree on, and one worker's own choices."""
+class QueueOptions:
+    """Options that the workers of a queue must agree on, and those of one worker."""
 
     topic: str
     group: str
-    #: How long a message is one worker's before others get it.
+    #: Visibility timeout: how long a message stays with one worker.
     visibility_ms: int
-    #: After so many deliveries a message is a dead letter; None: never.
+    #: Deliveries after which a message becomes a dead letter; None: never.
     max_deliveries: int | None
-    #: The topic of dead letters.
+    #: Dead-letter topic.
     dead_letters: str
-    #: Where a new group begins.
+    #: Start position of a new group.
     start: Start
-    #: At most so many messages are fetched at once.
+    #: Maximum number of messages fetched at once.
     prefetch: int
     #: The name of the worker, for display.
     worker: str
@@ -45,8 +45,8 @@ class Terms:
         start: Start,
         prefetch: object,
         worker: object,
-    ) -> Terms:
-        """The options, if all are valid; else `InvalidConfig` or `InvalidTopicName`."""
+    ) -> QueueOptions:
+        """Return the validated options; `InvalidConfig` or `InvalidTopicName`."""
         name = check_topic_name(topic)
         dead = check_topic_name(f"{name}-dead" if dead_letters is None else dead_letters)
         if dead == name:
@@ -66,7 +66,7 @@ class Terms:
 
 
 def milliseconds_of(name: str, seconds: object, least: float = 0.0) -> int:
-    """Seconds as milliseconds; `InvalidConfig` if they are not a number of at least `least`."""
+    """Convert seconds to milliseconds; `InvalidConfig` unless they are a number of at least `least`."""
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not least <= seconds <= _MOST_S:
         raise InvalidConfig(f"{name} must be a number of seconds from {least} to {_MOST_S:.0f}, not {seconds!r}")
     return int(seconds * 1000)

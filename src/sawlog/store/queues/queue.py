@@ -1,8 +1,8 @@
-"""`Queue`: the records of a topic, handed to workers one by one and acknowledged one by one.
+"""`Queue`: delivers the records of a topic to workers, who acknowledge them one by one.
 
 ```python
 with store.queue("orders", group="workers") as queue:
-    for message in queue:                    # waits for new ones
+    for message in queue:                    # blocks until there is one
         try:
             work(message.value)
         except TemporaryError:
@@ -11,22 +11,22 @@ with store.queue("orders", group="workers") as queue:
             queue.ack(message)
 ```
 
-*At least once.* A message that was delivered is this worker's until it answers (`ack`, `release`, `reject`) or the
-visibility time-out is over; then it is delivered again, with `deliveries` one higher. After `max_deliveries` it goes to
-the topic of dead letters instead. What a process had that dies is delivered again at once.
+*At least once.* A delivered message belongs to the worker until it answers (`ack`, `release`, `reject`) or the
+visibility timeout expires. Then the message is delivered again, with `deliveries` incremented. After `max_deliveries`
+it goes to the dead-letter topic instead. Messages of a process that dies are delivered again at once.
 
-*Workers.* Any number of threads share a queue object, and any number of processes open the same queue. Each message is
-with one of them at a time, whatever partition it is in. The order of messages is roughly that of the log, and not
-guaranteed. Consumers with other groups see the same records.
+*Workers.* Any number of threads can share a queue object, and any number of processes can open the same queue. Each
+message is with one worker at a time, whatever its partition. Messages arrive roughly in log order, which is not
+guaranteed. Consumers of other groups see the same records.
 
-*Durable.* Which messages are with whom, and which are finished, is in the log of the groups, written in turns and
-synced. Answers are written together: with the next fetch, after a tenth of a second, by `flush`, and by `close`. An ack
-that is not written yet when the process dies means that the message is delivered again.
+*Durability.* Leases and acknowledgements are in the log of the groups, synced. Answers are written in batches: with the
+next fetch, after a tenth of a second, by `flush`, and by `close`. If the process dies before an ack is written, the
+message is delivered again.
 
-*Fetching.* Messages are fetched a few at a time: one at first, more as long as they are used up quickly, up to
-`prefetch`. Those that nobody was given before the queue is closed are not counted as delivered.
+*Prefetching.* Fetches start with one message and grow, up to `prefetch`, while messages are consumed quickly. Messages
+that were fetched but not handed out when the queue is closed do not count as delivered.
 
-Threads: any. A forked child must open its own store.
+Thread-safe. A forked child must open its own store.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ from ..base import Position, Store
 from ..committed_offsets import Start
 from .delivery import Delivery
 from .message import Answer, Message, dead_letter, delayed
-from .options import Terms, milliseconds_of
+from .options import QueueOptions, milliseconds_of
 
 _logger = logging.getLogger("sawlog.store.queues")
 
-#: Answers are written, and others are told that this worker lives, at least this often.
+#: Interval for writing answers and sending heartbeats.
 _FLUSH_S = 0.1
-#: A fetch that was used up faster is followed by a larger one; slower than the second, by a smaller one.
+#: A fetch consumed faster than the first is followed by a larger one; slower than the second, by a smaller one.
 _FAST_S, _SLOW_S = 0.1, 0.5
-#: More answers than this are written at once.
+#: Maximum number of buffered acks before they are written at once.
 _MOST_ANSWERS = 5000
 
 
@@ -78,7 +78,7 @@ class Queue:
         prefetch: int = 2000,
         worker: str | None = None,
     ) -> None:
-        self._terms = Terms.checked(
+        self._options = QueueOptions.checked(
             topic,
             group,
             visibility_s=visibility_s,
@@ -92,10 +92,10 @@ class Queue:
             raise ReadOnlyLog(f'the store {store.path} was opened with mode="r": a queue writes what was acknowledged')
         self._store = store
         self._process = this_process()
-        books, self._crew = store._queueing(self._terms)
-        #: In each of its messages.
+        states, self._workers = store._queueing(self._options)
+        #: Identifies this queue in its messages.
         self._id = object()
-        self._delivery = Delivery(books, self._crew, self._terms, store.topic, self._id)
+        self._delivery = Delivery(states, self._workers, self._options, store.topic, self._id)
         #: Held during an exchange.
         self._exchanging = forkable(threading.RLock())
         #: Fetched, and not handed out. This and the next two are changed by calls that are atomic, without a lock.
@@ -120,7 +120,7 @@ class Queue:
         try:
             self._delivery.exchange([], [], 0)  # joins
         except BaseException:
-            self._crew.leave()
+            self._workers.leave()
             raise
         self._task = background.every(_FLUSH_S, self._tick)
 
@@ -128,33 +128,34 @@ class Queue:
 
     @property
     def topic(self) -> str:
-        """The topic whose records it delivers."""
-        return self._terms.topic
+        """Topic whose records it delivers."""
+        return self._options.topic
 
     @property
     def group(self) -> str:
-        """The group whose progress it is."""
-        return self._terms.group
+        """Group whose progress it tracks."""
+        return self._options.group
 
     @property
     def dead_letters(self) -> str:
-        """The topic of dead letters. It is created with the first of them."""
-        return self._terms.dead_letters
+        """Dead-letter topic, created with the first dead letter."""
+        return self._options.dead_letters
 
     @property
     def late_answers(self) -> int:
-        """How many answers came after the time-out, when the message had been delivered again; they had no effect."""
+        """Number of answers that came after the timeout, when the message had been delivered again. They had no
+        effect."""
         return self._late
 
     # --- messages
 
     def __iter__(self) -> Iterator[Message]:
-        """Messages as they come, endless; until `close`."""
+        """Yield messages as they arrive, blocking, until `close`."""
         return self._messages(None)
 
     def drain(self) -> Iterator[Message]:
-        """Messages until there is none to deliver now. Those that are delayed, or with other workers, are not waited
-        for."""
+        """Yield messages until none is deliverable now. Does not wait for delayed messages or those with other
+        workers."""
         return self._messages(0.0)
 
     def _messages(self, timeout_s: float | None) -> Iterator[Message]:
@@ -162,7 +163,7 @@ class Queue:
             yield found
 
     def receive(self, max_messages: int = 1, timeout_s: float = 1.0) -> list[Message]:
-        """The next messages, as soon as there are any: at most that many; an empty list after `timeout_s`."""
+        """Return up to `max_messages` messages as soon as there are any; an empty list after `timeout_s`."""
         if isinstance(max_messages, bool) or not isinstance(max_messages, int) or max_messages < 1:
             raise InvalidConfig(f"max_messages must be an integer, at least 1, not {max_messages!r}")
         found = self._next(Deadline(milliseconds_of("timeout_s", timeout_s) / 1000), at_least=max_messages)
@@ -172,8 +173,8 @@ class Queue:
         return messages
 
     def _next(self, deadline: Deadline, at_least: int = 1) -> Message | None:
-        """The next message; None if there is none when the time is over, or the queue is closed. If it has to fetch
-        some, then so many if there are."""
+        """Return the next message; None on timeout or if the queue is closed. If it has to fetch, it fetches `at_least`
+        that many if available."""
         found = self._take()
         if found is not None:
             return found
@@ -195,13 +196,13 @@ class Queue:
                 return None
 
     def _take(self, *, at_once: bool = False) -> Message | None:
-        """The next one that was fetched; None if there is none, or too little of its time is left, unless it was
+        """Return the next fetched message; None if there is none or too little of its lease is left, unless it was
         fetched just now."""
         try:
             message = self._ready.popleft()
         except IndexError:
             return None
-        if not at_once and message.until_ms - now_ms() < self._terms.visibility_ms // 2:
+        if not at_once and message.until_ms - now_ms() < self._options.visibility_ms // 2:
             with self._mutex:
                 self._return_ready(message)
             return None
@@ -209,7 +210,7 @@ class Queue:
         return message
 
     def _return_ready(self, *more: Message) -> None:
-        """What was fetched and not handed out goes back, as if it had not been delivered. The caller holds the
+        """Give back fetched messages that were not handed out, as if they had not been delivered. The caller holds the
         mutex."""
         self._gave_back = True
         unseen = list(more)
@@ -223,13 +224,13 @@ class Queue:
             self._batch *= 2
         elif elapsed_s > _SLOW_S:
             self._batch //= 2
-        self._batch = min(max(self._batch, 1), self._terms.prefetch)
-        return max(self._batch, min(at_least, self._terms.prefetch))
+        self._batch = min(max(self._batch, 1), self._options.prefetch)
+        return max(self._batch, min(at_least, self._options.prefetch))
 
     # --- answers
 
     def ack(self, message: Message) -> None:
-        """The message is finished. Durable after `flush`, or shortly."""
+        """Finish the message. Durable after `flush`, or within a fraction of a second."""
         if type(message) is not Message or message.answered or message.queue_id is not self._id or self._ended.is_set():
             self._check(message)
         message.settle()
@@ -245,20 +246,20 @@ class Queue:
         """Deliver the message again, to any worker, after `delay_s` seconds. If it was delivered `max_deliveries`
         times, it becomes a dead letter instead."""
         delay_ms = milliseconds_of("delay_s", delay_s)
-        most = self._terms.max_deliveries
+        most = self._options.max_deliveries
         if most is not None and message.deliveries >= most:
             self._answer(message, "dead", reason=f"released after {message.deliveries} deliveries")
         else:
             self._answer(message, "free", until_ms=now_ms() + delay_ms if delay_ms else 0)
 
     def reject(self, message: Message, reason: str = "rejected") -> None:
-        """The message cannot be processed: it becomes a dead letter, with the reason."""
+        """Turn a message that cannot be processed into a dead letter, with the reason."""
         self._answer(message, "dead", reason=str(reason))
 
     def extend(self, message: Message, visibility_s: float | None = None) -> None:
-        """Keep the message for that long from now on; the default is the queue's time-out. Durable when it returns.
-        `GroupError` if it was delivered to another worker meanwhile."""
-        own_ms = self._terms.visibility_ms
+        """Extend the lease to that long from now; the default is the queue's timeout. Durable on return. `GroupError`
+        if the message was delivered to another worker meanwhile."""
+        own_ms = self._options.visibility_ms
         until_ms = now_ms() + (own_ms if visibility_s is None else milliseconds_of("visibility_s", visibility_s, 0.001))
         self._check(message)
         with self._exchanging:
@@ -278,7 +279,7 @@ class Queue:
             self._gave_back |= what == "free"
 
     def _check(self, message: Message) -> None:
-        """Raise unless the message is this queue's, and not answered."""
+        """Raise unless the message belongs to this queue and is not answered."""
         self._check_open()
         if not isinstance(message, Message):
             raise InvalidConfig(f"expected a message of this queue, not {type(message).__name__}")
@@ -287,7 +288,7 @@ class Queue:
             raise GroupError(f"{message!r} is not with this queue: it {why}")
 
     def flush(self) -> None:
-        """Write all answers so far; durable when it returns."""
+        """Write all answers so far. Durable on return."""
         self._check_open()
         self._exchange(0)
 
@@ -302,17 +303,17 @@ class Queue:
         delay_s: float = 0.0,
     ) -> Position:
         """Append a message to the topic, to be delivered after `delay_s` seconds; consumers see it at once. Without a
-        delay it is the same as `topic.append`."""
+        delay this is `topic.append`."""
         delay_ms = milliseconds_of("delay_s", delay_s)
         self._check_open()
         listed = list(headers.items() if isinstance(headers, Mapping) else headers or ())
         given = delayed(listed, now_ms() + delay_ms) if delay_ms else listed
-        return self._store.topic(self._terms.topic).append(value, key, given)
+        return self._store.topic(self._options.topic).append(value, key, given)
 
     # --- exchanging
 
     def _exchange(self, limit: int) -> bool:
-        """Write the answers, and fetch messages; returns whether there was anything new, if only dead letters or
+        """Write the answers and fetch messages; return whether there was anything new, including dead letters and
         delayed messages."""
         with self._exchanging:
             with self._mutex:
@@ -349,24 +350,24 @@ class Queue:
             return bool(done.messages or done.exhausted or done.passed)
 
     def _bury(self, answers: Iterable[Answer]) -> None:
-        """Store dead letters, durably, before their messages are finished: after a crash in between they are there
-        twice, and never missing."""
+        """Store dead letters durably before their messages are finished: a crash in between duplicates them and never
+        loses them."""
         dead = [answer for answer in answers if answer.what == "dead"]
         if not dead:
             return
-        self._store.create_topic(self._terms.dead_letters, exist_ok=True)
-        letters: list[Any] = [dead_letter(each.message, self._terms.group, each.reason) for each in dead]
+        self._store.create_topic(self._options.dead_letters, exist_ok=True)
+        letters: list[Any] = [dead_letter(each.message, self._options.group, each.reason) for each in dead]
         with self._store.transaction() as transaction:
-            transaction.append_many(self._terms.dead_letters, letters)
+            transaction.append_many(self._options.dead_letters, letters)
         for each in dead:
             each.buried()
 
     def _tick(self) -> None:
-        """Called by the background."""
+        """Write answers and send a heartbeat. Called by the background thread."""
         if self._ended.is_set() or self._process != this_process():
             return
         try:
-            self._crew.beat()
+            self._workers.beat()
             if self._answers or self._acked:
                 self._exchange(0)
             self._ailing = False
@@ -378,7 +379,8 @@ class Queue:
     # --- closing
 
     def close(self) -> None:
-        """Write all answers, let others have what is not answered, and leave. Safe to call twice, from any thread."""
+        """Write all answers, release the messages that are not answered, and leave the group. Safe to call twice, from
+        any thread."""
         self._close(quiet=sys.exc_info()[0] is not None)
 
     def _close(self, *, quiet: bool) -> None:
@@ -388,7 +390,7 @@ class Queue:
             self._ended.set()
             self._task.cancel()
             with ExitStack() as last:
-                last.callback(self._crew.leave)
+                last.callback(self._workers.leave)
                 try:
                     with self._mutex:
                         self._return_ready()
@@ -420,8 +422,8 @@ class Queue:
         if hasattr(self, "_task") and not self._ended.is_set():
             self._ended.set()
             self._task.cancel()
-            self._crew.abandon()
+            self._workers.abandon()
 
     def __repr__(self) -> str:
         state = " closed" if self._ended.is_set() else ""
-        return f"<Queue {self._terms.topic} group={self._terms.group!r}{state}>"
+        return f"<Queue {self._options.topic} group={self._options.group!r}{state}>"

@@ -1,13 +1,13 @@
-"""Putting dead letters back into the topics that they came from.
+"""`redrive`: puts dead letters back into the topics they came from.
 
 A dead letter goes back once: its message is appended to its topic again, marked for the queue of its group (queues of
-other groups pass over it), and the group `redrive.<group>` commits how far that has got in the topic of dead letters.
-The message and the fact that it went back are one named transaction, so that a crash in between neither loses nor
-doubles one: a second run finds out what the first has done.
+other groups skip it), and the group `redrive.<group>` commits the progress in the dead-letter topic. Message and
+progress are one named transaction, so a crash in between neither loses nor duplicates a message: a second run finds
+out what the first one did.
 
-The letters themselves stay where they are, until retention or `trim` removes them.
+The letters themselves stay where they are until retention or `trim` removes them.
 
-One run at a time per topic of dead letters: a second one gets `DirectoryLocked`.
+One run at a time per dead-letter topic: a second one gets `DirectoryLocked`.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from ..base import Topic
 from ..directory.transactions.transaction import Transaction
 from ..groups import Groups
 from ..members import group_directory
-from .message import Letter
+from .message import DeadLetter
 
-#: So many letters go back in one transaction.
+#: Letters per transaction.
 _CHUNK = 500
 
 
 class RedriveHost(Protocol):
-    """A store in a directory."""
+    """Part of a directory `Store` that redriving uses."""
 
     @property
     def path(self) -> str: ...
@@ -49,17 +49,17 @@ class RedriveHost(Protocol):
         """Return the topic of that name; `TopicNotFound`."""
 
     def transaction(self, name: str | None = None, sequence: int | None = None) -> Transaction:
-        """Records that are stored once, however often that is tried."""
+        """Begin a transaction that is stored once, however often it is retried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Redriven:
-    """What went back, or would go back, from one partition for one group."""
+    """Letters that were, or would be, put back from one partition for one group."""
 
     group: str
-    #: Where to.
+    #: Target topic.
     topic: str
-    #: The partition of the dead letters.
+    #: Partition of the dead-letter topic.
     partition: int
     letters: int
 
@@ -74,8 +74,8 @@ def redrive(
     dry_run: bool = False,
     progress: Callable[[int], None] = lambda count: None,
 ) -> list[Redriven]:
-    """Put dead letters back into their topics, or all of them into the topic `to`; those of one group, or of all. At
-    most `limit`, oldest first. With `dry_run` nothing is changed. `progress` is called with how many were put back.
+    """Put dead letters back into their topics, or all of them into the topic `to`; of one group, or of all. At most
+    `limit`, oldest first. With `dry_run` nothing is changed. `progress` is called with the number put back.
 
     `TopicNotFound`, before anything is changed, if one of the topics does not exist.
     """
@@ -97,7 +97,7 @@ def redrive(
 
 @contextmanager
 def _alone(store: RedriveHost, dead_letters: str) -> Iterator[None]:
-    """Keep others from doing the same at the same time; the kernel releases the lock of a process that dies."""
+    """Allow one run at a time. The kernel releases the lock of a process that dies."""
     directory = group_directory(store.directory, _mark(dead_letters), create=True)
     try:
         held = directory.lock("redrive", alone=False)
@@ -112,7 +112,7 @@ def _alone(store: RedriveHost, dead_letters: str) -> Iterator[None]:
 def _plan(
     store: RedriveHost, topic: Topic, group: str | None, to: str | None, limit: int | None
 ) -> tuple[list[Redriven], list[tuple[str, int, int]]]:
-    """What to put back: for people, and as (group, partition, count)."""
+    """Return what to put back, as rows for display and as (group, partition, count)."""
     found: Counter[tuple[str, str, int]] = Counter()
     rest = limit
     plan: list[tuple[str, int, int]] = []
@@ -142,20 +142,20 @@ def _check_target(store: RedriveHost, name: str, dead_letters: str) -> None:
 
 
 def _groups(topic: Topic, partition: int) -> set[str]:
-    letters = (Letter.of(record) for record in topic.partition(partition).scan())
+    letters = (DeadLetter.of(record) for record in topic.partition(partition).scan())
     return {letter.group for letter in letters if letter is not None}
 
 
-def _letters(topic: Topic, partition: int, group: str, reached: int) -> Iterator[Letter]:
+def _letters(topic: Topic, partition: int, group: str, reached: int) -> Iterator[DeadLetter]:
     log = topic.partition(partition)
     for record in log.scan(max(reached, log.lowest_offset)):
-        letter = Letter.of(record)
+        letter = DeadLetter.of(record)
         if letter is not None and letter.group == group:
             yield letter
 
 
 def _mark(group: str) -> str:
-    """The group that commits how far the letters of another group have gone back."""
+    """Return the group that commits the redrive progress of another group."""
     return f"redrive.{group}"
 
 
@@ -164,7 +164,7 @@ def _name(topic: Topic, partition: int, group: str) -> str:
 
 
 def _reached(store: RedriveHost, topic: Topic, partition: int, group: str) -> int:
-    """The first offset that has not gone back. Usually that is committed; after a crash the last transaction knows
+    """Return the first offset that was not put back. Usually it is committed; after a crash the last transaction knows
     more, and bisection finds it."""
     committed = store.groups.offsets.of(_mark(group)).get((topic.name, partition))
     low = committed.offset if committed is not None and committed.topic_id == topic.id else 0

@@ -1,12 +1,12 @@
-"""`Crew`: this worker's place in the group, and which of the others are alive.
+"""`Workers`: this worker's membership in the group of a queue, and the liveness of the others.
 
-A worker is a member of its group as a consumer is (`sawlog.store.members`): it holds the lock of a file, which
-the kernel releases when its process dies, however it dies. So what a dead worker had is delivered again at once, and
-does not wait for its time-out. It owns no partition: all workers take messages from all partitions.
+A worker is a member of its group as a consumer is (`sawlog.store.members`): it locks a file, and the kernel releases
+the lock when the process dies for any reason. Messages of a dead worker are therefore delivered again at once, without
+waiting for their visibility timeout. A worker owns no partition: all workers take messages from all partitions.
 
 A group has workers or consumers, never both at the same time.
 
-Threads: `beat` may come from any; everything else from one at a time.
+Threads: any may call `beat`; everything else is for one thread at a time.
 """
 
 from __future__ import annotations
@@ -19,49 +19,49 @@ from ...storage import Directory
 from ...storage.forking import forkable
 from ..members import Members, Membership, group_directory
 from ..served_groups import refuse_served
-from .options import Terms
+from .options import QueueOptions
 
-#: A broker may take over the group if no worker has said anything for this long. Messages stay with a worker until
-#: their time-out all the same.
+#: A broker may take over the group if no worker has sent a heartbeat for this long. Leases still last until their
+#: timeout.
 _SESSION_MS = 10_000
-#: Who is alive is looked up at most this often.
+#: Minimum interval between liveness checks.
 _LOOK_S = 0.25
 
 
-class Crew:
-    """The workers of a queue, as one of them sees them."""
+class Workers:
+    """Workers of a queue, as one of them sees them."""
 
-    def __init__(self, root: Directory, terms: Terms) -> None:
+    def __init__(self, root: Directory, options: QueueOptions) -> None:
         self._root = root
-        self._terms = terms
+        self._options = options
         self._members: Members | None = None
         self._membership: Membership | None = None
         self._alive: frozenset[str] = frozenset()
         self._looked = Stopwatch()
-        #: Held while the files are used by the background, or closed.
+        #: Held while the background thread uses the files, or while they are closed.
         self._files = forkable(threading.Lock())
 
     def join(self) -> str:
-        """Be a worker of the group, and return the id. In a turn. `GroupActive` if the group has consumers, or a broker
-        serves it."""
+        """Join the group as a worker and return the id. Call in a turn. `GroupActive` if the group has consumers, or a
+        broker serves it."""
         if self._membership is not None and self._membership.current:
             return self._membership.id
         self.leave()
         with self._files:
-            self._members = Members(group_directory(self._root, self._terms.group, create=True))
-        refuse_served(self._members.directory, self._terms.group)
+            self._members = Members(group_directory(self._root, self._options.group, create=True))
+        refuse_served(self._members.directory, self._options.group)
         consumers = [each for each in self._members.look().values() if not each.works]
         if consumers:
             who = ", ".join(sorted(each.name or each.process for each in consumers))
             raise GroupActive(
-                f"the group {self._terms.group!r} has consumers ({who}): close them first, or use another group"
+                f"the group {self._options.group!r} has consumers ({who}): close them first, or use another group"
             )
-        self._membership = self._members.join(self._terms.worker, [self._terms.topic], _SESSION_MS, works=True)
+        self._membership = self._members.join(self._options.worker, [self._options.topic], _SESSION_MS, works=True)
         return self._membership.id
 
     def dead(self, workers: set[str], *, now: bool) -> set[str]:
-        """Which of these are dead. They must have been read before this is called: who joins later is not seen. Unless
-        `now`, it may take a moment until a death is noticed."""
+        """Return which of these workers are dead. Read the ids before calling: workers that join later are not seen.
+        Unless `now`, a death may be noticed with a short delay."""
         unknown = workers - self._alive
         if self._members is None or not (unknown or now or self._looked.elapsed_s >= _LOOK_S):
             return set()
@@ -70,13 +70,13 @@ class Crew:
         return workers - self._alive
 
     def beat(self) -> None:
-        """Say that this worker is alive."""
+        """Send a heartbeat."""
         with self._files:
             if self._membership is not None:
                 self._membership.beat()
 
     def abandon(self) -> None:
-        """The same: files are not waited for."""
+        """Leave the group; there is nothing to wait for."""
         self.leave()
 
     def leave(self) -> None:

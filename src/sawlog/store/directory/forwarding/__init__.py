@@ -1,1 +1,1 @@
-"""Appends and transactions for a partition whose lock another process holds: they are forwarded to that process."""
+"""Forwarding of appends and transactions to the process that holds a partition's lock."""

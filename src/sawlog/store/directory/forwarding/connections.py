@@ -1,10 +1,10 @@
-"""`Lines`: connections to the processes that hold partitions, from the side of the one that wants to write.
+"""`PeerConnections`: client connections to the processes that hold partitions.
 
-The address of a holder is in the note of the partition's LOCK file. A commit has connections of its own, because their
-end means something (see `Neighbour`). Appends share the others: one request at a time on each, and as many connections
-as there are appends at the same time.
+The note in a partition's LOCK file contains the address of its holder. A commit opens its own connections, because
+closing one has a meaning (see `CommitPeer`). Appends share a pool: one request at a time per connection, and as many
+connections as there are concurrent appends.
 
-Threads: any; a `Line` is for one.
+Thread-safe, except that a `PeerConnection` is for one thread.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from ....clock import Deadline
 from ....log.log import Log
 from ....storage.forking import forkable, in_children
 from ....storage.interface import Buffer
-from ..transactions.completion import Lost
+from ..transactions.completion import PeerLost
 from . import frames
 from .frames import Head, Pipe
-from .listener import Doorway
+from .listener import PeerListener
 
-#: What precedes the address in the note of a LOCK file.
+#: Prefix of the address in the note of a LOCK file.
 _LISTENS = b"listens "
-#: How many connections to a process are kept for the next append.
+#: Maximum number of idle connections kept per process.
 _KEPT = 16
-#: How long a process may need from getting the lock to leaving its note.
+#: How long a process may take from getting the lock to writing its note.
 _NOTE_S = 0.1
 
 
 def note_of(address: str) -> bytes:
-    """The note for the LOCK file of a partition whose holder is reached there."""
+    """Return the note for the LOCK file of a partition whose holder listens at this address."""
     return _LISTENS + address.encode() if address else b""
 
 
-class Line:
-    """A connection to a holder. Implements `Neighbour`."""
+class PeerConnection:
+    """Connection to the holder of a partition. Implements `CommitPeer`."""
 
     def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
 
     def ask(self, head: Head, body: Buffer = b"", *, deadline: Deadline) -> Head:
-        """Send a request and return the answer, or raise the error in it."""
+        """Send a request and return the answer, or raise the error it contains."""
         self._send(head, body, deadline)
         return self._answer(deadline)
 
@@ -55,44 +55,44 @@ class Line:
         return head
 
     def prepare(self, id_: str, numbers: Sequence[int], deadline: Deadline) -> Sequence[int]:
-        """See `Neighbour`."""
+        """See `CommitPeer`."""
         return _elsewhere(self.ask({"request": "prepare", "id": id_, "parts": list(numbers)}, deadline=deadline))
 
     def ask_to_place(self, id_: str, numbers: Sequence[int], deadline: Deadline) -> None:
-        """See `Neighbour`."""
+        """See `CommitPeer`."""
         self._send({"request": "place", "id": id_, "parts": list(numbers)}, b"", deadline)
 
     def placed(self, deadline: Deadline) -> Sequence[int]:
-        """See `Neighbour`."""
+        """See `CommitPeer`."""
         return _elsewhere(self._answer(deadline))
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._pipe.close()
 
 
 def _elsewhere(head: Head) -> list[int]:
     found = head.get("elsewhere")
     if not isinstance(found, list):
-        raise Lost(f"an answer that is none: {head}")
+        raise PeerLost(f"an answer that is none: {head}")
     return found
 
 
-class Lines:
-    """The connections of one store. Implements `Neighbours`."""
+class PeerConnections:
+    """Connections of one store. Implements `Peers`."""
 
-    def __init__(self, doorway: Doorway) -> None:
-        self._doorway = doorway
+    def __init__(self, peer_listener: PeerListener) -> None:
+        self._peer_listener = peer_listener
         self._lock = forkable(threading.Lock())
-        self._idle: defaultdict[str, list[Line]] = defaultdict(list)
+        self._idle: defaultdict[str, list[PeerConnection]] = defaultdict(list)
         in_children(self)
 
     def after_fork(self) -> None:
-        """In a forked child: the connections are the parent's, and already closed here."""
+        """Drop the connections in a forked child: they are the parent's and already closed here."""
         self._idle = defaultdict(list)
 
     def address(self, log: Log) -> str | None:
-        """See `Neighbours`."""
+        """See `Peers`."""
         note = log._lock_note
         if not note.startswith(_LISTENS):
             return None
@@ -100,45 +100,45 @@ class Lines:
         return None if "/" in found or not found else found
 
     def address_soon(self, log: Log) -> str | None:
-        """The same; a process that has just got the lock leaves its note a moment later."""
-        if not self._doorway.address:
+        """Like `address`, but wait briefly for the note of a process that has just taken the lock."""
+        if not self._peer_listener.address:
             return None
         deadline = Deadline(_NOTE_S)
         while (found := self.address(log)) is None and not log._lock_note and deadline.retry():
             pass
         return found
 
-    def call(self, address: str, deadline: Deadline) -> Line:
-        """See `Neighbours`."""
-        return Line(self._doorway.connect(address, deadline))
+    def call(self, address: str, deadline: Deadline) -> PeerConnection:
+        """See `Peers`."""
+        return PeerConnection(self._peer_listener.connect(address, deadline))
 
     # --- for appends
 
-    def take(self, address: str, deadline: Deadline) -> Line:
-        """A connection to the process at an address, to be given back or closed."""
+    def take(self, address: str, deadline: Deadline) -> PeerConnection:
+        """Return a connection to the process at an address. The caller gives it back or closes it."""
         with self._lock:
             idle = self._idle[address]
             if idle:
                 return idle.pop()
         return self.call(address, deadline)
 
-    def give_back(self, address: str, line: Line) -> None:
-        """Keep a connection whose last request was answered."""
+    def give_back(self, address: str, connection: PeerConnection) -> None:
+        """Return a connection to the pool once its last request was answered."""
         with self._lock:
             idle = self._idle[address]
             if len(idle) < _KEPT:
-                idle.append(line)
+                idle.append(connection)
                 return
-        line.close()
+        connection.close()
 
     def drop(self, address: str) -> None:
-        """The process at an address is gone: close what is kept."""
+        """Close the pooled connections to a process that is gone."""
         with self._lock:
             gone = self._idle.pop(address, [])
-        for line in gone:
-            line.close()
+        for connection in gone:
+            connection.close()
 
     def close(self) -> None:
-        """Close all that are kept."""
+        """Close all pooled connections."""
         for address in list(self._idle):
             self.drop(address)

@@ -1,15 +1,15 @@
-"""`Outlet`: appends to one partition that another process holds, with the methods of a `Log`.
+"""`Forwarder`: the append methods of a `Log` for a partition that another process holds.
 
-One batch is sent in a message. So that it can be sent again when the answer does not come, to the same process, to the
-next one that holds the partition, or to the log itself if this process gets the lock, it has a producer id and a
-sequence number (a *lane*): a batch that is already stored is recognised. There is one append at a time on a lane, so
-the log always remembers the last one. What is left is a process that has the request, holds the lock and does not
-answer: `AmbiguousAppend`. That lane is not used again.
+A batch is sent in one message. It carries a producer id and a sequence number (a *lane*), so that it can be sent again
+if no answer arrives: to the same process, to the next holder, or to the log itself if this process gets the lock. A
+batch that is already stored is recognised. A lane has one append at a time, so the log always remembers its last batch.
+The remaining case is a process that has received the request, holds the lock and does not answer: `AmbiguousAppend`.
+Its lane is not reused.
 
-Several batches, or a large one, are handed over as a transaction with one part: all or nothing, and not in doubt after
+Several batches, or a large one, are forwarded as a transaction with one part: all or nothing, and never in doubt after
 the commit.
 
-Threads: any.
+Thread-safe.
 """
 
 from __future__ import annotations
@@ -50,56 +50,56 @@ from ....log.log import Log
 from ....log.writer import BATCH_BYTES, Writer
 from ....storage.forking import this_process
 from ....storage.interface import Buffer
-from ..open_partitions import Holdings
-from ..transactions.completion import Lost, Silent
-from .connections import Lines
+from ..open_partitions import OpenPartitions
+from ..transactions.completion import PeerLost, PeerTimeout
+from .connections import PeerConnections
 from .frames import MOST_BODY_BYTES
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: A larger batch is staged in a file.
+#: A larger batch is staged in a file instead of being sent in a message.
 _MESSAGE_BYTES = 1 << 20
-#: Producer ids of lanes are random numbers from here on: those that a broker assigns are counted from 0.
+#: Producer ids of lanes are random numbers in this range; a broker assigns ids counting from 0.
 _FIRST_LANE, _LAST_LANE = 2**62, 2**63 - 1
 #: Producer id, epoch and first sequence in the header of a batch.
 _PRODUCER = struct.Struct(">qhi")
 _PRODUCER_AT = 43
 _WRAP = 2**31
 
-#: Errors after which nothing is stored. After others, such as a failed fsync, a batch may be there when the log is
-#: opened again.
+#: Errors that mean nothing was stored. After any other, such as a failed fsync, the batch may be there when the log is
+#: reopened.
 _NOT_STORED = InvalidRecord, ProducerError, CorruptBatch, TopicNotFound, DirectoryLocked, LogClosed, OffsetMismatch
 
 #: Stores batches in one partition as a transaction and returns their offsets.
-Commit = Callable[[Holdings, int, Iterable[tuple[Buffer, int]]], range]
+Commit = Callable[[OpenPartitions, int, Iterable[tuple[Buffer, int]]], range]
 
 
 @dataclass(slots=True)
 class _Lane:
-    """A producer of this process: one append at a time."""
+    """Producer id of this process, with one append at a time."""
 
     id: int
     sequence: int = 0
-    #: Whether it is not known if the last batch is stored.
+    #: Whether the fate of the last batch is unknown.
     in_doubt: bool = False
 
     @classmethod
     def new(cls) -> _Lane:
-        """One that nobody else has."""
+        """Return a lane with a unique id."""
         return cls(_random_id())
 
     def renew(self) -> None:
-        """Begin again, as another producer."""
+        """Start over as a new producer."""
         self.id, self.sequence = _random_id(), 0
 
     def stamp(self, data: memoryview) -> None:
-        """Write its id and sequence into a batch."""
+        """Write the lane's id and sequence into a batch."""
         _PRODUCER.pack_into(data, _PRODUCER_AT, self.id, 0, self.sequence)
         kernel.patch_crc(data, 0, crc32c(data[21:]))
 
     def advance(self, count: int) -> None:
-        """A batch was stored."""
+        """Account for a stored batch."""
         self.sequence = (self.sequence + count) % _WRAP
         self.in_doubt = False
 
@@ -108,13 +108,21 @@ def _random_id() -> int:
     return random.SystemRandom().randint(_FIRST_LANE, _LAST_LANE)
 
 
-class Outlet:
-    """See the module's docstring. Created by `Handover.outlet`."""
+class Forwarder:
+    """Appends to a partition that another process holds. Created by `Forwarding.forwarder`."""
 
-    def __init__(self, topic: Holdings, number: int, log: Log, lines: Lines, commit: Commit, timeout_s: float) -> None:
+    def __init__(
+        self,
+        topic: OpenPartitions,
+        number: int,
+        log: Log,
+        connections: PeerConnections,
+        commit: Commit,
+        timeout_s: float,
+    ) -> None:
         self._topic, self._number = topic, number
         self._log = log
-        self._lines = lines
+        self._connections = connections
         self._commit = commit
         self._timeout_s = timeout_s
         self._process = this_process()
@@ -122,17 +130,17 @@ class Outlet:
         self._lanes: list[_Lane] = []
         #: Open writers.
         self.writers: set[Writer] = set()
-        #: Where the partition is held, as far as this is known.
-        self._address = lines.address_soon(log)
+        #: Last known address of the holder.
+        self._address = connections.address_soon(log)
 
     @property
     def is_reached(self) -> bool:
-        """Whether a process is known that takes appends."""
+        """Whether the address of a process that accepts appends is known."""
         return self._address is not None
 
     @property
     def recipe(self) -> Recipe:
-        """How batches are made."""
+        """Encoding parameters of batches."""
         return self._encoders.recipe
 
     # --- as a log
@@ -182,14 +190,14 @@ class Outlet:
     def append_batches(
         self, raw: bytes | bytearray | memoryview, *, trusted: bool = False, expect_offset: int | None = None
     ) -> range:
-        """Append encoded batches, all of them or none, and return their offsets; checked as by `Log.append_batches`."""
+        """Append encoded batches, all or none, and return their offsets. Validates them like `Log.append_batches`."""
         if not isinstance(raw, (bytes, bytearray, memoryview)):
             raise InvalidRecordType(f"append_batches expects encoded batches as bytes, not {type(raw).__name__}")
         data = memoryview(bytearray(raw))
         rows = checked_rows(data, max_unpacked_bytes=None if trusted else self._topic.config.max_decompressed_bytes)
         of_producers = rows[:, PRODUCER_ID] >= 0
         if of_producers.all():
-            return self._send(data, expect_offset)  # not staged: the log decides which of them it has already
+            return self._send(data, expect_offset)  # not staged: the log filters duplicates
         if of_producers.any():
             raise InvalidRecord("batches with and without a producer cannot be appended together")
         if len(rows) > 1:
@@ -198,7 +206,8 @@ class Outlet:
         return self._store(data, int(rows[0, LAST] - rows[0, BASE]) + 1, expect_offset)
 
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> Writer:
-        """A buffered writer. Unlike a single append, a batch in doubt is sent again with the next flush, exactly."""
+        """Return a buffered writer. Unlike a single append, a batch in doubt is sent again by the next flush, without
+        duplicates."""
         return Writer(_Target(self), batch_bytes, linger_ms)
 
     def close_writers(self) -> None:
@@ -223,18 +232,18 @@ class Outlet:
         return placed
 
     def commit(self, data: Buffer, count: int) -> range:
-        """Store a large batch: it is staged in a file."""
+        """Store a large batch through a staged file."""
         return self._commit(self._topic, self._number, [(data, count)])
 
     def store_on(self, lane: _Lane, data: memoryview, count: int, expect_offset: int | None = None) -> range:
-        """Store a batch on a lane. If the lane is in doubt, it must be the same batch again."""
-        again, lane.in_doubt = lane.in_doubt, True  # until the opposite is known, whatever is raised
+        """Store a batch on a lane. If the lane is in doubt, the batch must be the same as before."""
+        again, lane.in_doubt = lane.in_doubt, True  # until the outcome is known, whatever is raised
         lane.stamp(data)
         try:
             with self._topic.using(self._number):
                 placed = self._send(data, expect_offset)
         except OutOfOrderSequence as error:
-            # The log no longer has the lane's last batch: it was truncated.
+            # The log was truncated and no longer has the lane's last batch.
             if again:
                 raise AmbiguousAppend(
                     f"{self._log.path} was truncated while an append was in doubt: {error}"
@@ -249,7 +258,7 @@ class Outlet:
         return placed
 
     def _send(self, data: memoryview, expect_offset: int | None = None) -> range:
-        """Have batches with a producer appended by whoever holds the partition."""
+        """Have the current holder append batches that carry a producer id."""
         if self._process != this_process():
             raise LogClosed(f"the store of {self._log.path} was opened by the parent process, before the fork")
         if len(data) > MOST_BODY_BYTES:
@@ -259,11 +268,11 @@ class Outlet:
         while not self._log.locked:
             try:
                 placed = None if self._address is None else self._ask(self._address, data, deadline, expect_offset)
-            except _Unsent:  # a process of another user, or one that takes no requests any more
+            except _Unsent:  # another user's process, or one that no longer accepts requests
                 self._log._want_lock()
-            except Lost as error:
+            except PeerLost as error:
                 sent = True
-                if isinstance(error, Silent):
+                if isinstance(error, PeerTimeout):
                     raise self._in_doubt(error) from error
             else:
                 if placed is not None:
@@ -274,10 +283,10 @@ class Outlet:
     def _ask(
         self, address: str, data: memoryview, deadline: Deadline, expect_offset: int | None = None
     ) -> range | None:
-        """Send batches; None if the partition is not held there any more."""
+        """Send batches and return their offsets; None if the peer no longer holds the partition."""
         try:
-            line = self._lines.take(address, deadline)
-        except Lost as error:
+            connection = self._connections.take(address, deadline)
+        except PeerLost as error:
             raise _Unsent from error
         head = {
             "request": "append" if expect_offset is None else "append_at",
@@ -289,24 +298,24 @@ class Outlet:
         if expect_offset is not None:
             head["offset"] = expect_offset
         try:
-            answer = line.ask(head, data, deadline=deadline)
-        except SawlogError:  # of the holder
-            self._lines.give_back(address, line)
+            answer = connection.ask(head, data, deadline=deadline)
+        except SawlogError:  # reported by the holder
+            self._connections.give_back(address, connection)
             raise
         except BaseException:
-            line.close()
+            connection.close()
             raise
-        self._lines.give_back(address, line)
+        self._connections.give_back(address, connection)
         return range(answer["first"], answer["first"] + answer["count"]) if "first" in answer else None
 
     def _look_again(self, deadline: Deadline, *, sent: bool) -> None:
-        """Look who holds the partition, and take the lock if it is free. Raises if it is too late."""
+        """Look up the holder again and take the lock if it is free. Raises once the deadline has passed."""
         if self._address is not None:
-            self._lines.drop(self._address)
+            self._connections.drop(self._address)
         try:
             self._topic.take(self._number)
         except DirectoryLocked as error:
-            self._address = self._lines.address_soon(self._log)
+            self._address = self._connections.address_soon(self._log)
             if self._address is None:
                 self._log._want_lock()
             try:
@@ -326,7 +335,7 @@ class Outlet:
 
 
 def _refuse_expectation(expect_offset: int | None) -> None:
-    """What is staged in a file gets its offsets after it is committed: none can be expected."""
+    """Refuse `expect_offset` for staged batches, whose offsets are assigned after the commit."""
     if expect_offset is not None:
         raise InvalidRecord(
             f"another process holds the partition: several batches, or one above {_MESSAGE_BYTES:,} bytes, cannot be "
@@ -334,22 +343,22 @@ def _refuse_expectation(expect_offset: int | None) -> None:
         )
 
 
-class _Unsent(Lost):
-    """Nobody was asked."""
+class _Unsent(PeerLost):
+    """The request was not sent."""
 
 
 class _Target:
-    """Where a writer's batches go. A batch that is in doubt is sent again by the next flush, with the same sequence."""
+    """Destination of a writer's batches. A batch in doubt is sent again by the next flush, with the same sequence."""
 
-    def __init__(self, outlet: Outlet) -> None:
-        self._outlet = outlet
+    def __init__(self, forwarder: Forwarder) -> None:
+        self._forwarder = forwarder
         self._lane = _Lane.new()
-        self.writers = outlet.writers
+        self.writers = forwarder.writers
 
     @property
     def recipe(self) -> Recipe:
-        """How batches are made."""
-        return self._outlet.recipe
+        """Encoding parameters of batches."""
+        return self._forwarder.recipe
 
     def place(
         self,
@@ -364,21 +373,21 @@ class _Target:
             return answer.placed
         data = memoryview(bytearray(batch.data))
         if len(data) <= _MESSAGE_BYTES:
-            return answer.give(self._outlet.store_on(self._lane, data, batch.count))
+            return answer.give(self._forwarder.store_on(self._lane, data, batch.count))
         try:
-            return answer.give(self._outlet.commit(data, batch.count))
+            return answer.give(self._forwarder.commit(data, batch.count))
         except TransactionPending:
-            answer.give(range(0))  # it is committed: it must not be tried again
+            answer.give(range(0))  # committed: must not be retried
             raise
 
     def settle(self, offset: int) -> None:
-        """The process that has stored it has done that."""
+        """No-op: the holder has already applied the durability policy."""
 
     def check_failure(self) -> None:
-        """Errors were raised when they happened."""
+        """No-op: errors were raised when they happened."""
 
 
 def _split(data: memoryview, rows: Rows) -> Iterator[tuple[Buffer, int]]:
-    """Batches with their numbers of offsets."""
+    """Yield each batch with its number of offsets."""
     for position, size, base, last in rows[:, (POSITION, SIZE, BASE, LAST)].tolist():
         yield data[position : position + size], last - base + 1

@@ -1,4 +1,4 @@
-"""The messages between a process that wants to write and the one that holds the partition.
+"""Messages between a process that wants to write and the process that holds the partition.
 
 ```
 u32  size of the head
@@ -7,17 +7,17 @@ head: a JSON object with the field "version"
 body: encoded batches, or nothing
 ```
 
-Numbers are big endian. A connection has one request at a time, and one answer for each:
+Integers are big endian. A connection carries one request at a time, and one answer for each:
 
     request                                                        answer
     append   topic, topic_id, partition, until_ns; body: batches   first, count: the offsets
-    append_at  the same, and offset: where it must begin           the same
+    append_at  the same, and offset: the expected offset           the same
     prepare  id, parts                                             elsewhere: parts whose partitions are not held here
     place    id, parts                                             elsewhere
 
-An answer may be instead `{"error": [type, arguments]}`, an error of `sawlog.errors`, or `{"elsewhere": true}` for an
-append. `until_ns` is when the caller gives up, by the clock that all processes of a machine share: a process that was
-stopped does not append afterwards what nobody waits for.
+An answer can also be `{"error": [type, arguments]}`, an error of `sawlog.errors`, or `{"elsewhere": true}` for an
+append. `until_ns` is the caller's deadline on the clock that all processes of a machine share: a process that was
+stopped does not append a batch after its caller has given up.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from ....batch.text import parse_json
 from ....clock import Deadline
 from ....errors import SawlogError, StorageError
 from ....storage.interface import Buffer
-from ..transactions.completion import Lost, Refused, Silent
+from ..transactions.completion import PeerLost, PeerRefused, PeerTimeout
 
 VERSION = 1
-#: The maximum of a head and of a body. More batches than that are staged in a file.
+#: Maximum size of a head and of a body. More batches than that are staged in a file.
 _MOST_HEAD_BYTES, MOST_BODY_BYTES = 1 << 20, 16 << 20
 _SIZES = struct.Struct(">II")
 
@@ -43,24 +43,24 @@ Head = dict[str, Any]
 
 
 class Pipe(Protocol):
-    """A connection, as `sawlog.storage.sockets` has it."""
+    """Connection, as implemented by `sawlog.storage.sockets`."""
 
     def send(self, *parts: Buffer, deadline: Deadline) -> None:
-        """Send bytes, all of them."""
+        """Send all bytes."""
 
     def receive(self, size_bytes: int, deadline: Deadline) -> bytearray:
-        """Exactly this many bytes."""
+        """Receive exactly this many bytes."""
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
 
 
-class Malformed(Lost):
-    """Something else than a message of this version."""
+class Malformed(PeerLost):
+    """The peer sent something other than a message of this version."""
 
 
 def send(pipe: Pipe, head: Head, body: Buffer = b"", *, deadline: Deadline) -> None:
-    """Send a message; `Lost` if the other side is gone."""
+    """Send a message; `PeerLost` if the peer is gone."""
     encoded = json.dumps({"version": VERSION, **head}).encode()
     try:
         pipe.send(_SIZES.pack(len(encoded), len(body)) + encoded, body, deadline=deadline)
@@ -69,7 +69,7 @@ def send(pipe: Pipe, head: Head, body: Buffer = b"", *, deadline: Deadline) -> N
 
 
 def receive(pipe: Pipe, deadline: Deadline) -> tuple[Head, bytearray]:
-    """Receive a message; `Lost` if the other side is gone, `Malformed` if it sends something else."""
+    """Receive a message; `PeerLost` if the peer is gone, `Malformed` if it sent something else."""
     try:
         head_bytes, body_bytes = _SIZES.unpack(pipe.receive(_SIZES.size, deadline))
         if head_bytes > _MOST_HEAD_BYTES or body_bytes > MOST_BODY_BYTES:
@@ -86,17 +86,21 @@ def receive(pipe: Pipe, deadline: Deadline) -> tuple[Head, bytearray]:
     return head, body
 
 
-def lost(error: StorageError) -> Lost:
-    """What an error of a connection means."""
-    kinds: dict[int | None, type[Lost]] = {errno.ETIMEDOUT: Silent, errno.EACCES: Refused, errno.EPERM: Refused}
-    return kinds.get(error.errno, Lost)(str(error))
+def lost(error: StorageError) -> PeerLost:
+    """Translate a connection error."""
+    kinds: dict[int | None, type[PeerLost]] = {
+        errno.ETIMEDOUT: PeerTimeout,
+        errno.EACCES: PeerRefused,
+        errno.EPERM: PeerRefused,
+    }
+    return kinds.get(error.errno, PeerLost)(str(error))
 
 
 # --- errors
 
 
 def encode_error(error: BaseException) -> Head:
-    """An answer that has this error raised on the other side."""
+    """Return an answer that raises this error on the other side."""
     made = error.__reduce__()
     arguments = made[1] if isinstance(made, tuple) else ()
     known = getattr(errors, type(error).__name__, None) is type(error)
@@ -106,7 +110,7 @@ def encode_error(error: BaseException) -> Head:
 
 
 def raise_error(head: Head) -> None:
-    """Raise the error in an answer, if there is one."""
+    """Raise the error that an answer contains, if any."""
     if "error" not in head:
         return
     try:

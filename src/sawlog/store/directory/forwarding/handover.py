@@ -1,6 +1,6 @@
-"""`Handover`: everything of this room that a store needs.
+"""`Forwarding`: a store's entry point to this package. It forwards appends and serves the appends of other processes.
 
-Threads: any. In a forked child it takes no requests and keeps no connections.
+Thread-safe. In a forked child it accepts no requests and keeps no connections.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from collections.abc import Iterable
 from ....errors import SawlogError, TransactionAborted, TransactionError
 from ....log.log import Log
 from ....storage.interface import Buffer
-from ..open_partitions import Holdings
+from ..open_partitions import OpenPartitions
 from ..transactions.commits import Intents
 from ..transactions.intent import Part
-from .connections import Lines, note_of
-from .forwarder import Outlet
-from .listener import Doorway
-from .server import GiveBack, Held, Holder
+from .connections import PeerConnections, note_of
+from .forwarder import Forwarder
+from .listener import PeerListener
+from .server import ForwardServer, GiveBack, Held
 
 
-class Handover:
-    """Hands over to other processes, and takes what they hand over."""
+class Forwarding:
+    """Forwards appends to other processes and serves those that they forward."""
 
     def __init__(
         self,
-        doorway: Doorway,
-        lines: Lines,
+        peer_listener: PeerListener,
+        connections: PeerConnections,
         intents: Intents,
         held: Held,
         committing: threading.RLock,
@@ -34,32 +34,32 @@ class Handover:
         *,
         timeout_s: float,
     ) -> None:
-        self._doorway = doorway
-        self._lines = lines
+        self._peer_listener = peer_listener
+        self._connections = connections
         self._intents = intents
-        self._holder = Holder(intents, held, give_back)
+        self._server = ForwardServer(intents, held, give_back)
         self._committing = committing
         self._timeout_s = timeout_s
 
     @property
     def note(self) -> bytes:
-        """For the LOCK files of the partitions of this process: where it is reached."""
-        return note_of(self._doorway.address)
+        """Note for the LOCK files of this process, with its address."""
+        return note_of(self._peer_listener.address)
 
     def locked(self, log: Log) -> None:
-        """This process has got the lock of a partition: take requests from now on."""
-        if not self._doorway.address or not self._doorway.open(self._holder):
-            log._leave_note(self.note)  # what the log has left says that it is reached
+        """Start accepting requests: this process has taken the lock of a partition."""
+        if not self._peer_listener.address or not self._peer_listener.open(self._server):
+            log._leave_note(self.note)  # the note that the log left claims the opposite
 
-    def outlet(self, topic: Holdings, number: int, log: Log) -> Outlet | None:
-        """For appends to a partition whose lock another process holds; None if that takes no requests."""
-        made = Outlet(topic, number, log, self._lines, self._commit, self._timeout_s)
+    def forwarder(self, topic: OpenPartitions, number: int, log: Log) -> Forwarder | None:
+        """Return a forwarder to the process that holds the lock of a partition; None if it accepts no requests."""
+        made = Forwarder(topic, number, log, self._connections, self._commit, self._timeout_s)
         return made if made.is_reached else None
 
-    def _commit(self, topic: Holdings, number: int, batches: Iterable[tuple[Buffer, int]]) -> range:
+    def _commit(self, topic: OpenPartitions, number: int, batches: Iterable[tuple[Buffer, int]]) -> range:
         """Store batches as a transaction with one part."""
         with self._committing:
-            stage = self._intents.area.begin()
+            stage = self._intents.staging.begin()
             try:
                 file = stage.file()
                 try:
@@ -91,10 +91,10 @@ class Handover:
         return intent.parts[0].offsets
 
     def stop(self) -> None:
-        """Take no more requests."""
-        self._doorway.close()
+        """Accept no more requests."""
+        self._peer_listener.close()
 
     def close(self) -> None:
-        """End all connections."""
-        self._doorway.close()
-        self._lines.close()
+        """Close all connections."""
+        self._peer_listener.close()
+        self._connections.close()

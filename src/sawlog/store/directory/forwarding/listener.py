@@ -1,14 +1,14 @@
-"""`Doorway`: how the processes of a store reach each other. `SocketDoorway` does it with sockets in `holders/`.
+"""`PeerListener`: how the processes of a store reach each other. `SocketListener` uses sockets in `holders/`.
 
 ```
-holders/<process>-<random>     the socket of a store that is open in a process and holds partitions
+holders/<process>-<random>     socket of a store that is open in a process and holds partitions
 ```
 
-One thread of the process waits for all connections (`sawlog.storage.sockets`). Requests are answered by the workers of
-`background`: a request that has to wait, for a disk or for a log that is being streamed to, delays only its own
-connection. A worker stays with a connection for a moment, because callers that append usually do so again.
+One thread per process waits on all connections (`sawlog.storage.sockets`). The workers of `background` answer requests,
+so a request that blocks on a disk, or on a log that is being streamed to, delays only its own connection. A worker
+stays with a connection for a moment, because a caller that appends usually appends again.
 
-Nothing of this keeps the store alive: if that is dropped without being closed, the socket is closed with it.
+None of this keeps the store alive: if the store is dropped without being closed, the socket is closed with it.
 """
 
 from __future__ import annotations
@@ -26,54 +26,54 @@ from ....storage import Directory, FileDirectory
 from ....storage.forking import forkable, this_process
 from ....storage.sockets import Channel, Listener, connect, listen, open_private, remove_dead
 from ...names import HOLDERS
-from ..transactions.completion import Lost
+from ..transactions.completion import PeerLost
 from . import frames
 from .frames import Pipe, lost
-from .server import Holder, Session
+from .server import ForwardServer, ForwardSession
 
-#: How long the rest of a message may take, and how long a worker stays with a connection.
+#: Time limit for the rest of a message, and how long a worker stays with an idle connection.
 _MESSAGE_S, _LINGER_S = 30.0, 0.02
-#: How long closing waits for requests that are being answered.
+#: How long `close` waits for requests in progress.
 _CLOSING_S = 5.0
 
 _logger = logging.getLogger("sawlog")
 
 
-class Doorway(Protocol):
-    """How other processes reach this one, and this one others."""
+class PeerListener(Protocol):
+    """Endpoint through which the processes of a store reach each other."""
 
-    #: Where this store is reached; empty if it cannot be.
+    #: Address of this store; empty if it accepts no requests.
     address: str
 
-    def open(self, holder: Holder) -> bool:
-        """Take requests from now on, unless it does; returns whether it can."""
+    def open(self, server: ForwardServer) -> bool:
+        """Start accepting requests, unless already open; return whether it does."""
 
     def connect(self, address: str, deadline: Deadline) -> Pipe:
-        """Connect to the store at an address; `Lost` if there is none."""
+        """Connect to the store at an address; `PeerLost` if there is none."""
 
     def close(self) -> None:
-        """Take no more requests. Safe to call twice."""
+        """Accept no more requests. Safe to call twice."""
 
 
-class NoDoorway:
-    """There are no other processes: a store in memory."""
+class NoListener:
+    """Endpoint of a store in memory, which no other process shares."""
 
     address = ""
 
-    def open(self, holder: Holder) -> bool:
-        """It cannot."""
+    def open(self, server: ForwardServer) -> bool:
+        """Return False: there are no peers."""
         return False
 
     def connect(self, address: str, deadline: Deadline) -> Pipe:
-        """Nobody is there."""
-        raise Lost(f"nobody listens on {address}")
+        """Raise `PeerLost`: there are no peers."""
+        raise PeerLost(f"nobody listens on {address}")
 
     def close(self) -> None:
-        """Nothing to do."""
+        """No-op."""
 
 
-class SocketDoorway:
-    """See the module's docstring. Thread-safe."""
+class SocketListener:
+    """Endpoint on sockets in `holders/`. Thread-safe."""
 
     def __init__(self, root: Directory) -> None:
         self._root = root
@@ -81,22 +81,22 @@ class SocketDoorway:
         self._lock = forkable(threading.RLock())
         self._directory: Directory | None = None
         self._listener: Listener | None = None
-        self._holder: Holder | None = None
+        self._server: ForwardServer | None = None
         self._connections: dict[Channel, Connection] = {}
         self._closed = False
 
-    def open(self, holder: Holder) -> bool:
-        """Listen, if it does not."""
+    def open(self, server: ForwardServer) -> bool:
+        """Start listening, unless it does already."""
         with self._lock:
             if self._listener is not None or self._closed or not self.address:
                 return self._listener is not None
             try:
                 directory = self._holders(create=True)
                 remove_dead(directory)
-                self._holder = holder
+                self._server = server
                 self._listener = listen(directory, self.address, self._arrived)
             except (StorageError, OSError) as error:
-                # Others get DirectoryLocked, as without this.
+                # Peers get DirectoryLocked, as they would without forwarding.
                 _logger.info("%s: other processes cannot hand over to this one: %s", self._root.path, error)
                 self.address = ""
                 return False
@@ -117,13 +117,13 @@ class SocketDoorway:
             raise lost(error) from error
 
     def _arrived(self, channel: Channel) -> None:
-        """A connection has something to read: let a worker read it."""
+        """Hand a readable connection to a worker."""
         with self._lock:
             connection = self._connections.get(channel)
             if connection is None:
                 assert self._listener is not None
-                assert self._holder is not None
-                connection = Connection(channel, self._holder.session(), self._listener, self._forget)
+                assert self._server is not None
+                connection = Connection(channel, self._server.session(), self._listener, self._forget)
                 self._connections[channel] = connection
             connection.busy()
         background.soon(connection.serve)
@@ -133,7 +133,7 @@ class SocketDoorway:
             self._connections.pop(channel, None)
 
     def close(self) -> None:
-        """End all connections; those that are being answered, after the answer."""
+        """Close all connections, after answering the requests in progress."""
         with self._lock:
             self._closed = True
             listener = self._listener
@@ -150,10 +150,10 @@ class SocketDoorway:
 
 
 class Connection:
-    """A connection of another process to this one."""
+    """Incoming connection from another process."""
 
     def __init__(
-        self, channel: Channel, session: Session, listener: Listener, forget: Callable[[Channel], None]
+        self, channel: Channel, session: ForwardSession, listener: Listener, forget: Callable[[Channel], None]
     ) -> None:
         self._channel = channel
         self._session = session
@@ -162,17 +162,17 @@ class Connection:
         self._idle = forkable(threading.Event())
 
     def busy(self) -> None:
-        """A worker is about to read from it."""
+        """Mark the connection as taken by a worker."""
         self._idle.clear()
 
     def serve(self) -> None:
-        """Called by a worker: answer requests as long as they come one after the other."""
+        """Answer requests as long as they keep coming. Runs in a worker."""
         try:
             self._answer()
             while self._channel.has_more(_LINGER_S):
                 self._answer()
             self._listener.watch(self._channel)
-        except (Lost, StorageError):
+        except (PeerLost, StorageError):
             self._end()
         except BaseException:
             self._end()
@@ -190,10 +190,10 @@ class Connection:
         self._session.end()
 
     def wait(self, deadline: Deadline) -> None:
-        """Wait until no worker reads from it."""
+        """Block until no worker uses the connection."""
         self._idle.wait(deadline.at_most(_CLOSING_S))
 
 
-def doorway_of(root: Directory) -> Doorway:
-    """How the processes of a store in this directory reach each other."""
-    return SocketDoorway(root) if isinstance(root, FileDirectory) else NoDoorway()
+def listener_for(root: Directory) -> PeerListener:
+    """Return the endpoint for a store in this directory."""
+    return SocketListener(root) if isinstance(root, FileDirectory) else NoListener()

@@ -1,9 +1,10 @@
-"""`Holder`: what a process that holds partitions does for others.
+"""`ForwardServer`: serves appends and commits that other processes forward to this one.
 
-It uses the methods that any thread of this process would use, and takes no other lock than that of the log. It never
-takes the lock of a partition for somebody else: what it does not hold is refused, and the caller takes it.
+It calls the same methods as any thread of this process and takes no lock but that of the log. It never takes a
+partition's lock on behalf of a peer: requests for partitions it does not hold are refused, and the caller takes the
+lock itself.
 
-Threads: a `Session` is for one at a time; there may be many sessions.
+Threads: one at a time per `ForwardSession`; any number of sessions.
 """
 
 from __future__ import annotations
@@ -21,47 +22,47 @@ from ..transactions.commits import Intents
 from ..transactions.intent import Intent
 from .frames import Head, Malformed, encode_error
 
-#: The log of a partition, by topic, its id and number, if this process holds its lock.
+#: Returns the log of a partition, by topic name, topic id and number, if this process holds its lock.
 Held = Callable[[str, str, int], Log | None]
 
-#: Releases the lock of a partition, by topic and number, unless this process uses it; returns whether it is released.
+#: Releases the lock of a partition, by topic name and number, unless it is in use; returns whether it was released.
 GiveBack = Callable[[str, int], bool]
 
-#: How long a process may need to die.
+#: How long the kernel may take to release the locks of a dying process.
 _DYING_S = 2.0
-#: The lock was released since `Held` was asked.
+#: Errors that mean the lock was released after `Held` was called.
 _RELEASED = LogClosed, DirectoryLocked
 
 _logger = logging.getLogger("sawlog")
 
 
-class Holder:
-    """The partitions that this process holds, for others."""
+class ForwardServer:
+    """Access for peers to the partitions that this process holds."""
 
     def __init__(self, intents: Intents, held: Held, give_back: GiveBack) -> None:
         self._intents = intents
         self._held = held
         self._give_back = give_back
 
-    def session(self) -> Session:
-        """For one connection."""
-        return Session(self._intents, self._held, self._give_back)
+    def session(self) -> ForwardSession:
+        """Start a session for one connection."""
+        return ForwardSession(self._intents, self._held, self._give_back)
 
 
-class Session:
-    """The requests of one connection."""
+class ForwardSession:
+    """Requests of one connection."""
 
     def __init__(self, intents: Intents, held: Held, give_back: GiveBack) -> None:
         self._intents = intents
         self._held = held
         self._give_back = give_back
-        #: What the other side appends, by topic and partition.
+        #: Run of appends by the peer, by topic and partition.
         self._streaks: defaultdict[tuple[str, int], Streak] = defaultdict(Streak)
-        #: The intents that the other side has prepared here, and the logs that have claimed space for them.
+        #: Intents that the peer has prepared here, with the logs that have reserved space for them.
         self._prepared: dict[str, list[Log]] = {}
 
     def answer(self, head: Head, body: bytearray) -> Head:
-        """Do what is asked for; `Malformed` if that is not clear."""
+        """Execute a request and return the answer; `Malformed` if the request is invalid."""
         try:
             match head.get("request"):
                 case "append":
@@ -85,7 +86,7 @@ class Session:
             return {"elsewhere": True}
         streak = self._streaks[topic, number]
         if streak.is_long(log.next_offset) and self._give_back(topic, number):
-            return {"elsewhere": True}  # the other side takes the lock: it is the one that writes
+            return {"elsewhere": True}  # the peer takes the lock: it is the only writer
         try:
             placed = log._place_batches(body, expect_offset=expect_offset)
         except _RELEASED:
@@ -96,29 +97,29 @@ class Session:
     # --- intents
 
     def _prepare(self, id_: str, numbers: list[int]) -> Head:
-        proposal = self._intents.ledger.proposal(id_)
+        proposal = self._intents.pending.proposal(id_)
         claimed = self._prepared.setdefault(id_, [])
 
         def prepare(number: int, log: Log) -> None:
-            self._intents.placing.prepare(proposal, number, log)
+            self._intents.placement.prepare(proposal, number, log)
             claimed.append(log)
 
         return {"elsewhere": self._each(proposal, numbers, prepare)}
 
     def _place(self, id_: str, numbers: list[int]) -> Head:
-        intent = self._intents.ledger.find(id_)
+        intent = self._intents.pending.find(id_)
         return {"elsewhere": [] if intent is None else self._carry_out(intent, numbers)}
 
     def _carry_out(self, intent: Intent, numbers: list[int]) -> list[int]:
-        """Place parts; returns those whose partitions are not held here."""
-        placing = self._intents.placing
-        elsewhere = self._each(intent, numbers, lambda number, log: placing.carry_out(intent.parts[number], log))
+        """Place parts; return those whose partitions are not held here."""
+        placement = self._intents.placement
+        elsewhere = self._each(intent, numbers, lambda number, log: placement.carry_out(intent.parts[number], log))
         if not elsewhere:
             self._prepared[intent.id] = []
         return elsewhere
 
     def _each(self, intent: Intent, numbers: list[int], act: Callable[[int, Log], None]) -> list[int]:
-        """Do something with each of these parts; returns those whose partitions are not held here."""
+        """Call `act` for each of these parts; return those whose partitions are not held here."""
         elsewhere = []
         for number in numbers:
             if number >= len(intent.parts):
@@ -135,13 +136,13 @@ class Session:
         return elsewhere
 
     def end(self) -> None:
-        """The connection has ended. If the other side has committed what it prepared and died then, nobody else might
-        know of it; if it has not, the space that was claimed is released."""
+        """Clean up after the connection has closed. If the peer committed an intent it prepared here and then died, no
+        other process may know of it, so complete it; otherwise release the reserved space."""
         for id_, claimed in self._prepared.items():
             try:
-                intent = self._intents.ledger.find(id_)
+                intent = self._intents.pending.find(id_)
                 if intent is not None:
-                    self._carry_out(intent, [number for number, _ in self._intents.ledger.unmarked(intent)])
+                    self._carry_out(intent, [number for number, _ in self._intents.pending.unmarked(intent)])
                     self._complete(intent)
                     continue
                 for log in claimed:
@@ -152,12 +153,12 @@ class Session:
                 _logger.warning("a transaction that was handed over is not completed yet: %s", error)
 
     def _complete(self, intent: Intent) -> None:
-        """Complete an intent if all of it is placed. The system may close the connections of a process that dies before
-        its locks: wait for these."""
-        ledger, deadline = self._intents.ledger, Deadline(_DYING_S)
+        """Complete an intent if all of it is placed. The kernel may close the connections of a dying process before it
+        releases its locks, so wait for the locks."""
+        pending, deadline = self._intents.pending, Deadline(_DYING_S)
         while True:
-            ledger.complete_if_done(intent)
-            if ledger.unmarked(intent) or not ledger.is_pending(intent) or not deadline.retry():
+            pending.complete_if_done(intent)
+            if pending.unmarked(intent) or not pending.is_pending(intent) or not deadline.retry():
                 return
 
 
@@ -169,7 +170,7 @@ def _value(head: Head, name: str, kind: type[Any]) -> Any:
 
 
 def _text(head: Head, name: str) -> str:
-    """A name that does not lead outside of a directory."""
+    """Return a name that cannot lead outside a directory."""
     value: str = _value(head, name, str)
     if not value or "/" in value or "\0" in value:
         raise Malformed(f"{name} is {value!r}")

@@ -1,10 +1,8 @@
-"""`Parcel`: finished batches for one partition, gathered until they are written elsewhere or committed.
+"""`BufferedTransaction`: the records of a transaction before its commit. `PartitionBuffer`: batches for one partition.
 
-`Drafts`: what a transaction has collected and not committed yet.
-
-Records become batches when they are added. Up to a megabyte of finished batches stays in memory; more goes to staged
-files, the batches of one partition to one of their own. At the commit a few kilobytes go into the intent itself, which
-saves the fsyncs of a file.
+Records are encoded into batches when they are added. Up to a megabyte of complete batches stays in memory; more goes to
+staged files, with a file of its own for a partition that fills the buffer alone. At the commit, a few kilobytes go into
+the intent itself, which saves the fsyncs of a file.
 
 Threads: one at a time; `Transaction` ensures that.
 """
@@ -26,22 +24,22 @@ from ....storage.interface import Buffer
 from ..topic import Topic
 from .commits import INLINE_BYTES
 from .intent import Part, Piece
-from .staging_directory import Stage, StagedFile, StagingArea
+from .staging_directory import StagedFile, StagedTransaction, StagingDirectory
 
 
-class OwnFile(Protocol):
-    """A staged file for the batches of one partition."""
+class PartitionFile(Protocol):
+    """Staged file for the batches of one partition."""
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes were written to it, if more can be."""
+        """Number of bytes written so far."""
 
     def write(self, batches: Buffer) -> Piece:
-        """Append finished batches."""
+        """Append complete batches."""
 
 
-class Parcel:
-    """Batches in memory, and where those are that were moved. For one thread at a time."""
+class PartitionBuffer:
+    """Batches of one partition in memory, and the location of those moved to files. For one thread at a time."""
 
     def __init__(self) -> None:
         self._held: list[bytes] = []
@@ -51,19 +49,19 @@ class Parcel:
         self._count = 0
 
     def add(self, batch: Encoded) -> None:
-        """Add a finished batch. It is copied: its buffer is used again."""
+        """Add a complete batch. It is copied, because the encoder reuses its buffer."""
         self._held.append(bytes(batch.data))
         self._size_bytes += len(batch.data)
         self._count += batch.count
         self._held_count += batch.count
 
     def move(self, write: Callable[[bytes], Piece]) -> None:
-        """Move everything in memory elsewhere; `write` returns where it is."""
+        """Move everything in memory elsewhere; `write` returns the location."""
         if self._held:
             self._pieces.append(write(b"".join(self._held)))
             self._held, self._size_bytes, self._held_count = [], 0, 0
 
-    def move_alone(self, file: OwnFile) -> None:
+    def move_alone(self, file: PartitionFile) -> None:
         """Move everything in memory to a file that contains nothing else."""
         if not self._held:
             return
@@ -76,36 +74,36 @@ class Parcel:
 
     @property
     def count(self) -> int:
-        """The number of records."""
+        """Number of records."""
         return self._count
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes are in memory."""
+        """Number of bytes in memory."""
         return self._size_bytes
 
     @property
     def data(self) -> bytes:
-        """What is in memory."""
+        """Batches in memory."""
         return b"".join(self._held)
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
-        """Where the rest is."""
+        """Location of the other batches."""
         return tuple(self._pieces)
 
 
-#: This many bytes are kept in memory; more goes to the staged files.
+#: Maximum number of bytes kept in memory; more is spilled to staged files.
 SPILL_BYTES = 1 << 20
 
 
-class Draft:
-    """What a transaction has for one partition: an open batch, and finished ones in memory or in the staged file."""
+class BufferedPart:
+    """Records of a transaction for one partition: an open batch, and complete ones in memory or in a staged file."""
 
     #: `add(value, key, headers, timestamp_ms)`: add one record to the open batch.
     add: Callable[..., None]
 
-    def __init__(self, topic: Topic, number: int, on_full: Callable[[Draft], None]) -> None:
+    def __init__(self, topic: Topic, number: int, on_full: Callable[[BufferedPart], None]) -> None:
         self.topic, self.number = topic, number
         config = topic.config
         self._recipe: Recipe = recipe_of(config)
@@ -117,14 +115,14 @@ class Draft:
             max_bytes=self._segment_bytes,  # compression may not make it smaller
         )
         self.add = self._batcher.add
-        #: The finished batches.
-        self.parcel = Parcel()
-        #: How many records were not collected: those of a replay.
+        #: Complete batches.
+        self.buffer = PartitionBuffer()
+        #: Number of records ignored because this is a replay.
         self.ignored = 0
 
     def encode(self, records: Iterable[GivenRecord]) -> Encoded:
-        """A batch of these. `RecordTooLarge` if it does not fit into a segment: after the commit it would be too
-        late."""
+        """Encode records as one batch. `RecordTooLarge` if it does not fit into a segment: after the commit it would be
+        too late."""
         batch = Encoder(self._recipe).many(records)
         if len(batch.data) > self._segment_bytes:
             raise RecordTooLarge(
@@ -134,39 +132,39 @@ class Draft:
         return batch
 
     def take(self) -> Encoded | None:
-        """End the open batch; None if there is none."""
+        """Close the open batch and return it; None if there is none."""
         return self._batcher.sealed(self._batcher.take()) if self._batcher.count else None
 
     @property
     def count(self) -> int:
-        """The number of records in finished batches."""
-        return self.parcel.count
+        """Number of records in complete batches."""
+        return self.buffer.count
 
     def part(self) -> Part:
-        """For the intent."""
-        return Part(self.topic.name, self.topic.id, self.number, self.parcel.count, self.parcel.pieces)
+        """Return the `Part` for the intent."""
+        return Part(self.topic.name, self.topic.id, self.number, self.buffer.count, self.buffer.pieces)
 
     def log(self) -> Log:
-        """The part for its partition."""
+        """Return the log of the partition."""
         return self.topic.partition(self.number)
 
 
-class Drafts:
-    """The drafts of one transaction."""
+class BufferedTransaction:
+    """Buffered records of one transaction."""
 
-    def __init__(self, area: StagingArea, topic_of: Callable[[str], Topic], *, wanted: bool) -> None:
-        self._area = area
+    def __init__(self, staging: StagingDirectory, topic_of: Callable[[str], Topic], *, wanted: bool) -> None:
+        self._staging = staging
         self._topic_of = topic_of
-        #: False: the transaction was stored before, so records are checked, and ignored.
+        #: False for a replay: records are validated and ignored.
         self._wanted = wanted
         self._topics: dict[str, Topic] = {}
-        self._drafts: dict[tuple[str, int], Draft] = {}
+        self._parts: dict[tuple[str, int], BufferedPart] = {}
         self._held_bytes = 0
-        self._stage: Stage | None = None
-        #: A partition that was alone when memory was first full has a file of its own, and usually stays alone.
-        self._first: Draft | None = None
+        self._stage: StagedTransaction | None = None
+        #: A partition that filled the memory alone gets a file of its own, and usually stays alone.
+        self._first: BufferedPart | None = None
         self._own: StagedFile | None = None
-        #: For all the others.
+        #: File for all other partitions.
         self._file: StagedFile | None = None
 
     @property
@@ -174,71 +172,71 @@ class Drafts:
         return [file for file in (self._own, self._file) if file is not None]
 
     def topic(self, topic: str | Topic) -> Topic:
-        """A topic by its name. Looked up once: the catalog is read from disk."""
+        """Return a topic by its name. Looked up once, because the catalog is read from disk."""
         if not isinstance(topic, str):
             return topic
         if topic not in self._topics:
             self._topics[topic] = self._topic_of(topic)
         return self._topics[topic]
 
-    def of(self, topic: Topic, number: int) -> Draft:
-        """The draft for a partition."""
-        draft = self._drafts.get((topic.name, number))
-        if draft is None:
-            draft = self._drafts[topic.name, number] = Draft(topic, number, self.seal)
-        elif draft.topic.id != topic.id:
+    def of(self, topic: Topic, number: int) -> BufferedPart:
+        """Return the buffer of a partition."""
+        part = self._parts.get((topic.name, number))
+        if part is None:
+            part = self._parts[topic.name, number] = BufferedPart(topic, number, self.seal)
+        elif part.topic.id != topic.id:
             raise TopicNotFound(f"the topic {topic.name!r} was deleted and recreated during this transaction")
-        return draft
+        return part
 
-    def keep(self, draft: Draft, batch: Encoded) -> None:
-        """Collect a finished batch."""
+    def keep(self, part: BufferedPart, batch: Encoded) -> None:
+        """Add a complete batch."""
         if not self._wanted:
-            draft.ignored += batch.count
+            part.ignored += batch.count
             return
-        draft.parcel.add(batch)
+        part.buffer.add(batch)
         self._held_bytes += len(batch.data)
         if self._held_bytes > SPILL_BYTES:
             self._spill()
 
-    def seal(self, draft: Draft) -> None:
-        """End the open batch of a partition, if there is one."""
-        batch = draft.take()
+    def seal(self, part: BufferedPart) -> None:
+        """Close the open batch of a partition, if there is one."""
+        batch = part.take()
         if batch is not None:
-            self.keep(draft, batch)
+            self.keep(part, batch)
 
-    def _spill(self) -> Stage:
-        """Write what is in memory to the staged files."""
+    def _spill(self) -> StagedTransaction:
+        """Write the batches in memory to the staged files."""
         if self._stage is None:
-            self._stage = self._area.begin()
-        held = [draft for draft in self._drafts.values() if draft.parcel.size_bytes]
+            self._stage = self._staging.begin()
+        held = [part for part in self._parts.values() if part.buffer.size_bytes]
         if len(held) == 1 and not self._files:
             self._first, self._own = held[0], self._stage.file()
-        for draft in held:
-            if draft is self._first and self._own is not None:
-                draft.parcel.move_alone(self._own)
+        for part in held:
+            if part is self._first and self._own is not None:
+                part.buffer.move_alone(self._own)
             else:
                 self._file = self._file or self._stage.file("1")
-                draft.parcel.move(self._file.write)
+                part.buffer.move(self._file.write)
         self._held_bytes = 0
         return self._stage
 
     # --- committing
 
     def seal_all(self) -> bool:
-        """End all open batches; returns whether there is any record."""
-        for draft in self._drafts.values():
-            self.seal(draft)
-        return any(draft.count for draft in self._drafts.values())
+        """Close all open batches; return whether there is any record."""
+        for part in self._parts.values():
+            self.seal(part)
+        return any(part.count for part in self._parts.values())
 
-    def stage(self) -> tuple[Stage, bytes]:
-        """Put everything where the commit finds it: durably into the staged file, or, if it is small, into the returned
-        bytes, which are for the intent."""
+    def stage(self) -> tuple[StagedTransaction, bytes]:
+        """Move everything to where the commit finds it: durably into staged files, or, if it is small, into the
+        returned bytes for the intent."""
         if self._files or self._held_bytes > INLINE_BYTES:
             stage = self._spill()
             for file in self._files:
                 file.sync()
             return stage, b""
-        self._stage = self._area.begin()
+        self._stage = self._staging.begin()
         data = bytearray()
 
         def write(held: bytes) -> Piece:
@@ -246,37 +244,37 @@ class Drafts:
             data.extend(held)
             return piece
 
-        for draft in self._drafts.values():
-            draft.parcel.move(write)
+        for part in self._parts.values():
+            part.buffer.move(write)
         return self._stage, bytes(data)
 
     def parts(self) -> list[Part]:
-        """What there is for each partition."""
-        return [draft.part() for draft in self._drafts.values() if draft.count]
+        """Return the parts of all partitions with records."""
+        return [part.part() for part in self._parts.values() if part.count]
 
     def ignored_parts(self) -> list[Part]:
-        """What a replay has appended, without the records."""
+        """Return the parts that a replay has appended, without their records."""
         return [
-            Part(draft.topic.name, draft.topic.id, draft.number, draft.ignored, ())
-            for draft in self._drafts.values()
-            if draft.ignored
+            Part(part.topic.name, part.topic.id, part.number, part.ignored, ())
+            for part in self._parts.values()
+            if part.ignored
         ]
 
     def log_of(self, part: Part) -> Log:
-        """The log that a part goes to."""
-        return self._drafts[part.order].log()
+        """Return the log that a part goes to."""
+        return self._parts[part.order].log()
 
     @contextmanager
     def lending(self) -> Iterator[None]:
-        """Locks that are taken within this block are given back: see `Holdings.lending`."""
+        """Lease the locks that are taken within this block: see `OpenPartitions.lending`."""
         with ExitStack() as each:
-            for draft in self._drafts.values():
-                each.enter_context(draft.topic.holdings.lending(draft.number))
+            for part in self._parts.values():
+                each.enter_context(part.topic.open_partitions.lending(part.number))
             yield
 
     def end(self, *, pending: bool) -> None:
-        """Forget everything. Staged files are removed as well, unless it is `pending`: then an intent needs them."""
-        self._drafts = {}
+        """Discard everything. Removes the staged files unless `pending`: an intent needs them then."""
+        self._parts = {}
         for file in self._files:
             file.close()
         if self._stage is not None:

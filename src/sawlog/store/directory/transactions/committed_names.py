@@ -1,16 +1,16 @@
-"""What named transactions leave in `staging/`: the note that a number is done.
+"""`CommittedNames`: the last committed sequence of each named transaction, as notes in `staging/`.
 
 ```
-=<name>.name           locked while a transaction of that name commits; removed when it has
+=<name>.name           locked while a transaction of that name commits; removed afterwards
 =<name>.committed      the last intent of that name, without its batches
 ```
 
-A note identifies a replay, so it is kept as long as a replay is possible: until the topics in it are all deleted (a
-recreated topic has another id), or nothing was committed under the name for `KEPT_MS`. So the notes that accumulate are
-limited to those of the last weeks.
+A note identifies a replay, so it is kept as long as a replay is possible: until all its topics are deleted (a recreated
+topic has another id), or until nothing was committed under the name for `KEPT_MS`. That bounds the number of notes to
+the names used in the last weeks.
 
-The intent becomes the note by a rename, which costs nothing. Its batches are cut off when that is durable, without a
-sync: after a power cut they may be there again, and `sweep` cuts them off.
+An intent becomes the note by a rename, which costs nothing. Its batches are truncated once the rename is durable,
+without a sync: after a power cut they may reappear, and `sweep` truncates them again.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from ....storage import Directory, Lock, checksummed
 from ...names import quoted
 from .intent import Intent, end_of_document
 
-#: How long an unused name is remembered: a query that is restarted after that, and had been killed between a commit
-#: and Spark's own record of it, stores that micro-batch twice.
+#: How long an unused name is remembered. A query that is restarted later, after being killed between a commit and
+#: Spark's own record of it, stores that micro-batch twice.
 KEPT_MS = 30 * 24 * 3600 * 1000
 _NAME, _COMMITTED = ".name", ".committed"
 _MARK = "="
@@ -35,8 +35,8 @@ _MARK = "="
 _logger = logging.getLogger("sawlog")
 
 
-class Notes:
-    """The notes of one store. Safe for threads and processes."""
+class CommittedNames:
+    """Notes of one store. Safe for threads and processes."""
 
     def __init__(self, staging: Directory) -> None:
         self._staging = staging
@@ -44,7 +44,7 @@ class Notes:
     # --- one name at a time
 
     def lock(self, name: str, deadline: Deadline) -> Lock:
-        """Prevent others from committing under a name; `DirectoryLocked` if another process does for too long."""
+        """Keep other processes from committing under a name; `DirectoryLocked` on timeout."""
         while True:
             try:
                 held = self._staging.lock(_file(name, _NAME), alone=False)
@@ -53,10 +53,10 @@ class Notes:
             else:
                 if held.current:
                     return held
-                held.release()  # the previous holder has removed the file that we locked
+                held.release()  # the previous holder has removed the file we locked
 
     def unlock(self, name: str, held: Lock) -> None:
-        """Release the lock, and remove its file."""
+        """Release the lock and remove its file."""
         try:
             if held.held:
                 self._staging.remove(_file(name, _NAME))
@@ -68,7 +68,7 @@ class Notes:
     # --- reading
 
     def find(self, name: str) -> Intent | None:
-        """The last transaction of that name that is completed."""
+        """Return the last completed transaction of that name."""
         return self._load(_file(name, _COMMITTED))
 
     def _load(self, file: str) -> Intent | None:
@@ -83,23 +83,23 @@ class Notes:
             raise
 
     def take(self, intent: Intent) -> None:
-        """Make a completed intent the note of its name, unless a later one is. The caller has locked the name, and
-        syncs the directory."""
+        """Rename a completed intent to the note of its name, unless the note is newer. The caller has locked the name
+        and syncs the directory."""
         assert intent.name is not None
         file, known = _file(intent.name, _COMMITTED), self.find(intent.name)
         if self._staging.exists(intent.file) and (known is None or sequence_of(known) < sequence_of(intent)):
             self._staging.rename(intent.file, file)
 
     def put(self, intent: Intent) -> None:
-        """As `take`, for an intent whose file does not have the offsets: the note gets them. The file stays."""
+        """Like `take`, for an intent whose file lacks the offsets: write a note with them. The file stays."""
         assert intent.name is not None
         known = self.find(intent.name)
         if known is None or sequence_of(known) < sequence_of(intent):
             checksummed.store(self._staging, _file(intent.name, _COMMITTED), replace(intent, data=b"").fields())
 
     def strip(self, name: str) -> None:
-        """Cut off the batches of a note whose name is durable: if a power cut made it an intent again, it would need
-        them."""
+        """Truncate the batches of a note whose name is durable. Earlier, a power cut could turn it back into an intent
+        that needs them."""
         self._strip(_file(name, _COMMITTED))
 
     def _strip(self, file: str) -> None:
@@ -114,8 +114,8 @@ class Notes:
     # --- cleaning up
 
     def sweep(self, is_there: Callable[[str], bool]) -> None:
-        """Forget the names that can no longer be replayed: `is_there` says whether a topic of that id exists. Names in
-        use are skipped."""
+        """Remove the notes of names that can no longer be replayed; `is_there` tells whether a topic id exists. Names
+        in use are skipped."""
         for file in self._staging.names():
             if not file.startswith(_MARK):
                 continue
@@ -145,15 +145,15 @@ class Notes:
 
 
 def sequence_of(intent: Intent) -> int:
-    """Its sequence; -1 for one without a name."""
+    """Return the sequence of an intent; -1 if it has no name."""
     return -1 if intent.sequence is None else intent.sequence
 
 
 def is_note(file: str) -> bool:
-    """Whether a file in `staging/` belongs to a name, and not to the id of one transaction."""
+    """Return whether a file in `staging/` belongs to a name rather than to a transaction id."""
     return file.startswith(_MARK)
 
 
 def _file(name: str, suffix: str) -> str:
-    """A file for a transaction's name. Its prefix distinguishes it from the files of an id."""
+    """Return the file for a transaction's name. The prefix distinguishes it from the files of an id."""
     return f"{_MARK}{quoted(name)}{suffix}"

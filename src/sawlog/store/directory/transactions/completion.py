@@ -1,12 +1,12 @@
-"""What a commit needs of other processes that hold partitions. `sawlog.store.directory.forwarding` provides it.
+"""`Completion`: places the remaining parts of committed intents, and the interface to peers that hold partitions.
 
-`Completion`: gets the parts of committed intents placed, by whom it may be, and completes the intents.
+For each part that is not marked: if its topic is deleted, there is nothing to do. If this process holds the partition,
+it places the part; if no process does, taking the lock places it. If another process holds the partition, it is asked
+to place the part. An intent that names offsets was already placed by the holder when it took the lock.
 
-For each part that is not marked: if the topic is deleted, the part is gone with it. If this process holds the
-partition, it places the part; if nobody does, it takes the lock, which places it. If another process holds it, that one
-is asked to. An intent that names offsets was placed by the holder already, when it got the lock.
+`sawlog.store.directory.forwarding` implements `Peers` and `CommitPeer`.
 
-Threads: any. No lock of a log is held while another process is waited for.
+Thread-safe. Holds no log lock while waiting for another process.
 """
 
 from __future__ import annotations
@@ -20,108 +20,110 @@ from ....errors import DirectoryLocked, SawlogError, TopicNotFound
 from ....log.log import Log
 from ..topic import Topic
 from .intent import Intent, Part
-from .pending import Ledger
-from .placement import Placing
+from .pending import PendingTransactions
+from .placement import Placement
 
 
-class Lost(Exception):
-    """The connection ended before the answer came, or there is nobody. Whether it was done is not known."""
+class PeerLost(Exception):
+    """The connection closed before the answer arrived, or there is no peer. The outcome is unknown."""
 
 
-class Silent(Lost):
-    """The other process is there and did not answer in time."""
+class PeerTimeout(PeerLost):
+    """The peer is connected and did not answer in time."""
 
 
-class Refused(Lost):
-    """The other process belongs to another user: asking again does not help."""
+class PeerRefused(PeerLost):
+    """The peer belongs to another user: retrying does not help."""
 
 
-class Neighbour(Protocol):
-    """A process that holds partitions, as long as the connection to it is open.
+class CommitPeer(Protocol):
+    """Process that holds partitions, as long as the connection to it is open.
 
-    If it ends, the other process looks for the intents that were prepared, and places and completes those that exist.
-    Errors that the other process reports are raised as they are.
+    When the connection closes, the peer looks for the intents that were prepared on it, and places and completes those
+    that exist. Errors that the peer reports are raised unchanged.
     """
 
     def prepare(self, id_: str, numbers: Sequence[int], deadline: Deadline) -> Sequence[int]:
-        """Let it check that it can place these parts of a proposal; returns those whose partitions it does not hold."""
+        """Ask the peer to check that it can place these parts of a proposal; return those whose partitions it does not
+        hold."""
 
     def ask_to_place(self, id_: str, numbers: Sequence[int], deadline: Deadline) -> None:
-        """Let it place these parts of an intent; `placed` waits until it has."""
+        """Ask the peer to place these parts of an intent; `placed` waits for the answer."""
 
     def placed(self, deadline: Deadline) -> Sequence[int]:
-        """Wait for it; returns those parts whose partitions it does not hold."""
+        """Wait for the answer; return the parts whose partitions the peer does not hold."""
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
 
 
-class Neighbours(Protocol):
-    """The processes that hold partitions of a store."""
-
-    def address(self, log: Log) -> str | None:
-        """Of the process that holds the lock of a log; None if that is not known, or it takes no requests."""
-
-    def call(self, address: str, deadline: Deadline) -> Neighbour:
-        """Connect to it; `Lost` if it is not there."""
-
-
-class Nobody:
-    """There are none: a store in memory."""
+class Peers(Protocol):
+    """Processes that hold partitions of a store."""
 
     def address(self, log: Log) -> str | None:
-        """Unknown."""
+        """Return the address of the process that holds the lock of a log; None if it is unknown or accepts no
+        requests."""
+
+    def call(self, address: str, deadline: Deadline) -> CommitPeer:
+        """Connect to a process; `PeerLost` if it is gone."""
+
+
+class NoPeers:
+    """No other processes: a store in memory."""
+
+    def address(self, log: Log) -> str | None:
+        """Return None."""
         return None
 
-    def call(self, address: str, deadline: Deadline) -> Neighbour:
-        """Nobody is there."""
-        raise Lost(f"nobody listens on {address}")
+    def call(self, address: str, deadline: Deadline) -> CommitPeer:
+        """Raise `PeerLost`."""
+        raise PeerLost(f"nobody listens on {address}")
 
 
-#: How long another process is waited for that has to place what somebody else has committed.
+#: How long to wait for a peer to place a part that another process has committed.
 _PATIENCE_S = 1.0
 
 _logger = logging.getLogger("sawlog")
 
 
 class Completion:
-    """See the module's docstring."""
+    """Completes the committed transactions of a store."""
 
     def __init__(
-        self, ledger: Ledger, placing: Placing, neighbours: Neighbours, topic_of: Callable[[str], Topic]
+        self, pending: PendingTransactions, placement: Placement, peers: Peers, topic_of: Callable[[str], Topic]
     ) -> None:
-        self._ledger = ledger
-        self._placing = placing
-        self._neighbours = neighbours
+        self._pending = pending
+        self._placement = placement
+        self._peers = peers
         self._topic_of = topic_of
 
     def complete_all(self, where: str) -> None:
-        """Try it for all intents. What cannot be completed now is logged, and postponed to the next time."""
-        for intent in self._ledger.pending():
+        """Try to complete all intents. Failures are logged and retried the next time."""
+        for intent in self._pending.intents():
             try:
                 self.complete(intent, Deadline(_PATIENCE_S))
             except SawlogError as error:
                 _logger.warning("%s: a transaction is not completed yet: %s", where, error)
 
     def complete(self, intent: Intent, deadline: Deadline) -> None:
-        """Try it for one."""
-        for number, part in self._ledger.unmarked(intent):
+        """Try to complete one intent."""
+        for number, part in self._pending.unmarked(intent):
             self.bring(intent, number, part, deadline)
-        self._ledger.complete_if_done(intent)
+        self._pending.complete_if_done(intent)
 
     def bring(self, intent: Intent, number: int, part: Part, deadline: Deadline) -> DirectoryLocked | None:
-        """Get a part placed. If the process that holds the partition could not be asked, that is returned as an error
-        to raise if it is too late to try again."""
+        """Get a part placed. Return an error if the holder of the partition could not be asked: the caller raises it
+        when it is too late to retry."""
         topic = self._topic(part)
         if topic is None:
-            self._ledger.mark(intent, number)  # the topic is deleted, and its part with it
+            self._pending.mark(intent, number)  # its topic is deleted
             return None
-        ours = topic.holdings.held(part.partition)
+        ours = topic.open_partitions.held(part.partition)
         try:
             if ours is not None:
-                self._placing.carry_out(part, ours)
+                self._placement.carry_out(part, ours)
             else:
-                topic.holdings.roll_forward(part.partition)
+                topic.open_partitions.roll_forward(part.partition)
         except DirectoryLocked as error:
             return self._ask(intent, number, topic, error, deadline) if part.offset < 0 else None
         return None
@@ -136,17 +138,17 @@ class Completion:
     def _ask(
         self, intent: Intent, number: int, topic: Topic, locked: DirectoryLocked, deadline: Deadline
     ) -> DirectoryLocked | None:
-        address = self._neighbours.address(topic.partition(intent.parts[number].partition))
+        address = self._peers.address(topic.partition(intent.parts[number].partition))
         if address is None:
             return locked
         try:
-            line = self._neighbours.call(address, deadline)
+            connection = self._peers.call(address, deadline)
             try:
-                line.ask_to_place(intent.id, [number], deadline)
-                return locked if line.placed(deadline) else None
+                connection.ask_to_place(intent.id, [number], deadline)
+                return locked if connection.placed(deadline) else None
             finally:
-                line.close()
-        except Silent as error:
+                connection.close()
+        except PeerTimeout as error:
             raise DirectoryLocked(locked.path, f"{locked.holder}, which does not answer") from error
-        except Lost:
+        except PeerLost:
             return locked

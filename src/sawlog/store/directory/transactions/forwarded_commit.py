@@ -1,13 +1,13 @@
-"""`HandedCommit`: a commit of a transaction some of whose partitions other processes hold.
+"""`ForwardedCommit`: commits a transaction when other processes hold some of its partitions.
 
-1. The intent is proposed. Each holder, also this process, checks that it can place its parts.
+1. The intent is proposed. Each holder, including this process, checks that it can place its parts.
 2. The proposal becomes the intent: the commit point. Nothing is rolled back after it.
-3. Each holder places its parts, all at the same time. Where a holder is gone, whoever has the lock now does.
+3. All holders place their parts concurrently. If a holder is gone, the process that has the lock now does it.
 4. The intent is completed.
 
-intents.py and docs/adr/0018-the-holder-places.md argue why nothing is lost or doubled.
+`commits` and docs/adr/0018-the-holder-places.md argue why no part is lost or placed twice.
 
-Threads: one. It holds no lock of a log while it waits for another process.
+For one thread. Holds no log lock while waiting for another process.
 """
 
 from __future__ import annotations
@@ -18,58 +18,58 @@ from collections.abc import Callable
 from ....clock import Deadline
 from ....errors import DirectoryLocked, TransactionAborted, TransactionError, TransactionPending
 from ....log.log import Log
-from .completion import Completion, Lost, Neighbour, Neighbours, Refused, Silent
+from .completion import CommitPeer, Completion, PeerLost, PeerRefused, Peers, PeerTimeout
 from .intent import Intent, Part
-from .pending import Ledger
-from .placement import Placing
+from .pending import PendingTransactions
+from .placement import Placement
 
-#: Where a part is placed if this process holds its partition.
+#: Address of this process, for parts whose partitions it holds.
 _HERE = ""
 
 
-class HandedCommit:
-    """See the module's docstring. Used once."""
+class ForwardedCommit:
+    """One forwarded commit. Used once."""
 
     def __init__(
         self,
         intent: Intent,
         log_of: Callable[[Part], Log],
         *,
-        ledger: Ledger,
-        placing: Placing,
-        neighbours: Neighbours,
+        pending: PendingTransactions,
+        placement: Placement,
+        peers: Peers,
         completion: Completion,
     ) -> None:
         self._intent = intent
         self._log_of = log_of
-        self._ledger = ledger
-        self._placing = placing
-        self._neighbours = neighbours
+        self._pending = pending
+        self._placement = placement
+        self._peers = peers
         self._completion = completion
         #: Open connections by address.
-        self._lines: dict[str, Neighbour] = {}
-        #: Who has agreed to place which parts.
+        self._connections: dict[str, CommitPeer] = {}
+        #: Parts that each process has agreed to place, by address.
         self._placers: defaultdict[str, list[int]] = defaultdict(list)
 
     def run(self, lock_timeout_s: float) -> Intent:
-        """Do all of it and return the intent with the offsets. If it raises, nothing is stored, except if the error is
-        `TransactionPending`, or a `TransactionError` that says that it is not known."""
+        """Commit, complete, and return the intent with the offsets. If this raises, nothing is stored, unless the error
+        is `TransactionPending`, or a `TransactionError` that says the outcome is unknown."""
         try:
             self._commit(Deadline(lock_timeout_s))
             return self._complete(Deadline(lock_timeout_s))
         finally:
-            for line in self._lines.values():
-                line.close()
+            for connection in self._connections.values():
+                connection.close()
 
     # --- before the commit point
 
     def _commit(self, deadline: Deadline) -> None:
         accepting = False
         try:
-            self._ledger.propose(self._intent)
+            self._pending.propose(self._intent)
             self._prepare(deadline)
             accepting = True
-            self._ledger.accept(self._intent)
+            self._pending.accept(self._intent)
         except BaseException as error:
             if accepting:
                 self._raise_if_committed(error)
@@ -78,15 +78,15 @@ class HandedCommit:
             raise TransactionAborted(f"nothing was stored: {error}") from error
 
     def _raise_if_committed(self, why: BaseException) -> None:
-        """From the moment at which the intent has its name, others may find and place it."""
+        """Raise if the intent may already have its name: other processes can then find and place it."""
         try:
-            committed = self._ledger.is_pending(self._intent)
+            committed = self._pending.is_pending(self._intent)
         except BaseException:
             committed = True
         if committed:
             raise TransactionError(
                 f"whether the transaction is stored is not known ({why}): it is if "
-                f"{self._ledger.path}/{self._intent.file} exists, or has existed"
+                f"{self._pending.path}/{self._intent.file} exists, or has existed"
             ) from why
 
     def _prepare(self, deadline: Deadline) -> None:
@@ -97,10 +97,10 @@ class HandedCommit:
             for number, part in list(waiting.items()):
                 log = self._log_of(part)
                 try:
-                    self._placing.prepare(self._intent, number, log)
+                    self._placement.prepare(self._intent, number, log)
                 except DirectoryLocked as error:
                     locked = error
-                    if (address := self._neighbours.address(log)) is not None:
+                    if (address := self._peers.address(log)) is not None:
                         elsewhere[address].append(number)
                 else:
                     self._placers[_HERE].append(number)
@@ -113,40 +113,40 @@ class HandedCommit:
                 deadline.pause(or_raise=locked)
 
     def _prepared(self, address: str, numbers: list[int], locked: DirectoryLocked, deadline: Deadline) -> list[int]:
-        """Which of these parts the process at an address has agreed to place."""
+        """Return which of these parts the process at an address has agreed to place."""
         try:
-            line = self._line(address, deadline)
-            elsewhere = line.prepare(self._intent.id, numbers, deadline)
-        except Silent as error:
+            connection = self._line(address, deadline)
+            elsewhere = connection.prepare(self._intent.id, numbers, deadline)
+        except PeerTimeout as error:
             raise DirectoryLocked(locked.path, f"{locked.holder}, which does not answer") from error
-        except Refused as error:
+        except PeerRefused as error:
             raise locked from error
-        except Lost:
+        except PeerLost:
             self._drop(address)
             return []
         agreed = [number for number in numbers if number not in elsewhere]
         self._placers[address] += agreed
         return agreed
 
-    def _line(self, address: str, deadline: Deadline) -> Neighbour:
-        if address not in self._lines:
-            self._lines[address] = self._neighbours.call(address, deadline)
-        return self._lines[address]
+    def _line(self, address: str, deadline: Deadline) -> CommitPeer:
+        if address not in self._connections:
+            self._connections[address] = self._peers.call(address, deadline)
+        return self._connections[address]
 
     def _drop(self, address: str) -> None:
-        line = self._lines.pop(address, None)
-        if line is not None:
-            line.close()
+        connection = self._connections.pop(address, None)
+        if connection is not None:
+            connection.close()
 
     # --- after it
 
     def _complete(self, deadline: Deadline) -> Intent:
         try:
             self._place(deadline)
-            placed = self._intent.at(self._ledger.progress(self._intent).applied)
-            self._ledger.complete(self._intent)
+            placed = self._intent.at(self._pending.progress(self._intent).applied)
+            self._pending.complete(self._intent)
         except BaseException as error:
-            path = f"{self._ledger.path}/{self._intent.file}"
+            path = f"{self._pending.path}/{self._intent.file}"
             raise TransactionPending(
                 f"committed; the processes that hold the partitions complete it, or the next one that opens the store "
                 f"for writing ({path}): {error}"
@@ -160,25 +160,25 @@ class HandedCommit:
             self._completion.bring(self._intent, number, part, deadline)
         for address in asked:
             try:
-                self._lines[address].placed(deadline)
-            except Silent:
+                self._connections[address].placed(deadline)
+            except PeerTimeout:
                 raise
-            except Lost:
+            except PeerLost:
                 self._drop(address)
-        while owed := self._ledger.unmarked(self._intent):
+        while owed := self._pending.unmarked(self._intent):
             locked: Exception = TransactionError(f"parts are not placed: {[number for number, _ in owed]}")
             for number, part in owed:
                 locked = self._completion.bring(self._intent, number, part, deadline) or locked
-            if self._ledger.unmarked(self._intent):
+            if self._pending.unmarked(self._intent):
                 deadline.pause(or_raise=locked)
 
     def _is_asked(self, address: str, deadline: Deadline) -> bool:
-        line = self._lines.get(address)
-        if line is None:
-            return False  # it has agreed, and ended before the commit point
+        connection = self._connections.get(address)
+        if connection is None:
+            return False  # it agreed, then disconnected before the commit point
         try:
-            line.ask_to_place(self._intent.id, self._placers[address], deadline)
-        except Lost:
+            connection.ask_to_place(self._intent.id, self._placers[address], deadline)
+        except PeerLost:
             self._drop(address)
             return False
         return True

@@ -1,4 +1,4 @@
-"""An intent: which staged batches go to which partition, and at which offset, if that is known. A value, and its bytes.
+"""`Intent`: which staged batches go to which partition, and at which offset if that is known; with its encoding.
 
 ```
 {
@@ -9,8 +9,8 @@
 batches, contiguous: those that are not in a staged file
 ```
 
-A document that any tool can read (see documents.py), then the batches that are not in a file, whose checksum is in the
-field `data_crc32c`. The note that a named transaction leaves is the document alone.
+A JSON document that any tool can read (`sawlog.storage.checksummed`), followed by the batches that are not in a staged
+file; `data_crc32c` is their checksum. A named transaction leaves the document alone, without batches.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from ....errors import CorruptFile, InvalidConfig, ReplayMismatch
 from ....storage import checksummed
 from ...names import is_text, quoted
 
-#: The suffix of an intent's file.
+#: Suffix of an intent's file.
 INTENT = ".intent"
-#: Where a document ends: each of its fields is on a line of its own.
+#: End of a document: each of its fields is on a line of its own.
 _END = b"\n}\n"
 #: Digests are sums modulo this.
 DIGESTS = 1 << 64
@@ -39,12 +39,12 @@ _LONGEST_NAME = 200
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Complete batches in a staged file; without a name, in the intent."""
+    """Complete batches in a staged file, or, without a file name, in the intent."""
 
     file: str
     position: int
     size_bytes: int
-    #: The number of their offsets, if they are all that the file contains; else 0.
+    #: Number of their offsets if the file contains nothing else, otherwise 0.
     count: int = 0
 
     def fields(self) -> list[str | int]:
@@ -53,14 +53,14 @@ class Piece:
         return [*known, self.count] if self.count else known
 
     def joined(self, after: Piece) -> Piece:
-        """This piece and what follows it in the same file, as one."""
+        """Return this piece merged with the one that follows it in the same file."""
         return replace(self, size_bytes=self.size_bytes + after.size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What goes to one partition: `count` offsets from `offset` on. It is -1 while it is not known: before the commit,
-    and in the intent if the process that places the part is another one."""
+    """Batches for one partition: `count` offsets starting at `offset`, which is -1 while unknown: before the commit,
+    and in the intent if another process places the part."""
 
     topic: str
     topic_id: str
@@ -73,12 +73,12 @@ class Part:
 
     @property
     def offsets(self) -> range:
-        """The offsets of its records."""
+        """Offsets of the records."""
         return range(self.offset, self.offset + self.count)
 
     @property
     def order(self) -> tuple[str, int]:
-        """All processes take locks in this order."""
+        """Sort key: all processes take locks in this order."""
         return self.topic, self.partition
 
 
@@ -97,16 +97,16 @@ class Intent:
 
     @property
     def file(self) -> str:
-        """Its file."""
+        """Name of the intent's file."""
         return f"{self.id}{INTENT}"
 
     @property
     def names_offsets(self) -> bool:
-        """Whether the process that committed it held all partitions, and so knew the offsets."""
+        """Whether the offsets are known, because the committing process held all partitions."""
         return all(part.offset >= 0 for part in self.parts)
 
     def at(self, offsets: Mapping[int, int]) -> Intent:
-        """With these offsets of its parts, by number, where it names none."""
+        """Return a copy with these offsets, by part number, for parts without one."""
         parts = (
             replace(part, offset=offsets.get(number, -1)) if part.offset < 0 else part
             for number, part in enumerate(self.parts)
@@ -115,22 +115,22 @@ class Intent:
 
     @property
     def offsets(self) -> dict[tuple[str, int], range]:
-        """Where its records are, by topic and partition. A part whose topic was deleted is nowhere."""
+        """Offsets of the records by topic and partition. Parts whose topic was deleted are left out."""
         return {part.order: part.offsets for part in self.parts if part.offset >= 0}
 
     def encode(self) -> bytes:
-        """The bytes of its file."""
+        """Return the content of the file."""
         return checksummed.encode(self.fields()) + self.data
 
     @classmethod
     def decode(cls, data: bytes, path: str, *, is_note: bool = False) -> Intent:
-        """From the bytes of a file; `CorruptFile` if it is something else. For a note, only the document matters."""
+        """Parse the content of a file; `CorruptFile` if it is invalid. For a note, the batches are ignored."""
         end = end_of_document(data)
         fields = checksummed.decode(data[:end], path)
         return cls.from_fields(fields, path, None if is_note else data[end:])
 
     def fields(self) -> dict[str, Any]:
-        """As a document."""
+        """Return the JSON document."""
         return {
             "id": self.id,
             "name": self.name,
@@ -154,7 +154,7 @@ class Intent:
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any], path: str, data: bytes | None = b"") -> Intent:
-        """From a document, and the batches that it describes; None: they are no longer needed."""
+        """Build an intent from a document and the batches it describes; None if they are no longer needed."""
         try:
             parts = tuple(
                 Part(
@@ -182,7 +182,7 @@ class Intent:
 
 
 def merged(parts: Iterable[Part]) -> list[Part]:
-    """One part per partition, in the order of the locks; pieces for the same partition keep their order."""
+    """Return one part per partition, in lock order. Pieces of the same partition keep their order."""
     found: dict[tuple[str, int], Part] = {}
     for part in parts:
         before = found.get(part.order)
@@ -198,7 +198,7 @@ def merged(parts: Iterable[Part]) -> list[Part]:
 
 
 def records_by_topic(parts: Iterable[Part]) -> dict[str, int]:
-    """The number of records for each topic id. Partitions do not matter: a record without a key may go to any."""
+    """Return the number of records per topic id. Partitions do not matter: a record without a key may go to any."""
     found: dict[str, int] = {}
     for part in parts:
         if part.count:
@@ -207,8 +207,8 @@ def records_by_topic(parts: Iterable[Part]) -> dict[str, int]:
 
 
 def check_replay(stored: Intent, sequence: int | None, parts: Sequence[Part]) -> None:
-    """Raise `ReplayMismatch` if a number is committed again with a different number of records for a topic. The
-    records of earlier sequences are not known."""
+    """Raise `ReplayMismatch` if the last sequence is committed again with a different number of records for a topic.
+    The records of earlier sequences are unknown."""
     if not stored.id or stored.sequence != sequence or records_by_topic(stored.parts) == records_by_topic(parts):
         return
     raise ReplayMismatch(
@@ -218,13 +218,13 @@ def check_replay(stored: Intent, sequence: int | None, parts: Sequence[Part]) ->
 
 
 def stored_and_now(stored: Intent, parts: Sequence[Part]) -> str:
-    """Both sides of a replay, for an error."""
+    """Describe both sides of a replay, for an error."""
     moment = f" ({time_text(stored.at_ms)})" if stored.at_ms else ""
     return f"Stored{moment}: {_described(stored.parts)}. Now: {_described(parts)}."
 
 
 def _described(parts: Sequence[Part]) -> str:
-    """What goes where: '5 records in 'orders' (partition 0: 3 at offset 7, partition 1: 2 at offset 0)'."""
+    """Describe the parts: '5 records in 'orders' (partition 0: 3 at offset 7, partition 1: 2 at offset 0)'."""
     by_topic: dict[tuple[str, str], list[Part]] = {}
     for part in merged(parts):
         by_topic.setdefault((part.topic, part.topic_id), []).append(part)
@@ -243,14 +243,14 @@ def _described(parts: Sequence[Part]) -> str:
 
 
 def _checked(fields: dict[str, Any], data: bytes) -> bytes:
-    """The batches that are not in a file; `ValueError` unless they are those that were committed."""
+    """Return the inline batches; `ValueError` unless they are the ones that were committed."""
     if (len(data), f"{crc32c(data):08x}") != (fields["data_bytes"], fields["data_crc32c"]):
         raise ValueError("its batches are not those that were committed")
     return data
 
 
 def end_of_document(data: bytes) -> int:
-    """Where the document at the beginning of a file ends."""
+    """Return the position where the document at the start of a file ends."""
     found = data.find(_END)
     return len(data) if found < 0 else found + len(_END)
 
@@ -266,14 +266,14 @@ def _offset(value: object) -> int:
 
 
 def _file(value: object) -> str:
-    """A name in `staging/`: it must not lead anywhere else."""
+    """Return a file name in `staging/`; it must not lead anywhere else."""
     if not isinstance(value, str) or "/" in value or "\0" in value:
         raise ValueError(f"{value!r} is not the name of a file")
     return value
 
 
 def check_name(name: str | None, sequence: int | None) -> None:
-    """Raise unless a transaction has both a name and a number, or neither."""
+    """Raise unless a transaction has both a name and a sequence, or neither."""
     if (name is None) != (sequence is None):
         raise InvalidConfig("a transaction needs both a name and a sequence, or neither")
     if name is not None and (

@@ -1,16 +1,13 @@
-"""`Numbering`: staged files get their offsets, and are synced at the same time.
+"""`Placement`: appends the batches of a part to its log.
 
-A large file that contains the batches of one partition becomes a segment of it as it is (sawlog.log.ingest).
-What takes time is the sync after its offsets were filled in: so the files of a transaction do not wait for each other.
+A large file with the batches of one partition becomes a segment (`sawlog.log.ingest`); smaller ones are copied. If the
+intent names the offset, it is compared with the end of the log to find out what is already there. Otherwise the offset
+is noted before anything is appended, and the note is compared (see `commits`).
 
-Threads: the caller, who holds the logs, and those that sync for it.
+`FileNumbering` fills in the offsets of staged files and syncs several files concurrently: the sync after numbering
+dominates, so the files of a transaction do not wait for each other.
 
-`Placing`: puts the batches of a part into its log: a large file of its own as a segment, the rest as copies.
-
-If the intent names the offset, that is what is compared with the end of the log. Else the offset is noted before
-anything is appended, and compared with the note (see intents.py).
-
-Threads: except for `prepare` and `carry_out`, the caller holds the log (`Log.hold`), or has just got its lock.
+Threads: except for `prepare` and `carry_out`, the caller holds the log (`Log._hold`) or has just taken its lock.
 """
 
 from __future__ import annotations
@@ -27,47 +24,47 @@ from ....errors import CorruptFile, SawlogError
 from ....log.ingest import Numbered
 from ....log.log import Log
 from .intent import Intent, Part, Piece
-from .pending import Ledger
-from .staging_directory import StagingArea
+from .pending import PendingTransactions
+from .staging_directory import StagingDirectory
 
-#: A staged file of at least this size becomes a segment; what is smaller is copied. So a segment is at least this
-#: large, whatever is committed at once.
+#: A staged file of at least this size becomes a segment, a smaller one is copied. This bounds segments from below,
+#: however small the commits are.
 ADOPT_BYTES = 8 << 20
-#: How many files are synced at the same time.
+#: Number of files synced concurrently.
 _THREADS = 8
 
 
 def is_adoptable(piece: Piece) -> bool:
-    """Whether a piece is a file of its own that is large enough to become a segment."""
+    """Return whether a piece is a complete file that is large enough to become a segment."""
     return piece.count > 0 and piece.size_bytes >= ADOPT_BYTES
 
 
-class Numbering:
-    """The numbered files of one transaction. When it ends nothing is being synced any more."""
+class FileNumbering:
+    """Numbered files of one transaction. Leaving the context waits for the syncs in progress."""
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
         self._begun: dict[Piece, tuple[Numbered | None, Future[None] | None]] = {}
 
     def begin(self, piece: Piece, file: Numbered | None) -> None:
-        """A file is numbered, or cannot be adopted: sync it, soon."""
+        """Start syncing a numbered file; None records that the file cannot be adopted."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="sawlog-numbering")
         self._begun[piece] = file, None if file is None else self._pool.submit(file.sync)
 
     def has(self, piece: Piece) -> bool:
-        """Whether it was begun."""
+        """Return whether `begin` was called for a piece."""
         return piece in self._begun
 
     def take(self, piece: Piece) -> Numbered | None:
-        """The numbered file; None if it cannot be adopted. All files that were begun are synced by then: the calls to
-        the disk that follow come after theirs."""
+        """Return the numbered file, or None if it cannot be adopted. Waits until all files are synced, so that the disk
+        sees later calls after these syncs."""
         for _, syncing in self._begun.values():
             if syncing is not None:
                 syncing.result()
         return self._begun[piece][0]
 
-    def __enter__(self) -> Numbering:
+    def __enter__(self) -> FileNumbering:
         return self
 
     def __exit__(
@@ -77,31 +74,33 @@ class Numbering:
             self._pool.shutdown()
 
 
-#: How much is read from a staged file and appended at once.
+#: Bytes read from a staged file and appended at once.
 _PLACE_BYTES = 2 << 20
-#: What a partition needs in addition to the batches: indexes, a checkpoint, the head of a new segment.
+#: Space that a partition needs on top of the batches: indexes, a checkpoint, the head of a new segment.
 _MARGIN_BYTES = 64 << 10
 
 _logger = logging.getLogger("sawlog")
 
 
-class Placing:
-    """See the module's docstring."""
+class Placement:
+    """Places the parts of intents into their logs."""
 
-    def __init__(self, area: StagingArea, ledger: Ledger) -> None:
-        self._area = area
-        self._ledger = ledger
+    def __init__(self, staging: StagingDirectory, pending: PendingTransactions) -> None:
+        self._staging = staging
+        self._pending = pending
 
     def claim(self, part: Part, log: Log) -> None:
-        """Make sure that the disk has space for a part, or raise `StorageFull`."""
+        """Reserve disk space for a part, or raise `StorageFull`."""
         log._claim(sum(piece.size_bytes for piece in part.pieces if not is_adoptable(piece)) + _MARGIN_BYTES)
 
-    def place(self, intent: Intent, part: Part, log: Log, skip: int = 0, numbering: Numbering | None = None) -> None:
-        """Append the batches of a part, without its first `skip` records. Files may be numbered already."""
-        with nullcontext(numbering) if numbering is not None else Numbering() as known:
+    def place(
+        self, intent: Intent, part: Part, log: Log, skip: int = 0, numbering: FileNumbering | None = None
+    ) -> None:
+        """Append the batches of a part, without its first `skip` records. Files may already be numbered."""
+        with nullcontext(numbering) if numbering is not None else FileNumbering() as known:
             self._place(intent, part, log, skip, known)
 
-    def _place(self, intent: Intent, part: Part, log: Log, skip: int, numbering: Numbering) -> None:
+    def _place(self, intent: Intent, part: Part, log: Log, skip: int, numbering: FileNumbering) -> None:
         passed = 0
         for piece in part.pieces:
             there = piece.count > 0 and passed + piece.count <= skip
@@ -112,8 +111,8 @@ class Placing:
         self._check_count(part, passed)
         log.sync()
 
-    def _adopt(self, piece: Piece, log: Log, numbering: Numbering) -> bool:
-        """Make a staged file a segment; False if that cannot be done here."""
+    def _adopt(self, piece: Piece, log: Log, numbering: FileNumbering) -> bool:
+        """Turn a staged file into a segment; return False if that is impossible here."""
         if not is_adoptable(piece):
             return False
         if not numbering.has(piece):
@@ -125,26 +124,26 @@ class Placing:
         return True
 
     def _number(self, piece: Piece, log: Log, offset: int) -> Numbered | None:
-        if self._area.directory.size(piece.file) != piece.size_bytes:
-            return None  # it contains something else as well
-        return log._number_file(self._area.directory, piece.file, offset)
+        if self._staging.directory.size(piece.file) != piece.size_bytes:
+            return None  # it also contains other batches
+        return log._number_file(self._staging.directory, piece.file, offset)
 
-    def number(self, numbering: Numbering, part: Part, log: Log) -> None:
-        """Number the files of a part that can be adopted. The caller holds the log, and does nothing else with it
-        before they are placed."""
+    def number(self, numbering: FileNumbering, part: Part, log: Log) -> None:
+        """Number the adoptable files of a part. The caller holds the log and does nothing else with it before they are
+        placed."""
         offset = part.offset
         for piece in part.pieces:
             if is_adoptable(piece):
                 numbering.begin(piece, self._number(piece, log, offset))
             if not piece.count:
-                break  # how many offsets it has is not known yet
+                break  # its number of offsets is unknown
             offset += piece.count
 
     def _copy(self, intent: Intent, piece: Piece, log: Log, passed: int, skip: int) -> int:
-        """Append the batches of a piece that are not there, and return how many offsets have been passed."""
+        """Append the missing batches of a piece; return the number of offsets passed so far."""
         before = passed
         for raw, batches in self._groups(intent, piece):
-            # A batch is there completely or not at all.
+            # A batch is in the log completely or not at all.
             there = [size for _, size, count in batches if (passed := passed + count) <= skip]
             if rest := bytearray(raw[sum(there) :]):
                 if piece.count:
@@ -156,18 +155,19 @@ class Placing:
 
     def _check_piece(self, piece: Piece, count: int) -> None:
         if count != piece.count:
-            raise CorruptFile(f"{self._ledger.path}/{piece.file}: {count} records, but {piece.count} were committed")
+            raise CorruptFile(f"{self._pending.path}/{piece.file}: {count} records, but {piece.count} were committed")
 
     def _check_count(self, part: Part, count: int) -> None:
         if count != part.count:
-            raise CorruptFile(f"{self._ledger.path}: {count} records are staged, but {part.count} were committed")
+            raise CorruptFile(f"{self._pending.path}: {count} records are staged, but {part.count} were committed")
 
     def _groups(self, intent: Intent, piece: Piece) -> Iterator[tuple[memoryview, list[Length]]]:
-        """The batches of a piece in order, a few megabytes at a time, with the number of offsets and bytes of each."""
+        """Yield the batches of a piece in order, a few megabytes at a time, with position, size and number of offsets
+        of each."""
         if not piece.file:
             yield from _groups_in(lambda position, size: intent.data[position : position + size], piece)
             return
-        storage = self._area.directory.open_shared(piece.file)
+        storage = self._staging.directory.open_shared(piece.file)
         try:
             yield from _groups_in(storage.read, piece)
         finally:
@@ -176,30 +176,30 @@ class Placing:
     # --- what was committed
 
     def roll_forward(self, topic_id: str, partition: int, log: Log) -> None:
-        """Place what was committed for a partition and is missing."""
-        for intent in self._ledger.pending():
+        """Place the committed parts of a partition that are missing."""
+        for intent in self._pending.intents():
             for number, part in enumerate(intent.parts):
                 if (part.topic_id, part.partition) == (topic_id, partition):
                     self._bring(intent, number, part, log)
 
     def _bring(self, intent: Intent, number: int, part: Part, log: Log) -> None:
-        """Place one part, unless that is done."""
-        done = self._ledger.progress(intent)
-        # The mark first: marks are removed after the intent, so a part that is not marked now, of an intent that exists
-        # after that, is not placed.
-        if number in done.applied or not self._ledger.is_pending(intent):
+        """Place one part, unless it is already placed."""
+        done = self._pending.progress(intent)
+        # Check the mark first: marks are removed after the intent, so if a part is not marked and its intent still
+        # exists afterwards, the part is not placed.
+        if number in done.applied or not self._pending.is_pending(intent):
             return
-        # The process that wrote the intent, or the note, may have died before its name was durable: a power cut would
-        # then leave a part of a transaction, or place one twice.
-        self._ledger.settle()
+        # The process that wrote the intent or the note may have died before its name was durable. A power cut would
+        # then leave half a transaction, or place a part twice.
+        self._pending.settle()
         if part.offset >= 0:
             self._apply(intent, part, log)
-            self._ledger.mark(intent, number)
+            self._pending.mark(intent, number)
         else:
-            self._ledger.mark(intent, number, self._apply_noted(intent, number, part, log, done.noted.get(number)))
+            self._pending.mark(intent, number, self._apply_noted(intent, number, part, log, done.noted.get(number)))
 
     def _apply(self, intent: Intent, part: Part, log: Log) -> None:
-        """Place a part whose offset is in the intent, as far as it is missing."""
+        """Place the missing batches of a part whose offset is in the intent."""
         there = log.next_offset - part.offset
         if there < 0:
             _logger.warning("%s ends before offset %s, which once was its end", log.path, part.offset)
@@ -209,15 +209,15 @@ class Placing:
             log.sync()
 
     def _apply_noted(self, intent: Intent, number: int, part: Part, log: Log, noted: int | None) -> int:
-        """Place a part whose offset is in the note, as far as it is missing, and return that offset; note it first if
-        the part is not begun."""
-        log.sync()  # what precedes the part must not be lost when the note is compared
+        """Place the missing batches of a part whose offset is in its note, and return that offset. Writes the note
+        first if the part is not started."""
+        log.sync()  # records before the part must not be lost once the note exists
         if noted is None or noted > log.next_offset:
-            self._ledger.note(intent, number, log.next_offset, noted)
+            self._pending.note(intent, number, log.next_offset, noted)
             noted = log.next_offset
         there = log.next_offset - noted
         if there < part.count:
-            with log.appending():  # readers see all of the part, or nothing
+            with log.appending():  # readers see all of the part or nothing
                 self.place(intent, part, log, there)
         log.sync()
         return noted
@@ -225,13 +225,13 @@ class Placing:
     # --- for a partition that is in use
 
     def prepare(self, intent: Intent, number: int, log: Log) -> None:
-        """Before the commit point: raise what would prevent a part from being placed."""
+        """Before the commit point, raise any error that would prevent a part from being placed."""
         part = intent.parts[number]
         self.carry_out(part, log)
         count = 0
         for piece in part.pieces:
             if is_adoptable(piece):
-                count += log._check_file(self._area.directory, piece.file)
+                count += log._check_file(self._staging.directory, piece.file)
                 continue
             for raw, batches in self._groups(intent, piece):
                 log._check_batches(raw)
@@ -241,8 +241,8 @@ class Placing:
             self.claim(part, log)
 
     def carry_out(self, part: Part, log: Log) -> None:
-        """Place what was committed for the partition of a part. If that fails, the log accepts nothing else: its lock
-        is released, and whoever gets it next, also this process, places it first."""
+        """Place everything committed for the partition of a part. If that fails, the log accepts nothing else: its lock
+        is released, and the next process that takes it, possibly this one, places the part first."""
         failed = False
         try:
             with log._hold():
@@ -254,12 +254,12 @@ class Placing:
                     raise
         finally:
             if failed:
-                with suppress(SawlogError):  # open writers cannot flush to a log that has failed
+                with suppress(SawlogError):  # open writers cannot flush to a failed log
                     log._release()
 
 
 def _number_again(data: bytearray, batches: Sequence[Length]) -> None:
-    """Overwrite what somebody who died while numbering a file, with a power cut, has left in place of the offsets."""
+    """Overwrite offsets that a process left when it died, with a power cut, while numbering a file."""
     at = base = 0
     for _, size, count in batches:
         kernel.patch_place(data, at, base, 0)
@@ -267,7 +267,7 @@ def _number_again(data: bytearray, batches: Sequence[Length]) -> None:
 
 
 def _groups_in(read: Callable[[int, int], bytes], piece: Piece) -> Iterator[tuple[memoryview, list[Length]]]:
-    """Complete batches of a piece. The log checks their content when they are appended."""
+    """Yield the complete batches of a piece. The log validates their content when they are appended."""
     position, end, want = piece.position, piece.position + piece.size_bytes, _PLACE_BYTES
     while position < end:
         wanted = min(want, end - position)
@@ -279,5 +279,5 @@ def _groups_in(read: Callable[[int, int], bytes], piece: Piece) -> Iterator[tupl
         if found:
             yield block[:at], found
             position += at
-        elif min(want, end - position) == wanted:  # reading the same again would change nothing
+        elif min(want, end - position) == wanted:  # reading again would return the same
             raise CorruptFile(f"{piece.file or 'an intent'}: no complete batch at byte {position}")

@@ -1,20 +1,20 @@
-"""`Staging`: batches that many processes of one job make, and one of them stores, all or nothing.
+"""`Staging`: batches that many processes of one job write, and one of them publishes, all or nothing.
 
 ```python
 with store.staging.task(job) as staged:       # in each task, and in each attempt of it
-    piece = staged.write(batches)             # finished batches: only their offsets are missing
+    piece = staged.write(batches)             # complete batches: only their offsets are missing
     staged.sync()                             # then send the pieces to the process that publishes
 
 store.staging.publish(job, parts)             # once; or discard(job)
 ```
 
-A job is identified in all its processes by an id of letters, digits, - and _. What tasks stage is not part of the store
-before it is published, so a task opens the store read only: staging takes no lock, and completes and removes nothing
-for others. What is not published within a day is removed. `intents.py` explains how it is stored.
+All processes identify a job by the same id of letters, digits, - and _. Staged batches are not part of the store until
+they are published, so a task opens the store read only: staging takes no lock, and completes and removes nothing for
+other processes. Batches that are not published within a day are removed. `commits` explains how they are stored.
 
-This is the whole interface for a job: names, leases and intents are internal.
+This is the complete interface for a job; names, leases and intents are internal.
 
-Threads: any; a `TaskStage` is for one.
+Thread-safe, except that a `StagedTask` is for one thread.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from ....errors import TopicNotFound
 from ....log.log import Log
 from ....storage.interface import Buffer
 from ..topic import Topic
-from .buffers import OwnFile, Parcel
+from .buffers import PartitionBuffer, PartitionFile
 from .commits import INLINE_BYTES, Intents
 from .intent import DIGESTS, Intent, Part, Piece, check_name, check_replay, merged, records_by_topic, stored_and_now
 from .placement import ADOPT_BYTES
-from .staging_directory import StagedFile, StagingArea
+from .staging_directory import StagedFile, StagingDirectory
 from .transaction import PlacedOffsets
 
 __all__ = [
@@ -40,14 +40,14 @@ __all__ = [
     "DIGESTS",
     "INLINE_BYTES",
     "Intent",
-    "OwnFile",
-    "Parcel",
     "Part",
+    "PartitionBuffer",
+    "PartitionFile",
     "Piece",
     "PlacedOffsets",
     "StagedFile",
+    "StagedTask",
     "Staging",
-    "TaskStage",
     "check_name",
     "check_replay",
     "merged",
@@ -56,15 +56,14 @@ __all__ = [
 ]
 
 
-class TaskStage(Closing):
-    """What one attempt of one task stages: its own files, created when they are first needed. `Staging.task` returns
-    it."""
+class StagedTask(Closing):
+    """Files staged by one attempt of one task, created on demand. Returned by `Staging.task`."""
 
-    def __init__(self, area: StagingArea, job: str) -> None:
-        self._area = area
+    def __init__(self, staging: StagingDirectory, job: str) -> None:
+        self._staging = staging
         self._job = job
         self._label = uuid.uuid4().hex
-        #: By label; the first one is for what has no file of its own.
+        #: Files by label. The first one is for batches without a file of their own.
         self._files: dict[str, StagedFile] = {}
 
     @property
@@ -73,38 +72,38 @@ class TaskStage(Closing):
         return not self._files
 
     def write(self, batches: Buffer) -> Piece:
-        """Append finished batches to the file of this attempt and return where they are, for a `Part`."""
+        """Append complete batches to the file of this attempt and return their location, for a `Part`."""
         return (self._files.get(self._label) or self._file(self._label)).write(batches)
 
     def own_file(self) -> StagedFile:
-        """A new file for the batches of one partition (`Parcel.move_alone`): if it is large, it becomes a segment as it
-        is."""
+        """Create a file for the batches of one partition (`PartitionBuffer.move_alone`). A large one becomes a segment
+        unchanged."""
         return self._file(f"{self._label}-{len(self._files)}")
 
     def _file(self, label: str) -> StagedFile:
         if not self._files:
-            self._area.lend(self._job, self._label)
-        made = self._files[label] = self._area.file(self._job, label)
+            self._staging.lend(self._job, self._label)
+        made = self._files[label] = self._staging.file(self._job, label)
         return made
 
     def sync(self) -> None:
-        """Return when everything written survives a power cut, once it is published."""
+        """Make everything written durable. It survives a power cut once it is published."""
         for file in self._files.values():
             file.sync()
 
     def abandon(self) -> None:
-        """This attempt failed: remove what it has written."""
+        """Remove the files of a failed attempt."""
         for label in {*self._files, self._label}:
-            self._area.withdraw(self._job, label)
+            self._staging.withdraw(self._job, label)
 
     def close(self) -> None:
-        """Close the files; what is staged is kept."""
+        """Close the files. The staged batches are kept."""
         for file in self._files.values():
             file.close()
 
 
 class Staging:
-    """The staging area of a store. `Store.staging` returns it."""
+    """Job staging of a store. Returned by `Store.staging`."""
 
     def __init__(
         self,
@@ -116,21 +115,21 @@ class Staging:
     ) -> None:
         self._intents = intents
         self._topic_of = topic_of
-        #: The ids of all topics that exist.
+        #: Returns the ids of all existing topics.
         self._topic_ids = topic_ids
         self._committing = committing
         self._check_writable = check_writable
 
     # --- in the tasks
 
-    def task(self, job: str) -> TaskStage:
-        """A place for one attempt of one task, also in a store that is opened read only."""
-        return TaskStage(self._intents.area, job)
+    def task(self, job: str) -> StagedTask:
+        """Begin one attempt of one task. Also works in a store that is open read only."""
+        return StagedTask(self._intents.staging, job)
 
     # --- for the process that publishes
 
     def put(self, job: str, data: bytes) -> str:
-        """Stage batches in a separate file, durably, and return its name, for the pieces."""
+        """Stage batches in a separate file, durably, and return its name for the pieces."""
         self._check_writable()
         with self.task(job) as staged:
             piece = staged.write(data)
@@ -147,16 +146,16 @@ class Staging:
         sequence: int | None = None,
         lock_timeout_s: float = 60.0,
     ) -> PlacedOffsets:
-        """Place what was staged, as a transaction, and return the offsets. Pieces without a file are in `data`.
+        """Commit the staged batches as a transaction and return their offsets. Pieces without a file are in `data`.
 
-        Files of the job that are in no part, from failed attempts, are removed. If it raises, nothing was stored and
-        everything is still staged, except if the error is `TransactionPending`. `ReplayMismatch` if this number is
+        Files of the job that no part refers to, from failed attempts, are removed. If this raises, nothing was stored
+        and everything is still staged, unless the error is `TransactionPending`. `ReplayMismatch` if this sequence is
         stored under this name with different records.
         """
         self._check_writable()
         wanted = list(parts)
         with self._committing:
-            held = self._intents.area.adopt(job, timeout_s=lock_timeout_s)
+            held = self._intents.staging.adopt(job, timeout_s=lock_timeout_s)
             try:
                 placed: PlacedOffsets = {}
                 if wanted or name is not None:
@@ -183,37 +182,38 @@ class Staging:
 
     def forget_names(self) -> None:
         """Remove the notes of named transactions that can no longer be replayed: their topics are deleted, or nothing
-        was committed under that name for a month. Upkeep does it."""
+        was committed under the name for a month. Maintenance calls it."""
         self._check_writable()
         there: set[str] = set()
         gone: set[str] = set()
 
         def is_there(topic_id: str) -> bool:
-            if topic_id not in there and topic_id not in gone:  # it existed once: a deleted topic does not come back
+            if topic_id not in there and topic_id not in gone:  # topic ids are never reused
                 there.update(self._topic_ids())
                 gone.update({topic_id} - there)
             return topic_id in there
 
-        self._intents.ledger.forget(is_there)
+        self._intents.pending.forget(is_there)
 
     def discard(self, job: str) -> None:
-        """Remove what was staged, unless it was published and is not completed yet."""
+        """Remove the staged files, unless they were published and the transaction is not completed yet."""
         self._check_writable()
         with self._committing:
-            self._intents.area.discard(job)
+            self._intents.staging.discard(job)
 
     def last(self, name: str) -> Intent | None:
-        """What was published last under a name: the highest number, completed or not."""
-        return self._intents.ledger.last(name)
+        """Return the transaction with the highest sequence under a name, completed or not."""
+        return self._intents.pending.last(name)
 
     def replay_of(self, job: str, find: Callable[[], Intent | None], *, lock_timeout_s: float = 60.0) -> Intent | None:
-        """What was stored before in place of this job, as `find` returns it; then what is now staged for it is removed.
+        """Return the stored transaction that this job would repeat, as `find` returns it, and remove the job's staged
+        files if there is one.
 
-        A commit of the same job may be in progress, by a process that was considered dead: waits for it, so that `find`
-        sees it.
+        A process that was presumed dead may still be committing the same job: block until it is done, so that `find`
+        sees the result.
         """
         self._check_writable()
-        held = self._intents.area.adopt(job, timeout_s=lock_timeout_s)
+        held = self._intents.staging.adopt(job, timeout_s=lock_timeout_s)
         try:
             found = find()
         except BaseException:

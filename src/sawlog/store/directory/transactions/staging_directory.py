@@ -1,23 +1,19 @@
-"""`Stage`: the files of one transaction in `staging/`, and who may remove them.
+"""`StagingDirectory`: the directory `staging/`, and the right to remove files from it.
 
 ```
 staging/
-  <id>.owner             locked by the process that collects; if it is not locked, the files of <id> may be removed
-  <id>.<label>.batches   finished batches, contiguous
-  <id>.<label>.lease     staging is done, and another process will commit: not to be removed before that time
-  <id>.proposal          the intent, before it is committed
-  <id>.at.<n>.<offset>, <id>.applied.<n>    how far the intent is placed: see ledger.py
+  <id>.owner             locked by the process that stages; if it is not locked, the files of <id> may be removed
+  <id>.<label>.batches   complete batches, contiguous
+  <id>.<label>.lease     staged for another process to commit: not removed before that time
+  <id>.proposal          the intent before it is committed
+  <id>.at.<n>.<offset>, <id>.applied.<n>    progress of placing the intent: see pending
 ```
 
-intents.py says what happens to them.
+A `StagedTransaction` belongs to the process that holds the lock of its owner file. Files staged by the tasks of a job
+have no holder: a lease protects them until the job commits. `sweep` removes the other files of dead processes, but
+never one that an intent needs. `commits` explains the protocol.
 
-`StagingArea`: the directory `staging/`, what is collected in it, and who may remove that.
-
-A stage belongs to the process that holds the lock of its owner's file (see stage.py). What the tasks of a job have
-staged is lent to the job: nobody holds it, and it is not removed before its lease ends. `sweep` removes the rest of
-what dead processes have left, but never what an intent needs.
-
-Threads and processes: any.
+Safe for threads and processes.
 """
 
 from __future__ import annotations
@@ -38,45 +34,45 @@ from .committed_names import is_note
 from .intent import INTENT, Piece
 
 _OWNER = ".owner"
-#: The suffixes of staged files and of leases.
+#: Suffixes of staged files and of leases.
 BATCHES, LEASE = ".batches", ".lease"
-#: What is between the id and the number of a part, in the names of notes and of marks.
+#: Separator between id and part number in the names of notes and of marks.
 AT, APPLIED = ".at.", ".applied."
 
 _logger = logging.getLogger("sawlog")
 
 
 class StagedFile:
-    """A file in `staging/` to which batches are written. For one thread."""
+    """Append-only file of batches in `staging/`. For one thread."""
 
     def __init__(self, staging: Directory, name: str) -> None:
         self.name = name
-        # Its name is made durable by the commit, which syncs the directory before it writes the intent.
+        # The commit makes the name durable: it syncs the directory before it writes the intent.
         staging.replace(name, b"", durable=False)
         self._storage: Storage = staging.open(name)
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes were written."""
+        """Number of bytes written."""
         return self._storage.size
 
     def write(self, batches: Buffer) -> Piece:
-        """Append finished batches."""
+        """Append complete batches."""
         return Piece(self.name, self._storage.append(batches), len(batches))
 
     def sync(self) -> None:
-        """Return when everything written survives a power cut, once `staging/` is synced, too."""
+        """Make the content durable. It survives a power cut once `staging/` is synced, too."""
         self._storage.sync()
 
     def close(self) -> None:
-        """Close the handle; the file is kept."""
+        """Close the handle. The file is kept."""
         self._storage.close()
 
 
-class Stage:
-    """A transaction's place in `staging/`, protected from removal until this object is ended.
+class StagedTransaction:
+    """Files of one transaction in `staging/`, protected from removal until `end` or `leave`.
 
-    Also for a transaction that is completely in its intent: the half-written intent must not be removed either.
+    A transaction that fits into its intent needs this, too: a half-written intent must not be removed.
     """
 
     def __init__(self, staging: Directory, *, adopt: str | None = None) -> None:
@@ -84,25 +80,25 @@ class Stage:
         self.id, self._owner = _claim(staging) if adopt is None else (adopt, lock_owner(staging, adopt))
 
     def file(self, label: str = "0") -> StagedFile:
-        """A new staged file. Another process that knows the id makes its own: see `StagingArea.file`."""
+        """Create a staged file. Another process that knows the id uses `StagingDirectory.file`."""
         return StagedFile(self._staging, file_name(self.id, label))
 
     @property
     def held(self) -> bool:
-        """Whether it is ours: not after its end, and not in a forked child."""
+        """Whether this process holds the transaction: false after its end and in a forked child."""
         return self._owner.held
 
     @property
     def current(self) -> bool:
-        """Whether it is ours, and nobody has removed its lock file."""
+        """Whether this process holds the transaction and its lock file still exists."""
         return self._owner.current
 
     def leave(self) -> None:
-        """Release it and keep the files: there is an intent that needs them."""
+        """Release the lock and keep the files: an intent needs them."""
         self._owner.release()
 
     def end(self) -> None:
-        """Remove its files, unless an intent needs them. What cannot be removed now is removed later."""
+        """Remove the files unless an intent needs them. What cannot be removed now is removed by a later sweep."""
         if not self._owner.held:
             return
         try:
@@ -116,25 +112,25 @@ class Stage:
 
 
 def lock_owner(staging: Directory, id_: str) -> Lock:
-    """Take the lock for collecting, committing or removing the files of an id; `DirectoryLocked` if it is held."""
+    """Lock the files of an id for staging, committing or removing; `DirectoryLocked` if another process holds them."""
     return staging.lock(f"{id_}{_OWNER}", alone=False)
 
 
 def _claim(staging: Directory) -> tuple[str, Lock]:
-    """A new id, and its lock."""
+    """Return a new id with its lock."""
     while True:
         chosen = uuid.uuid4().hex
         try:
             owner = lock_owner(staging, chosen)
         except DirectoryLocked:
-            continue  # a sweeper was faster than our lock
+            continue  # a sweeper locked it first
         if owner.current:
             return chosen, owner
         owner.release()
 
 
 def file_name(id_: str, label: str, suffix: str = BATCHES) -> str:
-    """The name of a staged file, or of its lease."""
+    """Return the name of a staged file or of its lease."""
     for what in (id_, label):
         if not what or quoted(what) != what or "." in what:
             raise InvalidConfig(f"the id of a stage and a label may have letters, digits, - and _, not {what!r}")
@@ -142,32 +138,32 @@ def file_name(id_: str, label: str, suffix: str = BATCHES) -> str:
 
 
 def remove_all(staging: Directory, id_: str) -> None:
-    """Remove the files of one id; the owner's lock last, so that the rest can still be removed later."""
+    """Remove the files of one id. The owner file goes last, so that an interrupted removal can be resumed."""
     names = [name for name in staging.names() if name.partition(".")[0] == id_ and not name.endswith(INTENT)]
     for name in sorted(names, key=lambda name: name.endswith(_OWNER)):
         staging.remove(name)
 
 
 def leaves_traces(names: Iterable[str], id_: str) -> bool:
-    """Whether a part of the intent of this id was placed, or begun."""
+    """Return whether a part of this id's intent was placed or started."""
     return any(name.startswith((f"{id_}{AT}", f"{id_}{APPLIED}")) for name in names)
 
 
 def remove_label(staging: Directory, id_: str, label: str) -> None:
-    """Remove a staged file and its lease, also one that is half-written."""
+    """Remove a staged file and its lease, including a half-written one."""
     for name in staging.names():
         if name.startswith(f"{id_}.{label}."):
             staging.remove(name)
 
 
-#: How long what tasks have staged waits for the commit of their job by default.
+#: Default lifetime of a lease: how long staged files wait for the commit of their job.
 _LEASE_S = 24 * 3600.0
-#: How often a document is written again because another process has removed it.
+#: How often to rewrite a document that another process has removed.
 _SWEPT_TIMES = 20
 
 
-class StagingArea:
-    """The staging area of one store."""
+class StagingDirectory:
+    """Staging directory of one store."""
 
     def __init__(self, root: Directory) -> None:
         self._root = root
@@ -182,7 +178,7 @@ class StagingArea:
 
     @property
     def directory(self) -> Directory:
-        """The directory, created when it is first needed."""
+        """The directory, created on first use."""
         if self._directory is None:
             with self._opening:
                 if self._directory is None:
@@ -191,11 +187,11 @@ class StagingArea:
         return self._directory
 
     def exists(self) -> bool:
-        """Whether the directory exists: a reader does not create it."""
+        """Return whether the directory exists: a reader does not create it."""
         return self._directory is not None or STAGING in self._root.children()
 
     def store(self, name: str, data: bytes, *, durable: bool = True) -> None:
-        """Replace a file. A sweeper may treat a half-written one as that of a dead process: then try again."""
+        """Replace a file. Retries if a sweeper has taken the half-written file for that of a dead process."""
         for last in (*(False,) * _SWEPT_TIMES, True):
             try:
                 self.directory.replace(name, data, durable=durable)
@@ -206,20 +202,18 @@ class StagingArea:
 
     # --- collecting
 
-    def begin(self) -> Stage:
-        """A place to collect batches, or a name for an intent that contains all of them: in any case one that nobody
-        removes before it is ended."""
-        return Stage(self.directory)
+    def begin(self) -> StagedTransaction:
+        """Begin a transaction whose files no other process removes before it ends."""
+        return StagedTransaction(self.directory)
 
-    def adopt(self, id_: str, *, timeout_s: float = 5.0) -> Stage:
-        """The stage of an id under which other processes have staged. A process that opens the store and sweeps holds
-        it briefly, and a commit whose driver died for longer: waits for them. `DirectoryLocked` if it takes too
-        long."""
+    def adopt(self, id_: str, *, timeout_s: float = 5.0) -> StagedTransaction:
+        """Take over the transaction of an id that other processes have staged. Blocks while a sweeper holds it, which
+        is brief, or a commit whose driver died. `DirectoryLocked` on timeout."""
         deadline = Deadline(timeout_s)
         held = DirectoryLocked(f"{self.directory.path}/{id_}")
         while True:
             try:
-                stage = Stage(self.directory, adopt=id_)
+                stage = StagedTransaction(self.directory, adopt=id_)
             except DirectoryLocked as error:
                 held = error
             else:
@@ -229,34 +223,33 @@ class StagingArea:
             deadline.pause(or_raise=held)
 
     def discard(self, id_: str) -> None:
-        """Remove what was staged under an id, unless it was committed and is not completed yet."""
+        """Remove the staged files of an id, unless it is committed and not completed yet."""
         self.adopt(id_).end()
 
     # --- for the tasks of a job
 
     def file(self, id_: str, label: str) -> StagedFile:
-        """A new staged file for a stage that another process began and holds; each label once."""
+        """Create a staged file for a transaction that another process holds. Each label once."""
         return StagedFile(self.directory, file_name(id_, label))
 
     def lend(self, id_: str, label: str, seconds: float = _LEASE_S) -> None:
-        """Protect what is staged under an id from removal for that long, although nobody holds it: tasks stage, and
-        end, before their job commits. Each label once."""
+        """Protect the staged files of an id from removal for that long without a holder: tasks stage and end before
+        their job commits. Each label once."""
         self._write_lease(file_name(id_, label, LEASE), seconds)
 
     def withdraw(self, id_: str, label: str) -> None:
-        """Remove what was staged under a label: the attempt of a task has failed."""
+        """Remove the files of a label: the attempt of a task has failed."""
         remove_label(self.directory, id_, label)
 
     def _write_lease(self, name: str, seconds: float) -> None:
         until_ms = now_ms() + int(seconds * 1000)
-        # After a power cut there is no job that could commit.
+        # Need not be durable: after a power cut there is no job left to commit.
         self.store(name, checksummed.encode({"until_ms": until_ms}), durable=False)
 
     # --- cleaning up
 
     def sweep(self) -> None:
-        """Remove what was staged and never committed by dead processes, and what is left of intents that are
-        completed."""
+        """Remove the uncommitted files of dead processes, and what completed intents have left."""
         if not self.exists():
             return
         for id_ in sorted({name.partition(".")[0] for name in self.directory.names() if not is_note(name)}):
@@ -265,7 +258,7 @@ class StagingArea:
             except DirectoryLocked:
                 continue  # in use
             try:
-                # Checked under the lock: its owner may have committed and died since the names were listed.
+                # Checked under the lock: the owner may have committed and died since the names were listed.
                 if not self.directory.exists(f"{id_}{INTENT}") and not self._is_lent(id_):
                     if leaves_traces(self.directory.names(), id_):
                         self.directory.sync()  # an intent that came back without its marks would be placed again
@@ -274,10 +267,10 @@ class StagingArea:
                 owner.release()
 
     def _is_lent(self, id_: str) -> bool:
-        """Whether a job that has not committed yet may still do so."""
+        """Return whether a job may still commit these files."""
         for name in self.directory.names():
             if name.partition(".")[0] == id_ and name.endswith(f"{LEASE}{TMP}"):
-                # A task is just writing it; or has died at that moment, and its end is unknown.
+                # A task is writing it right now, or died doing so and the lease's end is unknown.
                 self._write_lease(name.removesuffix(TMP), _LEASE_S)
                 return True
             if name.partition(".")[0] == id_ and name.endswith(LEASE):
@@ -285,10 +278,10 @@ class StagingArea:
                     if int(checksummed.load(self.directory, name)["until_ms"]) > now_ms():
                         return True
                 except CorruptFile as error:
-                    # Its end is unknown; a power cut can leave such leases. So it starts again from now.
+                    # The lease's end is unknown, as after a power cut. Start it over.
                     _logger.warning("a damaged lease starts again from now: %s", error)
                     self._write_lease(name, _LEASE_S)
                     return True
                 except (SawlogError, KeyError, TypeError, ValueError):
-                    pass  # just removed: it protects nothing
+                    pass  # just removed
         return False

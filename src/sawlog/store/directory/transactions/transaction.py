@@ -6,15 +6,16 @@ with store.transaction() as tx:
     tx.append("stock", b"-1", key=b"apples")
 ```
 
-Leaving the block commits, leaving it by an exception stores nothing. Records are encoded when they are added, so errors
-in them are raised immediately; up to a megabyte stays in memory, more goes to a file. Locks are taken only at the
-commit; partitions that other processes hold are left to these. No record is visible before the commit. During it, a
-reader may see the records of one partition a moment before those of another; after a crash in the middle, until the
-holders or the next process that opens the store for writing have completed it. See intents.py for how and why.
+Leaving the block commits; leaving it by an exception stores nothing. Records are encoded when they are added, so
+invalid ones are refused immediately. Up to a megabyte stays in memory, more goes to a file. Locks are taken only at the
+commit; parts for partitions that other processes hold are forwarded to these. No record is visible before the commit.
+During it, a reader may see the records of one partition a moment before those of another; after a crash in the middle,
+until the holders or the next process that opens the store for writing have completed it. `commits` explains how.
 
-`store.transaction(name="query-17", sequence=5)` is stored once, however often it is tried: if that sequence of that
-name, or a later one, is already stored, `replayed` is True, and committing does nothing. A replay of the last sequence
-may append nothing; but if it appends, then as many records for each topic as are stored: `ReplayMismatch` otherwise.
+`store.transaction(name="query-17", sequence=5)` is stored once, however often it is retried: if that sequence of that
+name, or a later one, is already stored, `replayed` is True and committing does nothing. A replay of the last sequence
+may append nothing; if it appends, it must append as many records for each topic as are stored, or `ReplayMismatch` is
+raised.
 
 Threads: several may add to one transaction.
 """
@@ -32,11 +33,11 @@ from ....clock import milliseconds
 from ....errors import LogClosed, ReplayMismatch, StorageError, TransactionAborted, TransactionError
 from ....storage.forking import forkable, this_process
 from ..topic import Topic
-from .buffers import Drafts
+from .buffers import BufferedTransaction
 from .commits import Intents
 from .intent import Intent, check_name, check_replay
 
-#: Where records were stored: their offsets by (topic, partition).
+#: Offsets of stored records by (topic, partition).
 PlacedOffsets = dict[tuple[str, int], range]
 
 
@@ -65,16 +66,16 @@ class Transaction:
         self._offsets: PlacedOffsets = {}
         #: Called once, with the transaction, at its end.
         self._on_end = on_end
-        #: Whether this was stored before: then everything that is appended is ignored.
+        #: Whether this sequence is already stored: appended records are then ignored.
         self.replayed = False
         #: The stored transaction that this one repeats, if its records are known.
         self._stored: Intent | None = None
         if name is not None and sequence is not None:
-            self._take_over(intents.ledger.last(name))
-        self._drafts = Drafts(intents.area, topic_of, wanted=not self.replayed)
+            self._take_over(intents.pending.last(name))
+        self._buffered = BufferedTransaction(intents.staging, topic_of, wanted=not self.replayed)
 
     def _take_over(self, last: Intent | None) -> None:
-        """Check whether this is a replay; of the last one, the offsets are known."""
+        """Detect a replay. The offsets are known only if it repeats the last sequence."""
         if last is not None and last.sequence is not None and self.sequence is not None:
             self.replayed = last.sequence >= self.sequence
             if last.sequence == self.sequence:
@@ -94,26 +95,26 @@ class Transaction:
         """Add one record; its offset is known after the commit."""
         with self._lock:
             self._check_open()
-            topic = self._drafts.topic(topic)
-            draft = self._drafts.of(topic, topic.router.place_for(value, key, partition))
+            topic = self._buffered.topic(topic)
+            part = self._buffered.of(topic, topic.router.place_for(value, key, partition))
             try:
-                draft.add(value, key, headers, milliseconds(timestamp))
+                part.add(value, key, headers, milliseconds(timestamp))
             except StorageError:
-                self._end("aborted")  # what was collected cannot be written: its content is unknown
+                self._end("aborted")  # the staged content is unknown after a failed write
                 raise
 
     def append_many(self, topic: str | Topic, records: Iterable[GivenRecord], partition: int | None = None) -> None:
         """Add many records, all or none of them; a record is as in `Log.append_many`."""
         with self._lock:
             self._check_open()
-            topic = self._drafts.topic(topic)
+            topic = self._buffered.topic(topic)
             parts = topic.router.split(list(records), partition)
-            drafts = [(self._drafts.of(topic, number), of_one) for number, of_one in parts.items()]
-            encoded = [(draft, draft.encode(of_one)) for draft, of_one in drafts]
+            drafts = [(self._buffered.of(topic, number), of_one) for number, of_one in parts.items()]
+            encoded = [(part, part.encode(of_one)) for part, of_one in drafts]
             try:
-                for draft, batch in encoded:
-                    self._drafts.seal(draft)
-                    self._drafts.keep(draft, batch)
+                for part, batch in encoded:
+                    self._buffered.seal(part)
+                    self._buffered.keep(part, batch)
             except StorageError:
                 self._end("aborted")
                 raise
@@ -127,10 +128,10 @@ class Transaction:
     # --- ending
 
     def commit(self) -> PlacedOffsets:
-        """Store everything and return the offsets by (topic, partition). If it raises, nothing is stored, except if the
+        """Store everything and return the offsets by (topic, partition). If this raises, nothing is stored, unless the
         error is `TransactionPending`. `ReplayMismatch`: this name and sequence are stored with different records.
-        `DirectoryLocked`: another process holds one of the partitions, and does not
-        place for others, or does not answer."""
+        `DirectoryLocked`: another process holds one of the partitions and accepts no forwarded parts, or does not
+        answer."""
         with self._lock:
             if self._state == "committed":
                 return self._offsets
@@ -148,19 +149,19 @@ class Transaction:
 
     def _commit(self) -> None:
         if self.replayed:
-            self._drafts.seal_all()
-            given = self._drafts.ignored_parts()
+            self._buffered.seal_all()
+            given = self._buffered.ignored_parts()
             if self._stored is not None and given:
                 check_replay(self._stored, self.sequence, given)
             return
-        if not self._drafts.seal_all() and self.name is None:
+        if not self._buffered.seal_all() and self.name is None:
             return
-        stage, data = self._drafts.stage()
-        with self._drafts.lending():
+        stage, data = self._buffered.stage()
+        with self._buffered.lending():
             intent = self._intents.commit(
                 stage,
-                self._drafts.parts(),
-                self._drafts.log_of,
+                self._buffered.parts(),
+                self._buffered.log_of,
                 data=data,
                 name=self.name,
                 sequence=self.sequence,
@@ -171,14 +172,14 @@ class Transaction:
             self._take_over(intent)
 
     def abort(self) -> None:
-        """Store nothing. Does nothing after the end."""
+        """Discard the records. No-op once the transaction has ended."""
         with self._lock:
             if self._state == "open":
                 self._end("aborted")
 
     def _end(self, state: Literal["committed", "aborted", "pending"]) -> None:
         self._state = state
-        self._drafts.end(pending=state == "pending")
+        self._buffered.end(pending=state == "pending")
         self._on_end(self)
 
     def __enter__(self) -> Transaction:
