@@ -21,13 +21,13 @@ _WRITING = (
     _mutant(
         "ack before fsync",
         "an append under `always` returns before anything was synced (etcd 14370, NATS 7564)",
-        ("Active.sync", "self._sync(self.segment)", "pass"),
+        ("ActiveSegment.sync", "self._sync(self.segment)", "pass"),
     ),
     _mutant(
         "group commit wakes everybody",
         "a thread that wrote while an fsync was already running is told that its records are durable",
         (
-            "GroupCommit._pass_on",
+            "GroupCommit._hand_over",
             "served = [each for each in self._waiting if each[0] <= self.durable_offset]",
             "served, self._waiting = self._waiting, []\n"
             "        self.durable_offset = max([self.durable_offset, *(each[0] for each in served)])",
@@ -37,58 +37,58 @@ _WRITING = (
     _mutant(
         "interval forgotten",
         "under an interval policy, the limit on unsynced bytes is ignored",
-        ("Appender.waits", "self.active.unsynced_bytes >= policy.bytes", "False"),
+        ("Appender.must_sync", "self.active.unsynced_bytes >= policy.bytes", "False"),
     ),
     _mutant(
         "roll before sync",
         "a full segment is sealed, and the next one created, before it is synced",
-        ("Active.rotate", "self._sync(old)", "pass"),
+        ("ActiveSegment.rotate", "self._sync(old)", "pass"),
     ),
     _mutant(
         "retry of fsync",
         "a failed fsync is retried, and its success believed (PostgreSQL's fsyncgate, WiredTiger 4045)",
-        ("Active._sync", "self.marks.commit.fail(error)\n        raise", "segment.storage.sync()"),
+        ("ActiveSegment._sync", "self.watermarks.commit.fail(error)\n        raise", "segment.storage.sync()"),
         by="errors",
     ),
     _mutant(
         "failed fsync forgotten",
         "a failed fsync is reported, and writing continues (CouchDB 2077, Turso 3077)",
-        ("Active._sync", "self.marks.commit.fail(error)\n", "pass\n"),
-        ("GroupCommit._lead", "self.fail(error)\n", "self._pass_on(-1, gate)\n"),
+        ("ActiveSegment._sync", "self.watermarks.commit.fail(error)\n", "pass\n"),
+        ("GroupCommit._lead", "self.fail(error)\n", "self._hand_over(-1, gate)\n"),
         by="errors",
     ),
     _mutant(
         "partial write not rolled back",
         "the part that a failed write left stays in the file, and the next write follows it (Prometheus 13027)",
-        ("Active.cut_back", "segment.storage.truncate(size)", "pass"),
+        ("ActiveSegment.truncate_to", "segment.storage.truncate(size)", "pass"),
         by="errors",
     ),
     _mutant(
         "close without sync",
         "closing marks the log as closed cleanly without syncing it",
-        ("Appender.close", "self.commit.ensure(self.active.segment.tail[0])", "pass"),
+        ("Appender.close", "self.commit.ensure_durable(self.active.segment.tail[0])", "pass"),
     ),
     _mutant(
         "watermark before the data",
         "the checkpoint records how far the log was written instead of how far it was synced",
         (
             "Checkpointer.save",
-            "offset, segment, position = self._marks.durable",
-            "offset, segment, position = self._marks.written",
+            "offset, segment, position = self._watermarks.durable",
+            "offset, segment, position = self._watermarks.written",
         ),
     ),
     _mutant(
         "rolled back, but not durably",
         "a failed append is truncated, but reappears after a power cut (ours, once)",
-        ("Active.undo", "self.sync_now()", "pass"),
+        ("ActiveSegment.roll_back", "self.sync_now()", "pass"),
         by="storage",
     ),
     _mutant(
         "stream not rolled back",
         "a stream that fails leaves its incomplete batch in the segment",
         ("_stream", "if segment.tail[1] == size:", "if False:"),
-        ("_stream", "appender.active.cut_back(segment, size)  #", "pass  #"),
-        ("Active.put", "if storage.size != before[1]:", "if False:"),
+        ("_stream", "appender.active.truncate_to(segment, size)  #", "pass  #"),
+        ("ActiveSegment.write", "if storage.size != before[1]:", "if False:"),
         by="errors",
     ),
 )
@@ -130,7 +130,7 @@ _FILES = (
     _mutant(
         "adopted without fsync",
         "a staged file becomes a segment before the offsets in it are synced",
-        ("Numbered.sync", "self.storage.sync()", "pass"),
+        ("NumberedFile.sync", "self.storage.sync()", "pass"),
     ),
     _mutant(
         "short write accepted",
@@ -296,7 +296,7 @@ _REWRITING = (
     _mutant(
         "trim forgets the start",
         "the new log start is kept in memory only",
-        ("History.move_start", "self._checkpoints.save(clean=False)", "pass"),
+        ("LogLineage.move_start", "self._checkpoints.save(clean=False)", "pass"),
     ),
     _mutant(
         "trim above what is durable",
@@ -311,13 +311,13 @@ _REWRITING = (
     _mutant(
         "truncation keeps the watermark",
         "the log is truncated, and the checkpoint still says that more is durable",
-        ("Marks.lower", "self.durable = min(tail, before)", "pass"),
-        ("History.retreat", "elif tail < before:", "elif False:"),
+        ("Watermarks.lower_durable", "self.durable = min(tail, before)", "pass"),
+        ("LogLineage.record_truncation", "elif tail < before:", "elif False:"),
     ),
     _mutant(
         "truncation not synced",
         "what remains of the truncated segment is renamed into place without an fsync",
-        ("cut", "copy.sync()", "pass"),
+        ("truncate_segment", "copy.sync()", "pass"),
     ),
 )
 
@@ -397,7 +397,7 @@ _SHOWING = (
     _mutant(
         "publish before sync",
         "under `always`, a record can be read before it is durable (ours, once)",
-        ("Active.__init__", 'shows_written=config.durability != "always"', "shows_written=True"),
+        ("ActiveSegment.__init__", 'publishes_written=config.durability != "always"', "publishes_written=True"),
         by="readers",
     ),
     _mutant(
@@ -422,8 +422,8 @@ _SHOWING = (
     _mutant(
         "epoch not durable before its first append",
         "a new leader epoch is kept in memory until the next checkpoint",
-        ("Checkpointer.note", "store_epochs(self._directory, epochs)", "pass"),
-        ("Checkpointer.note", "self.save(clean=False, cutting=cutting)", "pass"),
+        ("Checkpointer.record_epochs", "store_epochs(self._directory, epochs)", "pass"),
+        ("Checkpointer.record_epochs", "self.save(clean=False, cutting=cutting)", "pass"),
         by="readers",
     ),
     _mutant(
@@ -463,7 +463,7 @@ _SHOWING = (
         "unclean open begins no epoch",
         "a log that has lost its end in a power cut continues in the same epoch (ours, once)",
         (
-            "History.take_over",
+            "LogLineage.take_over",
             "elif not clean and not unseen:",
             "elif False:",
         ),
@@ -473,17 +473,17 @@ _SHOWING = (
         "late leader announces an old end",
         "the thread that was syncing during a truncation publishes the end from before it",
         (
-            "GroupCommit._pass_on",
-            " == self._retreats and",
-            " <= self._retreats and",
+            "GroupCommit._hand_over",
+            " == self._truncations and",
+            " <= self._truncations and",
         ),
         by="threads",
     ),
     _mutant(
         "visible end not lowered before a truncation",
         "readers still see the old end while the records before it are being truncated",
-        ("GroupCommit.retreat", "self._move(offset)", "self.durable_offset = offset"),
-        ("Marks.cut", "if self.visible.offset > tail[0]:", "if False:"),
+        ("GroupCommit.truncate", "self._move(offset)", "self.durable_offset = offset"),
+        ("Watermarks.truncate", "if self.visible.offset > tail[0]:", "if False:"),
         by="readers",
     ),
     _mutant(
@@ -501,7 +501,7 @@ _RETURNED = (
         "watermark inside a truncated batch",
         "truncating inside a batch records the offset of the cut with the position of the batch; if the process is "
         "killed then, a large segment loses records that were to be kept (ours, once)",
-        ("Cut.tail", "return self.whole,", "return int(self.offset),"),
+        ("CutPoint.tail", "return self.whole,", "return int(self.offset),"),
     ),
     _mutant(
         "interrupted append not recorded",
@@ -518,7 +518,7 @@ _RETURNED = (
         "a writer whose flush was interrupted after its batch was placed stores it again (ours, once)",
         (
             "Writer._place_batch",
-            "self._target.place(batch, answer=self._pending[1])",
+            "self._target.place(batch, placement=self._pending[1])",
             "self._target.place(batch)",
         ),
     ),
@@ -536,13 +536,13 @@ _RETURNED = (
         "what an aborted stream wrote is truncated, but not durably (ours, once)",
         (
             "_stream",
-            "appender.active.undo(segment, size)",
-            "appender.active.cut_back(segment, size)",
+            "appender.active.roll_back(segment, size)",
+            "appender.active.truncate_to(segment, size)",
         ),
         (
             "Spool._copy",
-            "appender.active.undo(segment, size)",
-            "appender.active.cut_back(segment, size)",
+            "appender.active.roll_back(segment, size)",
+            "appender.active.truncate_to(segment, size)",
         ),
     ),
     _mutant(
@@ -567,22 +567,22 @@ _RETURNED = (
         "interrupted rollback forgotten",
         "after an interrupt during a rollback, the rest of the append counts (ours, once)",
         (
-            "OpenAppends.take_back_of",
+            "AppendBlocks.roll_back",
             "block.frame, self.current = None, block",
-            "self.current = block.around\n        block.let_go()",
+            "self.current = block.around\n        block.release()",
         ),
         by="promised",
     ),
     _mutant(
         "interrupted rollback keeps the index",
         "an interrupt during a rollback leaves the entry of the append in the index (ours, once)",
-        ("Appender._mend", "elif self._rolling_back or segment.tail", "elif segment.tail"),
+        ("Appender._resolve_unfinished", "elif self._rolling_back or segment.tail", "elif segment.tail"),
         by="promised",
     ),
     _mutant(
         "upkeep refused after an interrupt",
         "after an append that could not be rolled back, upkeep is refused as if the caller held the log (ours, once)",
-        ("Appender._is_kept", "self.check_open()", "pass"),
+        ("Appender._holds_lock", "self.check_open()", "pass"),
         by="promised",
     ),
     _mutant(
@@ -690,7 +690,7 @@ _RETURNED = (
     _mutant(
         "upkeep keeps the lock",
         "a writer waits until upkeep has done everything that is due (ours, once)",
-        ("UpkeepTurns.check", "if self._lent and is_wanted(self._directory):", "if False:"),
+        ("MaintenanceLock.check", "if self._lent and is_release_requested(self._directory):", "if False:"),
         by="promised",
     ),
     _mutant(
@@ -719,13 +719,13 @@ _RETURNED = (
     _mutant(
         "interrupted rotation not durably undone",
         "the file of a segment that was never used is deleted, but reappears after a power cut (ours, once)",
-        ("Active._give_up", "self._directory.sync()  # else", "pass  # else"),
+        ("ActiveSegment._discard_next", "self._directory.sync()  # else", "pass  # else"),
         by="promised",
     ),
     _mutant(
         "rotation interrupted twice forgotten",
         "a second interrupt leaves the empty file of the next segment, which hides what the old one gets (ours, once)",
-        ("Active._switch", "self._begun, self.cut_unsynced = offset, True", "pass"),
+        ("ActiveSegment._create_next", "self._next_base, self.needs_sync = offset, True", "pass"),
         by="promised",
     ),
     _mutant(
@@ -737,7 +737,7 @@ _RETURNED = (
     _mutant(
         "leftover of an interrupted append sealed",
         "bytes that an interrupted append has left stay at the end of a segment that is sealed (ours, once)",
-        ("Active.tidy", "if segment.storage.size > segment.tail[1]:", "if False:"),
+        ("ActiveSegment.truncate_leftover", "if segment.storage.size > segment.tail[1]:", "if False:"),
         by="promised",
     ),
     _mutant(
@@ -749,7 +749,7 @@ _RETURNED = (
     _mutant(
         "interrupted truncation undone",
         "a truncation that readers know of is not finished when the log is next opened (ours, once)",
-        ("_Recovery._cut", "None if self.report.clean else unfinished_cut(epochs, segments)", "None"),
+        ("_Recovery._cut", "None if self.report.clean else unfinished_truncation(epochs, segments)", "None"),
         by="readers",
     ),
 )
@@ -821,8 +821,8 @@ _MISSING = (
         "segments are deleted before the new start is recorded: a crash in between looks like a loss",
         (
             "trimming:trim",
-            "appender.history.leave(None)  # first",
-            "drop(appender, kept, gone)\n        appender.history.leave(None)  # first",
+            "appender.lineage.set_remote(None)  # first",
+            "drop(appender, kept, gone)\n        appender.lineage.set_remote(None)  # first",
         ),
     ),
     _mutant(

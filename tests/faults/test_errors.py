@@ -105,16 +105,16 @@ def test_troubles_are_every_call_with_every_errno_once_and_for_ever() -> None:
 
 def test_a_log_that_syncs_again_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """fsync that is retried until it succeeds: the disk says that all is well, and nothing is."""
-    from sawlog.log.active_segment import Active
+    from sawlog.log.active_segment import ActiveSegment
     from sawlog.log.segment import Segment
 
-    def stubborn(self: Active, segment: Segment) -> None:
+    def stubborn(self: ActiveSegment, segment: Segment) -> None:
         try:
             segment.storage.sync()
         except OSError:
             segment.storage.sync()
 
-    monkeypatch.setattr(Active, "_sync", stubborn)
+    monkeypatch.setattr(ActiveSegment, "_sync", stubborn)
     syncs = [each for each in troubles("append", calls_of(TARGETS["append"])) if each.call.operation == "sync"]
     _, found = failures(syncs[:6], disturb)
     assert found

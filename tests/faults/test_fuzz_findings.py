@@ -16,7 +16,7 @@ from sawlog.errors import CorruptFile, InvalidConfig
 from sawlog.log.checkpoint import Checkpoint
 from sawlog.log.maintenance_state import UpkeepState
 from sawlog.log.transaction_index import ProducersFile
-from sawlog.log.turn_note import Note
+from sawlog.log.turn_note import TurnNote
 from sawlog.spark.options import read_options, write_options
 from sawlog.storage import MemoryDirectory, checksummed
 from sawlog.storage.checksummed import FIELD, LINE, TitledFile
@@ -119,7 +119,7 @@ def test_an_intent_that_leads_elsewhere_is_corrupt(changes: dict[str, Any]) -> N
 @pytest.mark.parametrize("value", ["1e999", DEEP], ids=lambda text: text[:12])
 def test_a_note_with_a_number_that_is_none_is_none(value: str) -> None:
     made = LINE.put(f'{{"shape": "", "segment": {value}, "position": 0, "next_offset": 0}}\n'.encode())
-    assert Note.decode(made) is None
+    assert TurnNote.decode(made) is None
 
 
 def test_a_topic_that_claims_more_partitions_than_there_can_be_is_corrupt() -> None:

@@ -42,8 +42,8 @@ def test_a_planted_bug_is_in_the_running_code() -> None:
 @pytest.mark.parametrize(
     "edit",
     [
-        Edit("Active._sync", "what is not there", "pass"),
-        Edit("Active._sync", "s", "t"),
+        Edit("ActiveSegment._sync", "what is not there", "pass"),
+        Edit("ActiveSegment._sync", "s", "t"),
         Edit("Appender.gone", "pass", "return"),
     ],
     ids=["fragment gone", "fragment not unique", "function gone"],

@@ -15,9 +15,9 @@ from sawlog import InvalidConfig, Log, LogConfig, LogFailed, Producer, StorageFu
 from sawlog.batch.build import encode
 from sawlog.log import appender as append
 from sawlog.log import rewrite
-from sawlog.log.active_segment import Active
+from sawlog.log.active_segment import ActiveSegment
 from sawlog.log.appender import Appender
-from sawlog.log.commit import Marks
+from sawlog.log.commit import Watermarks
 from sawlog.log.files import CHECKPOINT, LEADER_EPOCHS, PRODUCERS
 from sawlog.log.index import SegmentIndex
 from sawlog.log.segment import Segment
@@ -93,13 +93,13 @@ def test_a_transaction_stays_whole_if_its_process_dies_and_then_the_power_is_cut
 
 def begun_and_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on an interrupt comes when the next segment has just been created."""
-    create = Active._create
+    create = ActiveSegment._create
 
-    def interrupted(self: Active, offset: int) -> Any:
+    def interrupted(self: ActiveSegment, offset: int) -> Any:
         create(self, offset)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Active, "_create", interrupted)
+    monkeypatch.setattr(ActiveSegment, "_create", interrupted)
 
 
 def test_what_is_acknowledged_after_an_interrupted_rotation_survives_a_power_cut(
@@ -429,7 +429,7 @@ def test_an_append_whose_rollback_is_interrupted_leaves_no_entry_in_the_index(mo
         log.append(b"before")
         interrupts = iter([True, False])
 
-        def interrupted(self: Marks, *_: Any) -> None:
+        def interrupted(self: Watermarks, *_: Any) -> None:
             raise KeyboardInterrupt
 
         def rebuilding(self: Segment, storage: Storage) -> SegmentIndex:
@@ -440,7 +440,7 @@ def test_an_append_whose_rollback_is_interrupted_leaves_no_entry_in_the_index(mo
         rebuild = Segment.rebuild_index
         monkeypatch.setattr(Segment, "rebuild_index", rebuilding)
         with monkeypatch.context() as patched:
-            patched.setattr(Marks, "append", interrupted)
+            patched.setattr(Watermarks, "advance", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 log.append_many([b"one", b"two", b"three"])
         log.append(b"after")

@@ -508,7 +508,7 @@ def test_a_writer_waits_for_upkeep_and_not_for_a_writer(place: Place) -> None:
     lock = lock_of(place)
     with pytest.raises(DirectoryLocked):
         place.open()
-    lock.leave(locking.UPKEEP_NOTE)
+    lock.leave(locking.MAINTENANCE_NOTE)
     released = threading.Timer(0.1, lock.release)
     released.start()
     log = place.open()
@@ -520,7 +520,7 @@ def test_a_writer_does_not_wait_for_upkeep_for_ever(place: Place, monkeypatch: p
     monkeypatch.setattr(locking, "_PATIENCE_S", 0.05)
     made(place)
     lock = lock_of(place)
-    lock.leave(locking.UPKEEP_NOTE)
+    lock.leave(locking.MAINTENANCE_NOTE)
     with pytest.raises(DirectoryLocked):
         place.open()
     lock.release()
@@ -530,7 +530,7 @@ def test_a_writer_does_not_wait_for_upkeep_for_ever(place: Place, monkeypatch: p
 def test_the_note_of_upkeep_that_is_gone_is_no_reason_to_wait(place: Place) -> None:
     made(place)
     lock = lock_of(place)
-    lock.leave(locking.UPKEEP_NOTE)
+    lock.leave(locking.MAINTENANCE_NOTE)
     lock.release()
     writer = place.open()
     with pytest.raises(DirectoryLocked):

@@ -11,7 +11,7 @@ import pytest
 
 from sawlog import DirectoryLocked, Log, LogClosed, LogConfig, SyncFailed
 from sawlog.log.shared import SharedLog
-from sawlog.log.turn_note import Note
+from sawlog.log.turn_note import TurnNote
 from sawlog.storage import Directory, FileDirectory, MemoryDirectory
 from sawlog.testing import Fault, FaultyDirectory
 
@@ -40,8 +40,8 @@ def append(shared: SharedLog, value: bytes) -> int:
         return log.append(value)
 
 
-def note(directory: Directory) -> Note | None:
-    return Note.decode(directory.read("LOCK").partition(b"\n")[2])
+def note(directory: Directory) -> TurnNote | None:
+    return TurnNote.decode(directory.read("LOCK").partition(b"\n")[2])
 
 
 # --- taking turns
@@ -196,12 +196,12 @@ def test_a_damaged_note_costs_a_recovery_and_nothing_else(directory: Directory, 
 
 
 def test_a_note_survives_being_written_and_read() -> None:
-    made = Note("shape", 1200, 8310, 1291)
-    assert Note.decode(made.encode()) == made
+    made = TurnNote("shape", 1200, 8310, 1291)
+    assert TurnNote.decode(made.encode()) == made
     for position in range(len(made.encode())):
         damaged = bytearray(made.encode())
         damaged[position] ^= 1
-        assert Note.decode(bytes(damaged)) != made
+        assert TurnNote.decode(bytes(damaged)) != made
 
 
 # --- failures

@@ -1,16 +1,15 @@
-"""One append of several parts, as a block: nothing of it counts before the block ends, and if the block raises, what
-was placed is rolled back.
+"""Append blocks: several placements as one append. Nothing counts as written before the block ends, and everything is
+rolled back if it raises.
 
     with appender.appending() as first_offset:
         ...
 
-The log's lock is held meanwhile. Blocks may be nested; the outermost one decides.
+The block holds the log's lock. Blocks may be nested; the outermost one decides.
 
-An interrupt (a signal handler that raises) may come just when the block ends, so that `__exit__` never runs. Then the
-append is *abandoned*, and what it had placed is rolled back: when the block's object is collected, which is immediately
-if it is not referenced elsewhere; else when the log is next used in this thread, and the frame that entered the block
-is no longer running (`Appender.check_open`). It must not be later than that: other appends would be acknowledged after
-it.
+An interrupt (a signal handler that raises) may come just as the block ends, so that `__exit__` never runs. The append
+is then *abandoned* and has to be rolled back before any other append is acknowledged: when the block object is
+garbage-collected, which is immediate unless it is referenced elsewhere; otherwise at the next use of the log in this
+thread once the frame that entered the block no longer runs (`Appender.check_open`).
 """
 
 from __future__ import annotations
@@ -32,25 +31,25 @@ Lock = AbstractContextManager[bool, None]
 _CONTEXTLIB = contextlib.__file__
 
 
-class Open:
-    """An append in progress."""
+class OpenBlock:
+    """State of an entered block."""
 
     __slots__ = ("_holding", "around", "first", "frame")
 
     def __init__(self, first: int, around: object, frame: FrameType | None, lock: Lock) -> None:
-        #: The offset that the first record gets.
+        #: Offset of the first record.
         self.first = first
-        #: The append of which this one is a part.
+        #: The enclosing append.
         self.around = around
         self.frame = frame
         self._holding = cast("GeneratorType[None, None, None]", _holding(lock))
 
     def hold(self) -> None:
-        """Keep the log's lock until `let_go`, or until this object is no longer referenced."""
+        """Take the log's lock until `release`, or until this object is garbage-collected."""
         next(self._holding)
 
-    def let_go(self) -> None:
-        """Release the lock, if it is held."""
+    def release(self) -> None:
+        """Release the lock if it is held."""
         self._holding.close()
 
     def is_running(self) -> bool:
@@ -63,85 +62,87 @@ class Open:
         return frame is not None
 
 
-#: Represents an append without a block: what is done before others may write, and a rollback.
+#: Appends without a block: `on_lock` before the log is opened to other writers, and a rollback.
 _BEGINNING, _ENDING = "beginning", "ending"
 
 
-class OpenAppends(kernel.OpenAppendsFields):
-    """Which append of a log is in progress, if any. Changed only by who holds the log's lock."""
+class AppendBlocks(kernel.AppendBlocksFields):
+    """The append in progress, if any. Changed only by the holder of the log's lock."""
 
-    __slots__ = ("_appended", "_lock", "_take_back", "has_begun")
-    #: The append that has not placed all of its parts, or None. What `Log` does before others may write (`on_lock`) is
-    #: the first of them.
+    __slots__ = ("_appended", "_lock", "_roll_back_to", "has_begun")
+    #: The append that has not placed all of its parts, or None. The first one is what `on_lock` appends, before the log
+    #: is open to other writers.
     current: object
 
-    def __init__(self, lock: Lock, take_back: Callable[[int], None], appended: Callable[[], None]) -> None:
+    def __init__(self, lock: Lock, roll_back_to: Callable[[int], None], appended: Callable[[], None]) -> None:
         self._lock = lock
-        self._take_back = take_back
+        self._roll_back_to = roll_back_to
         self._appended = appended
         self.current = _BEGINNING
-        #: Whether that is done.
+        #: Whether the log is open to other writers.
         self.has_begun = False
 
     def begin(self) -> None:
-        """Everything that had to be done before others may write is done."""
+        """Open the log to other writers."""
         self.current, self.has_begun = None, True
 
     def end_abandoned(self) -> None:
-        """Roll back what was placed by blocks whose end was prevented by an interrupt. The caller holds the lock."""
-        while isinstance(self.current, Open) and not self.current.is_running():
+        """Roll back blocks whose `__exit__` was prevented by an interrupt. The caller holds the lock."""
+        while isinstance(self.current, OpenBlock) and not self.current.is_running():
             self.end(self.current)
 
-    def end(self, block: Open) -> None:
-        """Roll back what was placed by a block that will never end. Only in its own thread: it holds the lock."""
+    def end(self, block: OpenBlock) -> None:
+        """Roll back a block that will never exit. Only in its own thread, which holds the lock."""
         if self.current is block and self._lock._is_owned():  # type: ignore[attr-defined]
-            self.take_back_of(block)
+            self.roll_back(block)
 
-    def take_back_of(self, block: Open) -> None:
-        """Roll back what a block has placed, and end it. If an interrupt prevents that, the block stays abandoned and
-        keeps the lock: the next call rolls it back."""
+    def roll_back(self, block: OpenBlock) -> None:
+        """Roll back and end a block. If an interrupt prevents that, the block stays abandoned and keeps the lock: the
+        next call rolls it back."""
         self.current = _ENDING
         try:
-            self._take_back(block.first)
+            self._roll_back_to(block.first)
         except BaseException:
             block.frame, self.current = None, block
             raise
         self.current = block.around
-        block.let_go()
+        block.release()
 
-    def enter(self, block: Open) -> None:
-        """Begin a block, which keeps the lock until it ends."""
+    def enter(self, block: OpenBlock) -> None:
+        """Begin a block, which holds the lock until it ends."""
         self.current = block
         block.hold()
 
-    def complete(self, block: Open) -> None:
-        """All parts of a block are placed: it ends, and counts if it was the outermost."""
+    def complete(self, block: OpenBlock) -> None:
+        """End a block whose parts are all placed. The outermost one then counts as written."""
         try:
             self.current = block.around
             try:
                 self._appended()
-            except BaseException:  # an interrupt when everything is placed: count all of it
+            except BaseException:  # interrupted after everything was placed: it still counts
                 self._appended()
                 raise
         finally:
-            block.let_go()
+            block.release()
 
 
-class Appending:
-    """See the module's docstring. Created by `Appender.appending`, used once."""
+class AppendBlock:
+    """Context manager of one block, created by `Appender.appending` and used once."""
 
     __slots__ = ("_appender", "_blocks", "_open")
 
-    def __init__(self, appender: Appender, blocks: OpenAppends) -> None:
+    def __init__(self, appender: Appender, blocks: AppendBlocks) -> None:
         self._appender = appender
         self._blocks = blocks
-        self._open: Open | None = None
+        self._open: OpenBlock | None = None
 
     def __enter__(self) -> int:
         appender = self._appender
         with appender.lock:
             appender.check_open()
-            made = Open(appender.segments.next_offset, self._blocks.current, _outside(sys._getframe(1)), appender.lock)
+            made = OpenBlock(
+                appender.segments.next_offset, self._blocks.current, _outside(sys._getframe(1)), appender.lock
+            )
             self._open = made
             self._blocks.enter(made)
         return made.first
@@ -151,9 +152,9 @@ class Appending:
     ) -> None:
         opened = self._open
         if opened is None:
-            return  # it was abandoned, and has already been ended
+            return  # abandoned, and already rolled back
         if kind is not None:
-            self._blocks.take_back_of(opened)
+            self._blocks.roll_back(opened)
             self._open = None
             return
         self._blocks.complete(opened)
@@ -165,8 +166,8 @@ class Appending:
             self._blocks.end(opened)
 
 
-class Settled(Appending):
-    """As `Appending`; and when it ends the durability policy decides whether the caller waits."""
+class DurableAppendBlock(AppendBlock):
+    """An `AppendBlock` whose end waits for the disk if the durability policy requires it."""
 
     __slots__ = ()
 
@@ -179,14 +180,14 @@ class Settled(Appending):
 
 
 def _holding(lock: Lock) -> Generator[None]:
-    """Holds a lock from the first `next` to `close`. A `with` in a generator, because no interrupt can come between a
-    lock and its `with`: whether it is held is always known."""
+    """Hold a lock from the first `next` to `close`. A `with` in a generator, because no interrupt can come between the
+    `with` and its lock, so that the state of the lock is always known."""
     with lock:
         yield
 
 
 def _outside(frame: FrameType | None) -> FrameType | None:
-    """The frame that a block belongs to: an `ExitStack` enters it for its caller."""
+    """Return the frame that entered a block, skipping `ExitStack`, which enters it for its caller."""
     while frame is not None and frame.f_code.co_filename == _CONTEXTLIB:
         frame = frame.f_back
     return frame

@@ -1,21 +1,23 @@
-"""Places batches: the only code that makes a log grow.
+"""Placing batches: the only code that makes a log grow.
 
-A batch is finished before it gets here. Under the lock it is checked, given its offsets and the leader epoch, written
-after the last one and added to the index. When the whole append is placed it counts as written (`appended`); then,
-outside the lock, the durability policy decides whether the caller waits. What is visible follows what is durable under
-"always", else what is written (see visible.py): a reader that sees the new end finds everything else in place.
+A batch arrives encoded. Under the log's lock, `Appender.place` checks it, assigns its offsets and leader epoch, writes
+it at the end of the active segment and indexes it. Once the whole append is placed it counts as written
+(`complete_append`); then, outside the lock, the durability policy decides whether the caller blocks until the bytes are
+synced. Records become visible when they are durable under "always", otherwise when they are written (see commit.py). A
+reader that sees the new end finds everything else in place.
 
     durable_offset <= visible_offset <= written_offset <= next_offset
 
-Within `appending` several placements are one append: none of them counts before all do, and if one fails all are rolled
-back. So nothing that may be rolled back is ever durable, visible or written.
+Within `appending`, several placements form one append: they count together, and if one fails all are rolled back. So a
+record that may still be rolled back is never durable, visible or written.
 
-An interrupt (a signal handler that raises, Ctrl-C) may come between any two lines. An append records what it is about
-to do before it writes (`_unfinished`); if it is interrupted, it is finished if it already counts, else rolled back,
-immediately or by the next holder of the lock.
+An interrupt (a signal handler that raises, Ctrl-C) may come between any two lines. An append records its intention
+before it writes (`_unfinished`). An interrupted append is completed if it already counts as written and rolled back
+otherwise, immediately or by the next holder of the lock.
 
-The parts of an appender: the segment that is written to, also when a write fails (active.py), the ends of the log
-(marks.py), the checkpoint (checkpointer.py), the encoders (encoders.py) and the turns of upkeep (upkeeping.py).
+Next: the active segment and failed writes (active_segment.py), watermarks and group commit (commit.py), the checkpoint
+(checkpointer.py), encoders (encoding.py), blocks of several placements (append_block.py), the maintenance lock
+(lock.py).
 """
 
 from __future__ import annotations
@@ -50,27 +52,27 @@ from ..errors import (
 )
 from ..storage import Directory, Lock
 from ..storage.forking import forkable, in_children
-from .active_segment import Active
-from .append_block import Appending, OpenAppends, Settled
-from .checkpointer import Checkpointer, History
-from .commit import Settling
-from .encoding import Encoders, recipe_of
+from .active_segment import ActiveSegment
+from .append_block import AppendBlock, AppendBlocks, DurableAppendBlock
+from .checkpointer import Checkpointer, LogLineage
+from .commit import DurabilityCallbacks
+from .encoding import EncoderPool, recipe_of
 from .files import PRODUCERS
 from .index import MAX_SPAN
-from .lock import UpkeepTurns
+from .lock import MaintenanceLock
 from .maintenance_state import retreat_state
 from .producers import ProducerState, after_cut, has_transactions
 from .segment import Segment
 from .segments import SegmentSet
-from .truncation import cut, cut_at, delete_above, epochs_after
+from .truncation import delete_above, epochs_after, find_cut_point, truncate_segment
 
 if TYPE_CHECKING:
     from .streams import Spool
     from .writer import Writer
 
 
-class Answer:
-    """Where a batch was placed, for a caller that an interrupt may prevent from getting the result."""
+class Placement:
+    """Offsets of a placed batch, for a caller that an interrupt may prevent from receiving the result."""
 
     __slots__ = ("placed",)
 
@@ -78,17 +80,17 @@ class Answer:
         self.placed: range | None = None
 
     def give(self, placed: range) -> range:
-        """It is placed there."""
+        """Record the offsets and return them."""
         self.placed = placed
         return placed
 
 
-#: The producer of a batch, its first and last offset, and the placement for a caller that may ask again.
-_Batch = tuple[Producer, int, int, Answer | None]
+#: Producer of a batch, its first and last offset, and the placement of a caller that may retry.
+_Batch = tuple[Producer, int, int, Placement | None]
 
 
 def check_expected(expected: int | None, offset: int) -> None:
-    """Optimistic concurrency: raise unless the next offset is the expected one."""
+    """Raise `OffsetMismatch` unless the next offset is the expected one (optimistic concurrency)."""
     if expected is None:
         return
     if isinstance(expected, bool) or not isinstance(expected, int):
@@ -98,7 +100,7 @@ def check_expected(expected: int | None, offset: int) -> None:
 
 
 _CHANGE: Final = "change"
-#: A stream may be this long to be appended like any other record, unless segments are small.
+#: Streams up to this length are appended like any other record, unless segments are small.
 _SHORT_BYTES = 16 << 10
 
 
@@ -112,26 +114,26 @@ class Appender(kernel.AppenderFields):
         "checkpoints",
         "commit",
         "config",
-        "cuts",
         "directory",
+        "durability_callbacks",
         "encoders",
+        "fast_path",
         "held",
-        "history",
+        "lineage",
         "lock",
-        "marks",
+        "maintenance_lock",
         "producers",
         "segments",
-        "settling",
         "spools",
         "stream_encoders",
         "streaming",
-        "upkeep",
-        "usual",
+        "truncations",
+        "watermarks",
         "writers",
     )
     closed: bool
-    #: What `place` is doing: the segment, its tail before, and what to record of the batch. Or `_CHANGE`: files are
-    #: being changed in a way that only the next open can finish.
+    #: State of an unfinished `place`: the segment, its tail before the write, and the batch to record. Or `_CHANGE`: a
+    #: change of the log's files is in progress that only the next open can finish.
     _unfinished: tuple[Segment, tuple[int, int], _Batch] | Literal["change"] | None
 
     def __init__(
@@ -147,62 +149,62 @@ class Appender(kernel.AppenderFields):
         self.directory = directory
         self.config = config
         self.segments = segments
-        self._know(producers)
+        self._set_producers(producers)
         self.held = held
-        # A log that is dropped without `close` releases its lock when it is collected.
+        # A log that is dropped without `close` releases its lock when it is garbage-collected.
         weakref.finalize(self, held.release).atexit = False
-        #: Re-entrant: a streaming append and a truncation hold it over several steps.
+        #: Re-entrant: streaming appends and truncations hold it over several steps.
         self.lock = forkable(threading.RLock())
-        self.active = Active(directory, config, segments, self.save_if_possible)
-        self.marks = self.active.marks
-        self.commit = self.marks.commit
-        self.checkpoints = Checkpointer(directory, segments, self.marks)
-        self.encoders = Encoders(recipe_of(config))
-        #: For streams, which are not compressed, and to which the limit for records does not apply.
-        self.stream_encoders = Encoders(replace(self.encoders.recipe, codec=0, max_record_bytes=0))
-        self.upkeep = UpkeepTurns(directory, self._check_alive, self._is_kept, lent=lent)
-        self.history = History(segments, self.marks, self.checkpoints)
-        self.settling = Settling(self.commit, self.waits)
-        self.blocks = OpenAppends(self.lock, self.take_back, self.appended)
+        self.active = ActiveSegment(directory, config, segments, self.save_if_possible)
+        self.watermarks = self.active.watermarks
+        self.commit = self.watermarks.commit
+        self.checkpoints = Checkpointer(directory, segments, self.watermarks)
+        self.encoders = EncoderPool(recipe_of(config))
+        #: For streams, which are not compressed and are exempt from `max_record_bytes`.
+        self.stream_encoders = EncoderPool(replace(self.encoders.recipe, codec=0, max_record_bytes=0))
+        self.maintenance_lock = MaintenanceLock(directory, self._check_alive, self._holds_lock, lent=lent)
+        self.lineage = LogLineage(segments, self.watermarks, self.checkpoints)
+        self.durability_callbacks = DurabilityCallbacks(self.commit, self.must_sync)
+        self.blocks = AppendBlocks(self.lock, self.roll_back_to, self.complete_append)
         self._unfinished = None
         self._rolling_back = False
         self.closed = False
-        #: How often the log was truncated: upkeep must not record what was true before.
-        self.cuts = 0
-        #: Held during a streaming append: its chunks come from code that must not change the log. A lock, because no
-        #: interrupt can come between the end of its `with` and its release.
+        #: Number of truncations. Maintenance compares it so as not to record outdated state.
+        self.truncations = 0
+        #: Held while a stream is read: the code that produces its chunks must not change the log. A lock and not a
+        #: flag, because no interrupt can come between the end of its `with` and its release.
         self.streaming = forkable(threading.Lock())
-        #: Open writers: closing the log flushes them first.
+        #: Open writers, which closing the log flushes first.
         self.writers: set[Writer] = set()
-        #: Files that collect async streams; closing the log discards them.
+        #: Buffers of async streams, which closing the log discards.
         self.spools: set[Spool] = set()
-        #: Appends in one call of the kernel, where all is as usual. Not if they wait for the disk, or the storage is
-        #: not a file of the system.
-        self.usual = self._usual_appends()
-        # Nothing is published yet: `take_over` does it when the epoch is known.
-        known, end = self.marks.visible.before, self.marks.written[0]
+        #: Compiled fast path for the common case. None if appends wait for the disk, or if the storage is not an
+        #: operating-system file.
+        self.fast_path = self._new_fast_appender()
+        # Nothing is published yet: `LogLineage.take_over` does that once the epoch is known.
+        known, end = self.watermarks.visible.previous, self.watermarks.written[0]
         segments.show(end if known is None else min(known[0], end))
         if isinstance(config.durability, Interval):
             background.every(config.durability.ms / 1000, self._sync_in_time)
         background.every(config.checkpoint_interval_ms / 1000, self._save_in_time)
 
-    def _know(self, producers: ProducerState) -> None:
-        """This is what producers have written."""
+    def _set_producers(self, producers: ProducerState) -> None:
+        """Use this producer state from now on."""
         self.producers = producers
         transactions = producers.transactions
         self.segments.outlook.replace(transactions)
         if transactions.open or transactions.reached >= 0:
             self.segments.unsettle()
 
-    def _usual_appends(self) -> kernel.UsualAppends | None:
+    def _new_fast_appender(self) -> kernel.FastAppender | None:
         recipe, policy = self.encoders.recipe, self.config.durability
         on_files = isinstance(self.active.segment.storage, kernel.FileFields)
         if not kernel.COMPILED or policy == "always" or not on_files:
             return None
         builder = kernel.BatchBuilder(refuse, max_total=recipe.max_batch_bytes, capacity=2 * kernel.SMALL_CRC_BYTES)
-        made = kernel.UsualAppends(
+        made = kernel.FastAppender(
             self,
-            self.marks.visible,
+            self.watermarks.visible,
             builder,
             NOBODY,
             recipe.append_time,
@@ -213,42 +215,38 @@ class Appender(kernel.AppenderFields):
         in_children(made)
         return made
 
-    def _is_held(self) -> bool:
-        """Whether the calling thread holds the lock."""
+    def _owns_lock(self) -> bool:
+        """Whether the calling thread owns the lock."""
         return self.lock._is_owned()  # type: ignore[attr-defined, no-any-return]
 
-    def _is_kept(self) -> bool:
-        """As `_is_held`, after ending a block that an interrupt has prevented from releasing the lock."""
-        if self._is_held():
+    def _holds_lock(self) -> bool:
+        """As `_owns_lock`, after ending a block whose release of the lock was interrupted."""
+        if self._owns_lock():
             self.check_open()
-        return self._is_held()
+        return self._owns_lock()
 
     @property
     def short_bytes(self) -> int:
-        """A stream of up to this many bytes is appended like any other record."""
+        """Length in bytes up to which a stream is appended like any other record."""
         return min(_SHORT_BYTES, self.config.segment_bytes // 4)
 
     @property
     def recipe(self) -> Recipe:
-        """How batches for this log are made."""
+        """Encoding settings for batches of this log."""
         return self.encoders.recipe
 
     def check_failure(self) -> None:
-        """Raise if the log has failed."""
+        """Raise `LogFailed` if the log has failed."""
         self.commit.check()
 
     @property
-    def _active(self) -> Segment:
-        return self.active.segment  # its name before 0.3: scripts use it
-
-    @property
     def is_busy(self) -> bool:
-        """Whether something is open or in progress that `close` would end."""
+        """Whether a writer, stream, append block or maintenance task is active that `close` would end."""
         return (
             bool(self.writers or self.spools)
             or self.streaming.locked()
             or self.blocks.current is not None
-            or self.upkeep.is_running
+            or self.maintenance_lock.is_running
         )
 
     # --- placing
@@ -259,27 +257,27 @@ class Appender(kernel.AppenderFields):
         if self.streaming.locked():
             self.refuse_in_stream()
         if self._unfinished is not None:
-            self._mend()
+            self._resolve_unfinished()
             self.commit.check()
-        if self.active.cut_unsynced:  # an interrupt came while an append was being rolled back
+        if self.active.needs_sync:  # an interrupt came while an append was being rolled back
             self.active.sync_now()
         if self.blocks.has_begun:
             if self.blocks.current is not None:
                 self.blocks.end_abandoned()
             if self.blocks.current is None:
-                self._count_again()
+                self._finish_interrupted()
 
-    def _count_again(self) -> None:
-        """An interrupt came when a stream was complete but did not count yet, or did and was not visible yet."""
-        if self.marks.written[0] < self.active.segment.tail[0]:
+    def _finish_interrupted(self) -> None:
+        """Finish a complete stream that an interrupt kept from being counted or from becoming visible."""
+        if self.watermarks.written[0] < self.active.segment.tail[0]:
             segment = self.active.segment
             segment.use_index(segment.rebuild_index(segment.storage))
-            self.appended()
-        elif self.marks.shows_written and self.segments.visible_offset < self.marks.written[0]:
-            self.marks.show(self.marks.written[0])
+            self.complete_append()
+        elif self.watermarks.publishes_written and self.segments.visible_offset < self.watermarks.written[0]:
+            self.watermarks.publish(self.watermarks.written[0])
 
     def _check_alive(self) -> None:
-        """Raise if the log is closed, belongs to the parent of a fork, or has failed. Needs no lock."""
+        """Raise if the log is closed, was inherited through a fork, or has failed. Needs no lock."""
         if self.closed:
             raise LogClosed(f"the log {self.directory.path} is closed")
         if not self.held.held:
@@ -290,8 +288,8 @@ class Appender(kernel.AppenderFields):
             self.commit.check()
 
     def refuse_in_stream(self) -> None:
-        """Raise if the chunks of a stream come from code that changes the log. The caller holds the lock, so this can
-        only be the stream itself."""
+        """Raise if a stream is being appended. The caller holds the lock, so it can only be the code that produces the
+        stream's chunks."""
         if self.streaming.locked():
             raise InvalidRecord("a stream must not change or close the log that it is appended to")
 
@@ -300,28 +298,28 @@ class Appender(kernel.AppenderFields):
         batch: Encoded,
         expect_offset: int | None = None,
         producer: Producer = NOBODY,
-        answer: Answer | None = None,
+        placement: Placement | None = None,
     ) -> range:
-        """Give one finished batch the next offsets and write it. A caller that would ask again after an interrupt
-        passes an `answer`, which has the offsets from the moment at which the batch counts."""
-        if self.usual is not None and expect_offset is None and producer.id < 0:
-            placed: int = self.usual.place(batch, answer)
+        """Assign the next offsets to an encoded batch and write it. A caller that retries after an interrupt passes a
+        `placement`, which holds the offsets as soon as the batch counts as written."""
+        if self.fast_path is not None and expect_offset is None and producer.id < 0:
+            placed: int = self.fast_path.place(batch, placement)
             if placed >= 0:
                 return range(placed, placed + batch.count)
-        data, count, active, marks = batch.data, batch.count, self.active, self.marks
+        data, count, active, watermarks = batch.data, batch.count, self.active, self.watermarks
         with self.lock:
             if (
                 self.closed
                 or self.streaming.locked()
                 or self._unfinished is not None
-                or active.cut_unsynced
+                or active.needs_sync
                 or self.blocks.current is not None
                 or not self.held.held
                 or self.commit.failure is not None
             ):
                 self.check_open()
-            if answer is not None and answer.placed is not None:
-                return answer.placed
+            if placement is not None and placement.placed is not None:
+                return placement.placed
             segment = active.segment
             before = segment.tail
             offset = before[0]
@@ -333,58 +331,58 @@ class Appender(kernel.AppenderFields):
                     return known
             last = offset + count - 1
             if not active.has_room(len(data), last, batch.max_timestamp):
-                segment = active.room(len(data), count, batch.max_timestamp)
+                segment = active.segment_for(len(data), count, batch.max_timestamp)
                 before = segment.tail
             size = before[1]
-            kernel.patch_place(data, 0, offset, marks.epoch)
-            self._unfinished = segment, before, (producer, offset, last, answer)
+            kernel.patch_place(data, 0, offset, watermarks.epoch)
+            self._unfinished = segment, before, (producer, offset, last, placement)
             try:
-                active.put(segment, data, last + 1)
+                active.write(segment, data, last + 1)
                 segment.index.add(last, size, len(data), batch.max_timestamp)
                 if self.blocks.current is None:
-                    marks.append((last + 1, segment.base_offset, size + len(data)))
+                    watermarks.advance((last + 1, segment.base_offset, size + len(data)))
                 if producer.id >= 0:
                     self.producers.note(producer.id, producer.epoch, producer.sequence, offset, last, now_ms())
-                if answer is not None:
-                    answer.placed = range(offset, last + 1)
+                if placement is not None:
+                    placement.placed = range(offset, last + 1)
                 self._unfinished = None
             except BaseException:
-                self._mend()
+                self._resolve_unfinished()
                 raise
         return range(offset, last + 1)
 
     def place_many(
         self, records: Iterable[GivenRecord], expect_offset: int | None = None, producer: Producer = NOBODY
     ) -> range:
-        """Make a batch of these records and place it."""
+        """Encode these records as one batch and place it."""
         encoder = self.encoders.take()
         try:
             return self.place(encoder.many(records, producer), expect_offset, producer)
         finally:
             self.encoders.give_back(encoder)
 
-    def _mend(self) -> None:
-        """An append was interrupted: finish it if it counts, else roll it back. Can be interrupted and called again.
-        The caller holds the lock."""
+    def _resolve_unfinished(self) -> None:
+        """Complete an interrupted append that already counts as written, or roll it back. Can be interrupted and
+        called again. The caller holds the lock."""
         if self._unfinished is None:
             return
         if self._unfinished == _CHANGE:
             self.commit.fail(InterruptedError("a change of the log's files was interrupted"))
             self._unfinished = None
             return
-        segment, before, (producer, offset, last, answer) = self._unfinished
+        segment, before, (producer, offset, last, placement) = self._unfinished
         if self.commit.failure is None:
-            if self.marks.written[0] > last:
+            if self.watermarks.written[0] > last:
                 if producer.id >= 0 and not self.producers.remembers(producer.id, last):
                     self.producers.note(producer.id, producer.epoch, producer.sequence, offset, last, now_ms())
-                if answer is not None:
-                    answer.placed = range(offset, last + 1)
-                if self.marks.shows_written:
-                    self.marks.show(self.marks.written[0])
+                if placement is not None:
+                    placement.placed = range(offset, last + 1)
+                if self.watermarks.publishes_written:
+                    self.watermarks.publish(self.watermarks.written[0])
             elif self._rolling_back or segment.tail is not before or segment.storage.size != before[1]:
-                self._rolling_back = True  # an interrupt may come before the index is right again
+                self._rolling_back = True  # an interrupt may come before the index is rebuilt
                 segment.go_back(before)
-                self.active.undo(segment, before[1])
+                self.active.roll_back(segment, before[1])
                 segment.use_index(segment.rebuild_index(segment.storage))
                 if self.producers.remembers(producer.id, last):
                     self._replay(self.segments.all)
@@ -392,7 +390,7 @@ class Appender(kernel.AppenderFields):
         self._unfinished = None
 
     def place_rows(self, data: memoryview, rows: Rows, expect_offset: int | None = None) -> range:
-        """Place finished batches that are contiguous in a buffer of ours; all of them or none."""
+        """Place encoded batches, contiguous in a buffer that this call may modify; all of them or none."""
         with self.appending() as first:
             check_expected(expect_offset, first)
             self.check_sizes(rows)
@@ -401,44 +399,45 @@ class Appender(kernel.AppenderFields):
                 start = self._place_run(data, rows, start)
             return range(first, self.active.segment.tail[0])
 
-    def appending(self) -> Appending:
-        """One append of several parts: they count together, when the outermost block ends; if it raises, what was
-        placed is rolled back. Returns the next offset; holds the lock."""
-        return Appending(self, self.blocks)
+    def appending(self) -> AppendBlock:
+        """Group several placements into one append: they count when the outermost block ends, and are rolled back if it
+        raises. The block holds the lock and yields the next offset."""
+        return AppendBlock(self, self.blocks)
 
-    def settled_appending(self) -> Settled:
-        """As `appending`; and when it ends the durability policy decides whether the caller waits."""
-        return Settled(self, self.blocks)
+    def durable_appending(self) -> DurableAppendBlock:
+        """As `appending`, but the end of the block waits for the disk if the durability policy requires it."""
+        return DurableAppendBlock(self, self.blocks)
 
-    def appended(self) -> None:
-        """A whole append is placed: it is kept, and counts. The caller holds the lock."""
+    def complete_append(self) -> None:
+        """Count everything placed as written, unless a block is open. The caller holds the lock."""
         if self.blocks.current is not None:
             return
-        self.marks.complete(self.active.tail)
+        self.watermarks.complete(self.active.tail)
 
     def begin(self) -> None:
-        """Everything that had to be done before others may write is done: it counts now."""
+        """Open the log to other writers: count and publish what `on_lock` has appended."""
         with self.lock:
             self.blocks.begin()
-            self.appended()
-            self.marks.show_all()
+            self.complete_append()
+            self.watermarks.publish_current()
 
     @property
     def written_offset(self) -> int:
-        """The end of the last complete append."""
-        return self.marks.written[0]
+        """End of the last complete append."""
+        return self.watermarks.written[0]
 
     @property
     def is_between_appends(self) -> bool:
-        """Whether everything that counts is visible, as far as the calling thread is concerned."""
-        return self.marks.shows_written and self.blocks.has_begun and not self._is_held()
+        """Whether `written_offset` is the end of the log for the calling thread: it has no append open, and written
+        records are visible."""
+        return self.watermarks.publishes_written and self.blocks.has_begun and not self._owns_lock()
 
     def check_sizes(self, rows: Rows) -> None:
-        """Raise unless each of these batches fits into a segment."""
+        """Raise `RecordTooLarge` unless every batch fits into a segment."""
         self.check_size(int(rows[:, SIZE].max()))
 
     def check_size(self, size_bytes: int) -> None:
-        """Raise unless a batch of that size fits into a segment."""
+        """Raise `RecordTooLarge` unless a batch of this size fits into a segment."""
         if size_bytes > self.config.segment_bytes:
             raise RecordTooLarge(
                 f"a batch of {size_bytes:,} bytes does not fit into a segment of {self.config.segment_bytes:,} bytes; "
@@ -446,9 +445,9 @@ class Appender(kernel.AppenderFields):
             )
 
     def _place_run(self, data: memoryview, rows: Rows, start: int) -> int:
-        """Place as many of the batches from `start` on as fit into one segment, in one write."""
+        """Place as many batches from `start` on as fit into one segment, in one write; return the next one to place."""
         spans = rows[start:, LAST] - rows[start:, BASE] + 1
-        segment = self.active.room(int(rows[start, SIZE]), int(spans[0]), int(rows[start, MAX_TIME]))
+        segment = self.active.segment_for(int(rows[start, SIZE]), int(spans[0]), int(rows[start, MAX_TIME]))
         offset, size = segment.tail
         fits = size + np.cumsum(rows[start:, SIZE]) <= max(self.config.segment_bytes, size + int(rows[start, SIZE]))
         fits &= offset - segment.base_offset + np.cumsum(spans) <= MAX_SPAN
@@ -457,33 +456,33 @@ class Appender(kernel.AppenderFields):
         following = offset + np.cumsum(spans[:count])
         run[:, LAST], run[:, BASE] = following - 1, following - spans[:count]
         for position, base in run[:, (POSITION, BASE)].tolist():
-            kernel.patch_place(data, position, base, self.marks.epoch)
+            kernel.patch_place(data, position, base, self.watermarks.epoch)
         begin, end = int(run[0, POSITION]), int(run[-1, POSITION] + run[-1, SIZE])
-        self.active.put(segment, data[begin:end], int(following[-1]))
+        self.active.write(segment, data[begin:end], int(following[-1]))
         segment.index.add_rows(run, size - begin)
         self.note_rows(run)
         return start + count
 
     def note_rows(self, rows: Rows) -> None:
-        """Take note of what producers have written, before it counts."""
+        """Update the producer state from placed batches, before they count as written."""
         transactions = self.producers.transactions
         if self.segments.unsettled:
             transactions.see(self.segments.visible_offset)
         self.producers.note_rows(rows, now_ms())
         if transactions.reached >= 0:
-            self.segments.unsettle()  # before it is visible
+            self.segments.unsettle()  # before the batches become visible
 
     def _replay(self, segments: Sequence[Segment]) -> None:
-        """Something that producers have written is gone."""
+        """Rebuild the producer state after batches of producers were removed."""
         lowest, visible = self.segments.lowest_offset, self.segments.visible_offset
         epochs, expiry_ms = self.segments.epochs, self.config.producer_expiry_ms
-        self._know(after_cut(self.directory, epochs, segments, expiry_ms, lowest=lowest, visible=visible))
+        self._set_producers(after_cut(self.directory, epochs, segments, expiry_ms, lowest=lowest, visible=visible))
 
-    def take_back(self, offset: int) -> None:
-        """An append of several batches failed half-way: cut off what it had placed."""
+    def roll_back_to(self, offset: int) -> None:
+        """Truncate what a failed append has placed from `offset` on."""
         if self.active.segment.tail[0] != offset and self.commit.failure is None:
             try:
-                # The first batch of an empty log may begin below its start: see keeping.py.
+                # The first batch of an empty log may begin below its start: see ingest.py.
                 self.truncate(max(offset, self.segments.lowest_offset))
             except (SawlogError, OSError) as error:
                 self.commit.fail(error)
@@ -498,33 +497,33 @@ class Appender(kernel.AppenderFields):
         self.lock.release()
         return True
 
-    def waits(self) -> bool:
-        """Whether an append waits for the disk by now."""
+    def must_sync(self) -> bool:
+        """Whether the policy requires an append to wait for the disk now."""
         policy = self.config.durability
         return policy == "always" or (policy != "os" and self.active.unsynced_bytes >= policy.bytes)
 
     def settle(self, offset: int) -> None:
-        """Do what the policy requires before an append that ended at `offset` is acknowledged."""
-        if self.waits() and (self.blocks.current is None or not self._is_held()):  # a part of an append is not
-            self.commit.ensure(offset)
+        """Block until an append that ended at `offset` may be acknowledged under the durability policy."""
+        if self.must_sync() and (self.blocks.current is None or not self._owns_lock()):
+            self.commit.ensure_durable(offset)
 
     def sync(self) -> None:
-        """Make everything durable that is written now; also while another thread streams."""
+        """Block until everything written so far is durable. Does not wait for a stream of another thread."""
         self._check_alive()
-        self.commit.ensure(self.segments.next_offset)
+        self.commit.ensure_durable(self.segments.next_offset)
 
     def _sync_in_time(self) -> None:
-        """Called by the background, for the interval policy."""
+        """Sync for the interval policy. Runs in a background thread."""
         if not self.closed and self.held.held and self.commit.failure is None:
             try:
-                self.commit.ensure(self.segments.next_offset)
+                self.commit.ensure_durable(self.segments.next_offset)
             except (SawlogError, OSError):
                 pass  # the log has failed; the next append raises the error
 
     # --- the list of segments, and the small files
 
     def seal(self) -> None:
-        """Rotate now, if there is anything to seal."""
+        """Rotate now, unless the active segment is empty."""
         with self.lock:
             self.check_open()
             if self.active.segment.tail[1]:
@@ -532,22 +531,22 @@ class Appender(kernel.AppenderFields):
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Block appends and syncs: for changes of the list of segments."""
-        with self.lock, self.active.lock, self.commit.ending_on_failed_sync():
+        """Block appends and syncs while the list of segments changes."""
+        with self.lock, self.active.lock, self.commit.failing_on_sync_error():
             self.check_open()
             yield
 
     def begin_change(self) -> None:
-        """Files are about to be changed in a way that cannot be undone, only finished at the next open. Said before, so
-        that no interrupt can prevent it: whoever finds that the change has not ended ends writing."""
+        """Announce a change of the log's files that cannot be undone, only finished by the next open. If an interrupt
+        prevents `end_change`, the next holder of the lock stops writing."""
         self._unfinished = _CHANGE
 
     def end_change(self) -> None:
-        """It is complete, or completely undone."""
+        """Record that the change is complete, or completely undone."""
         self._unfinished = None
 
     def truncate(self, offset: int) -> int:
-        """Keep the records below `offset` and return how many were dropped. See cutting.py."""
+        """Drop the records from `offset` on and return the number of offsets dropped. See truncation.py."""
         with self.exclusive():
             segments = self.segments
             lowest, following = segments.lowest_offset, segments.next_offset
@@ -561,26 +560,26 @@ class Appender(kernel.AppenderFields):
             if offset == following:
                 return 0
             target = segments.find(offset)
-            point = cut_at(target, offset, self.config)
+            point = find_cut_point(target, offset, self.config)
             replays = self.producers.reaches(offset) or (
                 target is not self.active.segment and has_transactions(target, offset)
             )
-            self.cuts += 1
+            self.truncations += 1
             epochs = epochs_after(segments, offset)
             self.begin_change()
             try:
                 retreat_state(self.directory, offset)
-                self.history.retreat(offset, point.tail, epochs)
+                self.lineage.record_truncation(offset, point.tail, epochs)
             except (SawlogError, OSError):
-                self.end_change()  # nothing has changed, or the log has failed
+                self.end_change()  # either nothing has changed or the log has failed
                 raise
             kept = list(segments.all)
             kept = kept[: kept.index(target) + 1]
             try:
-                # From here on it cannot be undone, only finished at the next open. First hide what will be dropped.
+                # From here on the truncation can only be finished, by the next open. Hide the dropped part first.
                 segments.cut(kept, offset, point.visible)
                 delete_above(self.directory, target.base_offset)
-                kept[-1] = cut(self.directory, self.config, point)
+                kept[-1] = truncate_segment(self.directory, self.config, point)
                 if replays:
                     self._replay(kept)
                 else:
@@ -594,13 +593,14 @@ class Appender(kernel.AppenderFields):
         return following - offset
 
     def adopt(self, segments: Iterable[Segment]) -> None:
-        """Continue with another list of segments, all of it durable; the caller is `exclusive`."""
+        """Continue with these segments, all of them durable. The caller is `exclusive`."""
         self.active.adopt(segments, within_append=self.blocks.current is not None)
         self.save_if_possible()
 
     def resume(self, held: Lock, active: Segment | None) -> None:
-        """Continue under another lock; if other processes wrote meanwhile, with the active segment extended by that,
-        all of it durable. Only for a log whose writers take turns: see `shared`."""
+        """Continue under a newly taken lock. `active` is the active segment with the batches that other processes have
+        appended, all of them durable; None if there are none. Only for logs whose writers take turns: see
+        shared.py."""
         with self.lock, self.active.lock:
             self.held = held
             if active is not None:
@@ -608,16 +608,17 @@ class Appender(kernel.AppenderFields):
                 self.active.adopt([*self.segments.all[:-1], active], within_append=within)
 
     def save_producers(self, *, durable: bool = True) -> None:
-        """Write the producers' state as of now. Not during an append, which may be rolled back."""
+        """Write the current producer state. No-op during an append, which may be rolled back."""
         if self.blocks.current is None:
             self.producers.expire(now_ms())
-            content = self.producers.encode(self.active.segment.tail[0], self.marks.epoch)
+            content = self.producers.encode(self.active.segment.tail[0], self.watermarks.epoch)
             self.directory.replace(PRODUCERS, content, durable=durable)
 
     def save_if_possible(self) -> None:
-        """Caches and a watermark: without them the older ones stay valid, and appends will report a full disk."""
+        """Write the producer state and the checkpoint. Best effort: the older files stay valid, and appends report a
+        full disk."""
         try:
-            with self.commit.ending_on_failed_sync():
+            with self.commit.failing_on_sync_error():
                 self.save_producers()
                 self.checkpoints.save(clean=False)
         except SyncFailed:
@@ -626,47 +627,48 @@ class Appender(kernel.AppenderFields):
             self.checkpoints.note_error(error)
 
     def _save_in_time(self) -> None:
-        """Called by the background: a watermark that moved is written, also when nothing was appended since."""
+        """Write the durable watermark if it has moved. Runs in a background thread."""
         if not self.closed and self.held.held and self.commit.failure is None and self._unfinished != _CHANGE:
             self.checkpoints.save_if_moved()
 
     def close(self) -> None:
         """Sync, write the indexes of the active segment, and mark the log as closed cleanly."""
         if self.closed:
-            self._let_go()  # an interrupt may have prevented it in the first call
+            self._release()  # an interrupt may have prevented it in the first call
             return
-        self.upkeep.end()
+        self.maintenance_lock.end()
         with self.lock:
             try:
                 for spool in list(self.spools):
                     spool.discard()
                 if self.held.held and self.commit.failure is None:
-                    self._mend()
+                    self._resolve_unfinished()
                 if self.held.held and self.commit.failure is None:
-                    self.active.tidy()
+                    self.active.truncate_leftover()
                     self.active.unclaim()
-                    if self.active.cut_unsynced:
+                    if self.active.needs_sync:
                         self.active.sync_now()
-                    self.commit.ensure(self.active.segment.tail[0])
-                    # Also what an interrupted append left, complete, at the end.
+                    self.commit.ensure_durable(self.active.segment.tail[0])
+                    # Including a complete batch that an interrupted append left at the end.
                     self.active.resume(within_append=self.blocks.current is not None)
-                    self.marks.sync(self.active.tail, self.active.tail)
+                    self.watermarks.mark_synced(self.active.tail, self.active.tail)
                     self._save_caches()
                     self.checkpoints.save(clean=True)
             finally:
                 self.closed = True
-                self._let_go()
+                self._release()
         self.segments.wake()
 
-    def _let_go(self) -> None:
-        """Release the lock first: if an interrupt comes, the rest is released with the object. Safe to call twice."""
+    def _release(self) -> None:
+        """Release the writer's lock first: after an interrupt, the rest is released with the object. Safe to call
+        twice."""
         self.held.release()
         self.segments.close()
-        self.marks.visible.close()
+        self.watermarks.visible.close()
 
     def _save_caches(self) -> None:
-        """When the log is closed. A power cut that damages them is detected and costs a scan, so nothing is synced: a
-        log whose processes take turns is closed often. On a full disk they are omitted."""
+        """Write the index and the producer state on close, without syncing them: damage after a power cut is detected
+        and costs a scan, and shared logs are closed often. Skipped on a full disk."""
         try:
             self.active.segment.write_index(durable=False)
             self.save_producers(durable=False)
@@ -675,7 +677,7 @@ class Appender(kernel.AppenderFields):
             self.active.segment.remove_index()
 
     def abandon(self) -> None:
-        """The files are deleted: close everything without writing."""
+        """Close everything without writing: the files are deleted, or closing cleanly failed."""
         self.closed = True
         self.checkpoints.end()
-        self._let_go()
+        self._release()

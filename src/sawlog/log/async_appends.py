@@ -1,11 +1,12 @@
-"""Appends from asyncio without blocking the loop, and shares batches and fsyncs between tasks.
+"""Appends from asyncio that do not block the event loop and share batches and fsyncs between tasks.
 
-`AsyncAppends` collects what the tasks of one event loop want to append. While one batch is being written and synced in
-a thread, the next one fills; each task wakes up with its own offset. So a thousand tasks that append durably cost one
-fdatasync, not a thousand, and one batch header. Where the policy does not wait for the disk, and no other thread is
-appending, the loop writes by itself: that is faster than asking a thread.
+`AsyncAppender` collects the appends of the tasks of one event loop. While a thread writes and syncs one batch, the next
+one fills; each task wakes up with its own offset. A thousand tasks that append durably thus share one fdatasync and one
+batch header. If the policy does not wait for the disk and no other thread is appending, the loop writes by itself,
+which is faster than handing the batch to a thread.
 
-The async appends of a log: one `AsyncAppends` per event loop that uses it.
+`AsyncAppenders` keeps one `AsyncAppender` per event loop that uses a log. `in_thread`, `past_recall` and `outcome` run
+blocking calls for the asyncio classes, with defined behaviour under cancellation.
 """
 
 from __future__ import annotations
@@ -14,15 +15,11 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from ..errors import LogClosed, RecordTooLarge
 from .appender import Appender
 from .encoding import Batcher, Taken
-
-if TYPE_CHECKING:
-    pass
-
 
 _BUFFER_BYTES = 64 << 10
 
@@ -30,8 +27,8 @@ T = TypeVar("T")
 
 
 async def in_thread(call: Callable[..., T], *arguments: Any) -> T:
-    """Run a blocking call in a thread. If the task is cancelled meanwhile, wait for the call to end first: it may be
-    using a file that is about to be closed."""
+    """Run a blocking call in a thread. If the task is cancelled meanwhile, wait for the call to return first: it may
+    use a file that is about to be closed."""
     future = asyncio.get_running_loop().run_in_executor(None, call, *arguments)
     try:
         return await asyncio.shield(future)
@@ -44,16 +41,17 @@ async def in_thread(call: Callable[..., T], *arguments: Any) -> T:
 
 
 async def past_recall(call: Callable[..., T], *arguments: Any) -> T:
-    """As `in_thread`, but a cancellation that comes too late to undo the call is delivered after its result."""
+    """Run a blocking call in a thread as `in_thread` does, but deliver a cancellation that comes too late to undo the
+    call after its result."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
-        await asyncio.sleep(0)  # a cancellation that came before the call started: delivered here, the call never runs
+        await asyncio.sleep(0)  # delivers a cancellation from before the call, which then never runs
     return await outcome(asyncio.get_running_loop().run_in_executor(None, call, *arguments))
 
 
 async def outcome(future: asyncio.Future[T], *, cancelled: bool = False) -> T:
-    """The result of what can no longer be undone. If the task is cancelled meanwhile, that is delivered later: the
-    result comes first. If there is an error instead of a result, the cancellation takes precedence."""
+    """Return the result of a call that can no longer be undone. A cancellation meanwhile is delivered after the result;
+    if the call raises, the cancellation takes precedence."""
     while not future.done():
         try:
             await asyncio.wait({future})
@@ -67,8 +65,8 @@ async def outcome(future: asyncio.Future[T], *, cancelled: bool = False) -> T:
 
 
 def _cancel_later() -> None:
-    """Cancel the task again when it waits next, if it is still to be cancelled then: `asyncio.timeout` takes its
-    request back when its block ends."""
+    """Cancel the task again at its next await, unless the request was withdrawn: `asyncio.timeout` withdraws its own
+    when its block ends."""
     task = asyncio.current_task()
     if task is not None:
         asyncio.get_running_loop().call_soon(_cancel, task)
@@ -77,12 +75,7 @@ def _cancel_later() -> None:
 def _cancel(task: asyncio.Task[Any]) -> None:
     if task.cancelling() and not task.done():
         task.cancel()
-        task.uncancel()  # it was counted the first time
-
-
-def running_loop() -> asyncio.AbstractEventLoop:
-    """The event loop of the calling task."""
-    return asyncio.get_running_loop()
+        task.uncancel()  # already counted the first time
 
 
 @dataclass(slots=True)
@@ -93,12 +86,12 @@ class _Batch:
     waiting: list[asyncio.Future[int]]
 
 
-#: Batches with their offsets, or with the error that prevented them.
+#: Batches with their offsets, or with the error that kept them from being stored.
 _Results = list[tuple[_Batch, range, BaseException | None]]
 
 
-class AsyncAppends:
-    """The appends of one event loop to one log. All but `_write` runs in the loop's thread."""
+class AsyncAppender:
+    """Appends of one event loop to one log. Runs in the loop's thread, except for `_write` and `_settle`."""
 
     def __init__(self, appender: Appender) -> None:
         self._appender = appender
@@ -110,23 +103,23 @@ class AsyncAppends:
         self._waiting: list[asyncio.Future[int]] = []
         self._full: list[_Batch] = []
         self._flushing = False
-        #: For tasks that were cancelled: what they wait for instead.
+        #: For cancelled tasks: the future that replaces the cancelled one.
         self._instead: dict[asyncio.Future[int], asyncio.Future[int]] = {}
-        #: Results for tasks that were cancelled, until these ask for them.
+        #: Results for cancelled tasks, until they collect them.
         self._late: dict[asyncio.Future[int], int | BaseException] = {}
         self._thread = ThreadPoolExecutor(1, "sawlog-append")
 
     def add(self, value: Any, key: Any, headers: Any, timestamp: Any) -> asyncio.Future[int]:
-        """Add the record to the next batch and return its offset when it is as durable as the policy says.
+        """Add a record to the next batch. The future gets its offset once it is as durable as the policy promises.
 
-        Whether the log can still be written to is checked when the batch is placed; every task in it gets the result.
+        A closed or failed log is noticed when the batch is placed; every task of the batch then gets the error.
         """
         try:
             self._add(value, key, headers, timestamp)
         except RecordTooLarge:
             if not self._waiting:
                 raise
-            self._close_batch()  # it was full; alone the record may fit
+            self._close_batch()  # the batch was full; the record may fit into the next one
             self._add(value, key, headers, timestamp)
         future = self._new_future()
         self._waiting.append(future)
@@ -136,7 +129,7 @@ class AsyncAppends:
         return future
 
     async def append(self, value: Any, key: Any, headers: Any, timestamp: Any) -> int:
-        """The same as a coroutine: if its task is cancelled, the offset comes first (see `outcome`)."""
+        """Append a record and return its offset. If the task is cancelled, the offset comes first (see `outcome`)."""
         future = self.add(value, key, headers, timestamp)
         try:
             return await future
@@ -144,7 +137,7 @@ class AsyncAppends:
             return await self._finished(future)
 
     async def _finished(self, future: asyncio.Future[int]) -> int:
-        """The offset of a record whose task was cancelled."""
+        """Return the offset of a record whose task was cancelled."""
         if future.cancelled():
             fresh = self._new_future()
             if future in self._late:
@@ -160,7 +153,7 @@ class AsyncAppends:
             self._waiting = []
 
     def _flush(self) -> None:
-        """Pass what is collected to the thread; what comes meanwhile waits for the next turn."""
+        """Hand the collected batches to the thread. Records added meanwhile wait for the next flush."""
         self._close_batch()
         batches, self._full = self._full, []
         if not batches:
@@ -168,9 +161,9 @@ class AsyncAppends:
             return
         appender = self._appender
         try:
-            if not appender.waits() and appender.is_free:
+            if not appender.must_sync() and appender.is_free:
                 results = self._place(batches)
-                if appender.waits():
+                if appender.must_sync():
                     self._thread.submit(self._settle, results)
                 else:
                     self._report(results)
@@ -181,11 +174,11 @@ class AsyncAppends:
             self._report([(batch, range(0), error) for batch in batches])
 
     def _write(self, batches: list[_Batch]) -> None:
-        """In the thread: place all, sync once, report."""
+        """Place all batches, sync once, and report. Runs in the thread."""
         self._settle(self._place(batches))
 
     def _place(self, batches: list[_Batch]) -> _Results:
-        """In the thread; or in the loop, if nobody waits for the disk."""
+        """Place all batches. Runs in the thread, or in the loop if the policy does not wait for the disk."""
         results: _Results = []
         for batch in batches:
             try:
@@ -196,7 +189,7 @@ class AsyncAppends:
         return results
 
     def _settle(self, results: _Results) -> None:
-        """In the thread: wait for the disk as the policy says, and report."""
+        """Wait for the disk as the policy requires, and report. Runs in the thread."""
         ends = [placed.stop for _, placed, error in results if error is None]
         if ends:
             try:
@@ -206,7 +199,7 @@ class AsyncAppends:
         try:
             self.loop.call_soon_threadsafe(self._report, results)
         except RuntimeError:
-            pass  # the loop is closed: nobody waits any longer
+            pass  # the loop is closed: no task is waiting
 
     def _report(self, results: _Results) -> None:
         for batch, placed, error in results:
@@ -226,7 +219,7 @@ class AsyncAppends:
         self._flush()
 
     def _keep(self, future: asyncio.Future[int], result: int | BaseException) -> None:
-        """The task that waited for this was cancelled: it asks again."""
+        """Keep the result of a record whose task was cancelled, until the task collects it."""
         fresh = self._instead.pop(future, None)
         if fresh is None:
             self._late[future] = result
@@ -242,9 +235,9 @@ class AsyncAppends:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a record is on its way."""
+        """Whether a record is in flight."""
         return self._flushing
 
     def close(self) -> None:
-        """Stop the thread when it has finished its work."""
+        """Finish the work in flight and stop the thread."""
         self._thread.shutdown(wait=True)

@@ -1,4 +1,4 @@
-"""The checkpoint: what is known to be durable, where the log starts, and whether it was closed cleanly.
+"""The checkpoint: the durable watermark, the start of the log, and whether it was closed cleanly.
 
 A small text file with a checksum (`sawlog.storage.checksummed`):
 
@@ -9,15 +9,21 @@ sawlog checkpoint 1
 crc32c 1c291ca3
 ```
 
-`durable_offset` is the watermark: every record below it had been fsynced when this was written, and its batch ends at
-byte `position` of segment `segment`. Bad bytes below it are corruption, never a torn tail. It may be lower than what is
-actually durable, never higher. With `clean` the log ended exactly there. `log_start` is the first offset that is not
-trimmed. `leader_epoch` is the current one and `epochs_crc` the CRC-32C of `leader-epoch-checkpoint` (see epochs.py).
-Version 0.2 wrote neither, and can read a checkpoint that has them. `"undecided": true` is there if a transaction was
-open that began before that segment. `sealed` is the number of segments before it and the sum of their sizes, so that
-opening notices if one of them is missing or shorter without reading them. `"remote": true` is there if a part of the
-log is only in its replica: the file `remote` then exists, and opening notices if it is missing. (The JSON is on one
-line.)
+(In the file the JSON is on one line.)
+
+    durable_offset   the watermark: every record below it was fsynced when this was written, and its batch ends at byte
+                     `position` of segment `segment`. Bad bytes below it are corruption, never a torn tail. It may be
+                     lower than what is actually durable, never higher
+    clean            the log ended exactly there
+    log_start        first offset that is not trimmed
+    leader_epoch     the current one
+    epochs_crc       CRC-32C of `leader-epoch-checkpoint` (see epochs.py). Version 0.2 wrote neither of the two, and can
+                     read a checkpoint that has them
+    undecided        present and true if a transaction was open that began before that segment
+    sealed           number of segments before it and the sum of their sizes, so that opening notices a missing or
+                     shorter one without reading them
+    remote           present and true if a part of the log is only in its replica: the file `remote` then exists, and
+                     opening notices if it is missing
 """
 
 from __future__ import annotations
@@ -39,7 +45,7 @@ _FILE = TitledFile("the checkpoint", "sawlog checkpoint 1")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The content; see the module's docstring."""
+    """Contents of the checkpoint; see the module docstring."""
 
     clean: bool
     durable_offset: int
@@ -56,7 +62,7 @@ class Checkpoint:
     remote: bool = False
 
     def encode(self) -> bytes:
-        """The file's bytes."""
+        """Return the contents of the file."""
         fields = asdict(self)
         if not self.undecided:
             del fields["undecided"]
@@ -74,7 +80,7 @@ class Checkpoint:
 
     @classmethod
     def decode(cls, data: bytes) -> Checkpoint:
-        """From the file's bytes; `CorruptFile` unless every byte is right."""
+        """Parse the contents of the file; `CorruptFile` unless every byte is valid."""
         found = _FILE.decode_fields(data)
         with parsing(_FILE.what):
             return cls(
@@ -110,13 +116,13 @@ def _as_pair(value: object) -> tuple[int, int] | None:
 
 
 def load(directory: Directory) -> Checkpoint | None:
-    """The checkpoint, None if there is none; `CorruptFile` if it is damaged."""
+    """Load the checkpoint; None if there is none, `CorruptFile` if it is damaged."""
     data = _FILE.find(directory, CHECKPOINT)
     return None if data is None else Checkpoint.decode(data)
 
 
 def last_epoch(directory: Directory) -> int:
-    """The latest leader epoch of a log that is not open; damaged files do not count."""
+    """Return the latest leader epoch of a log that is not open. Damaged files are ignored."""
     found = [0]
     with suppress(CorruptFile):
         saved = load(directory)

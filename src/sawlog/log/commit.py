@@ -1,51 +1,41 @@
-"""Telling somebody, instead of letting them wait, that what they appended is as durable as the policy promises.
-
-An event loop places batches and goes on; a background thread makes what is placed durable, with one fdatasync for all
-that came meanwhile, and calls back. Those who append in the ordinary way share these syncs (see commit.py).
-
-The visible end: the first offset that may not be read yet.
-
-A record is visible when it can no longer be lost as the policy defines it: under `"always"` when it is durable, under
-the other policies when it is written; and not before the whole append that it belongs to is placed, because until then
-it may be rolled back. All readers stop there: in the writer's process, which keeps it in `SegmentSet.visible_offset`,
-and in others, which learn it, with the leader epoch, from a small file (`visible`, see `sawlog.storage.published`):
-
-    the file contains                        a reader in another process sees
-    an offset, since the machine started     everything below it, also after the writer was killed
-    nothing, or it is missing or damaged     every complete batch: after a restart of the machine nothing can
-                                             be lost any longer; logs of version 0.2 have no such file
-
-The writer publishes; readers never write. What it publishes only decreases before a truncation.
-
-Threads: `show` is called by one thread at a time; the caller ensures that (see `Appender`).
-
-Group commit: all callers that wait for the disk share one fdatasync.
-
-The first that needs a sync becomes the leader and does it; those that come while it runs wait. When it is done, those
-whose bytes it covered return, and one of the others leads the next round. Each waiter has its own lock to sleep on:
-waking all of them through one condition was measured at half the speed.
-
-What is durable only decreases when the log is cut (`retreat`). A leader whose sync had begun before that knows an end
-that no longer exists, and must not announce it: new records at those offsets are not synced.
-
-A failed sync is never retried: the kernel may have dropped the pages and would report success. It ends writing
-permanently; all current and later callers get the error.
-
-The ends of a log: durable, visible, written.
+"""Durability and visibility of a log: group commit, watermarks, and the callbacks of appends that do not block.
 
     durable_offset <= visible_offset <= written_offset <= next_offset
 
-Each end is a *tail*: (offset, base offset of the segment, position in its file).
+`Watermarks` holds the ends of a log. Each end is a *tail*: (offset, base offset of the segment, position in its file).
 
-    written    the end of the last complete append
-    synced     the end of what is synced, complete appends or not
-    durable    the end of the last complete append that is synced: the checkpoint's watermark
+    written    end of the last complete append
+    synced     end of the synced bytes, including parts of an incomplete append
+    durable    end of the last complete append that is synced: the watermark in the checkpoint
 
-What is visible follows what is durable under "always", else what is written; readers learn the visible end together
-with the leader epoch, atomically (see visible.py).
+A record becomes visible when the durability policy no longer allows it to be lost: under `"always"` when it is durable,
+under the other policies when it is written, and never before the whole append that contains it is placed, because until
+then it may be rolled back. Every reader stops at the visible offset. Readers in the writer's process take it from
+`SegmentSet.visible_offset`; readers in other processes take it, atomically with the leader epoch, from a small file
+(`visible`, see `sawlog.storage.published`) that `VisibleOffset` writes:
 
-Threads: everything is called with the log's lock or, where only `synced` and `durable` move, with that of the active
-segment (see active.py).
+    contents of the file                     records visible to a reader in another process
+    an offset, written since the last boot   all records below it, even if the writer was killed
+    nothing, missing or damaged              every complete batch: after a reboot nothing more can be lost, and
+                                             logs of version 0.2 have no such file
+
+Only the writer publishes. The published offset decreases only before a truncation.
+
+`GroupCommit` lets all callers that wait for the disk share one fdatasync. The first caller that needs a sync becomes
+the leader and runs it; callers that arrive meanwhile block. When the sync returns, the leader wakes every caller it
+covered and one of the others, which leads the next round. Each waiter blocks on its own lock: waking all of them
+through one condition variable ran at half the speed. A failed sync is never retried, because the kernel may have
+dropped the dirty pages and would then report success. It stops writing permanently; all current and later callers get
+the error.
+
+The durable offset decreases only when the log is truncated (`GroupCommit.truncate`). A leader whose sync began before
+the truncation must not publish the offset it reached: new records at those offsets are not synced.
+
+`DurabilityCallbacks` serves event loops, which place batches without blocking. A background thread syncs and then calls
+back; it shares its syncs with blocking appends.
+
+Threads: callers hold the log's lock or, where only `synced` and `durable` change, the lock of the active segment (see
+active_segment.py). `VisibleOffset.publish` runs in one thread at a time; the caller ensures that (see `Appender`).
 """
 
 from __future__ import annotations
@@ -64,24 +54,25 @@ from ..storage.forking import forkable
 from .files import VISIBLE
 from .segments import SegmentSet
 
-#: Called with None, or with the error that ended writing.
-Call = Callable[[BaseException | None], None]
+#: Called with None, or with the error that stopped writing.
+DurabilityCallback = Callable[[BaseException | None], None]
 
 
-class Settling:
-    """Who waits to be told."""
+class DurabilityCallbacks:
+    """Callbacks of appends that are not durable yet."""
 
     def __init__(self, commit: GroupCommit, waits: Callable[[], bool]) -> None:
         self._commit = commit
-        #: Whether the policy has an append wait for the disk now.
+        #: Returns whether the policy requires an append to wait for the disk now.
         self._waits = waits
         self._lock = forkable(threading.Lock())
-        self._pending: list[tuple[int, Call]] = []
+        self._pending: list[tuple[int, DurabilityCallback]] = []
         self._serving = False
 
-    def when(self, offset: int, call: Call) -> None:
-        """Call back when an append that ended at `offset` may be acknowledged: at once, in this thread, if there is
-        nothing to wait for; else from a background thread. The callback must not raise, and should not wait."""
+    def when(self, offset: int, call: DurabilityCallback) -> None:
+        """Call back when an append that ended at `offset` may be acknowledged: immediately, in this thread, if the
+        policy does not wait for the disk; otherwise from a background thread. The callback must not raise and should
+        not block."""
         if self._commit.failure is None and (self._commit.durable_offset >= offset or not self._waits()):
             call(None)
             return
@@ -100,35 +91,35 @@ class Settling:
                     return
             error: BaseException | None = None
             try:
-                self._commit.ensure(max(offset for offset, _ in pending))
+                self._commit.ensure_durable(max(offset for offset, _ in pending))
             except (SawlogError, OSError) as failure:
                 error = failure
             for _, call in pending:
                 call(error)
 
 
-class VisibleEnd(kernel.VisibleFields):
-    """The writer's side: everything below it may be read."""
+class VisibleOffset(kernel.VisibleOffsetFields):
+    """Publisher of the visible offset: readers may read every record below it."""
 
-    __slots__ = ("_published", "_segments", "_store", "before")
-    #: Where it is published, if that is a mapped file.
+    __slots__ = ("_published", "_segments", "_store", "previous")
+    #: The mapped file that publishes the offset; None if it is published elsewhere or not at all.
     slots: kernel.Slots | None
 
     def __init__(self, directory: Directory, segments: SegmentSet) -> None:
         self._segments = segments
         self._published: Published | None = open_published(directory, VISIBLE, create=True)
-        self._store = _nowhere if self._published is None else self._published.store
+        self._store = _discard if self._published is None else self._published.store
         self.slots = getattr(self._published, "slots", None)
-        #: What was published before this writer came; None: readers see every complete batch.
-        self.before = None if self._published is None else self._published.load()
+        #: Offset and epoch published by the previous writer; None if readers see every complete batch.
+        self.previous = None if self._published is None else self._published.load()
 
     @property
     def offset(self) -> int:
-        """What is currently published."""
+        """Currently visible offset."""
         return self._segments.visible_offset
 
-    def show(self, offset: int, epoch: int) -> None:
-        """Let all readers read up to `offset`, and know the epoch."""
+    def publish(self, offset: int, epoch: int) -> None:
+        """Make the records below `offset` visible to all readers, together with the leader epoch."""
         segments = self._segments
         segments.visible_offset = offset
         self._store(offset, epoch)
@@ -136,66 +127,66 @@ class VisibleEnd(kernel.VisibleFields):
             segments.wake()
 
     def close(self) -> None:
-        """Close the handle; what is published is kept."""
-        self._store, self.slots = _nowhere, None
+        """Close the file. The published offset stays valid."""
+        self._store, self.slots = _discard, None
         if self._published is not None:
             self._published.close()
 
 
-def _nowhere(first: int, second: int) -> None:
-    """Where nothing can be published, readers in other processes trust every complete batch."""
+def _discard(first: int, second: int) -> None:
+    """Publish nothing: readers in other processes then see every complete batch."""
 
 
-#: How often an interrupted cleanup is retried.
-_PERSISTENCE = 10
+#: Attempts to finish a cleanup that is interrupted again and again.
+_CLEANUP_ATTEMPTS = 10
 
 
 class GroupCommit(kernel.CommitFields):
-    """Knows how far the log is durable, and makes more durable on request."""
+    """The durable offset of a log, and the fdatasync that all waiting callers share."""
 
     __slots__ = (
         "_leader",
         "_leader_thread",
-        "_led_at",
-        "_moved",
+        "_led_after",
         "_mutex",
-        "_retreats",
+        "_on_move",
         "_sync",
+        "_truncations",
         "_waiting",
         "durable_offset",
     )
-    #: Why writing has ended.
+    #: The error that stopped writing.
     failure: BaseException | None
 
     def __init__(
         self, sync: Callable[[], int], durable_offset: int, moved: Callable[[int], None] = lambda offset: None
     ) -> None:
-        #: Makes everything written so far durable and returns up to which offset that is.
+        #: Syncs all written bytes and returns the end of the complete appends among them.
         self._sync = sync
         self.durable_offset = durable_offset
-        #: Called with every new `durable_offset`, under the mutex: in order, and the last one is current.
-        self._moved = moved
-        #: How often the log was cut; and, by the gate of each leader, how often when it began.
-        self._retreats = 0
-        self._led_at: dict[threading.Lock, int] = {}
+        #: Called with every new `durable_offset`, in order, under the mutex.
+        self._on_move = moved
+        #: Number of truncations; and, by the gate of each leader, that number when its sync began.
+        self._truncations = 0
+        self._led_after: dict[threading.Lock, int] = {}
         self.failure = None
         self._mutex = forkable(threading.Lock())
-        #: The leader that syncs now, or has been woken up to do so: its gate identifies it.
+        #: Gate of the leader that is syncing, or has been woken to sync.
         self._leader: threading.Lock | None = None
         self._leader_thread = 0
         self._waiting: list[tuple[int, threading.Lock]] = []
 
     @contextmanager
-    def ending_on_failed_sync(self) -> Iterator[None]:
-        """A failed fsync, of any file, ends writing: nobody can say what else the disk has lost."""
+    def failing_on_sync_error(self) -> Iterator[None]:
+        """Stop writing if the block raises `SyncFailed`, for any file: the disk may have lost other writes too."""
         try:
             yield
         except SyncFailed as error:
             self.fail(error)
             raise
 
-    def ensure(self, offset: int) -> None:
-        """Return when every record below `offset` is durable; raise if that is impossible."""
+    def ensure_durable(self, offset: int) -> None:
+        """Block until every record below `offset` is durable. Raises if writing has failed."""
         if self.durable_offset >= offset:
             return
         gate = threading.Lock()
@@ -203,22 +194,22 @@ class GroupCommit(kernel.CommitFields):
         try:
             if self._wait(gate, offset):
                 self._lead(gate)
-        except BaseException:  # also an interrupt while waiting: the others must not wait for us
-            for _ in range(_PERSISTENCE):
+        except BaseException:  # including an interrupt while waiting: other threads must not wait for this one
+            for _ in range(_CLEANUP_ATTEMPTS):
                 try:
                     self._leave(gate)
                     break
-                except BaseException:  # interrupted again; this must be finished anyway
+                except BaseException:  # interrupted again: the cleanup must still finish
                     continue
             raise
 
     def _wait(self, gate: threading.Lock, offset: int) -> bool:
-        """Wait until it is durable (False), or this thread must make it so (True)."""
+        """Block until `offset` is durable (returns False) or this thread has to lead the next sync (returns True)."""
         with self._mutex:
             if self.durable_offset >= offset:
                 return False
             self.check()
-            # If we are the leader ourselves, this is left from an interrupted call of ours.
+            # A leader with our thread id is left over from an interrupted call of this thread.
             if self._leader is None or self._leader_thread == get_ident():
                 self._leader, self._leader_thread = gate, get_ident()
                 return True
@@ -228,7 +219,7 @@ class GroupCommit(kernel.CommitFields):
             if self._leader is gate:
                 self._leader_thread = get_ident()
         if self.durable_offset >= offset:
-            self._leave(gate)  # we may have been chosen to lead, and served by another leader before we woke up
+            self._leave(gate)  # chosen to lead, but another leader has synced this offset since
             return False
         self.check()
         return True
@@ -236,10 +227,10 @@ class GroupCommit(kernel.CommitFields):
     def _leave(self, gate: threading.Lock) -> None:
         with self._mutex:
             self._waiting = [each for each in self._waiting if each[1] is not gate]
-        self._pass_on(-1, gate)
+        self._hand_over(-1, gate)
 
     def check(self) -> None:
-        """Raise if an earlier sync or write ended writing."""
+        """Raise `LogFailed` if an earlier failure stopped writing."""
         if self.failure is not None:
             raise LogFailed(
                 f"writing stopped after an earlier failure ({str(self.failure) or type(self.failure).__name__}); "
@@ -247,22 +238,22 @@ class GroupCommit(kernel.CommitFields):
             ) from self.failure
 
     def _lead(self, gate: threading.Lock) -> None:
-        self._led_at[gate] = self._retreats
+        self._led_after[gate] = self._truncations
         try:
             reached = self._sync()
-        except (SawlogError, OSError) as error:  # not an exception of a signal handler: then nothing has failed
+        except (SawlogError, OSError) as error:  # an exception from a signal handler is not a failed sync
             self.fail(error)
             raise
-        self._pass_on(reached, gate)
+        self._hand_over(reached, gate)
 
-    def _pass_on(self, reached: int, gate: threading.Lock) -> None:
-        """Wake up those that are served, and one more to lead, if there are more. What was reached counts unless the
-        log was cut since."""
+    def _hand_over(self, reached: int, gate: threading.Lock) -> None:
+        """Wake the waiters whose offsets are durable, and one more to lead the next sync. `reached` is ignored if the
+        log was truncated after the sync began."""
         with self._mutex:
-            if self._led_at.pop(gate, -1) == self._retreats and reached > self.durable_offset:
+            if self._led_after.pop(gate, -1) == self._truncations and reached > self.durable_offset:
                 self._move(reached)
             if self._leader is not gate:
-                return  # a torn write elsewhere has ended writing meanwhile, and has woken up everyone
+                return  # a torn write stopped writing meanwhile and woke all waiters
             served = [each for each in self._waiting if each[0] <= self.durable_offset]
             still = [each for each in self._waiting if each[0] > self.durable_offset]
             self._leader, self._leader_thread = (still[0][1] if still else None), 0
@@ -271,27 +262,27 @@ class GroupCommit(kernel.CommitFields):
         for _, woken in served:
             woken.release()
 
-    def reached(self, offset: int) -> None:
-        """Everything below `offset` was made durable elsewhere (by rotation)."""
+    def mark_durable(self, offset: int) -> None:
+        """Record that everything below `offset` was synced elsewhere, such as by a rotation."""
         with self._mutex:
             if self.failure is None and offset > self.durable_offset:
                 self._move(offset)
 
-    def retreat(self, offset: int) -> None:
-        """The log was cut: nothing from `offset` on exists any longer."""
+    def truncate(self, offset: int) -> None:
+        """Record that the log was truncated to `offset`."""
         with self._mutex:
-            self._retreats += 1
+            self._truncations += 1
             if offset < self.durable_offset:
                 self._move(offset)
 
     def _move(self, offset: int) -> None:
-        """In an order in which an interrupt between the lines costs another sync, and hides nothing that is durable."""
+        """Set the durable offset. An interrupt between the lines costs another sync but hides no durable record."""
         self.durable_offset = min(self.durable_offset, offset)
-        self._moved(offset)
+        self._on_move(offset)
         self.durable_offset = offset
 
     def fail(self, error: BaseException) -> None:
-        """End writing, permanently and for everyone."""
+        """Stop writing permanently and wake all waiters, which raise."""
         with self._mutex:
             if self.failure is None:
                 self.failure = error
@@ -301,35 +292,35 @@ class GroupCommit(kernel.CommitFields):
             gate.release()
 
 
-#: How often the ends are read again before they are considered out of order.
-_LOOKS = 10_000
+#: Attempts to read the ends in order before they count as inconsistent.
+_READ_ATTEMPTS = 10_000
 #: (offset, base offset of the segment, position in its file)
 Tail = tuple[int, int, int]
 
 
-class Marks(kernel.MarksFields):
-    """The three ends of a log, the visible one, and the leader epoch that batches get."""
+class Watermarks(kernel.WatermarksFields):
+    """The ends of a log (written, synced, durable, visible) and the leader epoch of new batches."""
 
-    __slots__ = ("_show", "commit", "durable", "shows_written", "visible")
+    __slots__ = ("_publish", "commit", "durable", "publishes_written", "visible")
     written: Tail
     synced: Tail
     epoch: int
 
     def __init__(
-        self, visible: VisibleEnd, tail: Tail, epoch: int, *, shows_written: bool, sync: Callable[[], int]
+        self, visible: VisibleOffset, tail: Tail, epoch: int, *, publishes_written: bool, sync: Callable[[], int]
     ) -> None:
         self.visible = visible
-        self._show = visible.show
+        self._publish = visible.publish
         self.epoch = epoch
-        #: Whether what is written is visible; else what is durable is.
-        self.shows_written = shows_written
+        #: Whether records become visible when they are written; otherwise when they are durable.
+        self.publishes_written = publishes_written
         self.written = self.synced = self.durable = tail
-        self.commit = GroupCommit(sync, tail[0], self._check if shows_written else self.show)
+        self.commit = GroupCommit(sync, tail[0], self._check if publishes_written else self.publish)
 
-    def checked(self, segments: SegmentSet) -> tuple[int, int, int, int]:
-        """(durable, visible, written, next). Other threads move them concurrently; but if they are out of order on
-        every look, something is wrong."""
-        for _ in range(_LOOKS):
+    def consistent_ends(self, segments: SegmentSet) -> tuple[int, int, int, int]:
+        """Return the durable, visible, written and next offset, in increasing order. Other threads move them, so a
+        single read may find them out of order; if every attempt does, an invariant is broken."""
+        for _ in range(_READ_ATTEMPTS):
             ends = self.commit.durable_offset, segments.visible_offset, self.written[0], segments.next_offset
             if ends[0] <= ends[1] <= ends[2] <= ends[3]:
                 return ends
@@ -338,71 +329,71 @@ class Marks(kernel.MarksFields):
         raise AssertionError(f"durable, visible, written and next offset of {path} are out of order: {ends}")
 
     def _check(self, offset: int) -> None:
-        """What is durable has moved, and the policy shows what is written."""
+        """Check a new durable offset under a policy that publishes written records."""
         assert offset <= self.written[0], f"{offset} is durable, but only {self.written[0]} is written"
 
-    def show(self, offset: int) -> None:
-        """Make everything below this visible."""
+    def publish(self, offset: int) -> None:
+        """Make the records below `offset` visible."""
         self._check(offset)
-        self._show(offset, self.epoch)
+        self._publish(offset, self.epoch)
 
-    def show_all(self) -> None:
-        """Make visible what the policy says; after an interrupt that may have come before it."""
-        self.show(self.written[0] if self.shows_written else self.commit.durable_offset)
+    def publish_current(self) -> None:
+        """Publish the offset that the policy makes visible, in case an interrupt prevented it."""
+        self.publish(self.written[0] if self.publishes_written else self.commit.durable_offset)
 
-    def append(self, tail: Tail) -> None:
-        """One append that was written in one go ends there."""
+    def advance(self, tail: Tail) -> None:
+        """Record the end of an append that was written in a single step."""
         self.written = tail
-        if self.shows_written:
-            self._show(tail[0], self.epoch)
+        if self.publishes_written:
+            self._publish(tail[0], self.epoch)
 
     def complete(self, tail: Tail) -> None:
-        """A complete append ends there, parts of which may already have been synced."""
-        self.append(tail)
+        """Record the end of an append, parts of which may already be synced."""
+        self.advance(tail)
         if self.synced[0] >= tail[0]:  # it was synced before it was complete
             self.durable = tail
-            self.commit.reached(tail[0])
-        elif self.shows_written and self.synced > self.durable:  # some of it was, by a rotation
+            self.commit.mark_durable(tail[0])
+        elif self.publishes_written and self.synced > self.durable:  # a rotation synced a part of it
             self.durable = self.synced
-            self.commit.reached(self.synced[0])
+            self.commit.mark_durable(self.synced[0])
 
-    def sync(self, written: Tail, tail: Tail) -> None:
-        """The file was synced: `written` and `tail` are the ends when that began."""
+    def mark_synced(self, written: Tail, tail: Tail) -> None:
+        """Record a sync. `written` and `tail` are the ends from before it began."""
         self.durable, self.synced = written, tail
 
-    def go_on(self, tail: Tail) -> None:
-        """The same offset is now the beginning of the next segment, and durable."""
+    def start_segment(self, tail: Tail) -> None:
+        """Continue at the start of the next segment; everything before it is durable."""
         self.synced = tail
         if self.written[0] == tail[0]:
             self.written = self.durable = tail
 
     def begin_epoch(self, epoch: int) -> None:
-        """From now on batches get this epoch; readers learn it when the visible end is next shown."""
+        """Give new batches this epoch. Readers learn it with the next published offset."""
         self.epoch = epoch
 
-    def lower(self, tail: Tail) -> Tail:
-        """Nothing after `tail` counts as durable; returns what did before, for `restore`."""
+    def lower_durable(self, tail: Tail) -> Tail:
+        """Lower the durable end to `tail` before a truncation; return the old one for `restore_durable`."""
         before = self.durable
         self.durable = min(tail, before)
         return before
 
-    def restore(self, durable: Tail) -> None:
-        """The log is not cut after all."""
+    def restore_durable(self, durable: Tail) -> None:
+        """Undo `lower_durable`: the log is not truncated after all."""
         self.durable = durable
 
-    def cut(self, tail: Tail, epoch: int) -> None:
-        """Nothing from there on is durable, visible or written, and a leader epoch begins."""
+    def truncate(self, tail: Tail, epoch: int) -> None:
+        """Lower every end to `tail` and begin a leader epoch."""
         self.epoch = epoch
-        self.commit.retreat(tail[0])
+        self.commit.truncate(tail[0])
         self.written, self.synced = min(self.written, tail), min(self.synced, tail)
         if self.visible.offset > tail[0]:
-            self._show(tail[0], epoch)
+            self._publish(tail[0], epoch)
 
     def resume(self, tail: Tail, *, within_append: bool) -> None:
-        """Everything is durable, and complete except for what an append in progress has placed."""
+        """Continue at `tail`, with everything durable. Parts of an append in progress do not count as written."""
         self.synced = tail
         self.written = min(self.written, tail) if within_append else tail
         self.durable = self.written
-        self.commit.reached(self.written[0])
+        self.commit.mark_durable(self.written[0])
         if not within_append and self.commit.failure is None:
-            self.show(self.written[0])
+            self.publish(self.written[0])

@@ -101,7 +101,7 @@ def compact(
             f"{appender.directory.path} cannot be compacted: its first records are only in the replica, where records "
             "of the same keys would stay"
         )
-    with appender.upkeep.turn():
+    with appender.maintenance_lock.hold():
         cuts, state = rewrite.begin(appender)
         if state.damaged:
             state.forget_compactions()
@@ -171,7 +171,7 @@ def _round(
     if end <= clean and last:
         return False  # only damage, or a batch with more keys than the table can hold
     with locked(appender):  # a truncation either has happened, or will see what is noted here
-        if appender.cuts != cuts:
+        if appender.truncations != cuts:
             return False
         state.note_clean(end, now_ms())
         store_state(appender.directory, state)
@@ -217,7 +217,7 @@ def _note_keys(
 def _note_segment(appender: Appender, segment: Segment, start: int, keys: KeyMap, end: int) -> tuple[int, bool]:
     """The keys of one segment: up to which offset (`end`, if all), and whether the table is full."""
     for chunk in rewrite.chunks_of(segment, segment.next_offset):
-        appender.upkeep.check()
+        appender.maintenance_lock.check()
         # Keys below `start` are already unique. Recorded again they would fill the table in each round.
         dirty_rows = chunk.rows[chunk.rows[:, LAST] >= start]
         if chunk.special:
@@ -265,7 +265,7 @@ def _rewrite_all(
             if rewrite.swap(appender, made, cuts):
                 _add(report, made.counts)
                 report.segments_after += 1
-            elif appender.cuts == cuts:
+            elif appender.truncations == cuts:
                 # The beginning of the run was trimmed meanwhile; the rest of it still has to be rewritten.
                 listed = appender.segments.all
                 left[:0] = [each for each in run if each in listed]

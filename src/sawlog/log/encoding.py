@@ -1,23 +1,22 @@
-"""The encoders of a log, kept because their buffers are warm.
+"""Encoding records into batches for a log: the pool of encoders, the batcher, and the linger timer.
 
-How long records wait for a batch to fill: a batch that is old enough is stored although it is not full.
-
-`Batcher`: gathers single records into batches, for whoever does not append each record at once.
+`EncoderPool` keeps encoders because their buffers are warm. `Batcher` gathers single records into batches for callers
+that do not append each record at once:
 
 ```python
 batcher.add(value, key, headers, timestamp)    # the compiled builder's own method
-batch = batcher.ended()                        # end the open batch: a finished one, None if there is no record
+batch = batcher.ended()                        # end the open batch and finish it; None if it has no record
 log.place(batch)
-batcher.release()                              # it is stored: its buffer is used again
+batcher.release()                              # the batch is stored: reuse its buffer
 ```
 
-Size ends a batch by itself: when the records reach `limit` bytes, `on_full` is called. Whoever gathers adds the time
-(lingering.py) and decides where a batch goes and what happens if that fails: until `release`, `ended`
-returns the same batch again. So a caller that is interrupted between any two lines, or whose disk was full, tries again
-with it, and new records go to the next one.
+A batch also ends by size: `on_full` is called when its records reach `limit` bytes. The caller adds the time limit
+(`LingerTimer`) and decides where a batch goes and how to handle failures. Until `release`, `ended` returns the same
+batch, so that a caller that was interrupted between any two lines, or ran into a full disk, retries with it; new
+records go to the next batch.
 
-For batches that are on their way at the same time, `take` hands them over one after the other, unfinished: `sealed`
-finishes one, in any thread, and `give_back` returns its buffer.
+To have several batches in flight, call `take`, which hands them over unfinished; `sealed` finishes one, in any thread,
+and `give_back` returns its buffer.
 
 Threads: `add` is one call into the kernel; everything else is for one thread at a time.
 """
@@ -36,55 +35,55 @@ from ..clock import Deadline
 from ..config import LogConfig
 from ..errors import SawlogError
 
-#: How many are kept: as many as there are threads that append at the same time.
+#: Encoders kept: one per thread that appends at the same time, up to this number.
 _KEPT = 8
 
 
-class Encoders:
-    """One for each caller at a time. Thread-safe, without a lock."""
+class EncoderPool:
+    """Reusable encoders, one per concurrent caller. Thread-safe without a lock."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self._free: list[Encoder] = []
 
     def take(self) -> Encoder:
-        """Take one, to be given back."""
+        """Take an encoder, to be given back."""
         try:
             return self._free.pop()
         except IndexError:
             return Encoder(self.recipe)
 
     def give_back(self, encoder: Encoder) -> None:
-        """Give one back for the next caller."""
+        """Return an encoder for the next caller."""
         if len(self._free) < _KEPT:
             self._free.append(encoder)
 
 
 def recipe_of(config: LogConfig) -> Recipe:
-    """How batches for a log with these settings are made."""
+    """Return the encoding settings for a log with this configuration."""
     codec = codec_id(config.compression)
     return Recipe(
         codec,
         config.compression_level,
         config.timestamp_type == "append",
         config.max_record_bytes or 0,
-        # Before compression, a batch may be larger than a segment; its final size is checked when it is placed.
+        # Before compression, a batch may exceed a segment; its final size is checked when it is placed.
         MAX_BATCH_BYTES if codec else min(MAX_BATCH_BYTES, config.segment_bytes),
         config.max_decompressed_bytes,
     )
 
 
-class Lingering:
-    """Calls `flush` when something has waited for about `linger_s` seconds, in the background.
+class LingerTimer:
+    """Timer that calls `flush` in a background thread when a record has waited for about `linger_s` seconds.
 
-    It looks twice in that time, instead of being told of each record, which would cost more than encoding one.
+    It polls twice in that time: notifying it of each record would cost more than encoding one.
     """
 
     def __init__(self, linger_s: float, waits: Callable[[], bool], flush: Callable[[], object]) -> None:
         self._half_s = linger_s / 2
         self._waits = waits
         self._flush = flush
-        #: When what was there at an earlier look has waited long enough.
+        #: When a record that an earlier poll found will have waited long enough.
         self._due: Deadline | None = None
         self._task = background.every(max(self._half_s, 0.001), self._look)
 
@@ -98,20 +97,19 @@ class Lingering:
             try:
                 self._flush()
             except (SawlogError, OSError):
-                pass  # the batch is kept; the next append or flush meets the same error and raises it
+                pass  # the batch is kept; the next append or flush raises the same error
 
     def end(self) -> None:
-        """Do not look any more."""
+        """Stop the timer."""
         self._task.cancel()
 
 
-#: An ended batch that is not finished: its buffer, where the records in it end, their number, the first and the largest
-#: timestamp.
+#: An ended but unfinished batch: its buffer, the end of its records, their number, and the first and largest timestamp.
 Taken = tuple[bytearray, int, int, int, int]
 
 
 class Batcher:
-    """One open batch, and the one before it until it is stored."""
+    """One open batch, and the previous one until it is stored."""
 
     __slots__ = ("_builder", "_capacity", "_ended", "_keep", "_largest", "_recipe", "_spares", "add")
 
@@ -128,8 +126,8 @@ class Batcher:
         capacity: int = 4096,
         keep: int = 0,
     ) -> None:
-        """`limit` calls `on_full`; 0: never. `max_bytes` refuses records, if it is lower than the recipe's limit.
-        `capacity` is the size of a new buffer, and `keep` how many are kept for the next batches."""
+        """`on_full` is called at `limit` bytes, or never if that is 0. Records beyond the lower of `max_bytes` and the
+        recipe's limit are refused. New buffers have `capacity` bytes; `keep` of them are kept for reuse."""
         most = recipe.max_batch_bytes if max_bytes is None else min(max_bytes, recipe.max_batch_bytes)
         self._recipe = recipe
         self._builder = kernel.BatchBuilder(
@@ -144,41 +142,41 @@ class Batcher:
         self._keep = keep
         self._largest = max(KEEP_BYTES, capacity)
         self._spares: list[bytearray] = []
-        #: A finished batch that is not known to be stored, and its buffer.
+        #: A finished batch that may not be stored yet, and its buffer.
         self._ended: tuple[Encoded, bytearray] | None = None
         self.add = self._builder.add
 
     @property
     def builder(self) -> kernel.BatchBuilder:
-        """What `add` encodes into: for a dispatcher in front of several."""
+        """Builder that `add` encodes into, for a dispatcher in front of several batchers."""
         return self._builder
 
     @property
     def count(self) -> int:
-        """The number of records in the open batch."""
+        """Number of records in the open batch."""
         return int(self._builder.count)
 
     @property
     def size_bytes(self) -> int:
-        """The size of the open batch, before compression."""
+        """Size of the open batch before compression."""
         return int(self._builder.position)
 
     @property
     def is_empty(self) -> bool:
-        """Whether every record is stored, as far as is known."""
+        """Whether every record is known to be stored."""
         return not self._builder.count and self._builder.taken is None and self._ended is None
 
     # --- one after the other
 
     def ended(self, *, close: bool = False) -> Encoded | None:
-        """The batch to store next: the one that was not released, or else the open one, which ends here. With `close`,
-        no record is accepted from then on."""
+        """Return the batch to store next: the one not yet released, or the open one, which ends here. With `close`, no
+        further record is accepted."""
         if self._ended is not None:
             return self._ended[0]
         builder = self._builder
         if builder.taken is None and (builder.count or close):
             builder.take(self._spares.pop() if self._spares else bytearray(self._capacity), close)
-        taken: Taken | None = builder.taken  # kept by the builder: an interrupt may come before the next line
+        taken: Taken | None = builder.taken  # the builder keeps it: an interrupt may come before the next line
         if taken is None:
             return None
         if not taken[2]:
@@ -189,7 +187,7 @@ class Batcher:
         return made
 
     def release(self) -> None:
-        """What `ended` returned is stored, or given up."""
+        """Drop the batch that `ended` returned: it is stored, or given up."""
         ended, builder = self._ended, self._builder
         if ended is not None:
             builder.taken = None
@@ -197,7 +195,7 @@ class Batcher:
             self.give_back(ended[1])
 
     def close(self) -> None:
-        """Accept no record from now on, and forget those that are not stored."""
+        """Refuse further records and discard those that are not stored."""
         builder = self._builder
         builder.take(bytearray(HEADER_BYTES), True)
         builder.taken = self._ended = None
@@ -216,6 +214,6 @@ class Batcher:
         return seal(*taken, self._recipe)
 
     def give_back(self, buffer: bytearray) -> None:
-        """A batch in this buffer is no longer needed."""
+        """Return the buffer of a batch that is no longer needed."""
         if len(self._spares) < self._keep and len(buffer) <= self._largest:
             self._spares.append(buffer)

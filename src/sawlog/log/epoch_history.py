@@ -1,4 +1,4 @@
-"""Leader epochs from the batches: the list of epochs, rebuilt; and a truncation that was not finished."""
+"""Leader epochs derived from the batches: rebuilding the list of epochs, and detecting an unfinished truncation."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .segment import Segment
 
 
 def epochs_of(segments: Iterable[Segment], remote: RemotePart | None = None) -> tuple[Epochs, bool]:
-    """The list, rebuilt from the batches, with the epochs of what is only in the replica; and whether those of the
-    batches increase, as those of this version do.
+    """Rebuild the list from the batches and the part that exists only in the replica. Also return whether the epochs of
+    the batches increase, as this version ensures.
 
     Version 0.2 appended in epoch 0 to what it had imported in later epochs. The epochs below such a step cannot be
     distinguished: they all end where the next epoch begins, if there is one.
@@ -41,7 +41,7 @@ def epochs_of(segments: Iterable[Segment], remote: RemotePart | None = None) -> 
 
 
 def _rows_of(segment: Segment) -> Iterable[Rows]:
-    """The headers of all batches; damage is skipped, and reported when it is read."""
+    """Yield the headers of all batches. Damage is skipped here and reported when it is read."""
     loaded = segment.is_loaded
     if segment.size:
         yield from segment.rows_around_damage(segment.base_offset, check=False)
@@ -50,12 +50,12 @@ def _rows_of(segment: Segment) -> Iterable[Rows]:
 
 
 def as_the_batches_say(epochs: Epochs, segments: Sequence[Segment], remote: RemotePart | None) -> Epochs:
-    """The list without entries that contradict the batches; the last epoch number is not reused."""
+    """Return the list without entries that contradict the batches. The last epoch number is not reused."""
     return epochs_of(segments, remote)[0].begun(epochs.current, segments[-1].next_offset)
 
 
 def epoch_at(segments: Sequence[Segment], offset: int) -> int | None:
-    """The epoch of the batch that contains `offset`; None if no readable batch does."""
+    """Return the epoch of the batch that contains `offset`; None if no readable batch does."""
     for segment in reversed(segments):
         if segment.base_offset <= offset < segment.next_offset:
             loaded = segment.is_loaded
@@ -70,9 +70,9 @@ def epoch_at(segments: Sequence[Segment], offset: int) -> int | None:
     return None
 
 
-def unfinished_cut(epochs: Epochs, segments: Sequence[Segment]) -> int | None:
-    """Where a truncation that was recorded but not finished was to cut the log: the last epoch begins there, and the
-    batch at that place is of an earlier one. None if there is none. If the checkpoint says that more is durable, it is
+def unfinished_truncation(epochs: Epochs, segments: Sequence[Segment]) -> int | None:
+    """Return the offset of a truncation that was recorded but not finished: the last epoch begins there, and the batch
+    at that offset belongs to an earlier one. None if there is none. If the checkpoint says that more is durable, it is
     not an unfinished truncation, and the batches are trusted."""
     last, start = epochs.entries[-1]
     if not segments or start >= segments[-1].next_offset or not last:

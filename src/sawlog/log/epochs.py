@@ -1,23 +1,23 @@
-"""Leader epochs: to which of several histories of a log a position belongs.
+"""Leader epochs: which of several histories of a log a position belongs to.
 
-Offsets are reused after a log has lost its end: a power cut loses what was written and not synced, and `truncate` drops
-what is no longer wanted. A consumer that had read up to offset 8 of a log that was cut to 5 must not continue at 8 when
-the log has grown to 12: it would skip three records. So a log counts its histories. A new *leader epoch* begins when a
-log is opened for writing after an end that was not clean, and when records are truncated that may have been read. Each
-batch has the epoch in which it was appended, each position the epoch in which it was read. An epoch ends where the next
-one begins, and a position beyond the end of its epoch goes back to that end.
+Offsets are reused after a log has lost its end: a power cut loses records that were written and not synced, and
+`truncate` drops records on request. A consumer that had read up to offset 8 of a log that was then cut to 5 must not
+continue at 8 once the log has grown to 12: it would skip three records. So a log numbers its histories. A new *leader
+epoch* begins when a log is opened for writing after an unclean end, and when a truncation drops records that may have
+been read. Each batch carries the epoch in which it was appended, each position the epoch in which it was read. An epoch
+ends where the next one begins, and a position beyond the end of its epoch goes back to that end.
 
-The list of epochs is in Kafka's file and format, replaced as a whole, durable before the first append of an epoch:
+The list of epochs is kept in Kafka's file and format, replaced as a whole, durable before the first append of an epoch:
 
 ```
 leader-epoch-checkpoint
-    0            the version of this format
-    2            the number of lines that follow
-    0 0          epoch, and the first offset in it
+    0            version of this format
+    2            number of lines that follow
+    0 0          epoch, and its first offset
     3 1200
 ```
 
-The file has no checksum; the log's own checkpoint has the current epoch and a checksum of the file. If they disagree,
+The file has no checksum; the log's own checkpoint holds the current epoch and a checksum of the file. If they disagree,
 the list is rebuilt from the batches. A log that has always been in epoch 0 has no such file.
 
 `Epochs` is a value: immutable, safe to share.
@@ -36,7 +36,7 @@ from ..errors import CorruptFile
 from ..storage import Directory
 from .files import LEADER_EPOCHS
 
-#: The largest number that fits into a batch's header.
+#: Largest epoch that fits into a batch header.
 MAX_EPOCH = 2**31 - 1
 
 
@@ -48,24 +48,24 @@ class Epochs:
 
     @property
     def current(self) -> int:
-        """The epoch that appends belong to."""
+        """Epoch of new batches."""
         return self.entries[-1][0]
 
     def end_of(self, epoch: int, end: int) -> int:
-        """Where an epoch ends in a log that ends at `end`: where the first later one begins."""
+        """Return the end of an epoch in a log that ends at `end`: the start of the first later epoch."""
         for later, start in self.entries:
             if later > epoch:
                 return min(start, end)
         return end
 
     def begun(self, epoch: int, offset: int) -> Epochs:
-        """The list with one more epoch, from `offset` on; epochs that were to begin there or later never got a
-        record."""
+        """Return the list with one more epoch, from `offset` on. Epochs that would begin there or later never got a
+        record and are dropped."""
         kept = tuple(each for each in self.entries if each[1] < offset and each[0] < epoch)
         return Epochs((*kept, (epoch, offset)))
 
     def begun_by(self, rows: Rows) -> Epochs:
-        """The list with the epochs in which these batches were appended."""
+        """Return the list extended by the epochs of these batches."""
         made = self
         first = np.flatnonzero(np.diff(rows[:, LEADER_EPOCH], prepend=self.current))
         for epoch, offset in rows[first][:, (LEADER_EPOCH, BASE)].tolist():
@@ -73,28 +73,28 @@ class Epochs:
         return made
 
     def trimmed(self, lowest: int) -> Epochs:
-        """The list without epochs of which no record is left."""
+        """Return the list without epochs that have no record left."""
         gone = sum(1 for _, start in self.entries[1:] if start <= lowest)
         return Epochs(self.entries[gone:])
 
     def up_to(self, epoch: int) -> Epochs:
-        """The list without epochs after `epoch`, which a writer has recorded but not begun."""
+        """Return the list without epochs after `epoch`, which a writer has recorded but not begun."""
         kept = tuple(each for each in self.entries if each[0] <= epoch)
         return Epochs(kept) if kept else self
 
     def encode(self) -> bytes:
-        """The bytes of the file."""
+        """Return the contents of the file."""
         lines = [f"{epoch} {start}" for epoch, start in self.entries]
         return "\n".join(["0", str(len(lines)), *lines, ""]).encode()
 
     @property
     def crc(self) -> int:
-        """The checksum of the file for the checkpoint."""
+        """Checksum of the file, for the checkpoint."""
         return crc32c(self.encode())
 
     @classmethod
     def decode(cls, data: bytes, path: str) -> Epochs:
-        """From the bytes of the file; `CorruptFile` unless it is such a list."""
+        """Parse the contents of the file; `CorruptFile` unless it is a valid list."""
         try:
             version, count, *lines = data.decode("ascii").split("\n")
             entries = tuple((int(epoch), int(start)) for epoch, start in (line.split(" ") for line in lines[:-1]))
@@ -112,7 +112,7 @@ class Epochs:
 
 
 def load_epochs(directory: Directory) -> Epochs | None:
-    """The list; None if there is no file, `CorruptFile` if it is damaged."""
+    """Load the list; None if there is no file, `CorruptFile` if it is damaged."""
     if not directory.exists(LEADER_EPOCHS):
         return None
     return Epochs.decode(directory.read(LEADER_EPOCHS), f"{directory.path}/{LEADER_EPOCHS}")

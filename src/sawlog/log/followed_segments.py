@@ -25,7 +25,7 @@ from ..storage import Directory, MemoryDirectory, Published, open_published
 from ..storage.forking import forkable
 from . import checkpoint
 from .checkpoint import Checkpoint
-from .epoch_history import as_the_batches_say, epochs_of, unfinished_cut
+from .epoch_history import as_the_batches_say, epochs_of, unfinished_truncation
 from .epochs import Epochs, load_epochs
 from .files import CHECKPOINT, INDEX, REMOTE, VISIBLE, dropped_base, file_name, segment_base, swap_range
 from .index import SegmentIndex
@@ -187,7 +187,7 @@ class FollowedSet(SegmentSet):
         """The next writer finishes an interrupted truncation; until then nobody reads what it drops."""
         saved = self._saved()
         if saved is not None and saved.epochs_crc == self.epochs.crc:
-            end = unfinished_cut(self.epochs, self._list[0])
+            end = unfinished_truncation(self.epochs, self._list[0])
             if end is not None and saved.durable_offset <= end:
                 self.visible_offset = end
                 self.unsettle()  # a marker may go with it

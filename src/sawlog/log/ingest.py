@@ -1,38 +1,30 @@
-"""Encoded batches from a caller: found, checked, those that are already stored left out, and placed.
+"""Appending encoded batches: at the next offsets, at their own offsets, or as a whole file.
 
-Headers and checksums are always checked, the records inside unless this library has written them (decoding compressed
-ones costs more than all the rest).
+`place` appends batches from a caller at the next offsets. Headers and checksums are always checked, and the records
+inside unless this library encoded them: decompressing costs more than everything else. Batches of a producer that are
+already stored are left out. A broker mostly receives a single batch, so that case has its own path with the same checks
+(`_place_sole`): for a small batch, numpy arrays of one row cost more than everything else together.
 
-One batch alone is what a broker gets most often, so it has a way of its own (`_place_sole`) with the same checks: for a
-small one, numpy's arrays of one row cost more than everything else together.
+`place_at_offsets` copies batches of another log unchanged, at the offsets they already have. Only a leader epoch below
+the log's current one is raised to it, because epochs never decrease. Each batch must begin where the previous one
+ended. Where offsets are missing (compaction in another system drops whole batches), a batch without records stands in
+for them, as after our own compaction. One such batch covers up to two billion offsets, so a gap of 10**12 costs 28 KB,
+all in one segment and without index entries. A gap of more than 2**44 is refused. Nothing is decoded, and nothing is
+copied unless a gap precedes it.
 
-Places batches at the offsets that they already have: batches of another log, copied unchanged.
+`advance` moves the start of an empty log by renaming its only, empty file. The new start is recorded first, so a crash
+in between leaves an empty log that continues at the same offset. The first batch of an empty log may begin below the
+log's start, because its first records were dropped: the file then begins where the batch does, and the records below
+the start stay invisible.
 
-An append gives a batch the next offsets by patching it. Here a batch keeps its base offset, leader epoch and everything
-else, so that no byte of it changes; unless its epoch is below the log's current one, to which it is then raised,
-because epochs never decrease. Each batch must still begin where the previous one ended: where offsets are missing
-(compaction in another system drops whole batches), a batch without records represents them, as after our own
-compaction. One represents up to two thousand million offsets, so a gap of 10**12 costs 28 KB; these are all in one
-segment, which has no index entries for them. A gap of more than 2**44 is refused. Nothing is decoded, and nothing is
-copied unless there is a gap before it.
+`number` and `adopt` turn a file of finished batches into a segment without copying it, so the work grows with the
+number of batches and not with their bytes. The file is elsewhere on the same disk, complete and synced. Its batches get
+offsets and leader epoch in place (twelve bytes each, not covered by a checksum); it is synced, hard-linked over the
+empty active segment, and sealed. A hard link and not a rename: the file keeps its first name until its creator removes
+it, so it can be placed again if the append is rolled back or a power cut loses the new name. A log never changes the
+bytes of an adopted file: it is sealed, and a truncation writes the remainder to a new file (truncation.py).
 
-An empty log can be told where to begin (`advance`): its only file, which is empty, is renamed. The new start is
-recorded before that, so that a crash in between leaves an empty log that continues at the same offset. The first batch
-of an empty log may begin before the log's start (its first records have been dropped): then the file begins where the
-batch does, and what is below the log's start stays invisible.
-
-A file of finished batches becomes a segment: nothing is copied, only the offsets are filled in.
-
-The file is somewhere else on the same disk, complete and synced. Its batches get their offsets and the leader epoch in
-place (twelve bytes each; no checksum covers them), it is synced, and gets a second name here, over that of the empty
-active segment. Then it is sealed. So the work grows with the number of batches and not with their bytes.
-
-It is a second name (a hard link) and not a move: the file keeps its first one until whoever has made it removes it. If
-what was placed is rolled back, or a power cut takes the new name back, it is still there, and can be placed again. A
-log never changes the bytes of a file that it was given: it is sealed when it is taken, and a truncation writes what
-remains to a new file (cutting.py).
-
-Threads: numbering and syncing need no lock, but nobody may append meanwhile; `adopt` takes the log's lock.
+Threads: numbering and syncing take no lock, but no other thread may append meanwhile; `adopt` takes the log's lock.
 """
 
 from __future__ import annotations
@@ -80,13 +72,13 @@ from .index import MAX_SPAN, TIME_ENTRY_BYTES, SegmentIndex
 from .producers import ProducerState
 from .segment import Segment
 
-#: Batches that change what is known of transactions.
+#: Batches that change the state of transactions.
 _SPECIAL = CONTROL_BIT | TRANSACTIONAL_BIT
 
 
 def checked_rows(data: memoryview, *, max_unpacked_bytes: int | None = None) -> Rows:
-    """The headers of these batches, at least one, whose checksums are right; with a limit for decompression, the
-    records are parsed as well."""
+    """Return the headers of these batches, at least one, after verifying their checksums. With a limit for
+    decompression, the records are parsed as well."""
     rows = rows_of(data)
     if not len(rows):
         raise InvalidRecord("no batch to append")
@@ -102,8 +94,8 @@ def checked_rows(data: memoryview, *, max_unpacked_bytes: int | None = None) -> 
 def place(
     appender: Appender, data: memoryview, trusted: bool, expect_offset: int | None, max_decompressed_bytes: int | None
 ) -> range:
-    """Place batches in a buffer of ours, giving them the next offsets; all of them or none. Does not wait for a disk.
-    What is expected is compared after duplicates are recognised: whoever sends again has the old expectation."""
+    """Place batches at the next offsets, all of them or none, without waiting for the disk. Modifies the buffer.
+    `expect_offset` is compared after duplicates are left out: a retry carries the old expectation."""
     allowed = appender.config.max_decompressed_bytes
     max_unpacked_bytes = None if trusted else min(allowed, max_decompressed_bytes or allowed)
     if expect_offset is None:
@@ -123,8 +115,8 @@ def place(
 
 
 def _place_sole(appender: Appender, data: memoryview, max_unpacked_bytes: int | None) -> range | None:
-    """The same for one batch that is not part of a transaction; None if that is not what there is, or if it cannot be
-    stored for a reason that the ordinary way will state."""
+    """Place one batch that is not part of a transaction; None if the buffer holds anything else, or a batch that the
+    general path has to refuse."""
     header = kernel.sole_batch(data)
     if header is None or appender.segments.unsettled or len(data) > appender.config.segment_bytes:
         return None
@@ -136,7 +128,7 @@ def _place_sole(appender: Appender, data: memoryview, max_unpacked_bytes: int | 
     producer = NOBODY if producer_id < 0 else Producer(producer_id, epoch, sequence)
     if appender.config.timestamp_type == "create":
         return appender.place(kernel.Encoded(data, delta + 1, -1, newest), producer=producer)
-    with appender.lock:  # so that times increase with offsets
+    with appender.lock:  # so that timestamps increase with offsets
         newest = _stamp(data, attributes)
         return appender.place(kernel.Encoded(data, delta + 1, -1, newest), producer=producer)
 
@@ -154,7 +146,7 @@ def _check_records(data: memoryview, codec: int, count: int, delta: int, max_byt
 
 
 def rows_of(data: memoryview) -> Rows:
-    """The headers of encoded batches, whatever their offsets; `CorruptBatch` if one is incomplete."""
+    """Return the headers of encoded batches with any offsets; `CorruptBatch` if one is incomplete."""
     parts: list[Rows] = []
     position = 0
     while position < len(data):
@@ -167,7 +159,7 @@ def rows_of(data: memoryview) -> Rows:
 
 
 def _without_duplicates(state: ProducerState, rows: Rows) -> tuple[Rows, range]:
-    """The batches that are not stored yet, and the offsets of those that are."""
+    """Return the batches that are not stored yet, and the offsets of those that are."""
     known = range(0)
     fresh: list[int] = []
     ahead: dict[int, tuple[int, int]] = {}  # producer -> (epoch, next sequence), as if the fresh ones were stored
@@ -201,20 +193,20 @@ def _is_contiguous(rows: Rows) -> bool:
 
 
 def _compacted(data: memoryview, rows: Rows) -> tuple[memoryview, Rows]:
-    """Only these batches, contiguous: the ones between them were stored before."""
+    """Copy these batches into a contiguous buffer, without the duplicates between them."""
     kept = bytearray().join(data[p : p + s] for p, s in rows[:, (POSITION, SIZE)].tolist())
     return memoryview(kept), rows_of(memoryview(kept))
 
 
 def stamp_batches(data: memoryview, rows: Rows) -> None:
-    """LogAppendTime: the log's clock for all records of the batches."""
+    """Set the timestamps of batches to the log's clock (LogAppendTime)."""
     for row in rows:
         position, size = int(row[POSITION]), int(row[SIZE])
         row[MAX_TIME] = _stamp(data[position : position + size], int(row[ATTRIBUTES]))
 
 
 def _stamp(batch: memoryview, attributes: int) -> int:
-    """The same for one batch; returns the time."""
+    """Set the timestamp of one batch to the log's clock and return it."""
     now = now_ms()
     batch[21:23] = (attributes | TIMESTAMP_TYPE_BIT).to_bytes(2, "big", signed=True)
     batch[35:43] = now.to_bytes(8, "big")
@@ -222,16 +214,16 @@ def _stamp(batch: memoryview, attributes: int) -> int:
     return now
 
 
-#: The maximum number of offsets that one batch without records represents.
+#: Most offsets that one batch without records covers.
 _MOST_MISSING = 2**31 - 1
-#: A larger gap is refused: a number is damaged, or mistyped.
+#: A larger gap is refused: an offset is damaged or mistyped.
 _MOST_GAP = 2**44
 
 
-def place_kept(appender: Appender, data: memoryview, rows: Rows, *, any_size: bool = False) -> range:
-    """Place complete, checked batches at their offsets; all of them or none. Returns the offsets from the first to the
-    last, with those that are missing before and between them. With `any_size` one that is larger than a segment should
-    be becomes one alone: in a copy of a log whose segments were allowed to be larger before."""
+def place_at_offsets(appender: Appender, data: memoryview, rows: Rows, *, any_size: bool = False) -> range:
+    """Place complete, verified batches at their own offsets, all of them or none. Returns the offsets from the first to
+    the last, including gaps. With `any_size`, a batch larger than a segment gets a segment of its own: for copies of a
+    log whose segments used to be larger."""
     with appender.lock:
         appender.check_open()
         first = appender.segments.next_offset
@@ -261,21 +253,21 @@ def _place(appender: Appender, data: memoryview, rows: Rows, first: int, *, any_
 
 
 def _in_later_epochs(appender: Appender, data: memoryview, rows: Rows) -> tuple[memoryview, Rows]:
-    """The same batches, in epochs that never decrease; epochs that are new to the log begin, durably."""
-    wanted = np.maximum.accumulate(np.maximum(rows[:, LEADER_EPOCH], appender.marks.epoch))
+    """Raise epochs that would decrease, and begin, durably, those that are new to the log."""
+    wanted = np.maximum.accumulate(np.maximum(rows[:, LEADER_EPOCH], appender.watermarks.epoch))
     low = np.flatnonzero(rows[:, LEADER_EPOCH] != wanted)
     if len(low):
         data, rows = memoryview(bytearray(data)), rows.copy()
         rows[:, LEADER_EPOCH] = wanted
         for position, base, epoch in rows[low][:, (POSITION, BASE, LEADER_EPOCH)].tolist():
             kernel.patch_place(data, position, base, epoch)
-    if wanted[-1] > appender.marks.epoch:
-        appender.history.begin_epoch(appender.segments.epochs.begun_by(rows))
+    if wanted[-1] > appender.watermarks.epoch:
+        appender.lineage.begin_epoch(appender.segments.epochs.begun_by(rows))
     return data, rows
 
 
 def advance(appender: Appender, offset: int, leader_epoch: int = 0) -> int:
-    """Let the next record have this offset and return how many offsets are skipped. They never hold a record."""
+    """Move the next offset forward and return the number of offsets skipped. They never hold a record."""
     with appender.lock:
         appender.check_open()
         following = appender.segments.next_offset
@@ -284,38 +276,38 @@ def advance(appender: Appender, offset: int, leader_epoch: int = 0) -> int:
         if offset > following:
             if _is_empty(appender):
                 with appender.exclusive():
-                    appender.history.move_start(offset)
+                    appender.lineage.move_start(offset)
                     _rename(appender, offset)
             else:
                 data = fillers(following, offset, -1, leader_epoch)
-                place_kept(appender, memoryview(data), rows_of(memoryview(data)))
+                place_at_offsets(appender, memoryview(data), rows_of(memoryview(data)))
     return offset - following
 
 
 def retract_epochs(appender: Appender, epoch: int) -> None:
-    """Forget the leader epochs after `epoch` that have no batch. One begins whenever a log was not closed cleanly,
-    since what was lost may have been read; but a copy gets the same records again, in the epochs that they have."""
+    """Drop the leader epochs after `epoch` that have no batch. One begins whenever a log was not closed cleanly,
+    because lost records may have been read; a copy, however, receives the same records again, in their own epochs."""
     with appender.lock:
         appender.check_open()
         epochs, end = appender.segments.epochs, appender.segments.next_offset
         later = [first for number, first in epochs.entries if number > epoch]
         if later and min(later) >= end:
             kept = tuple(each for each in epochs.entries if each[0] <= epoch)
-            appender.history.begin_epoch(Epochs(kept or ((epoch, appender.segments.lowest_offset),)))
+            appender.lineage.begin_epoch(Epochs(kept or ((epoch, appender.segments.lowest_offset),)))
 
 
 def _is_empty(appender: Appender) -> bool:
     if appender.segments.remote is not None:
-        return False  # its first records are elsewhere, and the next ones follow them
+        return False  # its first records are in the replica
     return len(appender.segments.all) == 1 and not appender.segments.active.size
 
 
 def _rename(appender: Appender, base: int) -> None:
-    """Let the only segment, which is empty, begin here."""
+    """Rename the only segment, which is empty, so that it begins at `base`."""
     directory, old = appender.directory, appender.segments.active
     with appender.exclusive():
-        # If a watermark referred to a later file, its absence would be a loss.
-        appender.history.retreat(base, (base, base, 0), appender.segments.epochs)
+        # A watermark that refers to a later file would report data loss.
+        appender.lineage.record_truncation(base, (base, base, 0), appender.segments.epochs)
         appender.begin_change()
         try:
             old.remove_index()
@@ -333,7 +325,7 @@ def _rename(appender: Appender, base: int) -> None:
 
 
 def _without_gaps(data: memoryview, rows: Rows, following: int) -> tuple[memoryview, Rows]:
-    """The same batches, with batches without records wherever offsets are missing."""
+    """Fill gaps between the batches with batches without records."""
     ends = np.concatenate(([following], rows[:-1, LAST] + 1))
     if (rows[:, BASE] < ends).any():
         at = int((rows[:, BASE] < ends).argmax())
@@ -353,13 +345,13 @@ def _without_gaps(data: memoryview, rows: Rows, following: int) -> tuple[memoryv
             fillers(int(ends[at]), int(rows[at, BASE]), int(like[MAX_TIME]), int(like[LEADER_EPOCH])),
         )
         begin = position
-    made = memoryview(b"".join([*parts, data[begin:end]]))  # in one go: growing it costs ten times as much
+    made = memoryview(b"".join([*parts, data[begin:end]]))  # one join: growing a buffer costs ten times as much
     return made, rows_of(made)
 
 
 def fillers(start: int, end: int, timestamp: int, epoch: int) -> bytearray:
-    """Batches without records for these offsets. If there are several, they have no timestamp: an index could not say
-    where it is."""
+    """Return batches without records for these offsets. Several of them carry no timestamp, because the index could not
+    locate it."""
     if end - start > _MOST_GAP:
         raise InvalidRecord(
             f"offsets {start} to {end - 1} are missing: the gap is too large for a log; nothing was stored"
@@ -376,30 +368,30 @@ def fillers(start: int, end: int, timestamp: int, epoch: int) -> bytearray:
 
 
 def _place_run(appender: Appender, data: memoryview, rows: Rows, start: int) -> int:
-    """Write as many of the batches from `start` on as fit into one segment; returns the first that did not."""
+    """Write as many batches from `start` on as fit into one segment; return the first that did not."""
     config, segment = appender.config, appender.segments.active
     offset, size = segment.tail
     sizes = size + np.cumsum(rows[start:, SIZE])
     fits = (sizes <= config.segment_bytes) & (
         (rows[start:, LAST] - segment.base_offset < MAX_SPAN) | (rows[start:, COUNT] == 0)
     )
-    # Not by age, as in an append: the source decided that, and how long its segments are.
+    # Unlike an append, not by age: the source has decided how long its segments are.
     if size and (not fits[0] or segment.index.size_bytes + 12 > config.max_index_bytes):
         appender.active.rotate()
         return start
     run = rows[start : start + max(int(fits.sum()), 1)]
     begin, end = int(run[0, POSITION]), int(run[-1, POSITION] + run[-1, SIZE])
     assert int(run[0, BASE]) == offset, f"a batch at {run[0, BASE]} in a log that ends at {offset}"
-    segment.storage.reserve(end - begin)  # whatever the policy: nobody waits for the disk here
-    appender.active.put(segment, data[begin:end], int(run[-1, LAST]) + 1)
+    segment.storage.reserve(end - begin)  # under every policy: no caller waits for the disk here
+    appender.active.write(segment, data[begin:end], int(run[-1, LAST]) + 1)
     segment.index.add_rows(run, size - begin)
     appender.note_rows(run)
     return start + len(run)
 
 
 @dataclass(frozen=True, slots=True)
-class Numbered:
-    """A file whose batches have their offsets."""
+class NumberedFile:
+    """A file whose batches have their final offsets."""
 
     directory: Directory
     name: str
@@ -408,11 +400,11 @@ class Numbered:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the file."""
+        """Size of the file."""
         return int(self.rows[-1, POSITION] + self.rows[-1, SIZE])
 
     def sync(self) -> None:
-        """Make the offsets durable, before it is adopted. Any thread."""
+        """Make the offsets durable before `adopt`. Callable from any thread."""
         try:
             self.storage.sync()
         finally:
@@ -420,13 +412,13 @@ class Numbered:
 
     @property
     def offsets(self) -> range:
-        """The offsets of its records."""
+        """Offsets of its records."""
         return range(int(self.rows[0, BASE]), int(self.rows[-1, LAST]) + 1)
 
 
-def number(appender: Appender, directory: Directory, name: str, offset: int) -> Numbered | None:
-    """Give the batches of a file the offsets from `offset` on; None if it cannot become a segment here. Not durably:
-    see `Numbered.sync`."""
+def number(appender: Appender, directory: Directory, name: str, offset: int) -> NumberedFile | None:
+    """Assign offsets from `offset` on to the batches of a file; None if it cannot become a segment here. The result is
+    not durable before `NumberedFile.sync`."""
     if not hasattr(directory, "link") or appender.config.timestamp_type == "append":
         return None
     batches = _batches_in(directory, name)
@@ -434,7 +426,7 @@ def number(appender: Appender, directory: Directory, name: str, offset: int) -> 
         return None
     storage = directory.open(name)
     try:
-        _give_offsets(storage, batches, offset, appender.marks.epoch)
+        _give_offsets(storage, batches, offset, appender.watermarks.epoch)
         mapped = directory.open_sealed(name)
         try:
             rows = rows_of(mapped.view(0, mapped.size))
@@ -444,14 +436,14 @@ def number(appender: Appender, directory: Directory, name: str, offset: int) -> 
         storage.close()
         raise
     if _is_plain(rows):
-        return Numbered(directory, name, storage, rows)
+        return NumberedFile(directory, name, storage, rows)
     storage.close()
     return None
 
 
 def _give_offsets(storage: Storage, batches: Sequence[Length], offset: int, epoch: int) -> None:
-    """Fill in offsets and epoch. Not the length between them: a power cut during a write may leave anything in the
-    place of what it writes, and the next process has to find the batches again."""
+    """Write offsets and epoch, but not the length between them: a power cut may leave garbage wherever it interrupts a
+    write, and the next process needs the lengths to find the batches."""
     belonging = epoch.to_bytes(4, "big", signed=True)
     write = storage.write_at
     for position, _, count in batches:
@@ -461,7 +453,7 @@ def _give_offsets(storage: Storage, batches: Sequence[Length], offset: int, epoc
 
 
 def check(appender: Appender, directory: Directory, name: str) -> int:
-    """The number of offsets of the batches in a file; an error if one is not complete, or does not fit."""
+    """Return the number of offsets in a file of batches. Raises if one is incomplete or too large."""
     batches = _batches_in(directory, name)
     for _, size, _ in batches:
         appender.check_size(size)
@@ -469,7 +461,7 @@ def check(appender: Appender, directory: Directory, name: str) -> int:
 
 
 def _batches_in(directory: Directory, name: str) -> list[Length]:
-    """All batches of a file."""
+    """Return position, size and offset count of all batches of a file."""
     mapped = directory.open_sealed(name)
     try:
         found, _ = lengths(mapped.view(0, mapped.size))
@@ -482,7 +474,7 @@ def _batches_in(directory: Directory, name: str) -> list[Length]:
 
 
 def _fits(config: LogConfig, batches: Sequence[Length]) -> bool:
-    """Whether the log may have a segment of that size, with such indexes."""
+    """Whether these batches and their indexes stay within the limits of a segment."""
     size = sum(size for _, size, _ in batches)
     entries = min(len(batches), size // config.index_interval_bytes + 1)
     return (
@@ -493,13 +485,13 @@ def _fits(config: LogConfig, batches: Sequence[Length]) -> bool:
 
 
 def _is_plain(rows: Rows) -> bool:
-    """Whether no batch is of a producer, whose state would have to be updated."""
+    """Whether no batch has a producer, whose state would have to be updated."""
     special = (rows[:, ATTRIBUTES] & (CONTROL_BIT | TRANSACTIONAL_BIT)) != 0
     return not (special | (rows[:, PRODUCER_ID] >= 0)).any()
 
 
-def adopt(appender: Appender, file: Numbered) -> range | None:
-    """Make a numbered file the next segment and return the offsets; None if the disk gives no file a second name."""
+def adopt(appender: Appender, file: NumberedFile) -> range | None:
+    """Make a numbered file the next segment and return its offsets; None if the file system has no hard links."""
     with appender.appending() as first:
         check_expected(file.offsets.start, first)
         if appender.active.segment.tail[1]:
@@ -511,15 +503,15 @@ def adopt(appender: Appender, file: Numbered) -> range | None:
             try:
                 _take(appender, file, temporary)
             except BaseException as error:
-                # The empty segment may have lost its name: nothing that is appended to it would be kept.
+                # The empty segment may have lost its name, and appends to it would be lost.
                 appender.commit.fail(error)
                 raise
         appender.active.rotate()
         return file.offsets
 
 
-def _linked(directory: Directory, file: Numbered, base: int) -> str | None:
-    """A second name for the file, here; None if it cannot have one."""
+def _linked(directory: Directory, file: NumberedFile, base: int) -> str | None:
+    """Hard-link the file into the log's directory; None if that is impossible."""
     temporary = file_name(base) + TMP
     directory.remove(temporary)
     try:
@@ -529,8 +521,8 @@ def _linked(directory: Directory, file: Numbered, base: int) -> str | None:
     return temporary
 
 
-def _take(appender: Appender, file: Numbered, temporary: str) -> None:
-    """The file takes the place of the active segment, which is empty."""
+def _take(appender: Appender, file: NumberedFile, temporary: str) -> None:
+    """Replace the active segment, which is empty, with the file."""
     directory, segments = appender.directory, appender.segments
     base, end = file.offsets.start, file.offsets.stop
     directory.rename(temporary, file_name(base))

@@ -1,12 +1,12 @@
-"""The writer's lock of one log, and who may wait for it.
+"""The writer's lock of a log, and the lock of its maintenance.
 
-A partition has one writer, and a second one gets an error immediately. There is one exception: upkeep takes the lock of
-a log that nobody is writing, for as long as its work takes, and says so in the lock's note. A writer then waits for it
-instead of failing, for a limited time, and asks it to stop with a file `wanted`: upkeep checks for that between two
-steps, stops, and does the rest later. Topics wait for other writers too, and ask in the same way
-(`sawlog.store.directory.lock_leases`).
+A partition has one writer; a second one gets `DirectoryLocked` immediately. Maintenance is the exception: it takes the
+lock of a log without a writer for as long as its work takes, and says so in a note in the lock file. A writer then
+waits for a limited time instead of failing, and asks maintenance to stop by creating the file `wanted`. Maintenance
+checks for that file between two steps, stops, and does the rest later. Topics wait for other writers too and ask in the
+same way (`sawlog.store.directory.lock_leases`).
 
-The turns of upkeep: one task at a time, and none when the log closes or a writer is waiting.
+`MaintenanceLock` runs one maintenance task at a time, and none while the log is closing or a writer is waiting.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from ..storage import Directory, Lock
 from ..storage.forking import forkable
 from .files import LOCK, WANTED
 
-#: The note of a holder that will release the lock soon.
-UPKEEP_NOTE = b"upkeep"
-#: How long a writer waits for upkeep to end.
+#: Note of a holder that will release the lock soon.
+MAINTENANCE_NOTE = b"upkeep"
+#: How long a writer waits for maintenance to stop.
 _PATIENCE_S = 60.0
 
 
 def take_lock(directory: Directory, note: bytes = b"") -> Lock:
-    """The writer's lock, with a note for others; `DirectoryLocked` immediately if another writer holds it."""
+    """Take the writer's lock and leave a note in it; `DirectoryLocked` immediately if another writer holds it."""
     deadline = Deadline(_PATIENCE_S)
     refusals = 0
     while True:
         try:
             held = directory.lock(LOCK)
         except DirectoryLocked as error:
-            busy = note_in(directory) == UPKEEP_NOTE
+            busy = read_lock_note(directory) == MAINTENANCE_NOTE
             refusals = 0 if busy else refusals + 1
-            if busy and note != UPKEEP_NOTE:
-                want(directory)
-            # Checked twice, because upkeep takes the lock a moment before it leaves its note.
+            if busy and note != MAINTENANCE_NOTE:
+                request_release(directory)
+            # Checked twice, because maintenance takes the lock a moment before it leaves its note.
             if refusals > 1:
                 raise
             deadline.pause(or_raise=error)
         else:
             try:
                 held.leave(note)
-                if is_wanted(directory):  # by us, or by a writer that has given up
+                if is_release_requested(directory):  # by this call, or by a writer that has given up
                     directory.remove(WANTED)
             except BaseException:
                 held.release()
@@ -54,30 +54,30 @@ def take_lock(directory: Directory, note: bytes = b"") -> Lock:
             return held
 
 
-def is_wanted(directory: Directory) -> bool:
+def is_release_requested(directory: Directory) -> bool:
     """Whether a writer waits for the lock."""
     return directory.exists(WANTED)
 
 
-def want(directory: Directory) -> None:
-    """Ask the process that holds the lock to release it. Whoever gets the lock removes the request."""
+def request_release(directory: Directory) -> None:
+    """Ask the process that holds the lock to release it. The next holder removes the request."""
     try:
-        if not is_wanted(directory):
+        if not is_release_requested(directory):
             directory.replace(WANTED, b"", durable=False)
     except StorageError:
-        pass  # on a full disk the writer waits until the holder has finished
+        pass  # on a full disk the writer waits until the holder finishes
 
 
-def note_in(directory: Directory) -> bytes:
-    """The note of the process that holds the lock, or held it last; empty if there is none."""
+def read_lock_note(directory: Directory) -> bytes:
+    """Return the note of the current or last holder of the lock; empty if there is none."""
     try:
         return directory.read(LOCK).partition(b"\n")[2]
     except StorageError:
         return b""
 
 
-class UpkeepTurns:
-    """Taken before the log's lock, never while that is held."""
+class MaintenanceLock:
+    """Mutex of the maintenance tasks of a log. Taken before the log's lock, never while holding it."""
 
     def __init__(
         self, directory: Directory, check_alive: Callable[[], None], is_held: Callable[[], bool], *, lent: bool
@@ -85,22 +85,23 @@ class UpkeepTurns:
         self._directory = directory
         self._check_alive = check_alive
         self._is_held = is_held
-        #: Whether the log was opened for upkeep only, which stops when a writer is waiting.
+        #: Whether the log was opened only for maintenance, which stops when a writer is waiting.
         self._lent = lent
         self._closing = False
         self._lock = forkable(threading.Lock())
 
     def check(self) -> None:
-        """Raise if upkeep should stop: the log is closed, closing or has failed, or a writer is waiting."""
+        """Raise if maintenance has to stop: the log is closed, closing or has failed, or a writer is waiting."""
         self._check_alive()
         if self._closing:
             raise LogClosed(f"the log {self._directory.path} is being closed")
-        if self._lent and is_wanted(self._directory):
+        if self._lent and is_release_requested(self._directory):
             raise LogClosed(f"upkeep of {self._directory.path} stopped early: a writer is waiting")
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
-        """One upkeep task. Not for a thread that holds the log: others' upkeep waits for that, and this for them."""
+    def hold(self) -> Iterator[None]:
+        """Run one maintenance task. Refused in a thread that holds the log, where it could deadlock with another
+        task."""
         if self._is_held():
             raise InvalidConfig("upkeep cannot run while the log is held: call it outside `hold`")
         with self._lock:
@@ -108,20 +109,20 @@ class UpkeepTurns:
             try:
                 yield
             except StorageError:
-                self.check()  # missing files of a log that was closed or removed meanwhile are not a failure
+                self.check()  # a log that was closed or removed meanwhile has no files: not a failure
                 raise
 
     @property
     def is_running(self) -> bool:
-        """Whether a task is at it."""
+        """Whether a task is running."""
         return self._lock.locked()
 
     def cancel(self) -> None:
-        """The log is about to be closed: upkeep stops where it is."""
+        """Tell a running task to stop at its next check: the log is about to be closed."""
         self._closing = True
 
     def end(self) -> None:
-        """Before the log is closed: stop upkeep, and wait until it has ended."""
+        """Stop maintenance and block until it has ended, before the log is closed."""
         self.cancel()
         with self._lock:
             pass

@@ -43,9 +43,9 @@ from . import streams as streaming
 from . import trimming as truncation
 from .appender import Appender
 from .compaction import CompactionReport
-from .ingest import Numbered
+from .ingest import NumberedFile
 from .last import last_record
-from .lock import is_wanted, note_in, want
+from .lock import is_release_requested, read_lock_note, request_release
 from .maintenance import MergeReport, RecompressionReport, ScrubReport, UpkeepReport
 from .open import Access
 from .producers import ProducerInfo
@@ -148,7 +148,7 @@ class Log(Partition, Closing):
         """Group the appends of a `with` block into one: readers see all of them when the block ends, and none if it
         raises. Appends inside do not wait for the disk; the end of the block does, as the durability policy requires.
         Other threads are blocked meanwhile. Yields the offset of the first record."""
-        return self._writable().settled_appending()
+        return self._writable().durable_appending()
 
     def __repr__(self) -> str:
         if self._access.closed:
@@ -168,12 +168,12 @@ class Log(Partition, Closing):
 
     @property
     def config(self) -> LogConfig:
-        """Settings it was opened with."""
+        """Settings that the log was opened with."""
         return self._access.config
 
     @property
     def recovery(self) -> RecoveryReport:
-        """Report of the recovery when it was opened."""
+        """Report of the recovery when the log was opened."""
         return self._access.recovery
 
     @property
@@ -193,12 +193,12 @@ class Log(Partition, Closing):
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """Whether the log is closed."""
         return self._access.closed
 
     @property
     def current(self) -> bool:
-        """Whether it sees the writes of other processes at once. Always true for a log in files."""
+        """Whether the log sees the writes of other processes immediately. Always true for a log in files."""
         return True
 
     @property
@@ -222,7 +222,7 @@ class Log(Partition, Closing):
 
     @property
     def is_tiered(self) -> bool:
-        """Whether a part of the log is only in the replica, as far as is known here. Reading it may take long."""
+        """Whether a part of the log is known to exist only in the replica, where reading may be slow."""
         return self._access.segments.remote is not None
 
     def _tier(self, lowest_offset: int) -> tuple[int, int]:
@@ -230,7 +230,7 @@ class Log(Partition, Closing):
 
     @property
     def remote_bytes(self) -> int:
-        """Size of the batches that are only in the replica, as far as is known here."""
+        """Size of the batches that are known to exist only in the replica."""
         segments = self._known_segments()
         return 0 if segments.remote is None else sum(run.size_bytes for run in segments.remote.below(self.local_offset))
 
@@ -246,7 +246,7 @@ class Log(Partition, Closing):
         appender = self._access.appender
         if appender is None:
             return self.visible_offset
-        # If what is written is visible, an append in progress in another thread does not count yet.
+        # If written records are visible, an unfinished append of another thread does not count yet.
         return appender.written_offset if appender.is_between_appends else self._access.segments.next_offset
 
     @property
@@ -285,18 +285,18 @@ class Log(Partition, Closing):
 
     @property
     def durable_offset(self) -> int:
-        """End of the durable records: every record below this offset survives a power cut. For a reader, as far as the
-        writer has recorded it."""
+        """End of the durable records: every record below this offset survives a power cut. A reader gets the offset
+        that the writer last recorded."""
         appender = self._access.appender
         if appender is not None and not appender.blocks.has_begun:  # on_lock is running: nothing is visible yet
             return min(appender.commit.durable_offset, self._access.segments.visible_offset)
         if appender is not None:
-            return appender.marks.checked(appender.segments)[0]
+            return appender.watermarks.consistent_ends(appender.segments)[0]
         try:
             saved = checkpoint.load(self._access.directory)
         except CorruptFile:
             saved = None
-        # Of two files that were written at different moments, the older is used.
+        # The two files were written at different times: use the lower offset.
         return self.local_offset if saved is None else min(saved.durable_offset, self.visible_offset)
 
     @property
@@ -305,7 +305,7 @@ class Log(Partition, Closing):
         appender = self._access.appender
         if appender is None:
             return 0
-        _, segment, position = appender.marks.durable
+        _, segment, position = appender.watermarks.durable
         later = sum(each.size for each in appender.segments.all if each.base_offset >= segment)
         return max(later - position, 0)
 
@@ -325,9 +325,9 @@ class Log(Partition, Closing):
         return self._access.segments.epochs.entries
 
     def epoch_end(self, leader_epoch: int) -> int:
-        """Return the first offset after a leader epoch. A position that was read in the epoch and is beyond it goes
-        back to it: the records from there on are gone or different. For the current epoch and for -1 (a position
-        without an epoch), that is `visible_offset`."""
+        """Return the first offset after a leader epoch. A reader whose position was read in that epoch and lies beyond
+        this offset has to go back to it: the records from there on are gone or different. For the current epoch and
+        for -1 (a position without an epoch), return `visible_offset`."""
         if self._access.appender is None:
             self._access.segments.refresh()
         return self._access.segments.epoch_end(leader_epoch)
@@ -371,8 +371,8 @@ class Log(Partition, Closing):
     ) -> int:
         """Append one record and return its offset. With `expect_offset`, append it there or raise `OffsetMismatch`."""
         appender = self._access.appender or self._writable()
-        if appender.usual is not None:
-            offset: int = appender.usual.append(value, key, headers, timestamp, expect_offset)
+        if appender.fast_path is not None:
+            offset: int = appender.fast_path.append(value, key, headers, timestamp, expect_offset)
             if offset >= 0:
                 return offset
         encoder = appender.encoders.take()
@@ -387,10 +387,10 @@ class Log(Partition, Closing):
     def append_many(
         self, records: Iterable[GivenRecord], expect_offset: int | None = None, *, producer: Producer = NOBODY
     ) -> range:
-        """Append records as one batch, all or none, also across a crash, and return their offsets.
+        """Append records as one batch, all or none even across a crash, and return their offsets.
 
         A record is bytes (a value), a `Record`, a dict, or a tuple in the order of `append`'s parameters. With
-        `producer` the batch is idempotent: sent again, it is recognised and the same offsets are returned.
+        `producer` the batch is idempotent: a repeated batch is recognised, and the same offsets are returned.
         """
         appender = self._access.appender or self._writable()
         placed = appender.place_many(records, expect_offset, producer)
@@ -421,8 +421,8 @@ class Log(Partition, Closing):
         Their structure, checksums and records are checked first. The records of `trusted` batches, which this library
         has encoded, are not: decompressing them costs more than everything else. A producer's batch that is already
         stored is recognised; if all are, their first offsets are returned. With `expect_offset` the others are
-        appended there, or `OffsetMismatch` is raised. With `wait=False` it does not wait for the disk: `when_settled`
-        says when they may be acknowledged.
+        appended there, or `OffsetMismatch` is raised. With `wait=False` the call does not wait for the disk; use
+        `when_settled` to learn when the batches may be acknowledged.
         """
         if not isinstance(raw, (bytes, bytearray, memoryview)):
             raise InvalidRecordType(f"append_batches expects encoded batches as bytes, not {type(raw).__name__}")
@@ -442,9 +442,9 @@ class Log(Partition, Closing):
 
     def when_settled(self, offset: int, call: Callable[[BaseException | None], None]) -> None:
         """Call back with None when an append that ended at `offset` is as durable as the policy promises, or with the
-        error that prevents it. The call comes at once, in this thread, if there is nothing to wait for, else from a
-        background thread. The callback must not raise, and should return soon."""
-        self._writable().settling.when(whole_number(offset), call)
+        error that prevents it. The callback runs immediately, in this thread, if there is nothing to wait for,
+        otherwise in a background thread. It must not raise and should return quickly."""
+        self._writable().durability_callbacks.when(whole_number(offset), call)
 
     def append_kept(self, raw: bytes | bytearray | memoryview, rows: Rows | None = None, *, wait: bool = True) -> range:
         """Append encoded batches at the offsets and leader epochs that they carry, all of them or none.
@@ -456,7 +456,7 @@ class Log(Partition, Closing):
         """
         appender = self._access.appender or self._writable()
         data = memoryview(raw)
-        placed = ingest.place_kept(appender, data, ingest.checked_rows(data) if rows is None else rows)
+        placed = ingest.place_at_offsets(appender, data, ingest.checked_rows(data) if rows is None else rows)
         if wait:
             appender.settle(placed.stop)
         return placed
@@ -535,7 +535,7 @@ class Log(Partition, Closing):
 
         An append that has begun is finished; a later cancellation is delivered after it returns. So if it raises
         `CancelledError`, nothing was stored."""
-        appends = self._access.loops.appends(self._access.appender or self._writable())
+        appends = self._access.async_appenders.for_running_loop(self._access.appender or self._writable())
         return await appends.append(value, key, headers, timestamp if timestamp is None else milliseconds(timestamp))
 
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> Writer:
@@ -618,8 +618,8 @@ class Log(Partition, Closing):
     def follow(
         self, start: int | None = None, timeout: float | None = None, *, isolation: Isolation = "committed"
     ) -> Iterator[Record]:
-        """Return records from `start` on, and new ones as they come. Ends when none came for `timeout` seconds. Raises
-        `OffsetOutOfRange`, with the end of the leader epoch, if the log was truncated below the last record."""
+        """Return records from `start` on, and new ones as they arrive. Ends when none arrived for `timeout` seconds.
+        Raises `OffsetOutOfRange`, with the end of the leader epoch, if the log was truncated below the last record."""
         return self._readable().follow(start, timeout, committed=is_committed(isolation))
 
     def offset_at(self, timestamp: int | datetime) -> int:
@@ -726,7 +726,7 @@ class Log(Partition, Closing):
     @property
     def _lock_note(self) -> bytes:
         """Note that the current or last holder of the writer's lock left in the lock file."""
-        return note_in(self._access.directory)
+        return read_lock_note(self._access.directory)
 
     def _leave_note(self, note: bytes) -> None:
         """Replace the note in the lock file. Best effort: a failed write keeps the old one."""
@@ -735,11 +735,11 @@ class Log(Partition, Closing):
     @property
     def _wanted(self) -> bool:
         """Whether a writer waits for the lock."""
-        return is_wanted(self._access.directory)
+        return is_release_requested(self._access.directory)
 
     def _want_lock(self) -> None:
         """Ask the process that holds the writer's lock to release it. Maintenance and idle stores do."""
-        want(self._access.directory)
+        request_release(self._access.directory)
 
     @property
     def _is_busy(self) -> bool:
@@ -760,7 +760,7 @@ class Log(Partition, Closing):
     def _end_upkeep(self) -> None:
         """Stop maintenance that runs in another thread: it raises `LogClosed` there."""
         if self._access.appender is not None:
-            self._access.appender.upkeep.cancel()
+            self._access.appender.maintenance_lock.cancel()
 
     def _fail(self, error: BaseException) -> None:
         """Stop writing because of an external failure: appends raise `LogFailed`, reads still work."""
@@ -808,7 +808,7 @@ class Log(Partition, Closing):
         """Raise what appending these batches would raise: for their structure, checksums or size."""
         self._writable().check_sizes(ingest.checked_rows(memoryview(raw)))
 
-    def _number_file(self, directory: Directory, name: str, offset: int) -> Numbered | None:
+    def _number_file(self, directory: Directory, name: str, offset: int) -> NumberedFile | None:
         """Assign offsets from `offset` on to the batches in a file elsewhere. Then `sync` the result, in any thread,
         and pass it to `_adopt_file`. None if the file cannot become a segment. The caller holds the log."""
         return ingest.number(self._writable(), directory, name, offset)
@@ -818,7 +818,7 @@ class Log(Partition, Closing):
         them."""
         return ingest.check(self._writable(), directory, name)
 
-    def _adopt_file(self, file: Numbered) -> range | None:
+    def _adopt_file(self, file: NumberedFile) -> range | None:
         """Make a numbered file the next segment without copying it, and return its offsets. The file keeps its other
         name and must not change. None if the file system has no hard links. Inside `appending`, or alone."""
         return ingest.adopt(self._writable(), file)
@@ -826,7 +826,7 @@ class Log(Partition, Closing):
     def _copy_batches(self, data: memoryview, rows: Rows) -> range:
         """Append batches of another log whose checksums were verified, as `append_kept` does, without waiting for the
         disk. They may be larger than a segment."""
-        return ingest.place_kept(self._writable(), data, rows, any_size=True)
+        return ingest.place_at_offsets(self._writable(), data, rows, any_size=True)
 
     def _retract_epochs(self, epoch: int) -> None:
         """Drop the leader epochs after this one that have no batch. For a log that copies another: an interrupted copy

@@ -115,7 +115,7 @@ def upkeep(appender: Appender, config: UpkeepConfig, shipped: Shipped | None = N
     try:
         return _upkeep(appender, config, shipped)
     except StorageError:
-        appender.upkeep.check()  # the log was closed or removed meanwhile
+        appender.maintenance_lock.check()  # the log was closed or removed meanwhile
         raise
 
 
@@ -177,7 +177,7 @@ def merge_segments(appender: Appender, below_bytes: int | None = None, *, least:
     """Merge neighbouring sealed segments that are smaller than `below_bytes` (None: than a segment may be)."""
     report = MergeReport()
     below = appender.config.segment_bytes if below_bytes is None else below_bytes
-    with appender.upkeep.turn():
+    with appender.maintenance_lock.hold():
         before = len(appender.segments.all)
         while _merge_runs(appender, below, least, report):
             pass  # the results of runs of maximum length can be merged again
@@ -246,7 +246,7 @@ def recompress(
         raise InvalidConfig("recompress needs a codec: gzip, snappy, lz4 or zstd")
     report = RecompressionReport()
     newest = now_ms() - older_than_ms
-    with appender.upkeep.turn():
+    with appender.maintenance_lock.hold():
         cuts, state = rewrite.begin(appender)
         for segment in appender.segments.all[:-1]:
             if segment.next_offset <= state.recompressed_offset or not segment.size:
@@ -257,7 +257,7 @@ def recompress(
                 appender, segment, Wanted(codec=codec, level=level, remembered=appender.producers.remembers), report
             )
             with locked(appender):  # a truncation either has happened, or will see what is noted here
-                if appender.cuts != cuts:
+                if appender.truncations != cuts:
                     break
                 state.note_recompressed(segment.next_offset)
                 store_state(appender.directory, state)
@@ -285,14 +285,14 @@ def scrub(appender: Appender, *, not_since_ms: int = 0) -> ScrubReport:
     """Read every sealed segment that was not read completely and found good in that time; list what is wrong."""
     report = ScrubReport()
     now = now_ms()
-    with appender.upkeep.turn():
+    with appender.maintenance_lock.hold():
         cuts, state = rewrite.begin(appender)
         listed = appender.segments.all[:-1]
         known = {segment.base_offset: state.scrubbed.get(segment.base_offset, -1) for segment in listed}
         for segment in listed:
             if known[segment.base_offset] >= 0 and now - known[segment.base_offset] < not_since_ms:
                 continue
-            appender.upkeep.check()
+            appender.maintenance_lock.check()
             found = VerifyReport()
             try:
                 with unless_gone(appender, [segment]):
@@ -311,7 +311,7 @@ def scrub(appender: Appender, *, not_since_ms: int = 0) -> ScrubReport:
             if found.ok:
                 known[segment.base_offset] = now
         with locked(appender):  # as in `recompress`
-            if report.segments and appender.cuts == cuts:
+            if report.segments and appender.truncations == cuts:
                 state.note_scrubbed({base: when for base, when in known.items() if when >= 0})
                 store_state(appender.directory, state)
     return report

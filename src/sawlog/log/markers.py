@@ -26,7 +26,7 @@ _RECORD = struct.Struct(">bbbbbhhbhib")
 
 
 def marker(producer_id: int, epoch: int, coordinator_epoch: int, timestamp: int, *, commit: bool) -> bytearray:
-    """The control batch, without its place in a log."""
+    """Return the control batch, without offsets and leader epoch."""
     for name, value, most in (
         ("producer id", producer_id, 2**63 - 1),
         ("producer epoch", epoch, 2**15 - 1),
@@ -47,7 +47,7 @@ def marker(producer_id: int, epoch: int, coordinator_epoch: int, timestamp: int,
 
 
 def append_marker(appender: Appender, producer_id: int, epoch: int, coordinator_epoch: int, *, commit: bool) -> int:
-    """Place a marker and return its offset. Does not wait for a disk."""
+    """Place a marker and return its offset. Does not wait for the disk."""
     data = memoryview(marker(producer_id, epoch, coordinator_epoch, now_ms(), commit=commit))
     rows = rows_of(data)
     with appender.lock:

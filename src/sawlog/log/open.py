@@ -1,7 +1,7 @@
-"""How a process has a log open: as its writer, as a reader, or as a reader that becomes the writer at its first write.
+"""Opening a log: as its writer, as a reader, or as a reader that becomes the writer at its first write.
 
-Opening for writing takes the lock, recovers, and returns an `Appender`; reading needs no lock, and follows what another
-process writes. A log that was opened with mode "a" changes between the two: `writable` takes the lock, `release`
+Opening for writing takes the lock, recovers and returns an `Appender`. Reading takes no lock and follows what another
+process writes. A log opened with mode "a" switches between the two: `Access.writable` takes the lock, `Access.release`
 releases it. In a forked child a writer becomes a reader.
 """
 
@@ -27,28 +27,28 @@ from .checkpoint import Checkpoint
 from .epochs import Epochs, store_epochs
 from .files import CHECKPOINT, LOCK, PARTITION, STORE, TOPICS, VISIBLE, file_name, is_ours, segment_base
 from .followed_segments import FollowedSet
-from .lock import UPKEEP_NOTE, take_lock
+from .lock import MAINTENANCE_NOTE, take_lock
 from .producers import ProducerState, load_producers, replayed
 from .reader import Reader
 from .recovery import recover
 from .recovery_report import RecoveryReport
 from .replica_source import RemoteSource
 from .segments import SegmentSet
-from .turn_note import Note
+from .turn_note import TurnNote
 
 if TYPE_CHECKING:
-    from .async_appends import AsyncAppends
+    from .async_appends import AsyncAppender
 
-#: How often a log that another process writes is looked at for those who watch it.
+#: Polling interval for watchers of a log that another process writes.
 _LOOK_S = 0.01
 
 Path = str | PathLike[str] | Directory
-#: The topic and partition that are set in records.
+#: Topic and partition that records carry.
 TopicPartition = tuple[str | None, int]
 
 
 def open_to_write(path: Path, config: LogConfig, place: TopicPartition, remote: RemoteSource | None = None) -> Access:
-    """Open a log as its writer; create it if it does not exist."""
+    """Open a log as its writer; created if missing."""
     with ExitStack() as undo:
         directory = _directory(path, undo, create=True)
         _refuse_store(directory)
@@ -66,8 +66,8 @@ def open_to_read(
     note: bytes = b"",
     remote: RemoteSource | None = None,
 ) -> Access:
-    """Open a log as a reader; with `locks_late` it becomes the writer when it first writes, and leaves the note in the
-    lock's file."""
+    """Open a log as a reader. With `locks_late` it becomes the writer at its first write and leaves the note in the
+    lock file."""
     with ExitStack() as undo:
         try:
             directory = _directory(path, undo, create=False)
@@ -84,7 +84,7 @@ def open_to_read(
 
 
 def create(path: Path, config: LogConfig, leader_epoch: int = 0) -> None:
-    """Create an empty log where there is none, durably, without opening it. Its first leader epoch is the given one."""
+    """Create an empty log durably, unless there is one, without opening it."""
     with ExitStack() as undo:
         directory = _directory(path, undo, create=True)
         _refuse_store(directory)
@@ -99,55 +99,57 @@ def create(path: Path, config: LogConfig, leader_epoch: int = 0) -> None:
 
 
 def become_writer(directory: Directory, config: LogConfig, note: bytes = b"") -> tuple[Appender, RecoveryReport]:
-    """Take the lock, recover, mark the checkpoint as in use."""
+    """Take the lock, recover, and mark the checkpoint as in use."""
     with ExitStack() as undo:
         held = take_lock(directory, note)
         undo.callback(held.release)
-        turn = Note.decode(held.found)
+        turn = TurnNote.decode(held.found)
         found = recover(directory, config, known_end=0 if turn is None else turn.next_offset)
         segments = SegmentSet.of(directory, config, found.segments, found.lowest_offset, found.epochs, found.remote)
-        appender = Appender(directory, config, segments, found.producers, held, lent=note == UPKEEP_NOTE)
-        undo.callback(appender.marks.visible.close)
-        appender.history.take_over(clean=found.report.clean, in_order=found.epochs_in_order, stored=found.epochs_stored)
+        appender = Appender(directory, config, segments, found.producers, held, lent=note == MAINTENANCE_NOTE)
+        undo.callback(appender.watermarks.visible.close)
+        appender.lineage.take_over(clean=found.report.clean, in_order=found.epochs_in_order, stored=found.epochs_stored)
         undo.pop_all()
     return appender, found.report
 
 
-class Loops:
-    """The async appends of a log, one `AsyncAppends` per event loop. Imports asyncio on first use."""
+class AsyncAppenders:
+    """The `AsyncAppender` of each event loop that uses a log. asyncio is imported on first use."""
 
     def __init__(self) -> None:
-        self._of: dict[int, AsyncAppends] = {}
-        self._last: AsyncAppends | None = None
+        self._of: dict[int, AsyncAppender] = {}
+        self._last: AsyncAppender | None = None
 
-    def appends(self, appender: Appender) -> AsyncAppends:
-        """Return the appends of the running loop."""
+    def for_running_loop(self, appender: Appender) -> AsyncAppender:
+        """Return the appender of the running loop; created if missing."""
         last = self._last
         if last is not None and last.loop is last.running_loop():
             return last
         return self._find(appender)
 
-    def _find(self, appender: Appender) -> AsyncAppends:
-        from .async_appends import AsyncAppends, running_loop
+    def _find(self, appender: Appender) -> AsyncAppender:
+        from asyncio import get_running_loop
 
-        loop = running_loop()
+        from .async_appends import AsyncAppender
+
+        loop = get_running_loop()
         found = self._of.get(id(loop))
         if found is None or found.loop is not loop:
             for number, gone in list(self._of.items()):
                 if gone.loop.is_closed():
                     del self._of[number]
                     gone.close()
-            found = self._of[id(loop)] = AsyncAppends(appender)
+            found = self._of[id(loop)] = AsyncAppender(appender)
         self._last = found
         return found
 
-    def all(self) -> list[AsyncAppends]:
-        """Return the appends of every loop."""
+    def all(self) -> list[AsyncAppender]:
+        """Return the appenders of all loops."""
         return list(self._of.values())
 
 
 class Access:
-    """See the module's docstring. `Log` reads its fields; they are changed only here."""
+    """How a process has a log open. `Log` reads these fields; only this class changes them."""
 
     def __init__(
         self,
@@ -165,28 +167,28 @@ class Access:
         self.directory = directory
         self.config = config
         self.segments = segments
-        #: Only of the writer.
+        #: None for a reader.
         self.appender = appender
         self.closed = False
         self._place = place
-        #: Where its replica is found.
+        #: Source of its replica.
         self.remote = remote
         self.reader = self._reader_of(segments)
-        self.loops = Loops()
+        self.async_appenders = AsyncAppenders()
         self._watchers: tuple[Callable[[], None], ...] = ()
-        #: Whether somebody has watched, and what looks at the log for them while others may write it. It goes on when
-        #: the last of them has stopped.
+        #: Whether the log has ever been watched, and the task that polls it while other processes may write it. The
+        #: task continues after the last watcher has stopped.
         self._is_watched = False
         self._looking: background.Task | None = None
-        #: The end and its epoch when they were last looked at for those who watch.
+        #: End and epoch at the last poll.
         self._seen: tuple[int, int] | None = None
-        #: What opening found and did.
+        #: Report of the recovery when the log was opened.
         self.recovery = report
         self._locks_late = locks_late
-        #: The note in the lock's file while it is held.
+        #: Note for the lock file while the lock is held.
         self._note = note
         self._locking = forkable(threading.RLock())
-        #: Whether this was inherited from a parent process that writes: then it only reads.
+        #: Whether a fork copied this from a parent process that writes. It is then read-only.
         self._inherited = False
         if appender is not None:
             in_children(self)
@@ -195,31 +197,31 @@ class Access:
         return Reader(segments, self.config, lambda: not self.closed, self._place, self.remote)
 
     def after_fork(self) -> None:
-        """In a forked child: the parent continues to write, and this reads like another process. What the parent knew
-        of its files becomes outdated."""
+        """Become a reader in a forked child: the parent continues to write, and its knowledge of the files becomes
+        outdated here."""
         if self.appender is None or self.closed:
             return
         self._inherited, self.appender = True, None
-        self.loops = Loops()
+        self.async_appenders = AsyncAppenders()
         self._watchers, self._is_watched, self._looking = (), False, None
         self._use(FollowedSet(self.directory, self.config, late=True))
 
     # --- who may do what
 
     def readable(self) -> Reader:
-        """The reader, unless the log is closed."""
+        """Return the reader; `LogClosed` if the log is closed."""
         if self.closed:
             raise LogClosed(f"the log {self.directory.path} is closed")
         return self.reader
 
     def writable(self, on_lock: Callable[[], None]) -> Appender:
-        """The appender, after taking the lock if necessary: then `on_lock` is called before anything else is
+        """Return the appender. Takes the lock if necessary and then calls `on_lock` before anything else is
         appended."""
         if self.closed:
             raise LogClosed(f"the log {self.directory.path} is closed")
         if self.appender is not None and not (self.appender.closed and self._locks_late):
             return self.appender
-        if self.appender is not None:  # an interrupt came when it was released
+        if self.appender is not None:  # an interrupt came during the release
             with self._locking:
                 self._become_reader()
         if self._inherited:
@@ -231,7 +233,7 @@ class Access:
         return self._become_writer(on_lock)
 
     def producers(self) -> ProducerState:
-        """What producers have written: as the writer knows it, or from the files."""
+        """Return the producer state: the writer's, or one loaded from the files."""
         if self.appender is not None:
             return self.appender.producers
         segments = self.readable().segments
@@ -244,10 +246,10 @@ class Access:
 
     def _become_writer(self, on_lock: Callable[[], None]) -> Appender:
         with self._locking:
-            if self.appender is not None:  # another thread was first, or this is `on_lock` itself
+            if self.appender is not None:  # another thread was faster, or `on_lock` is the caller
                 return self.appender
             appender, self.recovery = become_writer(self.directory, self.config, self._note)
-            with appender.lock:  # nobody appends before `on_lock` has
+            with appender.lock:  # no other thread appends before `on_lock` returns
                 try:
                     self._use(appender.segments)
                     self.appender = appender
@@ -264,7 +266,7 @@ class Access:
             return appender
 
     def _become_reader(self) -> None:
-        self.loops = Loops()
+        self.async_appenders = AsyncAppenders()
         before = self.segments
         self._use(FollowedSet(self.directory, self.config))
         self.appender = None
@@ -272,8 +274,8 @@ class Access:
         before.continue_in(self.segments)
 
     def lend_to_upkeep(self) -> None:
-        """Before the first write: other writers wait until the lock is released, instead of being refused."""
-        self._note = UPKEEP_NOTE
+        """Let other writers wait for the lock instead of being refused. Call before the first write."""
+        self._note = MAINTENANCE_NOTE
 
     # --- watching
 
@@ -292,8 +294,8 @@ class Access:
         return stop
 
     def _look_if_needed(self) -> None:
-        """Look at the log from time to time for those who watch it, except as its writer, who is told. (With four
-        partitions, looking that could find nothing woke up two threads of a broker 400 times a second.)"""
+        """Poll the log for its watchers, except in the writer, which notifies them. (With four partitions, polling
+        without need woke two threads of a broker 400 times a second.)"""
         needed = self._is_watched and self.appender is None and not self.closed
         if needed and self._looking is None:
             self._looking = background.every(_LOOK_S, self._look)
@@ -306,21 +308,21 @@ class Access:
             call()
 
     def _use(self, segments: SegmentSet) -> None:
-        """These are the segments from now on."""
+        """Use these segments from now on."""
         self.segments = segments
         self.reader = self._reader_of(segments)
         if self._watchers:
             segments.tell(self._moved)
 
     def _look(self) -> None:
-        """Called by the background: another process may have moved the end."""
+        """Notify the watchers if another process has moved the end. Runs in a background thread."""
         if self.appender is not None or self.closed or not self._watchers:
             return
         segments, seen = self.segments, self._seen
         try:
             segments.refresh()
         except StorageError:
-            return  # whoever reads next gets the error
+            return  # the next read raises the error
         self._seen = segments.position()
         if self._seen != seen:
             self._moved()
@@ -335,9 +337,11 @@ class Access:
 
     @property
     def is_busy(self) -> bool:
-        """Whether something is open or in progress that `release` would end."""
+        """Whether a writer, append or maintenance task is active that `release` would end."""
         appender = self.appender
-        return appender is not None and (appender.is_busy or any(appends.is_busy for appends in self.loops.all()))
+        return appender is not None and (
+            appender.is_busy or any(appends.is_busy for appends in self.async_appenders.all())
+        )
 
     def release(self) -> None:
         """Release the writer's lock cleanly and keep reading."""
@@ -351,7 +355,7 @@ class Access:
                 appender.refuse_in_stream()
             with ExitStack() as last:
                 last.callback(self._become_reader)
-                last.callback(appender.abandon)  # if an interrupt prevents it from closing cleanly
+                last.callback(appender.abandon)  # in case an interrupt prevents a clean close
                 self._close_cleanly(appender, last)
 
     def close(self) -> None:
@@ -364,20 +368,21 @@ class Access:
             with self.appender.lock:
                 self.appender.refuse_in_stream()
         with ExitStack() as last:
-            last.callback(self._let_go)
+            last.callback(self._release_all)
             if self.appender is not None:
                 self._close_cleanly(self.appender, last)
 
     def _close_cleanly(self, appender: Appender, last: ExitStack) -> None:
-        """When `last` ends: first the writers, then the appender; each step is executed, whatever the others raise."""
+        """Register the steps of a clean close: first the writers, then the appender. Each runs whatever the others
+        raise."""
         last.callback(appender.close)
-        for appends in self.loops.all():
+        for appends in self.async_appenders.all():
             last.callback(appends.close)
         for writer in list(appender.writers):
             last.callback(writer.close)
 
-    def _let_go(self) -> None:
-        """Release everything, also if an interrupt has prevented the appender from closing cleanly."""
+    def _release_all(self) -> None:
+        """Release everything, even if an interrupt prevented the appender from closing cleanly."""
         self.closed = True
         self._look_if_needed()
         if self.appender is not None:
@@ -390,12 +395,12 @@ class Access:
     def remove(self, appender: Appender) -> None:
         """Close the log and delete it: all its files, and the directory if it contains nothing else."""
         directory = self.directory
-        appender.upkeep.end()
+        appender.maintenance_lock.end()
         with appender.lock:
             appender.check_open()
             for writer in list(appender.writers):
                 writer.close()
-            for name in (CHECKPOINT, VISIBLE):  # first: without segments, these would describe a loss
+            for name in (CHECKPOINT, VISIBLE):  # first: without segments these files would report data loss
                 directory.remove(name)
             directory.sync()
             for name in directory.names():
@@ -410,7 +415,7 @@ class Access:
 
 
 def _directory(path: Path, undo: ExitStack, *, create: bool) -> Directory:
-    """The directory to work in; one that is opened here is closed by `undo`."""
+    """Return the directory of a log. If it is opened here, `undo` closes it."""
     if isinstance(path, (str, PathLike)):
         refuse_address(path, 'use sawlog.open("{address}"), which has topics; a single log is always in a directory')
         if create:
@@ -423,8 +428,8 @@ def _directory(path: Path, undo: ExitStack, *, create: bool) -> Directory:
 
 
 def _refuse_inside_store(path: str | PathLike[str]) -> None:
-    """Raise for a directory among the topics of a store, unless it is an existing partition: a log there would look
-    like a damaged topic."""
+    """Refuse a directory among the topics of a store, unless it is an existing partition: a log there would look like
+    a damaged topic."""
     place = pathlib.Path(path).resolve()
     for topics in (each for each in (place, *place.parents) if each.name == TOPICS):
         inside = place.relative_to(topics).parts
@@ -438,7 +443,7 @@ def _refuse_inside_store(path: str | PathLike[str]) -> None:
 
 
 def _refuse_store(made: Directory) -> None:
-    """Raise for the directory of a store: a log there would not be found."""
+    """Refuse the directory of a store: no topic would list a log created there."""
     if made.exists(STORE):
         raise InvalidConfig(
             f"{made.path} is a store of topics, not a log: use sawlog.open({made.path!r}), or open one partition of it "

@@ -1,13 +1,14 @@
-"""Idempotent and transactional producers: who has written what, so that a batch sent twice is stored once.
+"""State of idempotent and transactional producers, so that a batch sent twice is stored once.
 
 A producer stamps its batches with an id, an epoch and the sequence number of the first record. The log remembers the
-last five batches of each producer, as Kafka does. A batch that repeats one of them is recognised and answered with the
-offsets it got the first time; one that leaves a gap, or comes from an older epoch, is refused. The marker at the end of
-a transaction has an epoch as well, and fences older ones like a batch does. Which transactions are open, and which were
-aborted, is part of the state (see segment/transactions.py).
+last five batches of each producer, as Kafka does. A batch that repeats one of them is answered with its original
+offsets; one that leaves a gap or comes from an older epoch is refused. The marker that ends a transaction carries an
+epoch too and fences older ones as a batch does. The state includes the open and the aborted transactions (see
+transactions.py).
 
-All of it is in the batch headers, so the state is a cache. It is written to `producers` (files/producers.py) when a
-segment is sealed and when the log is closed, and brought up to date from the headers after that point.
+Everything is in the batch headers, so the state is a cache. It is written to the file `producers`
+(transaction_index.py) when a segment is sealed and when the log is closed, and updated from the later headers when it
+is loaded.
 """
 
 from __future__ import annotations
@@ -51,19 +52,19 @@ _SPECIAL = TRANSACTIONAL_BIT | CONTROL_BIT
 
 @dataclass(frozen=True, slots=True)
 class ProducerInfo:
-    """What the log knows of one producer; -1 where it knows nothing."""
+    """State of one producer; -1 for unknown values."""
 
     producer_id: int
     epoch: int
     last_sequence: int
     last_timestamp: int
     coordinator_epoch: int
-    #: The first offset of its open transaction.
+    #: First offset of its open transaction.
     transaction_offset: int
 
 
 class ProducerState:
-    """What each producer wrote last. Changed only under the log's lock."""
+    """Last batches and transactions of each producer. Changed only under the log's lock."""
 
     def __init__(self, expiry_ms: int, transactions: Transactions | None = None) -> None:
         self._expiry_ms = expiry_ms
@@ -75,12 +76,12 @@ class ProducerState:
         return len(self._producers)
 
     def __iter__(self) -> Iterator[ProducerBatch]:
-        """What is remembered, by producer, oldest first."""
+        """Remembered batches by producer, oldest first."""
         for _, batches in sorted(self._producers.items()):
             yield from batches
 
     def describe(self) -> list[ProducerInfo]:
-        """Everybody who is known, by id."""
+        """Return the state of every known producer, by id."""
         return [self._describe(each) for each in sorted({*self._producers, *self._markers, *self.transactions.open})]
 
     def _describe(self, producer_id: int) -> ProducerInfo:
@@ -98,19 +99,19 @@ class ProducerState:
         )
 
     def epoch_of(self, producer_id: int) -> int:
-        """The newest epoch of a producer that has written, or has been fenced by a marker; -1 if it is not known."""
+        """Return the newest epoch in which a producer has written or was fenced by a marker; -1 if unknown."""
         batches, marker = self._producers.get(producer_id), self._markers.get(producer_id)
         return max(batches[-1].epoch if batches else -1, -1 if marker is None else marker.epoch)
 
     def duplicate(
         self, producer_id: int, epoch: int, sequence: int, count: int, *, transactional: bool = False
     ) -> range | None:
-        """The offsets of this batch if it is already stored; None if it is the expected next one; or an error."""
+        """Return the offsets of this batch if it is already stored, None if it is the next one; raise otherwise."""
         if self._markers:
             self.check_epoch(producer_id, epoch)
         batches = self._producers.get(producer_id)
         if not batches:
-            return None  # never seen, or forgotten: any sequence is accepted
+            return None  # unknown or expired: any sequence is accepted
         last = batches[-1]
         if epoch < last.epoch:
             self.check_epoch(producer_id, epoch)
@@ -146,7 +147,7 @@ class ProducerState:
     def note(
         self, producer_id: int, epoch: int, sequence: int, first_offset: int, last_offset: int, timestamp: int
     ) -> None:
-        """Remember a batch that was placed."""
+        """Record a placed batch."""
         batches = self._producers.setdefault(producer_id, deque(maxlen=REMEMBERED))
         if batches and batches[-1].epoch != epoch:
             batches.clear()
@@ -154,7 +155,7 @@ class ProducerState:
         batches.append(ProducerBatch(producer_id, epoch, sequence, end, first_offset, last_offset, timestamp))
 
     def note_rows(self, rows: Rows, now_ms: int) -> None:
-        """Remember many placed batches, from their headers. A producer's inactivity is counted from now."""
+        """Record placed batches from their headers. A producer's inactivity counts from now."""
         for row in rows[rows[:, PRODUCER_ID] >= 0].tolist():
             if row[ATTRIBUTES] & _SPECIAL:
                 self.transactions.note(row)
@@ -170,20 +171,20 @@ class ProducerState:
         self._markers[producer] = Marked(producer, epoch, coordinator, row[LAST], now_ms)
 
     def remembers(self, producer_id: int, last_offset: int) -> bool:
-        """Whether the producer's batch or marker that ends there is among those that are remembered."""
+        """Whether the producer's batch or marker that ends at this offset is remembered."""
         marker = self._markers.get(producer_id)
         if marker is not None and marker.offset == last_offset:
             return True
         return any(batch.last_offset == last_offset for batch in list(self._producers.get(producer_id, ())))
 
     def reaches(self, offset: int) -> bool:
-        """Whether it remembers a batch that extends to `offset` or beyond."""
+        """Whether a remembered batch extends to `offset` or beyond."""
         if self.transactions.reached >= offset or any(each.offset >= offset for each in self._markers.values()):
             return True
         return any(batches[-1].last_offset >= offset for batches in self._producers.values())
 
     def expire(self, now_ms: int) -> None:
-        """Forget producers that have been inactive for long, unless they have an open transaction."""
+        """Drop producers that have been inactive for too long, unless they have an open transaction."""
         oldest, opened = now_ms - self._expiry_ms, self.transactions.open
         for producer_id in [p for p, batches in self._producers.items() if batches[-1].timestamp < oldest]:
             if producer_id not in opened:
@@ -195,7 +196,7 @@ class ProducerState:
     # --- the file
 
     def encode(self, offset: int, leader_epoch: int) -> bytes:
-        """The file's bytes: the state as of `offset`, which is in that leader epoch."""
+        """Return the contents of the file: the state as of `offset` in this leader epoch."""
         known = self.transactions
         return ProducersFile(
             offset,
@@ -209,14 +210,14 @@ class ProducerState:
 
     @classmethod
     def decode(cls, data: bytes, expiry_ms: int) -> tuple[ProducerState, int, int]:
-        """The state, the offset up to which it is valid, and the leader epoch of that, or -1; `CorruptFile` unless
-        every byte is right."""
+        """Return the state, the offset up to which it is valid, and the leader epoch there, or -1; `CorruptFile` unless
+        every byte is valid."""
         found = ProducersFile.decode(data)
         return cls.of(found, expiry_ms), found.offset, found.leader_epoch
 
     @classmethod
     def of(cls, found: ProducersFile, expiry_ms: int, visible: int = ALL_VISIBLE, *, lowest: int = 0) -> ProducerState:
-        """The state that a file describes; without transactions, if it does not know them."""
+        """Return the state that a file describes, without transactions if its version has none."""
         known = Transactions(max(found.segment, 0), visible, lowest)
         known.load(found.open, found.aborted, found.offset - 1)
         made = cls(expiry_ms, known)
@@ -237,8 +238,8 @@ def replayed(
     lowest: int,
     visible: int = ALL_VISIBLE,
 ) -> ProducerState:
-    """The producers' state from the batch headers of these segments of a log that starts at `lowest`, added to what a
-    file says. Sealed segments that are read completely know afterwards what they say about transactions."""
+    """Replay the batch headers of these segments of a log that starts at `lowest`, on top of the state in a file.
+    Sealed segments that are read completely also learn the outcomes of their transactions."""
     if found is not None and not found.knows_transactions:  # an earlier version wrote it
         known = ProducerState.of(found, expiry_ms, lowest=lowest)
         return _with_transactions(known, found.offset, replayed(segments, expiry_ms, lowest=lowest, visible=visible))
@@ -260,7 +261,7 @@ def replayed(
 
 
 def _with_transactions(known: ProducerState, start: int, state: ProducerState) -> ProducerState:
-    """What a file knows of producers up to an offset, and everything that the batches say of transactions."""
+    """Combine the producers of a file, up to an offset, with the transactions found in the batches."""
     made = ProducerState(known._expiry_ms, state.transactions)
     made._producers = known._producers
     made._markers = state._markers
@@ -278,7 +279,7 @@ def _with_transactions(known: ProducerState, start: int, state: ProducerState) -
 
 
 def _seal(segment: Segment, known: Transactions) -> None:
-    """A sealed segment ends here."""
+    """Record the outcomes of the transactions in a sealed segment that was replayed to its end."""
     if known.since <= segment.base_offset:
         known.begin_segment(segment.base_offset)
         segment.learn(known.outcomes(segment.next_offset))
@@ -288,7 +289,7 @@ def _seal(segment: Segment, known: Transactions) -> None:
 
 
 def _replay(segment: Segment, offset: int, state: ProducerState, now_ms: int) -> None:
-    """Record what producers have written from `offset` on; damage is skipped, and reported when it is read."""
+    """Replay the batches of producers from `offset` on. Damage is skipped here and reported when it is read."""
     try:
         found = [_good_of_producers(chunk) for chunk in segment.chunks(offset, segment.next_offset, check=False)]
     except CorruptBatch:
@@ -298,8 +299,8 @@ def _replay(segment: Segment, offset: int, state: ProducerState, now_ms: int) ->
 
 
 def _good_of_producers(chunk: Chunk) -> Rows:
-    """The checksum is verified only for producers' batches: a damaged header would cause valid batches to be
-    refused."""
+    """Return the valid headers of producers' batches. Only their checksums are verified: a damaged header would cause
+    valid batches to be refused."""
     rows = chunk.rows[chunk.rows[:, PRODUCER_ID] >= 0]
     while (bad := first_bad_crc(chunk.view, rows)) >= 0:
         rows = np.delete(rows, bad, axis=0)
@@ -307,8 +308,8 @@ def _good_of_producers(chunk: Chunk) -> Rows:
 
 
 def load_producers(directory: Directory, epochs: Epochs, end: int) -> ProducersFile | None:
-    """The file, if it describes a log that ends at `end` and has these epochs; None if there is none, or it describes
-    a longer log than this is, or once was. `CorruptFile` if it is damaged."""
+    """Load the file if it describes a log with these epochs that ends at `end`. None if there is no file, or if it
+    describes a longer log than this one is or was. `CorruptFile` if it is damaged."""
     if not directory.exists(PRODUCERS):
         return None
     found = ProducersFile.decode(directory.read(PRODUCERS))
@@ -317,23 +318,23 @@ def load_producers(directory: Directory, epochs: Epochs, end: int) -> ProducersF
 
 
 def has_transactions(segment: Segment, end: int) -> bool:
-    """Whether a sealed segment says anything about transactions in its batches below `end`."""
+    """Whether the batches of a sealed segment below `end` belong to transactions."""
     if segment.outcomes is not None or segment.stored_outcomes() is not None:
         return True
     try:
         return any(chunk.special for chunk in segment.chunks(segment.base_offset, end, check=False))
     except CorruptBatch:
-        return True  # perhaps
+        return True  # unknown: assume so
 
 
 def after_cut(
     directory: Directory, epochs: Epochs, segments: Sequence[Segment], expiry_ms: int, *, lowest: int, visible: int
 ) -> ProducerState:
-    """The state of a log that was cut, or from which a failed append was rolled back."""
+    """Return the state of a log after a truncation or the rollback of a failed append."""
     try:
         found = load_producers(directory, epochs, segments[-1].next_offset)
     except CorruptFile:
         found = None
     if found is None:
-        directory.remove(PRODUCERS)  # the log may grow again, up to where it seems to be right
+        directory.remove(PRODUCERS)  # else it would seem valid once the log has grown again
     return replayed(segments, expiry_ms, found, lowest=lowest, visible=visible)

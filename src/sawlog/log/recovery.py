@@ -33,7 +33,7 @@ from ..storage.counters import count_damage
 from . import checkpoint
 from .batches import Walk
 from .checkpoint import Checkpoint
-from .epoch_history import as_the_batches_say, epochs_of, unfinished_cut
+from .epoch_history import as_the_batches_say, epochs_of, unfinished_truncation
 from .epochs import Epochs, load_epochs, store_epochs
 from .files import (
     CHECKPOINT,
@@ -63,7 +63,7 @@ from .recovery_report import DECISIONS, Action, RecoveryFinding, RecoveryReport,
 from .remote import LOST_LIST, UNKNOWN, RemotePart, found_remote
 from .replacement import UnfinishedSwap, finish_swap
 from .segment import Segment
-from .truncation import cut, cut_at, delete_above
+from .truncation import delete_above, find_cut_point, truncate_segment
 
 __all__ = [
     "DECISIONS",
@@ -563,7 +563,7 @@ class _Recovery:
     def _cut(self, epochs: Epochs, saved: Checkpoint, segments: list[Segment]) -> tuple[Epochs, bool, bool]:
         """Finish an interrupted truncation, if there was one. What it was to drop may be so damaged that it cannot be
         cut: then all of it is kept, and the epoch begins after it."""
-        offset = None if self.report.clean else unfinished_cut(epochs, segments)
+        offset = None if self.report.clean else unfinished_truncation(epochs, segments)
         if offset is None:
             return epochs, True, True
         if saved.durable_offset > offset:
@@ -574,7 +574,7 @@ class _Recovery:
         detail = f"from offset {offset} on"
         at = max(number for number, segment in enumerate(segments) if segment.base_offset <= offset)
         try:
-            point = cut_at(segments[at], offset, self.config)
+            point = find_cut_point(segments[at], offset, self.config)
         except CorruptBatch as damage:
             self._find(Where.SEALED_SEGMENT, f"{detail}, records were to be truncated: {damage}")
         else:
@@ -586,7 +586,7 @@ class _Recovery:
                 noted = replace(saved, durable_offset=offset, segment=segment, position=position)
                 checkpoint.store(self.directory, noted)
                 delete_above(self.directory, segments[at].base_offset)
-                segments[at:] = [cut(self.directory, self.config, point)]
+                segments[at:] = [truncate_segment(self.directory, self.config, point)]
                 return epochs, True, True
         return as_the_batches_say(epochs, segments, self.remote), True, False
 

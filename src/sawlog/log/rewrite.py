@@ -76,7 +76,7 @@ def locked(appender: Appender) -> Iterator[None]:
     lock is not waited for when the log is closing."""
     try:
         while not appender.lock.acquire(timeout=_PATIENCE_S):
-            appender.upkeep.check()
+            appender.maintenance_lock.check()
         yield
     finally:  # also if an interrupt came just when it was acquired
         try:
@@ -88,7 +88,7 @@ def locked(appender: Appender) -> Iterator[None]:
 def begin(appender: Appender) -> tuple[int, UpkeepState]:
     """How often the log was truncated before, and what upkeep remembers of it: both at the same moment."""
     with locked(appender):
-        return appender.cuts, load_state(appender.directory)
+        return appender.truncations, load_state(appender.directory)
 
 
 @contextmanager
@@ -123,7 +123,7 @@ def _replace_run(appender: Appender, run: Sequence[Segment], wanted: Wanted) -> 
         try:
             for fitted, segment in enumerate(run):
                 for chunk in chunks_of(segment, ends[fitted]):
-                    appender.upkeep.check()
+                    appender.maintenance_lock.check()
                     work.take(chunk, segment)
                     if chunk.special:
                         special.add(segment)
@@ -181,7 +181,7 @@ def _merge_run(appender: Appender, run: Sequence[Segment]) -> Rewritten:
     with _replacement(appender, run, name) as out:
         for segment, segment_end in zip(run, ends, strict=True):
             for chunk in chunks_of(segment, segment_end):
-                appender.upkeep.check()
+                appender.maintenance_lock.check()
                 out.copy(chunk)
                 if chunk.special:
                     special.add(segment)
@@ -236,7 +236,7 @@ def _swap(appender: Appender, made: Rewritten, cuts: int | None) -> bool:
     with locked(appender), appender.exclusive():
         listed = appender.segments.all
         at = listed.index(run[0]) if run[0] in listed else -1
-        cut = cuts is not None and appender.cuts != cuts
+        cut = cuts is not None and appender.truncations != cuts
         if cut or at < 0 or listed[at : at + len(run)] != run or run[-1] is listed[-1]:
             discard(appender, made)  # trimmed or truncated meanwhile
             return False

@@ -6,26 +6,26 @@ with shared.turn() as log:      # waits until it is this process's turn
 ```
 
 A turn holds the directory's lock. Opening and closing the log in each turn would cost half a dozen fsyncs, so every
-process keeps its `Log` between its turns, without the lock, and the lock's file has a note from one holder to the next:
+process keeps its `Log` between turns, without the lock, and each holder leaves a note in the lock file for the next:
 
 ```
 {"shape": "9f0c…", "segment": 1200, "position": 8310, "next_offset": 1291}
 crc32c 1c291ca3
 ```
 
-It is written at the end of a turn, after everything was synced, and says where the log ended. It is removed when the
-next holder takes the lock. So at the beginning of a turn:
+The note is written at the end of a turn, after everything was synced, and records the end of the log. The next holder
+removes it when it takes the lock. At the beginning of a turn:
 
-    the note has                                             then
-    what we know, and the file ends there                    continue
-    more than we know, same shape, and the file ends there   read the batches after our tail, continue
-    another shape, and the file ends there                   reopen; nothing has to be made durable again
-    nothing, or the file ends elsewhere                      reopen, with recovery, as after a crash
+    the note says                                            action
+    our end, and the file ends there                         continue
+    a later end, same shape, and the file ends there         read the batches after our tail, continue
+    another shape, and the file ends there                   reopen; nothing has to be synced again
+    nothing, or the file ends elsewhere                      reopen with recovery, as after a crash
 
-The *shape* identifies the list of segments. Whoever changes that (rotation, compaction, recovery) gives it a new one,
-so that nobody continues with files that were replaced.
+The *shape* identifies the list of segments. Every change of the list (rotation, compaction, recovery) creates a new
+shape, so that no process continues with files that were replaced.
 
-Why that is safe: a holder that dies in its turn, at any point, has removed the note before it wrote its first byte and
+Why this is safe: a holder that dies in its turn, at any point, has removed the note before it wrote its first byte and
 has not left another: the next one recovers. A holder whose write or fsync failed leaves none either. A note is
 therefore only ever found by the very next holder, and what it describes was synced before it was written. After a power
 cut an old note may reappear, because it is not synced; but everything that it describes was synced before, and it is
@@ -61,12 +61,12 @@ from .open import Access
 from .recovery import recover
 from .segment import Segment
 from .segments import SegmentSet
-from .turn_note import Note
+from .turn_note import TurnNote
 
-#: How long to wait for a turn.
+#: How long a process waits for its turn.
 _PATIENCE_S = 10.0
-#: Watermarks are written at the end of a turn, at most this often: what a crash finds above the last one is treated
-#: as a torn tail if it is damaged. A background thread must not write one outside its process's turn.
+#: Shortest time between two watermarks, which are written at the end of a turn. After a crash, damage above the last
+#: one is treated as a torn tail. A background thread must not write a watermark outside its process's turn.
 _CHECKPOINT_S = 1.0
 _NO_CHECKPOINTS_MS = 3650 * DAY_MS
 
@@ -103,27 +103,27 @@ class SharedLog:
                 held.release()
 
     def close(self) -> None:
-        """Close the files. There is nothing to write: everything was durable at the end of its turn."""
+        """Close the files. Nothing has to be written: everything was durable at the end of its turn."""
         with self._mutex:
-            self._let_go()
+            self._discard()
 
     # --- the beginning of a turn
 
     def _enter(self, held: Lock) -> tuple[Log, Appender]:
-        found = note = Note.decode(held.found)
+        found = note = TurnNote.decode(held.found)
         if note is not None and not self._ends_at(note):
             note = None
         if note is None or self._kept is None or not self._goes_on(self._kept[1], held, note):
-            self._let_go()
+            self._discard()
             self._kept = self._open(held, note, 0 if found is None else found.next_offset)
         return self._kept
 
-    def _ends_at(self, note: Note) -> bool:
+    def _ends_at(self, note: TurnNote) -> bool:
         name = file_name(note.segment)
         return self._directory.exists(name) and self._directory.size(name) == note.position
 
-    def _goes_on(self, appender: Appender, held: Lock, note: Note) -> bool:
-        """Whether this process's memory is up to date, or becomes so by reading what was appended since."""
+    def _goes_on(self, appender: Appender, held: Lock, note: TurnNote) -> bool:
+        """Whether this process is up to date, or can catch up by reading the batches appended since."""
         segment = appender.segments.active
         if note.shape != self._shape or note.segment != segment.base_offset or appender.commit.failure is not None:
             return False
@@ -136,8 +136,8 @@ class SharedLog:
         appender.resume(held, grown)
         return True
 
-    def _grown(self, appender: Appender, segment: Segment, note: Note) -> Segment | None:
-        """The active segment up to the end in the note; None if the batches after our tail do not lead there."""
+    def _grown(self, appender: Appender, segment: Segment, note: TurnNote) -> Segment | None:
+        """Return the active segment extended to the end in the note; None if the batches do not lead there."""
         following, position = segment.tail
         base = segment.base_offset
         storage = self._directory.open(file_name(base))
@@ -150,8 +150,8 @@ class SharedLog:
             return None
         return made if made.tail == (note.next_offset, note.position) else None
 
-    def _open(self, held: Lock, note: Note | None, known_end: int) -> tuple[Log, Appender]:
-        """As `Log.open`, under a lock that is already held. Everything below `known_end` was durable once."""
+    def _open(self, held: Lock, note: TurnNote | None, known_end: int) -> tuple[Log, Appender]:
+        """Open the log under a lock that is already held. Everything below `known_end` was durable once."""
         name = "" if note is None else file_name(note.segment)
         before = self._directory.identity(name) if name else None
         if note is not None:
@@ -160,7 +160,7 @@ class SharedLog:
         segments = SegmentSet.of(self._directory, self._config, found.segments, found.lowest_offset, found.epochs)
         appender = Appender(self._directory, self._config, segments, found.producers, held)
         clean = note is not None or found.report.clean
-        appender.history.take_over(clean=clean, in_order=found.epochs_in_order, stored=found.epochs_stored)
+        appender.lineage.take_over(clean=clean, in_order=found.epochs_in_order, stored=found.epochs_stored)
         appender.begin()
         self._saved.restart()
         active = segments.active
@@ -172,9 +172,9 @@ class SharedLog:
         self._shape = note.shape if note is not None and same else _new_shape()
         return Log(Access(self._directory, self._config, segments, appender, found.report)), appender
 
-    def _believe(self, note: Note) -> None:
-        """Nobody died: record that in the checkpoint, so that recovery does not make durable again what is durable. It
-        would replace the file, and everyone else would have to reopen it, and replace it again."""
+    def _believe(self, note: TurnNote) -> None:
+        """Record the end in the note as durable in the checkpoint: no process died. Otherwise recovery would sync it
+        again by replacing the file, and every other process would have to reopen it and replace it in turn."""
         try:
             saved = checkpoint.load(self._directory)
         except CorruptFile:
@@ -193,28 +193,28 @@ class SharedLog:
     # --- the end of a turn
 
     def _end(self, appender: Appender, held: Lock, before: object) -> None:
-        """Leave the note, if the log is good and all of it is durable."""
+        """Leave the note if the log has not failed and all of it is durable."""
         if _has_ended(appender):
-            self._let_go()
+            self._discard()
             return
         try:
             appender.sync()  # an interrupt may have come between a write and its fsync
         except BaseException:
-            self._let_go()
+            self._discard()
             raise
         if self._saved.elapsed_s >= _CHECKPOINT_S:
             appender.checkpoints.save_if_moved()
             self._saved.restart()
             if _has_ended(appender):
-                self._let_go()
+                self._discard()
                 return
         if _state(appender) != before:
             self._shape = _new_shape()
         segment = appender.segments.active
         offset, position = segment.tail
-        held.leave(Note(self._shape, segment.base_offset, position, offset).encode())
+        held.leave(TurnNote(self._shape, segment.base_offset, position, offset).encode())
 
-    def _let_go(self) -> None:
+    def _discard(self) -> None:
         if self._kept is not None:
             _, appender = self._kept
             self._kept = None
@@ -222,12 +222,12 @@ class SharedLog:
 
 
 def _state(appender: Appender) -> object:
-    """Changes when the list of segments does, or where the log starts, or the leader epoch."""
+    """Return a value that changes with the list of segments, the start of the log and the leader epoch."""
     return appender.segments.version, appender.segments.lowest_offset, appender.segments.epochs
 
 
 def _has_ended(appender: Appender) -> bool:
-    """Whether nothing more can be written with it: it was closed, or has failed."""
+    """Whether the appender can no longer write: it was closed or has failed."""
     return appender.closed or appender.commit.failure is not None
 
 

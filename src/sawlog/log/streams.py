@@ -1,18 +1,18 @@
-"""Appends a record of unknown length without holding it in memory.
+"""Appending a record of unknown length without holding it in memory.
 
-Chunks are gathered in a buffer. A stream that ends within 16 KiB is stored as `append` stores the same value,
-and costs as much; but like all streams it is not compressed, and `max_record_bytes` does not apply to it. A longer one
-that ends before the buffer is full is written at once. An even longer one is written directly into the active segment:
-first a hole where the batch's header will be, then block after block, with a running CRC and length; at the end the
-hole is filled. The two lengths in front of the value are varints padded to five bytes, so their position is fixed. The
-CRC of what was patched and of what was streamed are combined.
+Chunks are gathered in a buffer. A stream that ends within 16 KiB is stored as `append` stores the same value, at the
+same cost, except that streams are never compressed and `max_record_bytes` does not apply. A longer stream that ends
+before the buffer is full is written at once. Beyond that, the value goes directly into the active segment: first a hole
+for the batch header, then block after block, with a running CRC and length; at the end the hole is filled. The two
+lengths before the value are varints padded to five bytes, so that their positions are fixed. The CRC of the patched
+part and that of the streamed part are combined.
 
-Until the header is there, the hole reads as zeros: for a reader in another process, and for recovery after a crash, the
-log ends before it. Whatever goes wrong (too long, the stream raises, the disk is full, an interrupt), the segment is
-truncated to where it was. The log's lock is held meanwhile: other appends wait, reads do not.
+Until the header is written, the hole reads as zeros: for a reader in another process, and for recovery after a crash,
+the log ends before it. Whatever fails (the stream is too long or raises, the disk is full, an interrupt), the segment
+is truncated to its previous end. The stream holds the log's lock: other appends block, reads do not.
 
-An async stream may be slow and must not hold a lock over an await. It is collected in memory up to 16 KiB, beyond that
-in its own file (`Spool`), and copied at the end, when its length is known. Other appends continue all the time.
+An async stream may be slow and must not hold a lock across an await. It is collected in memory up to 16 KiB, beyond
+that in a file of its own (`Spool`), and copied once its length is known. Other appends continue meanwhile.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from .segment import Segment
 _COPY_BYTES = 4 << 20
 #: What `kernel.gather_chunks` returns.
 _Taken = tuple[list[bytes], tuple[object] | None, bool]
-#: A record without key and headers: from its attributes to its key, and after its value.
+#: Record without key and headers: the bytes from its attributes to its key, and those after its value.
 _PLAIN_BEFORE, _PLAIN_AFTER = b"\x00\x00\x00\x01", b"\x00"
 #: Chunks are gathered until there are this many bytes to write.
 _BLOCK_BYTES = 256 << 10
 
 
 class StreamedBatch:
-    """The bytes around a streamed value, and what is known of the value so far."""
+    """Bytes around a streamed value, and the length and CRC of the value so far."""
 
     def __init__(self, key: Any, headers: Any, timestamp: Any, *, append_time: bool) -> None:
         self.around = self._before, self._after, self.timestamp = _around(key, headers, timestamp)
@@ -57,7 +57,7 @@ class StreamedBatch:
 
     @property
     def overhead_bytes(self) -> int:
-        """Everything but the value."""
+        """Size of everything but the value."""
         return self.prefix_bytes + len(self._after)
 
     def take(self, chunk: bytes | bytearray | memoryview) -> None:
@@ -67,11 +67,11 @@ class StreamedBatch:
 
     @property
     def suffix(self) -> bytes:
-        """What follows the value."""
+        """Bytes after the value."""
         return self._after
 
     def prefix(self, base_offset: int, epoch: int) -> bytes:
-        """What precedes the value, now that everything is known."""
+        """Return the bytes before the value, once the value is complete."""
         length = len(self._before) + 5 + self.value_bytes + len(self._after)
         made = bytearray(HEADER_BYTES)
         stamp = now_ms() if self._append_time else self.timestamp
@@ -89,7 +89,7 @@ class StreamedBatch:
 
 
 def _around(key: Any, headers: Any, timestamp: Any) -> tuple[bytes, bytes, int]:
-    """What precedes a value in its record (without the two lengths), what follows it, and the record's timestamp."""
+    """Return the bytes before a value in its record (without the two lengths), those after it, and the timestamp."""
     if key is None and not headers and timestamp is None:
         return _PLAIN_BEFORE, _PLAIN_AFTER, now_ms()
     # An ordinary batch with an empty value is the template.
@@ -116,7 +116,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _shortest(number: int) -> bytes:
-    """A zig-zag varint, as `append` writes it."""
+    """Encode a zig-zag varint as `append` does."""
     shifted, made = number << 1, bytearray()
     while shifted > 127:
         made.append(shifted & 127 | 128)
@@ -126,7 +126,7 @@ def _shortest(number: int) -> bytes:
 
 
 def _padded(number: int) -> bytes:
-    """A zig-zag varint in exactly five bytes. All Kafka clients that we tested read it like any other."""
+    """Encode a zig-zag varint in exactly five bytes, which every Kafka client tested accepts."""
     shifted = number << 1
     return bytes(((shifted >> 7 * i) & 127) | (128 if i < 4 else 0) for i in range(5))
 
@@ -146,7 +146,7 @@ def _checked_max_bytes(max_bytes: int) -> int:
 
 
 def _check_length(value_bytes: int, bound: int, max_bytes: int | None) -> None:
-    """Raise if a value is longer than the caller allows, or than the segment has space for."""
+    """Raise `StreamTooLong` if a value exceeds `max_bytes` or the space in the segment."""
     if max_bytes is not None and value_bytes > max_bytes:
         raise StreamTooLong(f"the stream exceeds max_bytes={max_bytes:,}; nothing was stored")
     if value_bytes > bound:
@@ -171,8 +171,8 @@ def append_stream(
     except TypeError as error:
         raise InvalidRecordType(f"append_stream expects an iterable of bytes, not {type(chunks).__name__}") from error
     taken: _Taken | None = None
-    if appender.usual is not None:
-        found = appender.usual.append_stream(source, max_bytes, key, headers, timestamp, expect_offset)
+    if appender.fast_path is not None:
+        found = appender.fast_path.append_stream(source, max_bytes, key, headers, timestamp, expect_offset)
         if type(found) is int:
             return found
         taken = found
@@ -189,7 +189,7 @@ def append_stream(
             else:
                 blocks = Blocks(source, max_bytes, taken)
                 first = blocks.take()
-        if taken[2] or (blocks.ended and len(first) <= most):  # it has ended: a batch like any other
+        if taken[2] or (blocks.ended and len(first) <= most):  # complete: a batch like any other
             offset = _append_short(appender, first, key, headers, timestamp)
         else:
             offset = _append_long(appender, first, blocks, key, headers, timestamp)
@@ -198,7 +198,7 @@ def append_stream(
 
 
 def _append_short(appender: Appender, value: Buffer, key: Any, headers: Any, timestamp: int | None) -> int:
-    """Append a value as `Log.append` does, but uncompressed, and whatever `max_record_bytes` is."""
+    """Append a value as `Log.append` does, but uncompressed and without the limit `max_record_bytes`."""
     encoder = appender.stream_encoders.take()
     try:
         return appender.place(encoder.one(value, key, headers, timestamp)).start
@@ -207,7 +207,7 @@ def _append_short(appender: Appender, value: Buffer, key: Any, headers: Any, tim
 
 
 def _append_framed(appender: Appender, value: Buffer, around: tuple[bytes, bytes, int]) -> int:
-    """The same with a record whose other parts are encoded."""
+    """Append a value as `_append_short` does, with the rest of the record already encoded."""
     before, after, timestamp = around
     record = b"".join((before, _shortest(len(value)), value, after))
     buffer = bytearray(HEADER_BYTES) + _shortest(len(record)) + record
@@ -220,14 +220,14 @@ def _append_long(
 ) -> int:
     with appender.streaming:
         batch = StreamedBatch(key, headers, timestamp, append_time=appender.encoders.recipe.append_time)
-        segment, bound = appender.active.room_for_stream(batch.timestamp)
+        segment, bound = appender.active.segment_for_stream(batch.timestamp)
         blocks.bound = bound - batch.overhead_bytes
         blocks.check()
         offset, size = segment.tail
         batch.take(first)
         if blocks.ended:
-            whole = b"".join((batch.prefix(offset, appender.marks.epoch), first, batch.suffix))
-            appender.active.put(segment, memoryview(whole), offset + 1)
+            whole = b"".join((batch.prefix(offset, appender.watermarks.epoch), first, batch.suffix))
+            appender.active.write(segment, memoryview(whole), offset + 1)
         else:
             _stream(appender, segment, batch, first, blocks)
     _enter(appender, segment, batch, offset, size)
@@ -235,10 +235,10 @@ def _append_long(
 
 
 def _stream(appender: Appender, segment: Segment, batch: StreamedBatch, first: Buffer, blocks: Blocks) -> None:
-    """Write a value into the active segment block by block, and its header at the end."""
+    """Write a value into the active segment block by block, then its header."""
     offset, size = segment.tail
     storage = segment.storage
-    appender.active.cut_back(segment, size)  # if an interrupt came while an earlier append was being rolled back
+    appender.active.truncate_to(segment, size)  # if an interrupt came while an earlier append was being rolled back
     try:
         storage.append(bytes(batch.prefix_bytes))
         storage.append(first)
@@ -247,35 +247,35 @@ def _stream(appender: Appender, segment: Segment, batch: StreamedBatch, first: B
             storage.reserve(len(block))
             storage.append(block)
         storage.append(batch.suffix)
-        storage.write_at(size, batch.prefix(offset, appender.marks.epoch))
+        storage.write_at(size, batch.prefix(offset, appender.watermarks.epoch))
         segment.reach(offset + 1, storage.size)
     except BaseException:
         if segment.tail[1] == size:
-            appender.active.undo(segment, size)
+            appender.active.roll_back(segment, size)
         raise
 
 
 class Blocks:
-    """The chunks of a stream, gathered: a chunk may be a few bytes, and a write costs more than copying them."""
+    """Chunks of a stream, gathered into blocks: copying small chunks costs less than writing each of them."""
 
     def __init__(self, source: Iterator[bytes], max_bytes: int | None, taken: _Taken) -> None:
-        """`taken` is what was already taken from the source."""
+        """`taken` holds the chunks already taken from the source."""
         self._source = source
         self._taken: _Taken | None = taken
         self._max_bytes = max_bytes
-        #: The maximum number of bytes for the segment.
+        #: Most bytes that fit into the segment.
         self.bound = MAX_SEGMENT_BYTES
         self._total = 0
-        #: A chunk that is returned without copying, after what was gathered before it.
+        #: A large chunk to return without copying, after the chunks gathered before it.
         self._large: Buffer | None = None
         self.ended = False
 
     def check(self) -> None:
-        """Raise if there is more than allowed."""
+        """Raise `StreamTooLong` if the stream exceeds its limits."""
         _check_length(self._total, self.bound, self._max_bytes)
 
     def take(self) -> Buffer:
-        """Some hundred kilobytes or more, until the stream ends; then the rest. It is valid until the next call."""
+        """Return the next block, at least 256 KiB except at the end of the stream. Valid until the next call."""
         if self._large is not None:
             large, self._large = self._large, None
             return large
@@ -283,7 +283,7 @@ class Blocks:
         total = self._total
         most = self.bound if self._max_bytes is None else min(self.bound, self._max_bytes)
         while not self.ended and self._large is None and len(held) < _BLOCK_BYTES:
-            # A little more than is allowed is enough to know that it is too much.
+            # One byte more than allowed is enough to detect an overlong stream.
             wanted = min(_BLOCK_BYTES - len(held), max(most - total - len(held), 0) + 1)
             chunks, other, self.ended = self._taken or kernel.gather_chunks(self._source, wanted)
             self._taken = None
@@ -304,17 +304,17 @@ class Blocks:
 
 
 def _enter(appender: Appender, segment: Segment, batch: StreamedBatch, offset: int, size: int) -> None:
-    """The batch is part of the segment: index it and count it."""
+    """Index a written batch and count it as written."""
     added = segment.tail[1] - size
     segment.index.add(offset, size, added, batch.max_timestamp)
-    appender.appended()
+    appender.complete_append()
 
 
 # --- async
 
 
 class Spool:
-    """Collects an async stream until it is complete: in memory, and in a file next to the segments if it is long."""
+    """Buffer of an async stream until it is complete: in memory, or in a file next to the segments if it is long."""
 
     _number = 0
 
@@ -327,16 +327,16 @@ class Spool:
         self._bound = 0
         self._name = ""
         self._storage: Storage | None = None
-        #: What it has while there is no file.
+        #: The value while there is no file.
         self._held = bytearray()
         self._most_held = appender.short_bytes
 
     def open(self) -> None:
-        """Begin. Closing the log from now on discards it."""
+        """Register the stream with the log. Closing the log from now on discards it."""
         appender = self._appender
         with appender.lock:
             appender.check_open()
-            _, bound = appender.active.room_for_stream(self._batch.timestamp)
+            _, bound = appender.active.segment_for_stream(self._batch.timestamp)
             self._bound = bound - self._batch.overhead_bytes
             _check_length(0, self._bound, self._max_bytes)
             appender.spools.add(self)
@@ -346,7 +346,8 @@ class Spool:
             raise LogClosed(f"the log {self._appender.directory.path} was closed before the stream ended")
 
     def _file(self) -> Storage:
-        """The file. Its name marks it as disposable after a crash, and no segment can have it."""
+        """Return the file; created if missing. Its name, which no segment can have, marks it as disposable after a
+        crash."""
         with self._appender.lock:
             self._check_kept()
             if self._storage is None:
@@ -358,7 +359,7 @@ class Spool:
             return self._storage
 
     def hold(self, chunk: object) -> bool:
-        """Add a chunk without blocking, if memory is the place for it; else it has to be written."""
+        """Add a chunk in memory, without blocking, and return True; False if it has to be written to the file."""
         data = _check_chunk(chunk)
         if self._storage is not None or len(self._held) + len(data) > self._most_held:
             return False
@@ -379,8 +380,8 @@ class Spool:
         self._batch.take(data)
 
     def place(self, expect_offset: int | None = None) -> int:
-        """Append the collected value as one record and return its offset; `OffsetMismatch` if that would be another one
-        than expected."""
+        """Append the collected value as one record and return its offset; `OffsetMismatch` if that is not the expected
+        one."""
         appender, batch = self._appender, self._batch
         with appender.lock:
             appender.check_open()
@@ -397,29 +398,29 @@ class Spool:
     def _copy(self) -> int:
         """Copy the file into the log. The caller holds the lock."""
         appender, batch = self._appender, self._batch
-        segment, bound = appender.active.room_for_stream(batch.timestamp)
+        segment, bound = appender.active.segment_for_stream(batch.timestamp)
         if batch.overhead_bytes + batch.value_bytes > bound and segment.tail[1]:
-            segment = appender.active.rotate()  # other appends have filled it meanwhile
-            _, bound = appender.active.room_for_stream(batch.timestamp)
+            segment = appender.active.rotate()  # other appends have filled the segment meanwhile
+            _, bound = appender.active.segment_for_stream(batch.timestamp)
         _check_length(batch.value_bytes, bound - batch.overhead_bytes, self._max_bytes)
         offset, size = segment.tail
         storage = segment.storage
-        appender.active.cut_back(segment, size)
+        appender.active.truncate_to(segment, size)
         try:
-            storage.append(batch.prefix(offset, appender.marks.epoch))
+            storage.append(batch.prefix(offset, appender.watermarks.epoch))
             for position in range(0, batch.value_bytes, _COPY_BYTES):
                 storage.append(self._file().read(position, min(_COPY_BYTES, batch.value_bytes - position)))
             storage.append(batch.suffix)
             segment.reach(offset + 1, storage.size)
         except BaseException:
             if segment.tail[1] == size:
-                appender.active.undo(segment, size)
+                appender.active.roll_back(segment, size)
             raise
         _enter(appender, segment, batch, offset, size)
         return offset
 
     def discard(self) -> None:
-        """Delete the file, which is no longer needed."""
+        """Delete the file."""
         with self._appender.lock:
             self._appender.spools.discard(self)
             storage, self._storage = self._storage, None
@@ -427,7 +428,7 @@ class Spool:
                 try:
                     storage.remove()
                 except StorageError:
-                    pass  # opening the log removes it; the append is done, or has failed for another reason
+                    pass  # the next open removes it; the append is done or has already failed
 
 
 async def append_stream_async(
@@ -443,7 +444,7 @@ async def append_stream_async(
     expect_offset: int | None = None,
 ) -> int:
     """Append one record from an async iterable of chunks and return its offset. `run` runs a blocking call in a thread;
-    `run_to_end` as well, and a cancellation cannot undo it."""
+    `run_to_end` does too, and a cancellation cannot undo it."""
     batch = StreamedBatch(key, headers, timestamp, append_time=appender.encoders.recipe.append_time)
     if not hasattr(chunks, "__aiter__"):
         raise InvalidRecordType(f"append_stream_async expects an async iterable, not {type(chunks).__name__}")

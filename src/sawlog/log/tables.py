@@ -1,4 +1,4 @@
-"""Appends an Arrow table: batches of about 128 KiB, encoded and placed in groups of limited size."""
+"""Appending an Arrow table: batches of about 128 KiB, encoded and placed in groups of limited size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .writer import BATCH_BYTES
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: How much of a table is encoded before it is placed; a larger one holds the log's lock while it is encoded.
+#: Bytes encoded before they are placed. A larger table holds the log's lock while the rest is encoded.
 _GROUP_BYTES = 8 << 20
 
 
@@ -49,7 +49,7 @@ def _place_group(appender: Appender, group: bytearray, expect_offset: int | None
 
 
 def _next_group(batches: Iterator[Encoded]) -> tuple[bytearray, bool]:
-    """The next batches, contiguous, up to a size; and whether there may be more."""
+    """Return the next batches, contiguous and of limited size, and whether more may follow."""
     group = bytearray()
     for batch in batches:
         group += batch.data

@@ -228,7 +228,7 @@ def remove(appender: Appender, found: Shipped) -> TieringReport:
     """Remove here what the replica has, as far as it is still what was proven."""
     if not found.changes_log:
         return TieringReport(local_offset=appender.segments.lowest_offset, problem=found.problem)
-    with appender.upkeep.turn(), appender.exclusive():
+    with appender.maintenance_lock.hold(), appender.exclusive():
         segments = appender.segments
         listed = segments.all
         gone = list(listed[: len(found.segments)])
@@ -238,14 +238,14 @@ def remove(appender: Appender, found: Shipped) -> TieringReport:
         if gone and not changed:
             changed = _of(segments.epochs, found.segments[0][0], found.end) != found.epochs
         if found.found is not None and segments.remote is not None and not segments.remote.is_known:
-            appender.history.leave(found.found if found.found.runs else None)
+            appender.lineage.set_remote(found.found if found.found.runs else None)
         if not gone or changed or found.end > segments.end(committed=True):
             return TieringReport(local_offset=segments.lowest_offset, problem=found.problem)
         if part is None or not part.runs:
             part = RemotePart(max(segments.lowest_offset, gone[0].base_offset), (), ())
         runs = [_run(segments, segment) for segment in gone]
-        appender.history.leave(part.grown(runs, segments.epochs))
-        appender.history.move_start(found.end)
+        appender.lineage.set_remote(part.grown(runs, segments.epochs))
+        appender.lineage.move_start(found.end)
         drop(appender, list(listed[len(gone) :]), gone)
     return TieringReport(len(gone), sum(run.size_bytes for run in runs), found.end, found.problem)
 

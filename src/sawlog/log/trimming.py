@@ -1,15 +1,15 @@
-"""Drops the beginning of a log.
+"""Trimming: drops the beginning of a log.
 
-Trimming records the new log start durably, then deletes the segments that are completely below it. Everything below it
-is made durable first, whatever the policy: a log that ends before it starts could not be opened. Offsets never go back:
-if nothing is left, the log continues in an empty segment at the next offset.
+Trimming records the new log start durably, then deletes the segments that are entirely below it. Everything below it is
+synced first, whatever the policy: a log that ends before it starts could not be opened. Offsets never decrease: if
+nothing is left, the log continues in an empty segment at the next offset.
 
-On a full disk there may be no space for the new checkpoint before segments are deleted. Each of them then first leaves
-a name, `<base>.log.deleted`, until the new start is recorded: otherwise the missing beginning would be taken for a
+On a full disk there may be no room for the new checkpoint before segments are deleted. Each deleted segment then leaves
+a file name, `<base>.log.deleted`, until the new start is recorded; otherwise the missing beginning would look like data
 loss.
 
-If the beginning is only in the replica, the start moves there, and nothing happens here; the replica keeps what it has,
-unless it mirrors retention.
+If the beginning exists only in the replica, only the recorded start moves. The replica keeps its segments unless it
+mirrors retention.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from .segments import SegmentSet
 
 
 def trim(appender: Appender, offset: int) -> int:
-    """Drop the records below `offset` and return how many were dropped."""
+    """Drop the records below `offset` and return the number of offsets dropped."""
     with appender.exclusive():
         segments = appender.segments
         lowest, following = segments.log_start, segments.next_offset
         if offset < lowest:
             return 0
         if segments.remote is not None and offset < segments.lowest_offset:
-            appender.history.leave(_shortened(segments, offset))
+            appender.lineage.set_remote(_shortened(segments, offset))
             return offset - lowest
         if offset > following:
             raise OffsetOutOfRange(offset, lowest, following, appender.directory.path)
@@ -44,14 +44,14 @@ def trim(appender: Appender, offset: int) -> int:
             gone.append(kept.pop(0))
         if offset > appender.commit.durable_offset:
             appender.active.sync_now()
-        appender.history.leave(None)  # first: what is in the replica is no longer part of the log
+        appender.lineage.set_remote(None)  # first: what is in the replica is no longer part of the log
         try:
-            appender.history.move_start(offset)
+            appender.lineage.move_start(offset)
         except StorageFull:
             if not gone:
                 raise
             _make_room(appender, kept, gone)
-            appender.history.move_start(offset)
+            appender.lineage.move_start(offset)
             for segment in gone:
                 appender.directory.remove(segment.name + DELETED)
         else:
@@ -61,7 +61,7 @@ def trim(appender: Appender, offset: int) -> int:
 
 
 def _shortened(segments: SegmentSet, offset: int) -> RemotePart | None:
-    """What is only in the replica, from an offset on."""
+    """Return the part that exists only in the replica, from `offset` on."""
     remote = segments.remote
     assert remote is not None
     if not remote.is_known:
@@ -74,7 +74,7 @@ def _shortened(segments: SegmentSet, offset: int) -> RemotePart | None:
 
 
 def drop(appender: Appender, kept: list[Segment], gone: list[Segment]) -> None:
-    """Delete segments that are below the start."""
+    """Delete segments below the start."""
     if gone:
         appender.segments.set(kept)
         for segment in gone:
@@ -83,9 +83,9 @@ def drop(appender: Appender, kept: list[Segment], gone: list[Segment]) -> None:
 
 
 def _make_room(appender: Appender, kept: list[Segment], gone: list[Segment]) -> None:
-    """Delete segments before the new start can be recorded: if the log ends here, the file names alone say where it
-    starts, and that this was intended. One by one, each durably: a power cut that loses names in another order would
-    leave a gap after one that still exists. What cannot be deleted is kept."""
+    """Delete segments before the new start is recorded. If the process dies here, the file names alone tell where the
+    log starts and that this was intended. Each deletion is synced before the next: a power cut that reorders them would
+    leave a gap. Segments that cannot be deleted are kept."""
     segments = appender.segments
     for number, segment in enumerate(gone, 1):
         lowest, left = segments.lowest_offset, [*gone[number:], *kept]
@@ -103,7 +103,8 @@ def _make_room(appender: Appender, kept: list[Segment], gone: list[Segment]) -> 
 
 
 def _leave_name(appender: Appender, segment: Segment) -> None:
-    """Rename an index of the segment, which needs no space: readers may have the segment itself mapped."""
+    """Mark a segment as deleted by renaming one of its indexes, which needs no space. Readers may have the segment
+    itself mapped."""
     directory, name = appender.directory, segment.name + DELETED
     segment.unload()
     for suffix in (INDEX, TIME_INDEX):

@@ -1,17 +1,17 @@
-"""Cuts the files of a log at an offset: later segments are deleted, the rest of one segment is rebuilt.
+"""Truncating the files of a log at an offset: later segments are deleted, and one segment is rewritten.
 
-Truncation keeps [lowest, offset). If anything that is dropped was visible, a new leader epoch begins at `offset`, so
-that its readers can detect it (see epochs.py). That epoch and a lowered watermark are recorded durably. Only then is
-the dropped part hidden from readers: nobody ever learns of an end after which the longer log comes back. If nothing of
-it was visible, there is nothing to detect, and a crash half-way leaves a longer log.
+Truncation keeps [lowest, offset). If a dropped record was visible, a new leader epoch begins at `offset`, so that
+readers can detect the truncation (see epochs.py). The epoch and a lowered watermark are recorded durably. Only then is
+the dropped part hidden from readers, so that no reader sees the shorter log and later the longer one again. If no
+dropped record was visible, there is nothing to detect, and a crash half-way leaves a longer log.
 
-A cut is *committed* when the checkpoint durably names a list of leader epochs whose last one begins at the offset (see
-epochs.py); from then on it is only finished, by the same process or by the next one that opens the log for writing. If
-it was not committed, a crash leaves a longer log, never a damaged one.
+A truncation is *committed* when the checkpoint durably names a list of leader epochs whose last one begins at the
+offset. From then on it can only be finished, by the same process or by the next one that opens the log for writing. A
+crash before that leaves a longer log, never a damaged one.
 
-Later segments are deleted first, newest first, on the disk as well. The segment that contains the offset is never
-truncated in place: the rest of it is written to a new file, fsynced and renamed over it, because readers may have it
-mapped. A batch with both kept and dropped records is rebuilt with the kept ones, at the same offsets.
+Later segments are deleted first, newest first, each one durably. The segment that contains the offset is never
+truncated in place, because readers may have it mapped: the remainder is written to a new file, fsynced and renamed over
+it. A batch with both kept and dropped records is rebuilt with the kept ones, at the same offsets.
 """
 
 from __future__ import annotations
@@ -54,29 +54,29 @@ _COPY_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """Where a segment is cut."""
+class CutPoint:
+    """Position at which a segment is cut."""
 
     segment: Segment
-    #: The first offset that is dropped.
+    #: First dropped offset.
     offset: int
-    #: Where the file is cut, and what is put there: the kept records of a batch that is cut through.
+    #: Position of the cut in the file, and the bytes to write there: the kept records of a batch that is cut through.
     position: int
     rest: bytes
-    #: Where that batch ends: readers need it until the cut is done.
+    #: End of that batch, which readers need until the cut is done.
     visible: int
-    #: The first offset after the complete batches before the cut: what is at `position` if a crash comes before it.
+    #: First offset after the complete batches before the cut: the offset at `position` if a crash comes first.
     whole: int
 
     @property
     def tail(self) -> tuple[int, int, int]:
-        """(offset, segment, position): what is kept, whether the cut is completed or not."""
+        """(offset, segment, position) up to which the log is kept, whether or not the cut completes."""
         return self.whole, self.segment.base_offset, self.position
 
 
 def epochs_after(segments: SegmentSet, offset: int) -> Epochs:
-    """The leader epochs of a log that is cut at `offset`: with a new one if the dropped part may have been read. Else
-    it is as if that had never existed; but epochs that began in it now begin here."""
+    """Return the leader epochs of a log cut at `offset`, with a new one if the dropped part may have been read.
+    Otherwise, epochs that began in the dropped part now begin at `offset`."""
     epochs = segments.epochs
     if segments.visible_offset > offset:
         return epochs.trimmed(segments.log_start).begun(epochs.current + 1, offset)
@@ -84,10 +84,10 @@ def epochs_after(segments: SegmentSet, offset: int) -> Epochs:
 
 
 def delete_above(directory: Directory, base_offset: int) -> None:
-    """Remove the files of all later segments, newest first; also those of a rotation that failed.
+    """Remove the files of all later segments, newest first, including those of a failed rotation.
 
-    Each is removed from the disk before the next: a power cut that loses names in another order than they were removed
-    would leave a gap before a segment that still exists.
+    Each removal is synced before the next: a power cut that reorders them would leave a gap before a remaining
+    segment.
     """
     for name in reversed(directory.names()):
         base = segment_base(name)
@@ -97,20 +97,20 @@ def delete_above(directory: Directory, base_offset: int) -> None:
             directory.sync()
 
 
-def cut_at(segment: Segment, offset: int, config: LogConfig) -> Cut:
-    """Find where a segment is to be cut; changes nothing yet. `CorruptBatch` if it cannot be read."""
+def find_cut_point(segment: Segment, offset: int, config: LogConfig) -> CutPoint:
+    """Find the position at which to cut a segment, without changing it. `CorruptBatch` if it cannot be read."""
     for chunk in segment.chunks(offset, offset + 1):
         row = chunk.rows[0]
         position = chunk.origin + int(row[POSITION])
         if row[BASE] >= offset:
-            return Cut(segment, offset, position, b"", position, offset)
+            return CutPoint(segment, offset, position, b"", position, offset)
         rest = _head_of(chunk, offset, config)
-        return Cut(segment, offset, position, rest, position + int(row[SIZE]), int(row[BASE]))
-    return Cut(segment, offset, segment.size, b"", segment.size, offset)
+        return CutPoint(segment, offset, position, rest, position + int(row[SIZE]), int(row[BASE]))
+    return CutPoint(segment, offset, segment.size, b"", segment.size, offset)
 
 
 def _head_of(chunk: Chunk, offset: int, config: LogConfig) -> bytes:
-    """The first batch of a chunk with only its records below `offset`, byte for byte unchanged."""
+    """Rebuild the first batch of a chunk with only its records below `offset`, byte for byte unchanged."""
     row = chunk.rows[0]
     base, attributes = int(row[BASE]), int(row[ATTRIBUTES])
     body, start, end = chunk.view, int(row[BODY]), int(row[BODY_END])
@@ -146,8 +146,8 @@ def _head_of(chunk: Chunk, offset: int, config: LogConfig) -> bytes:
     return bytes(made)
 
 
-def cut(directory: Directory, config: LogConfig, point: Cut) -> Segment:
-    """The rest of a segment, as the active one."""
+def truncate_segment(directory: Directory, config: LogConfig, point: CutPoint) -> Segment:
+    """Cut a segment and return the remainder as the active segment."""
     segment, position, rest = point.segment, point.position, point.rest
     base, interval = segment.base_offset, config.index_interval_bytes
     segment.remove_index()

@@ -1,7 +1,7 @@
-"""The note that a process leaves in the lock's file at the end of its turn; see `sawlog.log.shared`.
+"""The note that a process leaves in the lock file at the end of its turn; see `sawlog.log.shared`.
 
-It is one of the records of a log's end: everything below its `next_offset` was synced when it was written, so a log
-that ends earlier has lost records.
+It is one of the records of where a log ends: everything below its `next_offset` was synced when it was written, so a
+log that ends earlier has lost records.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass
 from ..batch.text import parse_json
 from ..storage import Directory
 from ..storage.checksummed import LINE
-from .lock import note_in
+from .lock import read_lock_note
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """The end of the log at the end of a turn; everything below it was synced."""
+class TurnNote:
+    """End of the log when a turn ended; everything below it was synced."""
 
     shape: str
     segment: int
@@ -25,13 +25,13 @@ class Note:
     next_offset: int
 
     def encode(self) -> bytes:
-        """The content of the lock's file."""
+        """Return the contents of the lock file."""
         body = f"{json.dumps(asdict(self))}\n".encode()
         return LINE.put(body)
 
     @classmethod
-    def decode(cls, data: bytes) -> Note | None:
-        """From the lock's file; None unless every byte is right."""
+    def decode(cls, data: bytes) -> TurnNote | None:
+        """Parse the contents of the lock file; None unless every byte is valid."""
         body = LINE.opened(data)
         if not body:
             return None
@@ -43,6 +43,6 @@ class Note:
 
 
 def noted_end(directory: Directory) -> int:
-    """Return the end that the last turn has noted; 0 if there is no note."""
-    found = Note.decode(note_in(directory))
+    """Return the end that the last turn recorded; 0 if there is no note."""
+    found = TurnNote.decode(read_lock_note(directory))
     return 0 if found is None else found.next_offset

@@ -1,12 +1,12 @@
-"""Explicit buffering: collects single records into batches.
+"""Explicit buffering: a writer collects single records into batches.
 
-`append` here *is* the compiled builder's method: it encodes the record into the open batch and returns. When the batch
-is full, when it is `linger_ms` old, on `flush` and on `close`, the batch is placed. So an offset is known only then;
-`flush` returns the range. A record that was accepted is lost if the process dies before it is placed: to be sure, call
+`Writer.append` *is* the method of the compiled builder: it encodes the record into the open batch and returns. The
+batch is placed when it is full, when it is `linger_ms` old, on `flush` and on `close`. Offsets are known only then;
+`flush` returns the range. An accepted record is lost if the process dies before its batch is placed. To be sure, call
 `flush`, which returns when the log's durability policy is satisfied.
 
-Bad records are refused by `append` immediately and do not change the batch. If placing fails, the batch is kept and the
-error is raised; the next `flush` tries again. Leaving the `with` block flushes, also after an exception.
+`append` refuses invalid records immediately, and they do not change the batch. If placing fails, the batch is kept and
+the error is raised; the next `flush` retries. Leaving the `with` block flushes, even after an exception.
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ from ..closing import Closing
 from ..config import KIB
 from ..errors import InvalidConfig, LogClosed
 from ..storage.forking import forkable
-from .appender import Answer
-from .encoding import Batcher, Lingering
+from .appender import Placement
+from .encoding import Batcher, LingerTimer
 
-#: About a thousand records of a hundred bytes: large enough to be fast, small enough to find a record in quickly.
+#: About a thousand records of 100 bytes: large enough to be fast, small enough to find a record quickly.
 BATCH_BYTES = 128 * KIB
 
 
 class Target(Protocol):
-    """Where a writer's batches go: an `Appender`, or a log that another process writes."""
+    """Destination of a writer's batches: an `Appender`, or a log that another process writes."""
 
     #: Open writers.
     writers: set[Writer]
 
     @property
     def recipe(self) -> Recipe:
-        """How batches are made."""
+        """Encoding settings for batches."""
 
     def place(
         self,
         batch: Encoded,
         expect_offset: int | None = None,
         producer: Producer = NOBODY,
-        answer: Answer | None = None,
+        placement: Placement | None = None,
     ) -> range:
-        """Store a batch and return its offsets. `answer` identifies the batch if it is tried again."""
+        """Store a batch and return its offsets. `placement` identifies the batch when the call is retried."""
 
     def settle(self, offset: int) -> None:
-        """Return when what ended at `offset` is as durable as the policy promises."""
+        """Block until an append that ended at `offset` is as durable as the policy promises."""
 
     def check_failure(self) -> None:
         """Raise if an earlier batch could not be made durable."""
 
 
 class Writer(Closing):
-    """Collects records into batches and places them. Thread-safe."""
+    """Buffered appends: collects records into batches and places them. Thread-safe."""
 
     def __init__(self, target: Target, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> None:
         if isinstance(batch_bytes, bool) or not isinstance(batch_bytes, int) or batch_bytes < 1:
@@ -70,24 +70,24 @@ class Writer(Closing):
         limit = min(batch_bytes, recipe.max_batch_bytes)
         self._lock = forkable(threading.RLock())
         self._batcher = Batcher(recipe, limit=limit, on_full=self._full, capacity=limit + 4096, keep=1)
-        #: A finished batch that is not known to be placed, and the placement from the log.
-        self._pending: tuple[Encoded, Answer] | None = None
+        #: A finished batch that may not be placed yet, and its placement.
+        self._pending: tuple[Encoded, Placement] | None = None
         self._closed = False
-        #: The offsets of the batch that was placed last.
+        #: Offsets of the last placed batch.
         self.last: range = range(0)
-        # A call into the compiled kernel is atomic under the interpreter's lock; interpreted it is not.
+        # A call into the compiled kernel is atomic under the GIL; the interpreted kernel needs the lock.
         if kernel.COMPILED:
-            self.__dict__["append"] = self._batcher.add  # instead of the method below, which is the same with a lock
-        self._lingering = None if linger_ms is None else Lingering(linger_ms / 1000, self._waits, self.flush)
+            self.__dict__["append"] = self._batcher.add  # replaces the method below, which adds a lock
+        self._linger_timer = None if linger_ms is None else LingerTimer(linger_ms / 1000, self._waits, self.flush)
         target.writers.add(self)
 
     @property
     def builder(self) -> kernel.BatchBuilder:
-        """What `append` encodes into: for a dispatcher in front of several writers."""
+        """Builder that `append` encodes into, for a dispatcher in front of several writers."""
         return self._batcher.builder
 
     def _waits(self) -> bool:
-        """Whether there is a record that is not placed."""
+        """Whether the open batch has records."""
         return not self._closed and self._batcher.count > 0
 
     def append(
@@ -97,12 +97,12 @@ class Writer(Closing):
         headers: GivenHeaders = (),
         timestamp: int | None = None,
     ) -> None:
-        """Add one record; its offset is known when it is placed. The timestamp is in milliseconds since 1970."""
+        """Add one record. Its offset is known once it is placed. `timestamp` is in milliseconds since 1970."""
         with self._lock:
             self._batcher.add(value, key, headers, timestamp)
 
     def append_many(self, records: Iterable[GivenRecord]) -> None:
-        """Add many records, as `Log.append_many` does, but not as one batch."""
+        """Add records in any form that `Log.append_many` accepts, but not as one batch."""
         for record in records:
             if isinstance(record, kernel.Record):
                 stamp = None if record.timestamp < 0 else record.timestamp
@@ -112,17 +112,17 @@ class Writer(Closing):
             elif isinstance(record, dict):
                 self.append(**record)
             else:
-                self.append(record)  # type: ignore[arg-type]  # other mappings than dicts are refused there
+                self.append(record)  # type: ignore[arg-type]  # refuses mappings other than dicts
 
     def _full(self) -> None:
-        """The builder's batch has reached its size."""
+        """Place the batch: it has reached its size limit."""
         self._place()
         self._target.settle(self.last.stop)
 
     def _place(self, *, close: bool = False) -> None:
-        """Place one batch, if there is one; if that fails it is kept for the next time. The same if an interrupt comes
-        between any two lines: the batcher keeps the batch until it is released, and the answer of the log says whether
-        it is placed."""
+        """Place one batch, if there is one. After a failure, or an interrupt between any two lines, the next call
+        retries the same batch: the batcher keeps it until `release`, and its `Placement` records whether the log has
+        already stored it."""
         with self._lock:
             batch = self._batcher.ended(close=close)
             if batch is not None:
@@ -130,15 +130,15 @@ class Writer(Closing):
 
     def _place_batch(self, batch: Encoded) -> None:
         if self._pending is None or self._pending[0] is not batch:
-            self._pending = batch, Answer()
-        self.last = self._target.place(batch, answer=self._pending[1])
+            self._pending = batch, Placement()
+        self.last = self._target.place(batch, placement=self._pending[1])
         self._batcher.release()
         self._pending = None
 
     def flush(self) -> range:
-        """Place everything so far, do what the log's policy requires, and return the offsets of the last batch.
+        """Place all records, block as the log's durability policy requires, and return the offsets of the last batch.
 
-        It also covers batches that were placed before: if they could not be synced, it raises.
+        Covers earlier batches too: raises if one of them could not be synced.
         """
         with self._lock:
             if self._closed:
@@ -158,11 +158,11 @@ class Writer(Closing):
                 return
             try:
                 self.flush()
-                self._place(close=True)  # from here on `append` refuses; what came meanwhile is included
+                self._place(close=True)  # `append` refuses from here on; records added meanwhile are included
                 self.flush()
             finally:
                 self._closed = True
                 self._batcher.close()
                 self._target.writers.discard(self)
-                if self._lingering is not None:
-                    self._lingering.end()
+                if self._linger_timer is not None:
+                    self._linger_timer.end()

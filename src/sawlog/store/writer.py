@@ -25,7 +25,7 @@ from ..batch.checksum import crc32c
 from ..batch.inputs import GivenHeaders
 from ..closing import Closing
 from ..errors import InvalidRecord
-from ..log.encoding import Batcher, Lingering
+from ..log.encoding import Batcher, LingerTimer
 from ..log.writer import BATCH_BYTES, Writer
 from ..storage.forking import forkable
 from .partitioner import Sticky, partition_for
@@ -62,7 +62,7 @@ class Packer:
         self._sticky = Sticky(partitions, batch_bytes)
         self._batchers: dict[int, Batcher] = {}
         self._lock = threading.RLock()
-        self._lingering = None if linger_ms is None else Lingering(linger_ms / 1000, self._waits, self.flush)
+        self._lingering = None if linger_ms is None else LingerTimer(linger_ms / 1000, self._waits, self.flush)
 
     def append(self, value: bytes | None, key: bytes | None = None, headers: Any = (), timestamp: Any = None) -> None:
         """Append one record; hand over a batch when it is full, and all batches after the linger time."""

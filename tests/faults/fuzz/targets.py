@@ -36,7 +36,7 @@ from sawlog.log.files import CHECKPOINT, PRODUCERS, file_name, run_name
 from sawlog.log.index import SegmentIndex
 from sawlog.log.maintenance_state import UpkeepState
 from sawlog.log.producers import ProducerState
-from sawlog.log.turn_note import Note
+from sawlog.log.turn_note import TurnNote
 from sawlog.schemas import checking
 from sawlog.schemas import parse as parse_schema
 from sawlog.schemas.columns import arrow_type
@@ -813,7 +813,7 @@ def _targets() -> Iterator[Target]:
         "producers", small_file(lambda data: ProducerState.decode(data, 10**9)), producer_seeds, mutate.lined, 30
     )
     yield Target("upkeep", small_file(UpkeepState.decode), upkeep_seeds, mutate.lined, 30)
-    yield Target("note", small_file(Note.decode), lambda: [Note("x", 0, 5, 7).encode()], mutate.lined, 30)
+    yield Target("note", small_file(TurnNote.decode), lambda: [TurnNote("x", 0, 5, 7).encode()], mutate.lined, 30)
     yield Target("intent", intent_target, intent_seeds, mutate.document, 30)
     yield Target("group", group_target, group_seeds, mutate.plain_text, 60)
     yield Target("member", member_target, member_seeds, mutate.plain_text, 30)

@@ -141,7 +141,7 @@ def slow_commit(*reached: int) -> tuple[GroupCommit, threading.Event, threading.
         return next(answers)
 
     commit = GroupCommit(sync, 0)
-    leader = threading.Thread(target=commit.ensure, args=(1,), daemon=True)
+    leader = threading.Thread(target=commit.ensure_durable, args=(1,), daemon=True)
     leader.start()
     assert inside.wait(PATIENCE_S)
     return commit, go, leader
@@ -157,9 +157,9 @@ def test_a_waiting_thread_that_is_interrupted_does_not_hold_up_the_others(monkey
     with monkeypatch.context() as patch:
         Gates(patch).on_wait = interrupt
         with pytest.raises(KeyboardInterrupt):
-            commit.ensure(2)
+            commit.ensure_durable(2)
     go.set()
-    run_all(leader.join, lambda: commit.ensure(3), patience_s=10)
+    run_all(leader.join, lambda: commit.ensure_durable(3), patience_s=10)
     assert commit.durable_offset == 10
 
 
@@ -167,13 +167,13 @@ def test_a_leader_who_is_served_meanwhile_does_not_hold_up_the_others(monkeypatc
     """Between being chosen to lead and waking up, a rotation makes the chosen one's records durable."""
     commit, go, leader = slow_commit(1, 10)
     gates = Gates(monkeypatch)
-    chosen, other = (threading.Thread(target=commit.ensure, args=(offset,), daemon=True) for offset in (2, 3))
+    chosen, other = (threading.Thread(target=commit.ensure_durable, args=(offset,), daemon=True) for offset in (2, 3))
     waiting = threading.Semaphore(0)
     gates.on_wait = waiting.release
     for thread in (chosen, other):
         thread.start()
         assert waiting.acquire(timeout=PATIENCE_S)
-    gates.on_release = lambda: commit.reached(2)
+    gates.on_release = lambda: commit.mark_durable(2)
     go.set()
     run_all(leader.join, chosen.join, other.join, patience_s=10)
     assert commit.durable_offset == 10
@@ -181,10 +181,10 @@ def test_a_leader_who_is_served_meanwhile_does_not_hold_up_the_others(monkeypatc
 
 def test_a_sync_that_succeeds_while_somebody_else_fails_the_log_is_a_success() -> None:
     commit = GroupCommit(lambda: commit.fail(OSError("a torn write of another thread")) or 5, 0)
-    commit.ensure(5)
+    commit.ensure_durable(5)
     assert commit.durable_offset == 5
     with pytest.raises(LogFailed):
-        commit.ensure(6)
+        commit.ensure_durable(6)
 
 
 # --- writers

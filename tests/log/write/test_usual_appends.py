@@ -1,6 +1,6 @@
 """Appends in one call of the kernel do what the ordinary ones do: the same bytes, the same state, the same errors.
 
-`Appender.place` is the specification. A log whose `usual` is None takes only that way; here it is the judge of one that
+`Appender.place` is the specification. A log whose `fast_path` is None takes only that way; here it judges one that
 takes the other wherever it can. `placed` counts what went the short way, so that no test passes because nothing did.
 Interpreted, the short way is off: here it is switched on, because it has to give the same results both ways.
 """
@@ -23,7 +23,7 @@ from sawlog import Interval, Log, LogClosed, LogConfig, LogFailed, OffsetMismatc
 from sawlog.batch import kernel
 from sawlog.batch.build import NOBODY
 from sawlog.errors import InvalidRecord, RecordTooLarge
-from sawlog.log.appender import Answer, Appender
+from sawlog.log.appender import Appender, Placement
 from sawlog.storage import file as file_module
 from sawlog.storage import published as published_module
 from sawlog.testing import FaultyStorage
@@ -49,7 +49,7 @@ def appender_of(log: Log) -> Appender:
 
 def placed(log: Log) -> int:
     """How many batches went the short way."""
-    usual = appender_of(log).usual
+    usual = appender_of(log).fast_path
     return 0 if usual is None else int(usual.placed)
 
 
@@ -74,18 +74,18 @@ def log(tmp_path: Path) -> Iterator[Log]:
 def state(log: Log) -> dict[str, Any]:
     """Everything that an append changes."""
     appender = appender_of(log)
-    segment, marks = appender.active.segment, appender.marks
-    index, published = segment.index, marks.visible._published
+    segment, watermarks = appender.active.segment, appender.watermarks
+    index, published = segment.index, watermarks.visible._published
     assert published is not None
     return {
         "tail": (segment.base_offset, *segment.tail),
         "size": (segment.storage.size, segment.storage._reserved),
-        "ends": (marks.written, marks.synced, marks.durable, marks.epoch),
+        "ends": (watermarks.written, watermarks.synced, watermarks.durable, watermarks.epoch),
         "visible": (log.visible_offset, published.load()),
         "unsynced": appender.active.unsynced_bytes,
         "entries": [list(each) for each in (index.offsets, index.positions, index.times, index.time_offsets)],
         "times": (index.first_timestamp, index.max_timestamp, index.max_timestamp_offset, index.since_bytes),
-        "unfinished": (appender._unfinished, appender.active.cut_unsynced, appender.blocks.current),
+        "unfinished": (appender._unfinished, appender.active.needs_sync, appender.blocks.current),
     }
 
 
@@ -178,7 +178,7 @@ CONFIGS = {
 def test_random_work_gives_the_same_files_and_the_same_state(config: LogConfig, seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
     short, long = (Log.open(tmp_path / name, config) for name in ("short", "long"))
-    appender_of(long).usual = None
+    appender_of(long).fast_path = None
     for _ in range(150):
         call = one_append(rng) if rng.random() < 0.93 else other(rng)
         assert outcome(call, short) == outcome(call, long)
@@ -284,7 +284,7 @@ def test_what_is_too_large_is_refused(tmp_path: Path) -> None:
 
 def test_durability_always_takes_the_ordinary_way(tmp_path: Path) -> None:
     with Log.open(tmp_path / "log", CONFIG.with_(durability="always")) as log:
-        assert appender_of(log).usual is None
+        assert appender_of(log).fast_path is None
         log.append(b"durable")
         assert log.durable_offset == 1
 
@@ -292,7 +292,7 @@ def test_durability_always_takes_the_ordinary_way(tmp_path: Path) -> None:
 @pytest.mark.parametrize("directory", [FaultyStorage().plain, None], ids=["simulated", "memory"])
 def test_other_storages_take_the_ordinary_way(directory: Any) -> None:
     with Log.in_memory(CONFIG) if directory is None else Log.open(directory, CONFIG) as log:
-        assert appender_of(log).usual is None
+        assert appender_of(log).fast_path is None
 
 
 def test_an_interval_waits_for_the_disk_when_enough_is_not_synced(tmp_path: Path) -> None:
@@ -307,12 +307,12 @@ def test_an_interval_waits_for_the_disk_when_enough_is_not_synced(tmp_path: Path
 
 
 def test_an_answer_gets_the_offsets_and_is_not_asked_twice(log: Log) -> None:
-    appender, answer = appender_of(log), Answer()
+    appender, placement = appender_of(log), Placement()
     encoder = appender.encoders.take()
     batch = encoder.one(b"once", None, (), T)
-    assert appender.place(batch, answer=answer) == range(3, 4) == answer.placed
+    assert appender.place(batch, placement=placement) == range(3, 4) == placement.placed
     assert placed(log) == 2
-    assert appender.place(batch, answer=answer) == range(3, 4)
+    assert appender.place(batch, placement=placement) == range(3, 4)
     assert log.next_offset == 4
 
 
@@ -359,7 +359,7 @@ def test_threads_that_append_at_the_same_time_get_different_offsets(log: Log) ->
 LEFT: dict[str, Callable[[Appender], None]] = {
     "closed": lambda it: setattr(it, "closed", True),
     "unfinished": lambda it: setattr(it, "_unfinished", (it.active.segment, it.active.segment.tail, NOTHING)),
-    "not synced": lambda it: setattr(it.active, "cut_unsynced", True),
+    "not synced": lambda it: setattr(it.active, "needs_sync", True),
     "bytes": lambda it: setattr(it.active.segment.storage, "_size", it.active.segment.tail[1] + 5),
     "nothing reserved": lambda it: setattr(it.active.segment.storage, "_reserved", 0),
 }
@@ -403,7 +403,7 @@ def test_a_segment_covers_no_more_offsets_than_an_index_can_name(tmp_path: Path)
     for name in ("short", "long"):
         with Log.open(tmp_path / name, CONFIG) as log:
             if name == "long":
-                appender_of(log).usual = None
+                appender_of(log).fast_path = None
             primed(log) if name == "short" else [log.append(value, timestamp=T) for value in FIRST]
             log.advance(2**31 - 6)
             for _ in range(9):

@@ -140,7 +140,7 @@ def test_the_four_ends_are_in_order_while_threads_append_sync_and_truncate(place
     def watch() -> None:
         try:
             while not ended.is_set():
-                found = appender.marks.checked(appender.segments)
+                found = appender.watermarks.consistent_ends(appender.segments)
                 assert found[0] <= found[1] <= found[2] <= found[3]
                 with suppress(OffsetOutOfRange):  # truncated between the two calls
                     assert log.read(log.visible_offset - 1) is not None
@@ -175,7 +175,7 @@ def test_the_four_ends_are_in_order_while_threads_append_sync_and_truncate(place
 
 def test_an_end_that_is_out_of_order_is_noticed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check is not a minimum that would hide what it should show."""
-    monkeypatch.setattr(commit, "_LOOKS", 3)
+    monkeypatch.setattr(commit, "_READ_ATTEMPTS", 3)
     log = place.open(QUIET)
     fill(log, 3)
     appender = log._access.appender
@@ -188,7 +188,7 @@ def test_an_end_that_is_out_of_order_is_noticed(place: Place, monkeypatch: pytes
         appender.commit.durable_offset, log._access.segments.visible_offset = sound
         assert log.durable_offset == 3
     with pytest.raises(AssertionError, match="only 3 is written"):
-        appender.commit.reached(4)
+        appender.commit.mark_durable(4)
     appender.commit.durable_offset = 3
 
 
@@ -863,7 +863,7 @@ def test_a_sync_that_began_before_a_truncation_makes_nothing_durable_after_it(
 ) -> None:
     """../shared/cases/ack_without_fsync_after_truncate.py: the leader is held between its sync and saying so."""
     at, go = threading.Event(), threading.Event()
-    pass_on = GroupCommit._pass_on
+    pass_on = GroupCommit._hand_over
 
     def slowly(self: GroupCommit, reached: int, gate: threading.Lock) -> None:
         if threading.current_thread().name == "leader":
@@ -871,7 +871,7 @@ def test_a_sync_that_began_before_a_truncation_makes_nothing_durable_after_it(
             assert go.wait(PATIENCE_S)
         pass_on(self, reached, gate)
 
-    monkeypatch.setattr(GroupCommit, "_pass_on", slowly)
+    monkeypatch.setattr(GroupCommit, "_hand_over", slowly)
     log = Log.open(directory, QUIET)
     stamped(log, 20)
     leader = threading.Thread(target=stamped, args=(log,), name="leader")

@@ -13,7 +13,7 @@ counting      how many records each key has (count_keys)
 frames        other systems' records
 lookup        one record, or one page of batches, in one call where all is as usual (UsualReads, page_usual)
 slots         two numbers that a log publishes to readers in other processes at every append (Slots)
-placing       one batch at the end of a log, in one call where all is as usual (UsualAppends)
+placing       one batch at the end of a log, in one call where all is as usual (FastAppender)
 sparse        the sparse index of a segment (SparseIndex)
 fields        fields of a log's objects that one call uses
 files         the end of a file that grows, and writing there
@@ -127,15 +127,15 @@ from .declarations import (
     WALK_SHORT,
 )
 from .fields import (
-    ActiveFields,
+    ActiveSegmentFields,
+    AppendBlocksFields,
     AppenderFields,
     CommitFields,
     ExtentFields,
     LookupFields,
-    MarksFields,
-    OpenAppendsFields,
     SegmentSetFields,
-    VisibleFields,
+    VisibleOffsetFields,
+    WatermarksFields,
 )
 from .files import DescriptorFields, FileFields, MappedFields
 from .frames import crc32_of, gather, numbers_at, parse_messages, put_messages, walk_frames, weave
@@ -143,7 +143,7 @@ from .json import gather_slices, json_fields
 from .keys import KeyMap, keep_records
 from .lookup import UsualReads, page_usual, read_usual
 from .partitions import Dispatcher, murmur2, partition_of, partitions_of
-from .placing import UsualAppends
+from .placing import FastAppender
 from .records import (
     MAX_TIMESTAMP,
     RecordCursor,
@@ -237,7 +237,8 @@ __all__ = [
     "WALK_END",
     "WALK_MORE",
     "WALK_SHORT",
-    "ActiveFields",
+    "ActiveSegmentFields",
+    "AppendBlocksFields",
     "AppenderFields",
     "BatchBuilder",
     "CommitFields",
@@ -245,20 +246,19 @@ __all__ = [
     "Dispatcher",
     "Encoded",
     "ExtentFields",
+    "FastAppender",
     "FileFields",
     "KeyMap",
     "LookupFields",
     "MappedFields",
-    "MarksFields",
-    "OpenAppendsFields",
     "Record",
     "RecordCursor",
     "SegmentSetFields",
     "Slots",
     "SparseIndex",
-    "UsualAppends",
     "UsualReads",
-    "VisibleFields",
+    "VisibleOffsetFields",
+    "WatermarksFields",
     "any_attribute",
     "check_small",
     "checksum",

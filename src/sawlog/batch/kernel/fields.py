@@ -1,10 +1,10 @@
-"""Fields of the objects of a log that one call of the kernel uses: an append (`placing`), a read or a page (`lookup`).
+"""Fields of a log's objects that the kernel uses within one call: an append (`placing`), a read or a page (`lookup`).
 
-The classes of `sawlog.log` derive from these, give the fields their values and say what they mean. Compiled, they are C
-fields, which this module finds without looking up a name; interpreted, they are ordinary attributes. A field that is
-changed here is changed under the lock, and in the order, that its class asks for.
+The classes of `sawlog.log` derive from these classes, set the fields and document them. Compiled, they are C fields,
+which the kernel reads without an attribute lookup; interpreted, they are ordinary attributes. The kernel changes a
+field only under the lock, and in the order, that its class requires.
 
-Python finds the other attributes of a class with a base in C slowly, unless they are in `__slots__` (measured in 3.11:
+Python looks up the other attributes of a class with a C base slowly unless they are in `__slots__` (measured in 3.11:
 20 ns instead of 3). `__dict__` is for any others.
 """
 
@@ -17,7 +17,7 @@ if not cython.compiled:
 
 @cython.cclass
 class LookupFields:
-    """Of `log.segment.lookup.Lookup`: an open segment."""
+    """Fields of `log.lookup.Lookup`, an open segment."""
 
     storage = cython.declare(object, visibility="public")
     index = cython.declare(SparseIndex, visibility="public")
@@ -30,7 +30,7 @@ class LookupFields:
 
 @cython.cclass
 class ExtentFields:
-    """Of `log.segment.extent.Extent`: what a segment covers."""
+    """Fields of `log.extent.Extent`: the offsets and bytes that a segment covers."""
 
     __dict__: dict
     __weakref__: object
@@ -43,7 +43,7 @@ class ExtentFields:
 
 @cython.cclass
 class SegmentSetFields:
-    """Of `log.segment.segments.SegmentSet`."""
+    """Fields of `log.segments.SegmentSet`."""
 
     __dict__: dict
     __weakref__: object
@@ -56,8 +56,8 @@ class SegmentSetFields:
 
 
 @cython.cclass
-class VisibleFields:
-    """Of `log.write.visible.VisibleEnd`: where the visible end is published, if that is a mapped file."""
+class VisibleOffsetFields:
+    """Fields of `log.commit.VisibleOffset`: the mapped file that publishes the visible offset."""
 
     __dict__: dict
     __weakref__: object
@@ -65,8 +65,8 @@ class VisibleFields:
 
 
 @cython.cclass
-class MarksFields:
-    """Of `log.write.marks.Marks`: the ends of a log."""
+class WatermarksFields:
+    """Fields of `log.commit.Watermarks`: the ends of a log."""
 
     __dict__: dict
     __weakref__: object
@@ -77,7 +77,7 @@ class MarksFields:
 
 @cython.cclass
 class CommitFields:
-    """Of `log.write.commit.GroupCommit`."""
+    """Fields of `log.commit.GroupCommit`."""
 
     __dict__: dict
     __weakref__: object
@@ -85,8 +85,8 @@ class CommitFields:
 
 
 @cython.cclass
-class OpenAppendsFields:
-    """Of `log.write.appending.OpenAppends`."""
+class AppendBlocksFields:
+    """Fields of `log.append_block.AppendBlocks`."""
 
     __dict__: dict
     __weakref__: object
@@ -94,19 +94,19 @@ class OpenAppendsFields:
 
 
 @cython.cclass
-class ActiveFields:
-    """Of `log.write.active.Active`: the segment that is written to."""
+class ActiveSegmentFields:
+    """Fields of `log.active_segment.ActiveSegment`."""
 
     __dict__: dict
     __weakref__: object
     segment = cython.declare(ExtentFields, visibility="public")
-    cut_unsynced = cython.declare(cython.bint, visibility="public")
-    _roomy = cython.declare(tuple, visibility="public")
+    needs_sync = cython.declare(cython.bint, visibility="public")
+    _room = cython.declare(tuple, visibility="public")
 
 
 @cython.cclass
 class AppenderFields:
-    """Of `log.write.appender.Appender`."""
+    """Fields of `log.appender.Appender`."""
 
     __dict__: dict
     __weakref__: object

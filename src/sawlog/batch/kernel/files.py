@@ -1,10 +1,8 @@
-"""The end of a file that grows: what `sawlog.storage` knows of it, and the one call by which an append writes there.
+"""The end of a growing file, and the one system call by which an append writes there; also mapped files, for reading.
 
-The only unit that touches the operating system, and only through a descriptor that `sawlog.storage` has opened and
-owns: encoding, placing and writing a record in one call of the kernel needs all three in one module (ADR 19). Whether a
-write succeeded is all that is known here; what to do if it did not is the ordinary append's business.
-
-Also a file that is mapped, for those who read it.
+This is the only unit that touches the operating system, and only through a descriptor that `sawlog.storage` has opened
+and owns: encoding, placing and writing a record in one call of the kernel needs all three in one module (ADR 19). It
+reports whether a write succeeded; the general path of an append handles failures.
 """
 
 import os
@@ -14,15 +12,15 @@ from sawlog.batch.cyshim import cython
 if cython.compiled:
     from cython.cimports.posix.unistd import pwrite
 
-#: What `os.pwrite` is. Where somebody has replaced it, to record or to fail calls, the replacement is called.
+#: The real `os.pwrite`. If a test has replaced it, to record calls or to make them fail, the replacement is called.
 _SYSTEMS_OWN = os.pwrite
 
 
 @cython.cclass
 class DescriptorFields:
-    """Of `storage.handle.Handle`, which closes it."""
+    """Fields of `storage.handle.Handle`, which closes the descriptor."""
 
-    #: -1 when it is closed, and before it is set: an interrupt may stop a constructor.
+    #: -1 before it is opened (an interrupt may stop a constructor) and after it is closed.
     fd = cython.declare(cython.int, visibility="public")
 
     def __cinit__(self):
@@ -35,16 +33,16 @@ if not cython.compiled:
 
 @cython.cclass
 class MappedFields:
-    """Of `storage.mapped.MappedStorage` and `storage.file.FileStorage`: a file, or its beginning, in memory."""
+    """Fields of `storage.mapped.MappedStorage` and `storage.file.FileStorage`: a mapped file, or its beginning."""
 
     __dict__: dict
     __weakref__: object
-    #: The first bytes of the file, or None; for Python and for the kernel.
+    #: First bytes of the file, or None: one view for Python, one for the kernel.
     mapping = cython.declare(object, visibility="readonly")
     mapped: cython.const[cython.uchar][::1]
 
     def use_mapping(self, view: object) -> object:
-        """From now on the first bytes of the file are in this buffer, or (None) in none."""
+        """Use this buffer for the first bytes of the file; None for no mapping."""
         self.mapping = None
         self.mapped = view
         self.mapping = view
@@ -53,7 +51,7 @@ class MappedFields:
 
 @cython.cclass
 class FileFields(MappedFields):
-    """Of `storage.file.FileStorage`, which says what they mean."""
+    """Fields of `storage.file.FileStorage`, which documents them."""
 
     _handle = cython.declare(DescriptorFields, visibility="public")
     _size = cython.declare(cython.longlong, visibility="public")
@@ -68,8 +66,8 @@ def write_at(
     size: cython.Py_ssize_t,
     position: cython.longlong,
 ) -> cython.Py_ssize_t:
-    """Write the first `size` bytes of a buffer, which is given twice, and return how many were written; less than 0 if
-    that failed. Other threads run meanwhile, but no signal handler."""
+    """Write the first `size` bytes of a buffer, passed as `b` and `buffer`, and return the number of bytes written,
+    below 0 on failure. Other threads run meanwhile, but no signal handler."""
     written: cython.Py_ssize_t
     if cython.compiled and os.pwrite is _SYSTEMS_OWN:
         fd: cython.int = file._handle.fd

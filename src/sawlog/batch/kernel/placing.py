@@ -1,12 +1,12 @@
-"""One batch placed at the end of a log, in one call: the usual case of `Appender.place`, which is its specification.
+"""Compiled fast path of `Appender.place`, which is its specification: one call places one batch at the end of a log.
 
-Usual means: a file, a policy that does not wait, room in the segment and in the blocks that were reserved, nobody to be
-woken, nothing left over from an interrupt. Otherwise the caller is told so (-1), and takes the ordinary way.
+It covers the common case: a file, a policy that does not wait, room in the segment and in its reserved blocks, no
+waiter to wake, and nothing left over from an interrupt. Otherwise it returns -1 and the caller takes the general path.
 
-Compiled, no signal handler runs during a call, so there is nothing to be undone halfway. Only the write may fail, or
-write less than it should: then the append is recorded as unfinished, as if an interrupt had come during the write, and
-the next holder of the lock rolls it back. That is the ordinary way, which the caller takes next. Interpreted, a handler
-may run between any two lines, so this is switched off, except for tests.
+Compiled, no signal handler runs during a call, so nothing has to be undone halfway. Only the write may fail or fall
+short. The append is then recorded as unfinished, as if an interrupt had come during the write, and the next holder of
+the lock, which is the caller on the general path, rolls it back. Interpreted, a signal handler may run between any two
+lines, so the fast path is off, except in tests.
 """
 
 from sawlog.batch.cyshim import cython
@@ -15,15 +15,15 @@ if not cython.compiled:
     from .builder import SMALL_CRC_BYTES, BatchBuilder, Encoded, gather_chunks, now_ms
     from .declarations import MOST_DELTA, TIMESTAMP_TYPE_BIT
     from .fields import (
-        ActiveFields,
+        ActiveSegmentFields,
+        AppendBlocksFields,
         AppenderFields,
         CommitFields,
         ExtentFields,
         LookupFields,
-        MarksFields,
-        OpenAppendsFields,
         SegmentSetFields,
-        VisibleFields,
+        VisibleOffsetFields,
+        WatermarksFields,
     )
     from .files import FileFields, write_at
     from .primitives import put32, put64
@@ -31,21 +31,21 @@ if not cython.compiled:
     from .slots import Slots
     from .sparse import SparseIndex
 
-#: More than a batch of one record has besides key and value.
+#: Upper bound on the bytes of a one-record batch besides key and value.
 _FRAME_BYTES = 128
 
 
 @cython.final
 @cython.cclass
-class UsualAppends:
-    """What is said above. `appender` and the others are the parts of one `Appender`."""
+class FastAppender:
+    """Fast path of one `Appender`; the fields are its parts."""
 
     appender: AppenderFields
-    active: ActiveFields
-    marks: MarksFields
-    visible: VisibleFields
+    active: ActiveSegmentFields
+    watermarks: WatermarksFields
+    visible: VisibleOffsetFields
     commit: CommitFields
-    blocks: OpenAppendsFields
+    blocks: AppendBlocksFields
     segments: SegmentSetFields
     builder: BatchBuilder
     #: The log's lock, and whether a stream is being appended.
@@ -60,7 +60,7 @@ class UsualAppends:
     most_bytes: cython.longlong
     most_unsynced: cython.longlong
     enabled = cython.declare(cython.bint, visibility="public")
-    #: How many batches were placed here.
+    #: Number of batches placed by the fast path.
     placed = cython.declare(cython.longlong, visibility="readonly")
     __weakref__: object
 
@@ -75,12 +75,12 @@ class UsualAppends:
         most_unsynced,
         short_bytes,
     ):
-        """`builder` is used by nobody else. At most `most_record_bytes` are in a record, if that is above 0; if it is
-        below, nothing is encoded here. Appends wait for the disk if `most_unsynced` bytes or more are not synced, if
-        that is not below 0. A stream of up to `short_bytes` is appended like any other record."""
+        """`builder` must not be shared. `most_record_bytes` limits a record if above 0; below 0, nothing is encoded
+        here. Appends wait for the disk once `most_unsynced` bytes are not synced, unless that is below 0. A stream of
+        up to `short_bytes` is appended like any other record."""
         self.appender = appender
         self.active = appender.active
-        self.marks = appender.marks
+        self.watermarks = appender.watermarks
         self.visible = visible
         self.commit = appender.commit
         self.blocks = appender.blocks
@@ -93,7 +93,7 @@ class UsualAppends:
         self.end_stream = appender.streaming.release
         self.nobody = nobody
         self.append_time = append_time
-        # A limit for records does not apply to streams, but to everything that is encoded here.
+        # Streams are exempt from the record limit, but everything encoded here is subject to it.
         self.short_bytes = short_bytes if most_record_bytes == 0 else -1
         self.most_bytes = min(SMALL_CRC_BYTES, self.builder.max_total) - _FRAME_BYTES
         if most_record_bytes < 0 or 0 < most_record_bytes < self.most_bytes:
@@ -103,11 +103,11 @@ class UsualAppends:
         self.placed = 0
 
     def after_fork(self):
-        """In a forked child: the log is its parent's."""
+        """Turn the fast path off in a forked child: the log belongs to the parent."""
         self.enabled = False
 
     def append(self, value, key, headers, timestamp, expect_offset):
-        """Append a record and return its offset; -1 if something is not as usual."""
+        """Append a record and return its offset; -1 if the general path is needed."""
         size: cython.longlong = 0
         stamp: cython.longlong = self._stamp(key, headers, timestamp, expect_offset)
         if stamp < -1:
@@ -129,8 +129,8 @@ class UsualAppends:
             self.release()
 
     def append_stream(self, source, max_bytes, key, headers, timestamp, expect_offset):
-        """Append a record from an iterator of bytes, if it is a short one, and return its offset. Otherwise return what
-        `gather_chunks` has taken from it, or None if nothing was taken. The log is locked meanwhile."""
+        """Append a short record from an iterator of bytes and return its offset. If the general path is needed, return
+        what `gather_chunks` has taken from the iterator, or None if nothing was taken. Holds the log's lock."""
         offset: cython.longlong = -1
         most: cython.longlong = self.short_bytes
         size: cython.longlong
@@ -167,7 +167,7 @@ class UsualAppends:
     @cython.cfunc
     @cython.inline
     def _stamp(self, key: object, headers: object, timestamp: object, expect_offset: object) -> cython.longlong:
-        """The timestamp of a record, or -1 if it gets the current time; less if something is not as usual."""
+        """Return the timestamp of a record, -1 for the current time, or less if the general path is needed."""
         if not self.enabled or not (headers is None or (type(headers) is tuple and len(headers) == 0)):
             return -2
         if (key is not None and type(key) is not bytes) or not (expect_offset is None or type(expect_offset) is int):
@@ -181,23 +181,23 @@ class UsualAppends:
     @cython.cfunc
     @cython.inline
     def _may_append(self, expect_offset: object) -> cython.bint:
-        """As `_may_write`, and the next offset is the expected one."""
+        """As `_may_write`, and the next offset is the expected one if one is given."""
         return self._may_write() and (expect_offset is None or expect_offset == self.active.segment.tail[0])
 
-    def place(self, batch: Encoded, answer):
-        """Place a finished batch that has no producer and return its first offset; -1 if something is not as usual.
-        `answer` gets the offsets, as in `Appender.place`."""
+    def place(self, batch: Encoded, placement):
+        """Place an encoded batch without a producer and return its first offset; -1 if the general path is needed.
+        `placement` receives the offsets, as in `Appender.place`."""
         offset: cython.longlong
         if not self.enabled:
             return -1
         b: cython.uchar[::1] = batch.data
         self.acquire()
         try:
-            if not self._may_write() or (answer is not None and answer.placed is not None):
+            if not self._may_write() or (placement is not None and placement.placed is not None):
                 return -1
             offset = self._write(b, batch.data, len(b), batch.count, batch.max_timestamp)
-            if offset >= 0 and answer is not None:
-                answer.placed = range(offset, offset + batch.count)
+            if offset >= 0 and placement is not None:
+                placement.placed = range(offset, offset + batch.count)
             return offset
         finally:
             self.release()
@@ -205,8 +205,8 @@ class UsualAppends:
     @cython.cfunc
     @cython.inline
     def _may_write(self) -> cython.bint:
-        """Whether the log is open, no stream is being appended, and nothing has to be done before the next append. The
-        caller has the lock."""
+        """Whether the log is open, no stream is being appended, and nothing has to precede the next append. The caller
+        holds the lock."""
         return self._is_ready() and not self.is_streaming()
 
     @cython.cfunc
@@ -217,7 +217,7 @@ class UsualAppends:
             and self.appender._unfinished is None
             and self.blocks.current is None
             and self.commit.failure is None
-            and not self.active.cut_unsynced
+            and not self.active.needs_sync
             and self.segments.waiting == 0
         )
 
@@ -233,11 +233,11 @@ class UsualAppends:
     @cython.cfunc
     @cython.inline
     def _waits(self, base: cython.longlong, end_position: cython.longlong) -> cython.bint:
-        """Whether an append that ends there has to wait for the disk."""
+        """Whether an append that ends at this position has to wait for the disk."""
         synced: tuple
         if self.most_unsynced < 0:
             return False
-        synced = self.marks.synced
+        synced = self.watermarks.synced
         if synced[1] == base:
             end_position -= synced[2]
         return end_position >= self.most_unsynced
@@ -251,8 +251,8 @@ class UsualAppends:
         count: cython.longlong,
         newest: cython.longlong,
     ) -> cython.longlong:
-        """Give the batch at the beginning of a buffer the next offsets, write it and count it."""
-        active: ActiveFields = self.active
+        """Assign the next offsets to the batch at the start of a buffer, write it and count it as written."""
+        active: ActiveSegmentFields = self.active
         segment: ExtentFields = active.segment
         opened: LookupFields = segment._open
         if opened is None or not isinstance(opened.storage, FileFields):
@@ -260,11 +260,11 @@ class UsualAppends:
         file: FileFields = opened.storage
         index: SparseIndex = opened.index
         before: tuple = segment.tail
-        roomy: tuple = active._roomy
+        roomy: tuple = active._room
         offset: cython.longlong = before[0]
         position: cython.longlong = before[1]
         base: cython.longlong = segment.base_offset
-        epoch: cython.longlong = self.marks.epoch
+        epoch: cython.longlong = self.watermarks.epoch
         end: cython.longlong = offset + count
         end_position: cython.longlong = position + size
         if (
@@ -278,7 +278,7 @@ class UsualAppends:
             or self._waits(base, end_position)
         ):
             return -1
-        # Everything that may need memory comes before the write, except for the index.
+        # Allocate everything before the write, except for the index entry.
         following: object = end
         end_at: object = end_position
         tail: tuple = (following, end_at)
@@ -287,24 +287,24 @@ class UsualAppends:
         put32(b, 12, epoch)
         try:
             if write_at(file, b, buffer, cython.cast(cython.Py_ssize_t, size), position) != size:
-                self._give_up(segment, file, before, end, end_position)
+                self._mark_unfinished(segment, file, before, end, end_position)
                 return -1
             file._size = end_position
             index.note(end - 1, position, size, newest)
         except BaseException:
-            self._give_up(segment, file, before, end, end_position)
+            self._mark_unfinished(segment, file, before, end, end_position)
             raise
         segment.tail = tail
-        self.marks.written = written
+        self.watermarks.written = written
         self.segments.visible_offset = following
         slots: Slots = self.visible.slots
-        if slots is not None:  # not if it was closed during the write
+        if slots is not None:  # None if it was closed during the write
             slots.put(end, epoch)
         self.placed += 1
         return offset
 
     @cython.cfunc
-    def _give_up(
+    def _mark_unfinished(
         self,
         segment: ExtentFields,
         file: FileFields,
@@ -312,7 +312,7 @@ class UsualAppends:
         end: cython.longlong,
         end_position: cython.longlong,
     ) -> object:
-        """The write has failed, and any part of it may be in the file: whoever has the lock next rolls it back."""
+        """Record a failed write, any part of which may be in the file: the next holder of the lock rolls it back."""
         file._size = end_position
         self.appender._unfinished = (segment, before, (self.nobody, before[0], end - 1, None))
         return None

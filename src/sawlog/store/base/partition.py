@@ -41,7 +41,7 @@ from ...errors import (
     StreamTooLong,
 )
 from ...isolation import Isolation, is_committed
-from ...log.appender import Answer
+from ...log.appender import Placement
 from ...log.encoding import recipe_of
 from ...log.ingest import rows_of
 from ...log.reader import ARROW_ROWS
@@ -573,18 +573,18 @@ class _BatchTarget:
         batch: Encoded,
         expect_offset: int | None = None,
         producer: Producer = NOBODY,
-        answer: Answer | None = None,
+        placement: Placement | None = None,
     ) -> range:
         """Append a batch and return its offsets."""
         self.check_failure()
-        if answer is not None and answer.placed is not None:
-            return answer.placed
+        if placement is not None and placement.placed is not None:
+            return placement.placed
         try:
             placed = self._partition.append_batches(bytes(batch.data), trusted=True, expect_offset=expect_offset)
         except AmbiguousAppend as error:
             self._doubt = error
             raise
-        return placed if answer is None else answer.give(placed)
+        return placed if placement is None else placement.give(placed)
 
     def settle(self, offset: int) -> None:
         """Return at once: `append_batches` has waited."""

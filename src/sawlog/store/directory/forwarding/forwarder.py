@@ -43,8 +43,8 @@ from ....errors import (
     TopicNotFound,
     TransactionPending,
 )
-from ....log.appender import Answer
-from ....log.encoding import Encoders, recipe_of
+from ....log.appender import Placement
+from ....log.encoding import EncoderPool, recipe_of
 from ....log.ingest import checked_rows
 from ....log.log import Log
 from ....log.writer import BATCH_BYTES, Writer
@@ -126,7 +126,7 @@ class Forwarder:
         self._commit = commit
         self._timeout_s = timeout_s
         self._process = this_process()
-        self._encoders = Encoders(recipe_of(topic.config))
+        self._encoders = EncoderPool(recipe_of(topic.config))
         self._lanes: list[_Lane] = []
         #: Open writers.
         self.writers: set[Writer] = set()
@@ -365,19 +365,19 @@ class _Target:
         batch: Encoded,
         expect_offset: int | None = None,
         producer: Producer = NOBODY,
-        answer: Answer | None = None,
+        placement: Placement | None = None,
     ) -> range:
         """Store a batch."""
-        answer = Answer() if answer is None else answer
-        if answer.placed is not None:
-            return answer.placed
+        placement = Placement() if placement is None else placement
+        if placement.placed is not None:
+            return placement.placed
         data = memoryview(bytearray(batch.data))
         if len(data) <= _MESSAGE_BYTES:
-            return answer.give(self._forwarder.store_on(self._lane, data, batch.count))
+            return placement.give(self._forwarder.store_on(self._lane, data, batch.count))
         try:
-            return answer.give(self._forwarder.commit(data, batch.count))
+            return placement.give(self._forwarder.commit(data, batch.count))
         except TransactionPending:
-            answer.give(range(0))  # committed: must not be retried
+            placement.give(range(0))  # committed: must not be retried
             raise
 
     def settle(self, offset: int) -> None:

@@ -21,7 +21,7 @@ from types import TracebackType
 from ....batch import kernel
 from ....batch.header import Length, lengths
 from ....errors import CorruptFile, SawlogError
-from ....log.ingest import Numbered
+from ....log.ingest import NumberedFile
 from ....log.log import Log
 from .intent import Intent, Part, Piece
 from .pending import PendingTransactions
@@ -44,9 +44,9 @@ class FileNumbering:
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
-        self._begun: dict[Piece, tuple[Numbered | None, Future[None] | None]] = {}
+        self._begun: dict[Piece, tuple[NumberedFile | None, Future[None] | None]] = {}
 
-    def begin(self, piece: Piece, file: Numbered | None) -> None:
+    def begin(self, piece: Piece, file: NumberedFile | None) -> None:
         """Start syncing a numbered file; None records that the file cannot be adopted."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="sawlog-numbering")
@@ -56,7 +56,7 @@ class FileNumbering:
         """Return whether `begin` was called for a piece."""
         return piece in self._begun
 
-    def take(self, piece: Piece) -> Numbered | None:
+    def take(self, piece: Piece) -> NumberedFile | None:
         """Return the numbered file, or None if it cannot be adopted. Waits until all files are synced, so that the disk
         sees later calls after these syncs."""
         for _, syncing in self._begun.values():
@@ -123,7 +123,7 @@ class Placement:
         self._check_piece(piece, len(file.offsets))
         return True
 
-    def _number(self, piece: Piece, log: Log, offset: int) -> Numbered | None:
+    def _number(self, piece: Piece, log: Log, offset: int) -> NumberedFile | None:
         if self._staging.directory.size(piece.file) != piece.size_bytes:
             return None  # it also contains other batches
         return log._number_file(self._staging.directory, piece.file, offset)
