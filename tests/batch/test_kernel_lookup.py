@@ -36,12 +36,12 @@ def stored(counts: list[int], size: int = 20, codec: str = "none") -> tuple[byte
 
 
 def read(kernel: Any, data: Any, offset: int, large: Any = b"", marks: Any = None, step: int = 32) -> Any:
-    return plain(kernel.read_usual(memoryview(data), offset, 100, True, -1, 0, large, marks or {}, step))
+    return plain(kernel.read_fast(memoryview(data), offset, 100, True, -1, 0, large, marks or {}, step))
 
 
 def page(kernel: Any, data: Any, offset: int, most: int, *, end: int = 10**9, bits: int = 0) -> Any:
     marks = bytearray(bits), bytearray(bits), array("H", bytes(16 * bits))
-    return kernel.page_usual(memoryview(data), offset, end, most, 100, True, -1, 0, *marks)
+    return kernel.page_fast(memoryview(data), offset, end, most, 100, True, -1, 0, *marks)
 
 
 @pytest.mark.parametrize("by_table", [False, True])
@@ -99,8 +99,8 @@ def test_what_is_unusual_is_left_to_the_long_way(kernel: Any, what: str) -> None
     elif what == "not the one of the index":
         wanted = 103
     arguments = memoryview(data), 102
-    assert kernel.read_usual(*arguments, 100, True, wanted, 0, b"", {}, 32) is None
-    got = kernel.page_usual(*arguments, 10**9, 10**6, 100, True, wanted, 0, bytearray(), bytearray(), array("H"))
+    assert kernel.read_fast(*arguments, 100, True, wanted, 0, b"", {}, 32) is None
+    got = kernel.page_fast(*arguments, 10**9, 10**6, 100, True, wanted, 0, bytearray(), bytearray(), array("H"))
     assert (got is not None) == (what in WHOLE)
 
 
@@ -137,13 +137,13 @@ def test_what_was_compared_is_remembered_and_no_more(kernel: Any, size: int) -> 
     compared: set[int] = set()
     for _ in range(12):
         first = rng.randrange(len(starts))
-        start, end, _, _, _ = kernel.page_usual(
+        start, end, _, _, _ = kernel.page_fast(
             memoryview(data), 100 + first, 10**9, rng.choice([1, 3000, 20_000]), 100, True, -1, 0, large, small, firsts
         )
         compared |= {each for each in starts if start <= each < end}
     for number, at in enumerate(starts):
         data[at + 65] ^= 1
-        found = kernel.page_usual(memoryview(data), 100 + number, 10**9, 1, 100, True, -1, 0, large, small, firsts)
+        found = kernel.page_fast(memoryview(data), 100 + number, 10**9, 1, 100, True, -1, 0, large, small, firsts)
         assert found is None or at in compared
         data[at + 65] ^= 1
     assert any(large) or any(small)
@@ -167,7 +167,7 @@ def test_pages_over_what_was_compared_before_are_the_same(kernel: Any, counts: l
     rng = random.Random(1)
     for number in (0, *rng.choices(range(len(counts)), k=12)):
         for most in (10**6, 1, 300, 4096, 8192, *rng.choices(range(60_000), k=4)):
-            found = kernel.page_usual(memoryview(data), firsts_of[number], 10**9, most, *usual)
+            found = kernel.page_fast(memoryview(data), firsts_of[number], 10**9, most, *usual)
             fits = [each for each in ends[number:] if each - starts[number] <= most] or ends[number : number + 1]
             assert found[:2] == (starts[number], fits[-1]), (number, most)
             assert found[2] == [*firsts_of, 100 + sum(counts)][ends.index(fits[-1]) + 1]
@@ -191,7 +191,7 @@ def test_a_page_says_that_it_has_a_part_of_a_transaction_however_often_it_was_co
     said = set()
     for number in (0, 0, *rng.choices(range(len(starts)), k=20)):
         for most in (10**6, *rng.choices(range(60_000), k=2)):
-            start, end, _, _, found = kernel.page_usual(memoryview(data), 100 + number, 10**9, most, *usual)
+            start, end, _, _, found = kernel.page_fast(memoryview(data), 100 + number, 10**9, most, *usual)
             assert found == any(start <= starts[each] < end for each in special), (number, most)
             said.add(found)
     assert said == {True, False}

@@ -159,8 +159,8 @@ _RECOVERING = (
         "a torn tail is not truncated, and new records follow it (cqlite 1390, amelie 17)",
         (
             "_Recovery._last",
-            "self._set_aside(segment, storage, walk)\n"
-            "            return self._settle(segment, storage, index, walk, below)",
+            "self._save_torn_tail(segment, storage, walk)\n"
+            "            return self._make_durable(segment, storage, index, walk, below)",
             "return [self._activate(base, storage, index, walk.next_offset, size)]",
         ),
     ),
@@ -168,7 +168,7 @@ _RECOVERING = (
         "in-place tail rewrite",
         "recovery rewrites complete batches in place, and a second crash tears them",
         (
-            "_Recovery._settle",
+            "_Recovery._make_durable",
             "copy = self._copy(storage, 0, end, base)\n    storage.close()",
             "storage.write_at(0, storage.read(0, end)); storage.truncate(end); storage.sync(); copy = storage",
         ),
@@ -177,7 +177,7 @@ _RECOVERING = (
         "page cache trusted",
         "recovery syncs what it can read, although an earlier failed fsync has marked the pages as clean",
         (
-            "_Recovery._settle",
+            "_Recovery._make_durable",
             "copy = self._copy(storage, 0, end, base)\n    storage.close()",
             "storage.truncate(end); storage.sync(); copy = storage",
         ),
@@ -226,7 +226,7 @@ _READING = (
         "no CRC check",
         "the checksum of a batch is not verified",
         ("first_bad_crc", "if len(rows) and", "return -1\n    if len(rows) and"),
-        ("Lookup._prove", "size = len(batch)\n", "return\n"),
+        ("Lookup._check_crc", "size = len(batch)\n", "return\n"),
         ("damage:_is_good", "size = batch_size", "return True\n    size = batch_size"),
         by="bits",
     ),
@@ -234,7 +234,7 @@ _READING = (
         "index trusted over the log",
         "an index entry is not compared with the batch that it points to (Redpanda 2144)",
         ("names_batch", "try:", "return True\n    try:"),
-        ("Segment._times_are_right", "start = 0", "return True\n    start = 0"),
+        ("Segment._time_index_is_complete", "start = 0", "return True\n    start = 0"),
         by="bits",
     ),
     _mutant(
@@ -279,13 +279,13 @@ _REWRITING = (
     _mutant(
         "names assumed durable",
         "recovery deletes and truncates because of names that were not synced when their process died (ours, once)",
-        ("_Recovery._keep_names", "self.directory.sync()", "pass"),
+        ("_Recovery._sync_names", "self.directory.sync()", "pass"),
         by="promised",
     ),
     _mutant(
         "length assumed durable",
         "the length of a file in the page cache is trusted, although it was truncated without a sync (ours, once)",
-        ("_Recovery._settle", "storage.sync()  #", "pass  #"),
+        ("_Recovery._make_durable", "storage.sync()  #", "pass  #"),
         by="promised",
     ),
     _mutant(
@@ -449,8 +449,8 @@ _SHOWING = (
     _mutant(
         "rewrite joins epochs",
         "compaction and merging join batches of several leader epochs",
-        ("Rebatch._enter_epoch", "if epoch != self._epoch:", "if self._epoch < 0:"),
-        ("Rebatch._kinds", "rows[:, LEADER_EPOCH]]", "0 * rows[:, LEADER_EPOCH]]"),
+        ("Rebatcher._enter_epoch", "if epoch != self._epoch:", "if self._epoch < 0:"),
+        ("Rebatcher._kinds", "rows[:, LEADER_EPOCH]]", "0 * rows[:, LEADER_EPOCH]]"),
         by="readers",
     ),
     _mutant(
@@ -489,7 +489,7 @@ _SHOWING = (
     _mutant(
         "range read short",
         "a task that finds fewer records than planned returns them without an error (ours, once)",
-        ("_left", "if last < piece.end_offset:", "if False:"),
+        ("_remaining", "if last < planned.end_offset:", "if False:"),
         by="readers",
     ),
 )
@@ -625,7 +625,7 @@ _RETURNED = (
         ),
         (
             "_try_to_replace",
-            "min(len(segments), rewrite.most_segments())",
+            "min(len(segments), rewrite.max_segments())",
             "len(segments)",
         ),
         by="promised",
@@ -749,7 +749,7 @@ _RETURNED = (
     _mutant(
         "interrupted truncation undone",
         "a truncation that readers know of is not finished when the log is next opened (ours, once)",
-        ("_Recovery._cut", "None if self.report.clean else unfinished_truncation(epochs, segments)", "None"),
+        ("_Recovery._finish_truncation", "None if self.report.clean else unfinished_truncation(epochs, segments)", "None"),
         by="readers",
     ),
 )
@@ -791,13 +791,13 @@ _MISSING = (
     _mutant(
         "readers end with the files",
         "a reader of a log whose end is missing gets a shorter log and no error (ours, once)",
-        ("FollowedSet._with_gaps", "if not (lost_first or short or lost_list) or", "if True or"),
+        ("FollowedSegmentSet._with_gaps", "if not (lost_first or short or lost_list) or", "if True or"),
         by="missing",
     ),
     _mutant(
         "offsets of a lost tail reused",
         "what readers had seen is reported as lost, and its offsets are used again",
-        ("_Recovery._go_on_behind", "self.seen_end, ", ""),
+        ("_Recovery._continue_after_damage", "self.seen_end, ", ""),
         by="missing",
     ),
     _mutant(
@@ -811,7 +811,7 @@ _MISSING = (
         "opening a log without its beginning reports that once, and never again",
         (
             "_Recovery._missing_beginning",
-            "return [self._stand_in(saved.log_start, first, Where.BEGINNING)]",
+            "return [self._placeholder(saved.log_start, first, Where.BEGINNING)]",
             "self._find(Where.BEGINNING, ''); return []",
         ),
         by="missing",

@@ -14,7 +14,7 @@ from sawlog.batch.text import parse_json
 from sawlog.cli import offsets, units
 from sawlog.errors import CorruptFile, InvalidConfig
 from sawlog.log.checkpoint import Checkpoint
-from sawlog.log.maintenance_state import UpkeepState
+from sawlog.log.maintenance_state import MaintenanceState
 from sawlog.log.transaction_index import ProducersFile
 from sawlog.log.turn_note import TurnNote
 from sawlog.spark.options import read_options, write_options
@@ -62,7 +62,7 @@ def intent(value: str) -> bytes:
     ("make", "read"),
     [
         (checkpoint, Checkpoint.decode),
-        (upkeep, UpkeepState.decode),
+        (upkeep, MaintenanceState.decode),
         (intent, lambda data: Intent.decode(data, "x")),
     ],
     ids=["checkpoint", "upkeep", "intent"],

@@ -44,7 +44,7 @@ def test_upkeep_leaves_no_partition_open(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("work", ["merge_segments", "compact"])
 def test_no_more_segments_are_open_at_once_than_may_be(work: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rewrite, "MOST_SEGMENTS", 4)
+    monkeypatch.setattr(rewrite, "MAX_SEGMENTS", 4)
     runs: list[int] = []
     swap = rewrite._swap
 

@@ -48,7 +48,7 @@ TABLE: tuple[Threshold, ...] = (
     _one("log.streams:_COPY_BYTES", 100, 300, 900),
     _one(BLOCK_BYTES, 50, 300, 1000),
     _one("log.replacement:_WRITE_BYTES", 50, 300, 1500),
-    _one("log.rewrite:MOST_SEGMENTS", 2, 3),
+    _one("log.rewrite:MAX_SEGMENTS", 2, 3),
     _one("store.directory.transactions.placement:_PLACE_BYTES", 70, 200, 1000),
     _one(
         "store.directory.transactions.placement:ADOPT_BYTES store.directory.transactions.staging:ADOPT_BYTES",
@@ -95,7 +95,7 @@ TABLE: tuple[Threshold, ...] = (
     ),
     _one("log.ingest:_MOST_MISSING", 1, 2, 4),
     _one("log.compaction:KEY_BYTES log.compaction:compact(key_bytes)", 192, 400),
-    _one("log.compaction:_LEAST_SLOTS", 8),
+    _one("log.compaction:_MIN_SLOTS", 8),
     _one("log.maintenance_state:_MOST", 1, 2),
     # How much is looked at in one step.
     _one(
@@ -146,7 +146,7 @@ NOT_VARIED: Mapping[str, str] = {
         "store.directory.service:_SEGMENTS": (
             "when a broker's log of transactions is compacted; no workload has a broker"
         ),
-        "log.maintenance:_LEAST_RUN": "which segments are worth merging by themselves; workloads merge on demand, "
+        "log.maintenance:_MIN_RUN": "which segments are worth merging by themselves; workloads merge on demand, "
         "from two",
         "storage.file:_REMAP_BYTES storage.locks:_NOTE_BYTES storage.file:_RESERVE_LEAST_BYTES "
         "storage.system:_PLENTY_BYTES storage.file:_RESERVE_MOST_BYTES": "real files only: tests/storage and `kills`",

@@ -11,8 +11,8 @@ from sawlog.errors import RemoteUnavailable
 from sawlog.isolation import Isolation
 from sawlog.log.epochs import Epochs
 from sawlog.log.ingest import rows_of
-from sawlog.log.remote import RemotePart, Run
-from sawlog.log.replica_source import Evidence, Fetched
+from sawlog.log.remote import RemoteRun, RemoteSegments
+from sawlog.log.replica_source import Fetched, ReplicaStatus
 
 
 class Mirror:
@@ -57,7 +57,7 @@ class Mirror:
         self, start: int, end: int, *, committed: bool, cached: bool = True
     ) -> Iterator[tuple[memoryview, Rows]]:
         for view, rows in self._rows(start, end):
-            found = self.log._segment_set.outlook.committed(rows) if committed else rows
+            found = self.log._segment_set.transaction_view.committed(rows) if committed else rows
             for number in range(len(found)):  # one batch at a time
                 yield view, found[number : number + 1]
 
@@ -69,7 +69,7 @@ class Mirror:
                     break
                 buffers.append(view[row[POSITION] : row[POSITION] + row[SIZE]])
                 after = row[LAST] + 1
-        aborted = self.log._segment_set.outlook.aborted(start, after - 1) if committed else ()
+        aborted = self.log._segment_set.transaction_view.aborted(start, after - 1) if committed else ()
         return Fetched(tuple(buffers), after, -1, tuple((each.producer_id, each.first_offset) for each in aborted))
 
     def offset_at(self, timestamp: int, start: int, end: int) -> int | None:
@@ -87,16 +87,16 @@ class Mirror:
     def slices(self) -> Any:
         raise NotImplementedError
 
-    def evidence(self) -> Evidence:
-        return Evidence(self.log.lowest_offset, self.log.last_stable_offset, self.log.leader_epochs)
+    def status(self) -> ReplicaStatus:
+        return ReplicaStatus(self.log.lowest_offset, self.log.last_stable_offset, self.log.leader_epochs)
 
-    def part(self, end: int) -> RemotePart:
+    def part(self, end: int) -> RemoteSegments:
         rows = rows_of(memoryview(self.raw))
         lowest = self.log.lowest_offset
         runs = [
-            Run(max(row[BASE], lowest), row[LAST] + 1, row[SIZE], row[MAX_TIME])
+            RemoteRun(max(row[BASE], lowest), row[LAST] + 1, row[SIZE], row[MAX_TIME])
             for row in rows.tolist()
             if row[LAST] < end
         ]
         epochs = tuple(each for each in self.log.leader_epochs if each[1] < end)
-        return RemotePart(lowest, (), ()).grown(runs, Epochs(epochs))
+        return RemoteSegments(lowest, (), ()).grown(runs, Epochs(epochs))

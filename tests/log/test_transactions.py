@@ -25,7 +25,7 @@ from sawlog.log import slices
 from sawlog.log.files import PRODUCERS
 from sawlog.log.lookup import Lookup
 from sawlog.log.segment import Segment
-from sawlog.log.transaction_index import ENTRY, Aborted, Outcomes, ProducersFile
+from sawlog.log.transaction_index import ENTRY, AbortedTransaction, ProducersFile, TransactionIndex
 from sawlog.log.transactions import Transactions
 from sawlog.storage.checksummed import LINE
 
@@ -278,11 +278,13 @@ def test_the_index_has_kafkas_entries_and_one_that_proves_it(place: Place) -> No
     assert data[:34] == bytes.fromhex("0000 0000000000000007 0000000000000000 0000000000000002 0000000000000001")
     assert ENTRY.unpack(data[34:])[:2] == (0, -1)
     assert ENTRY.unpack(data[34:])[3:] == (2, 1)
-    assert Outcomes.decode(data, 0, 3, log.segments[0].size_bytes) == Outcomes((Aborted(7, 0, 2, 1),), 1)
+    assert TransactionIndex.decode(data, 0, 3, log.segments[0].size_bytes) == TransactionIndex(
+        (AbortedTransaction(7, 0, 2, 1),), 1
+    )
     for wrong in (data[:34], data[34:], data[:33] + b"\2" + data[34:], data[:-1] + b"\0", data + data[:34], b""):
-        assert Outcomes.decode(wrong, 0, 3, log.segments[0].size_bytes) is None
-    assert Outcomes.decode(data, 0, 3, log.segments[0].size_bytes + 1) is None
-    assert Outcomes.decode(data, 0, 4, log.segments[0].size_bytes) is None
+        assert TransactionIndex.decode(wrong, 0, 3, log.segments[0].size_bytes) is None
+    assert TransactionIndex.decode(data, 0, 3, log.segments[0].size_bytes + 1) is None
+    assert TransactionIndex.decode(data, 0, 4, log.segments[0].size_bytes) is None
 
 
 def test_a_log_without_transactions_has_no_such_index(place: Place) -> None:
@@ -398,9 +400,9 @@ def test_the_file_of_an_earlier_version_says_nothing_of_transactions(place: Plac
 def test_the_producers_file_says_what_is_open_and_what_was_aborted() -> None:
     known = Transactions(5)
     known.load([], [], 0)
-    text = ProducersFile(9, 2, 5, aborted=[Aborted(7, 5, 6, 7)]).encode()
+    text = ProducersFile(9, 2, 5, aborted=[AbortedTransaction(7, 5, 6, 7)]).encode()
     assert text.startswith(b"sawlog producers 2 9\nleader epoch 2\nsegment 5\naborted 7 5 6 7\ncrc32c ")
-    assert ProducersFile.decode(text).aborted == [Aborted(7, 5, 6, 7)]
+    assert ProducersFile.decode(text).aborted == [AbortedTransaction(7, 5, 6, 7)]
 
 
 def test_a_log_that_is_released_is_read_on(file_place: FilePlace) -> None:

@@ -674,7 +674,7 @@ def test_nothing_is_removed_here_that_no_commit_of_the_replica_refers_to(
     tiered.ship()
     assert tiered.log._remote is not None
     replica = tiered.log._remote.open()
-    assert replica.evidence().stable_offset == 200  # the state of the replica is in memory
+    assert replica.status().stable_offset == 200  # the state of the replica is in memory
     for file in set((tmp_path / "bucket" / "commits").iterdir()) - commits:
         file.unlink()
     if rolled_back != "the last commits are gone":

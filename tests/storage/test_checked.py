@@ -6,7 +6,7 @@ import pytest
 
 from sawlog.errors import CorruptFile
 from sawlog.log.checkpoint import Checkpoint
-from sawlog.log.maintenance_state import UpkeepState
+from sawlog.log.maintenance_state import MaintenanceState
 from sawlog.storage import MemoryDirectory, checksummed
 from sawlog.storage.checksummed import FIELD, LINE, Seal, TitledFile
 
@@ -55,7 +55,7 @@ def test_the_bytes_on_disk_are_those_of_earlier_versions() -> None:
         b'"epochs_crc": 5}\n'
         b"crc32c 393bd37d\n"
     )
-    assert UpkeepState([(5, 6)], False, 2, 3, {0: 9}).encode() == (
+    assert MaintenanceState([(5, 6)], False, 2, 3, {0: 9}).encode() == (
         b"sawlog upkeep 1\n"
         b'{"cleaned": [[5, 6]], "damaged": false, "tombstones": 2, "recompressed_offset": 3, "scrubbed": {"0": 9}}\n'
         b"crc32c 8e96e26f\n"

@@ -130,7 +130,7 @@ class FranzGo:
 
 
 def _outcomes(names: list[str], events: Iterable[str], log: IO[str]) -> Iterator[tuple[str, Outcome]]:
-    """Outcomes from the events of `go tool test2json`. A test without an end has failed."""
+    """TransactionIndex from the events of `go tool test2json`. A test without an end has failed."""
     missing = dict.fromkeys(names)
     said: dict[str, list[str]] = {}
     for line in events:

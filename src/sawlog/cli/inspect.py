@@ -23,7 +23,7 @@ from ..errors import CorruptFile
 from ..log.checkpoint import Checkpoint
 from ..log.epochs import Epochs
 from ..log.files import CHECKPOINT, INDEX, LEADER_EPOCHS, LOCK, LOG, PRODUCERS, REMOTE, TIME_INDEX, VISIBLE
-from ..log.remote import RemotePart
+from ..log.remote import RemoteSegments
 from ..log.transaction_index import ProducerBatch, ProducersFile
 from ..storage import FileDirectory, checksummed
 from .codes import CORRUPT
@@ -355,7 +355,7 @@ def _inspect_epochs(file: Path, printer: Printer) -> bool:
 
 def _inspect_remote(file: Path, printer: Printer) -> bool:
     try:
-        found = RemotePart.decode(file.read_bytes())
+        found = RemoteSegments.decode(file.read_bytes())
     except CorruptFile as error:
         note(f"{file}: {error}; the log begins where its replica does, and maintenance rebuilds the file from there")
         return False

@@ -43,7 +43,7 @@ from ..log.files import INDEX, file_name
 from ..log.log import Log
 from ..log.segment import Segment
 from ..log.transaction_index import OpenTransaction
-from ..log.transactions import Transactions, aborted_rows, between
+from ..log.transactions import Transactions, aborted_rows, overlapping
 from ..storage import Directory, FileDirectory, SharedHold, Storage
 from . import kafka_files as files
 from .foreign import (
@@ -142,11 +142,11 @@ class KafkaLog(ForeignLog):
     def _find_end(self) -> None:
         """Find the end of the last segment: after its last complete batch."""
         last, following, position = self._segments[-1], self._segments[-1].base_offset, 0
-        last.open_end()
+        last.unseal()
         for chunk in self.walk(last, 0, finding_end=True):
             row = chunk.rows[-1]
             following, position = int(row[LAST]) + 1, chunk.origin + int(row[POSITION] + row[SIZE])
-        last.close_end(following, position)
+        last.seal_at(following, position)
         flushed = self._broker.recovery_point.get(self._key, 0)
         if following < flushed:
             detail = f"the files end at offset {following}, but had been flushed up to {flushed}"
@@ -228,7 +228,7 @@ class KafkaLog(ForeignLog):
     def _committed(self, rows: Rows) -> Rows:
         """Return these batches without those of aborted and open transactions."""
         found = self._all_transactions()
-        gone = aborted_rows(rows, lambda first, last: between(found.aborted, first, last))
+        gone = aborted_rows(rows, lambda first, last: overlapping(found.aborted, first, last))
         for each in found.open.values():
             gone |= (rows[:, PRODUCER_ID] == each.producer_id) & (rows[:, BASE] >= each.first_offset)
         return rows[~gone]

@@ -50,7 +50,7 @@ from ..log.files import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
 from ..log.index import SegmentIndex
 from ..log.ingest import rows_of
 from ..log.log import Log
-from ..log.transaction_index import kafkas_index
+from ..log.transaction_index import encode_kafka_index
 from ..log.transactions import Transactions
 from ..storage import Directory, FileDirectory, Storage
 from . import kafka_files as files
@@ -139,7 +139,7 @@ class PartitionWriter:
         file.storage.sync()
         file.storage.close()
         offsets, times = file.index.encode()
-        aborted = kafkas_index(self._transactions.aborted)
+        aborted = encode_kafka_index(self._transactions.aborted)
         for suffix, data in ((INDEX, offsets), (TIME_INDEX, times), (TXN_INDEX, aborted)):
             if data or suffix != TXN_INDEX:
                 self._directory.replace(file_name(file.base, suffix), data)

@@ -1,4 +1,4 @@
-"""One partition in files: segments, indexes, recovery, and everything a caller does with them.
+"""A partition stored in files: segments, indexes, recovery, reads, appends and maintenance.
 
-`Log` is the public interface; the other modules have one noun each. Start reading at `log.py`.
+`Log` (log.py) is the public interface and the place to start reading. Every other module is about one noun.
 """

@@ -241,8 +241,8 @@ class ActiveSegment(kernel.ActiveSegmentFields):
             watermarks.commit.mark_durable(watermarks.written[0])
             with watermarks.commit.failing_on_sync_error():
                 made = self._create_next(old, offset)
-                transactions = self._segments.outlook.state
-                old.learn(transactions.outcomes(offset))
+                transactions = self._segments.transaction_view.state
+                old.set_transaction_index(transactions.index_for(offset))
                 old.seal()
                 transactions.begin_segment(offset)
             watermarks.start_segment(self.tail)

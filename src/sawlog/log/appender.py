@@ -60,7 +60,7 @@ from .encoding import EncoderPool, recipe_of
 from .files import PRODUCERS
 from .index import MAX_SPAN
 from .lock import MaintenanceLock
-from .maintenance_state import retreat_state
+from .maintenance_state import truncate_state
 from .producers import ProducerState, after_cut, has_transactions
 from .segment import Segment
 from .segments import SegmentSet
@@ -183,7 +183,7 @@ class Appender(kernel.AppenderFields):
         self.fast_path = self._new_fast_appender()
         # Nothing is published yet: `LogLineage.take_over` does that once the epoch is known.
         known, end = self.watermarks.visible.previous, self.watermarks.written[0]
-        segments.show(end if known is None else min(known[0], end))
+        segments.set_visible(end if known is None else min(known[0], end))
         if isinstance(config.durability, Interval):
             background.every(config.durability.ms / 1000, self._sync_in_time)
         background.every(config.checkpoint_interval_ms / 1000, self._save_in_time)
@@ -192,9 +192,9 @@ class Appender(kernel.AppenderFields):
         """Use this producer state from now on."""
         self.producers = producers
         transactions = producers.transactions
-        self.segments.outlook.replace(transactions)
+        self.segments.transaction_view.replace(transactions)
         if transactions.open or transactions.reached >= 0:
-            self.segments.unsettle()
+            self.segments.mark_undecided()
 
     def _new_fast_appender(self) -> kernel.FastAppender | None:
         recipe, policy = self.encoders.recipe, self.config.durability
@@ -381,7 +381,7 @@ class Appender(kernel.AppenderFields):
                     self.watermarks.publish(self.watermarks.written[0])
             elif self._rolling_back or segment.tail is not before or segment.storage.size != before[1]:
                 self._rolling_back = True  # an interrupt may come before the index is rebuilt
-                segment.go_back(before)
+                segment.truncate_to(before)
                 self.active.roll_back(segment, before[1])
                 segment.use_index(segment.rebuild_index(segment.storage))
                 if self.producers.remembers(producer.id, last):
@@ -466,11 +466,11 @@ class Appender(kernel.AppenderFields):
     def note_rows(self, rows: Rows) -> None:
         """Update the producer state from placed batches, before they count as written."""
         transactions = self.producers.transactions
-        if self.segments.unsettled:
+        if self.segments.maybe_undecided:
             transactions.see(self.segments.visible_offset)
         self.producers.note_rows(rows, now_ms())
         if transactions.reached >= 0:
-            self.segments.unsettle()  # before the batches become visible
+            self.segments.mark_undecided()  # before the batches become visible
 
     def _replay(self, segments: Sequence[Segment]) -> None:
         """Rebuild the producer state after batches of producers were removed."""
@@ -568,7 +568,7 @@ class Appender(kernel.AppenderFields):
             epochs = epochs_after(segments, offset)
             self.begin_change()
             try:
-                retreat_state(self.directory, offset)
+                truncate_state(self.directory, offset)
                 self.lineage.record_truncation(offset, point.tail, epochs)
             except (SawlogError, OSError):
                 self.end_change()  # either nothing has changed or the log has failed

@@ -1,4 +1,4 @@
-"""The batches of a segment, one after the other: found, checked, and in order."""
+"""Sequential access to the batches of a segment: found, verified, and in order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .damage import BAD_CRC, NO_BATCH, batch_size, corrupt
 from .extent import Extent
 from .index import SegmentIndex
 
-#: How many bytes one step of a scan covers: large enough to amortise a call, small enough for the caches.
+#: Bytes per step of a scan: large enough to amortise a call, small enough for the CPU caches.
 CHUNK_BYTES = 1 << 21
 #: Maximum number of headers in one step.
 CHUNK_ROWS = 1024
@@ -26,31 +26,31 @@ _PLACE = struct.Struct(">qii")
 
 @dataclass(slots=True)
 class Chunk:
-    """Complete batches in a buffer. Positions in `rows` are relative to the buffer, which begins at `origin` in the
-    file."""
+    """Complete batches in a buffer. Positions in `rows` are relative to the buffer, which begins at byte `origin` of
+    the file."""
 
     view: memoryview
     rows: Rows
     origin: int
-    #: Records below this offset have already been returned: the segment may have been replaced during a scan by one
-    #: in which they share a batch with the next records.
+    #: Records below this offset were already returned. They can share a batch with later records if the segment was
+    #: replaced during a scan.
     start: int = 0
-    #: Whether a batch may be part of a transaction, or be a control batch.
+    #: True if a batch may be transactional or a control batch.
     special: bool = False
 
     def keep(self, rows: Rows) -> None:
-        """Only these of its batches are wanted."""
+        """Restrict the chunk to these batches."""
         self.rows = rows
 
     def skip_below(self, offset: int) -> None:
-        """Records below this offset have already been returned."""
+        """Exclude records below this offset, which were already returned."""
         self.start = offset
 
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """How far a segment is complete: the offset and position after its last good batch; then the damage, if any, and
-    the position where good batches begin again (the limit, if none do)."""
+    """Result of a walk: the offset and position after the last good batch, the damage there, if any, and the position
+    where good batches resume (the limit, if none do)."""
 
     next_offset: int
     position: int
@@ -59,7 +59,7 @@ class Walk:
 
 
 class Batches(Extent):
-    """A segment as a row of batches, in whatever storage."""
+    """A segment as a sequence of batches, independent of its storage."""
 
     __slots__ = ()
 
@@ -75,10 +75,10 @@ class Batches(Extent):
         chunk_bytes: int = CHUNK_BYTES,
         first_bytes: int = CHUNK_BYTES,
     ) -> Iterator[Chunk]:
-        """All complete batches from `position` to `limit`; `CorruptBatch` where there is anything else.
+        """Yield all complete batches from `position` to `limit`; raise `CorruptBatch` at anything else.
 
-        Batches completely below `skip_below` are skipped without checking their content. The first chunk has about
-        `first_bytes`, if that is less than the others.
+        The content of batches completely below `skip_below` is not verified. The first chunk has about `first_bytes`
+        bytes if that is less than `chunk_bytes`.
         """
         want = min(chunk_bytes, max(first_bytes, HEADER_BYTES))
         room = new_rows(CHUNK_ROWS)
@@ -91,7 +91,7 @@ class Batches(Extent):
             rows = room[:n].copy()
             if n == 0:
                 if why == kernel.SCAN_SHORT and position + len(view) < limit:
-                    # What is left of a view may be too little for a header.
+                    # The rest of a view may be too short for a header.
                     want = batch_size(view) if len(view) >= HEADER_BYTES else min(chunk_bytes, limit - position)
                     if want <= limit - position:
                         view = view[:0]
@@ -108,7 +108,7 @@ class Batches(Extent):
             yield Chunk(view, rows, position, 0, special)
             least = int(rows[-1, LAST]) + 1
             position += stopped
-            view = view[stopped:] if n == CHUNK_ROWS else view[:0]  # there may be more batches in it than rows
+            view = view[stopped:] if n == CHUNK_ROWS else view[:0]  # the view may hold more batches than CHUNK_ROWS
             want = chunk_bytes
 
     def chunks_in(
@@ -122,19 +122,19 @@ class Batches(Extent):
         chunk_bytes: int = CHUNK_BYTES,
         behind: int = -1,
     ) -> Iterator[Chunk]:
-        """The batches that contain offsets from `offset` to `end`, in order, checked; raises at the first bad one.
+        """Yield the batches with offsets from `offset` to `end`, in order, verified; raise at the first bad one.
 
-        The first may start below `offset` and the last may end after `end`. `behind` is the position of a batch that is
-        known to be bad: it is skipped.
+        The first may start below `offset` and the last may end after `end`. `behind` is the position of a batch known
+        to be bad, which is skipped.
         """
-        end = min(end, self.next_offset)  # what follows is not committed, or belongs to the next segment
+        end = min(end, self.next_offset)  # anything after that is uncommitted, or belongs to the next segment
         limit = self.size
         start, _, wanted = index.bounds(offset, limit)
         if behind >= 0:
             start, wanted = self.resume(storage, behind, limit, self.base_offset)[0], -1
         if wanted >= 0 and not names_batch(storage, start, wanted):
             start = 0
-        # A short scan asks for no more than it needs, as far as the index knows.
+        # A short scan requests no more than it needs, as far as the index tells.
         first_bytes = index.bounds(end - 1, limit)[1] - start if end < self.next_offset else chunk_bytes
         least = -1 if start else self.base_offset
         hops = True
@@ -145,8 +145,8 @@ class Batches(Extent):
                     storage, start, limit, least, offset, end, check or not hops, skip_below, chunk_bytes, first_bytes
                 ):
                     if hops and not check and _first_bad(chunk.view, chunk.rows[-1:], 0) >= 0:
-                        break  # each is confirmed by the next one, except for the last
-                    reached = int(chunk.rows[-1, LAST]) + 1  # whoever gets it may leave some of the rows out
+                        break  # the next batch confirms each one, except for the last
+                    reached = int(chunk.rows[-1, LAST]) + 1  # first: the consumer may drop rows
                     yield chunk
                     offset = reached
                 if offset >= end or not hops:
@@ -154,10 +154,10 @@ class Batches(Extent):
                 hops = False
             except CorruptBatch as damage:
                 if hops:
-                    # One that was skipped may be the damaged one, and its length wrong: now check each.
+                    # A skipped batch may be the damaged one, with a wrong length: verify every batch now.
                     hops = False
                     continue
-                # Damage completely below what comes next is not our concern, or cost no record: continue after it.
+                # Damage completely below the next offset cost this reader no record: continue after it.
                 if damage.position is None or damage.next_offset is None or damage.next_offset > offset:
                     raise
                 at, base = self.resume(storage, damage.position, limit, max(least, self.base_offset))
@@ -203,12 +203,12 @@ class Batches(Extent):
             chunk.keep(rows)
             yield chunk
             if rows[-1, LAST] + 1 >= end:
-                return  # what follows may be damaged, and was not requested
+                return  # the rest may be damaged, and was not requested
 
     def walk(self, storage: Storage, position: int, limit: int, index: SegmentIndex, *, resumed: bool = False) -> Walk:
-        """Check every batch from `position` on and add it to `index`, until the end or the first bad one.
+        """Verify every batch from `position` and add it to `index`, up to the end or the first bad one.
 
-        `resumed`: `resume` has found the batch at `position`, so its offset need not follow another.
+        `resumed`: `resume` found the batch at `position`, so its offset need not continue a previous batch.
         """
         following = -1 if resumed else self.base_offset
         end = position
@@ -223,7 +223,7 @@ class Batches(Extent):
         return Walk(following, end, None, limit)
 
     def resume(self, storage: Storage, position: int, limit: int, least: int) -> tuple[int, int | None]:
-        """At or after damage at `position`: where the next good batch starts, and its first offset."""
+        """Find the next good batch at or after damage at `position`; return its position and first offset."""
         return damage.resume(self, storage, position, limit, least)
 
 
@@ -236,7 +236,7 @@ def _first_bad(view: memoryview, rows: Rows, skip_below: int) -> int:
 
 
 def names_batch(storage: Storage, position: int, last_offset: int) -> bool:
-    """Whether the batch at an indexed position is the one in the index."""
+    """Return True if the batch at an indexed position is the one that the index names."""
     try:
         header = storage.view(position, HEADER_BYTES)
     except OSError:

@@ -22,7 +22,7 @@ from . import checkpoint
 from .checkpoint import Checkpoint
 from .commit import Tail, Watermarks
 from .epochs import Epochs, store_epochs
-from .remote import RemotePart, store_remote
+from .remote import RemoteSegments, store_remote
 from .segments import SegmentSet
 
 
@@ -34,23 +34,23 @@ class LogLineage:
         self._watermarks = watermarks
         self._checkpoints = checkpoints
 
-    def set_remote(self, remote: RemotePart | None) -> None:
+    def set_remote(self, remote: RemoteSegments | None) -> None:
         """Record the part of the log that exists only in its replica; None for no such part. Call before local segments
         are removed and before the start moves. The caller holds the lock."""
         if remote != self._segments.remote:
             self._checkpoints.record_remote(remote)
-            self._segments.leave(remote)
+            self._segments.set_remote(remote)
 
     def move_start(self, offset: int) -> None:
         """Record the new local start of the log. If that fails, the old start stays. The caller holds the lock."""
         before = self._segments.lowest_offset
-        self._segments.start_at(offset)
+        self._segments.set_start(offset)
         try:
             self._checkpoints.save(clean=False)
         except BaseException:
-            self._segments.start_at(before)
+            self._segments.set_start(before)
             raise
-        self._segments.outlook.state.trim(offset)
+        self._segments.transaction_view.state.trim(offset)
 
     def record_truncation(self, offset: int, tail: Tail, epochs: Epochs) -> None:
         """Prepare a truncation to `offset`: record that no batch after `tail` is durable (a batch that is cut through
@@ -127,7 +127,7 @@ class Checkpointer:
             offset, segment, position = self._watermarks.durable
             start = self._segments.lowest_offset
             # Also if its marker is in the segment itself: it may not be durable, or is being truncated.
-            state = self._segments.outlook.state
+            state = self._segments.transaction_view.state
             undecided = cutting or state.first_open < segment or state.reached >= segment
             sizes = [each.size for each in self._segments.all if each.base_offset < segment]
             sealed = len(sizes), sum(sizes)
@@ -147,7 +147,7 @@ class Checkpointer:
             self._saved = (offset, start)
             self._ended = clean
 
-    def record_remote(self, part: RemotePart | None) -> None:
+    def record_remote(self, part: RemoteSegments | None) -> None:
         """Record durably the part of the log that exists only in its replica. The next checkpoint requires the file
         `remote`; before the file is removed, a checkpoint drops the requirement."""
         if part is None and self._has_remote:

@@ -1,18 +1,18 @@
-"""Compaction: of all records with the same key, only the last is kept. Offsets do not change.
+"""Compaction: keep only the last record of every key. Offsets do not change.
 
-Two passes over the sealed segments. The first records the last offset of every key that was written since the last
-compaction (the *dirty* part); its table has a fixed size: when it is full, this round ends there and the next begins.
-The second rewrites everything from the log's start to there without the superseded records (see rewrite.py), into as
-few segments as possible. The active segment is not changed.
+Compaction makes two passes over the sealed segments. The first records the last offset of every key written since the
+last compaction (the *dirty* part). Its table has a fixed size; when it is full, the round ends there and another one
+follows. The second pass rewrites everything from the start of the log to that offset without superseded records (see
+rewrite.py), into as few segments as possible. The active segment does not change.
 
-Nothing from the last stable offset on is compacted: what is not decided supersedes nothing. Records of aborted
-transactions supersede nothing either, and are removed. The marker at the end of a transaction is removed after its last
-batch.
+Nothing at or above the last stable offset is compacted: undecided records supersede nothing. Records of aborted
+transactions supersede nothing either, and are removed. The marker that ends a transaction is removed after the last of
+its batches.
 
-A *tombstone* (a key whose value is None) deletes a key. It is kept for `delete_retention_ms` after it was first
-compacted, so that current readers have time to see it, and is then removed as well. Records without a key are kept. A
-damaged segment is never rewritten, and from then on no tombstone is removed, because the records that it deletes might
-be in that segment, until a compaction from the log's start on has met no damage.
+A *tombstone* (a key whose value is None) deletes a key. It is kept for `delete_retention_ms` after its first
+compaction, so that current readers have time to see it, and is then removed as well. Records without a key are kept. A
+damaged segment is never rewritten. After damage, no tombstone is removed, because the records that it deletes may be in
+the damaged segment, until a compaction from the start of the log finds no damage.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from ..errors import CorruptBatch, InvalidConfig, StorageError
 from ..storage.counters import count
 from . import rewrite
 from .appender import Appender
-from .maintenance_state import UpkeepState, load_state, store_state
-from .rebatch import Counts, Markers, Wanted
+from .maintenance_state import MaintenanceState, load_state, store_state
+from .rebatch import MarkerTracker, RewriteCounts, RewriteOptions
 from .replacement import TooLarge
-from .rewrite import Gone, Rewritten, locked, unless_gone
+from .rewrite import Rewritten, SegmentsRemoved, detect_removal, locked
 from .segment import Segment
 from .segments import SegmentSet
 
-#: The maximum size of the table of keys, as in Kafka: enough for three and a half million keys per round.
+#: Maximum size of the key table, the same as Kafka's: enough for three and a half million keys per round.
 KEY_BYTES = 128 << 20
 _SLOT_BYTES = 24
-_LEAST_SLOTS = 1 << 10
+_MIN_SLOTS = 1 << 10
 
 
 @dataclass(slots=True)
@@ -55,11 +55,11 @@ class CompactionReport:
     records_removed: int = 0
     bytes_removed: int = 0
     tombstones_removed: int = 0
-    #: Bytes that were examined.
+    #: Bytes read.
     bytes_read: int = 0
-    #: Every key below this offset occurs once.
+    #: Every key occurs only once below this offset.
     clean_offset: int = 0
-    #: Segments that are damaged and were not changed.
+    #: Paths of damaged segments, which were not changed.
     damaged: list[str] = field(default_factory=list)
     duration_ms: float = 0.0
 
@@ -75,7 +75,7 @@ class CompactionReport:
 
 
 def is_due(segments: SegmentSet, *, min_dirty_ratio: float, delete_retention_ms: int, min_lag_ms: int = 0) -> bool:
-    """Whether enough was written since the last time, or tombstones have become old enough to be removed."""
+    """Return True if enough was written since the last compaction, or tombstones are old enough to be removed."""
     state = load_state(segments.directory)
     eligible = _eligible(segments, min_lag_ms)
     total = sum(segment.size for segment in eligible)
@@ -83,8 +83,8 @@ def is_due(segments: SegmentSet, *, min_dirty_ratio: float, delete_retention_ms:
     return bool(dirty and dirty >= total * min_dirty_ratio) or _tombstones_due(state, delete_retention_ms) > 0
 
 
-def _tombstones_due(state: UpkeepState, retention_ms: int) -> int:
-    """Below which offset tombstones may be removed; 0 if there are none."""
+def _tombstones_due(state: MaintenanceState, retention_ms: int) -> int:
+    """Return the offset below which tombstones may be removed; 0 if there are none."""
     if state.damaged or not state.tombstones:
         return 0
     return state.forget_below(now_ms() - retention_ms)
@@ -93,7 +93,7 @@ def _tombstones_due(state: UpkeepState, retention_ms: int) -> int:
 def compact(
     appender: Appender, *, delete_retention_ms: int, min_lag_ms: int = 0, key_bytes: int = KEY_BYTES
 ) -> CompactionReport:
-    """Remove superseded records from the sealed segments. One at a time per log; appends and reads continue."""
+    """Remove superseded records from the sealed segments. One compaction at a time; appends and reads continue."""
     watch = Stopwatch()
     report = CompactionReport()
     if appender.segments.remote is not None:
@@ -113,12 +113,12 @@ def compact(
 
 
 def _eligible(segments: SegmentSet, min_lag_ms: int) -> list[Segment]:
-    """The sealed segments that are old enough."""
+    """Return the sealed segments that are decided and old enough."""
     newest, stable = now_ms() - min_lag_ms, segments.end(committed=True)
     found: list[Segment] = []
     for segment in segments.all[:-1]:
         if segment.next_offset > stable:
-            break  # what would supersede the rest is not visible yet, or not decided
+            break  # later records are not visible or not decided yet
         if min_lag_ms and times_of(segments, segment)[1] > newest:
             break
         found.append(segment)
@@ -126,7 +126,7 @@ def _eligible(segments: SegmentSet, min_lag_ms: int) -> list[Segment]:
 
 
 def times_of(segments: SegmentSet, segment: Segment) -> tuple[int, int]:
-    """The timestamps of a segment; those of an empty one if it was deleted since it was listed."""
+    """Return the timestamps of a segment; (-1, -1) if it was deleted since it was listed."""
     try:
         return segment.timestamps()
     except StorageError:
@@ -138,14 +138,14 @@ def times_of(segments: SegmentSet, segment: Segment) -> tuple[int, int]:
 
 def _round(
     appender: Appender,
-    state: UpkeepState,
+    state: MaintenanceState,
     report: CompactionReport,
     cuts: int,
     retention_ms: int,
     min_lag_ms: int,
     key_bytes: int,
 ) -> bool:
-    """One round; returns whether there is more to do. `cuts` as in `swap`: the state is from then."""
+    """Run one round; return True if more remains. `cuts` as in `rewrite.swap`, as of when `state` was loaded."""
     segments = _eligible(appender.segments, min_lag_ms)
     clean = min(state.clean_offset, segments[-1].next_offset) if segments else state.clean_offset
     forget = _tombstones_due(state, retention_ms)
@@ -155,22 +155,22 @@ def _round(
     keys, end, damaged = _note_keys(appender, dirty, clean, key_bytes)
     taken = [segment for segment in segments if segment.base_offset < max(end, clean)]
     last = dirty[-1].next_offset if dirty else 0
-    # What is replaced stays open while it is in use, and the number of open files is limited: do not hold it here.
+    # Replaced segments stay open while referenced, and file descriptors are limited: drop the references.
     segments.clear()
     dirty.clear()
-    wanted = Wanted(
+    wanted = RewriteOptions(
         keys=keys,
         floor=appender.segments.lowest_offset,
         forget_below=0 if damaged else forget,
         remembered=appender.producers.remembers,
-        aborted=appender.segments.outlook.aborted_rows,
-        markers=Markers(),
+        aborted=appender.segments.transaction_view.aborted_rows,
+        markers=MarkerTracker(),
     )
     tombstones = _rewrite_all(appender, taken, wanted, report, damaged, cuts)
     state.note_round(tombstones, damaged=bool(damaged))
     if end <= clean and last:
         return False  # only damage, or a batch with more keys than the table can hold
-    with locked(appender):  # a truncation either has happened, or will see what is noted here
+    with locked(appender):  # a truncation has either happened, or will see the new state
         if appender.truncations != cuts:
             return False
         state.note_clean(end, now_ms())
@@ -179,7 +179,7 @@ def _round(
 
 
 class _Malformed(CorruptBatch):
-    """The records of a batch do not parse, and some of their keys have already been recorded."""
+    """The records of a batch do not parse, and some of their keys were already recorded."""
 
 
 def _note_keys(
@@ -189,8 +189,8 @@ def _note_keys(
     key_bytes: int,
     malformed: Mapping[Segment, CorruptBatch] = MappingProxyType({}),
 ) -> tuple[KeyMap, int, dict[Segment, CorruptBatch]]:
-    """The last offset of every key from `start` on: up to which offset, and which segments are damaged. Nothing is
-    recorded of those that are known to be `malformed`: a record that cannot be decoded supersedes none."""
+    """Record the last offset of every key from `start`; return the table, its end offset, and the damaged segments.
+    Skips segments known to be `malformed`: a record that cannot be decoded supersedes nothing."""
     records = sum(segment.next_offset - segment.base_offset for segment in dirty)
     keys = KeyMap(_table(records, key_bytes), secrets.token_bytes(16))
     damaged = dict(malformed)
@@ -200,11 +200,11 @@ def _note_keys(
             end = segment.next_offset
             continue
         try:
-            with unless_gone(appender, [segment]):
+            with detect_removal(appender, [segment]):
                 end, full = _note_segment(appender, segment, start, keys, end)
             if full:
                 return keys, end, damaged
-        except Gone:
+        except SegmentsRemoved:
             pass
         except _Malformed as error:
             return _note_keys(appender, dirty, start, key_bytes, {**malformed, segment: error})
@@ -215,13 +215,13 @@ def _note_keys(
 
 
 def _note_segment(appender: Appender, segment: Segment, start: int, keys: KeyMap, end: int) -> tuple[int, bool]:
-    """The keys of one segment: up to which offset (`end`, if all), and whether the table is full."""
+    """Record the keys of one segment; return the end offset, and True if the table is full."""
     for chunk in rewrite.chunks_of(segment, segment.next_offset):
         appender.maintenance_lock.check()
-        # Keys below `start` are already unique. Recorded again they would fill the table in each round.
+        # Keys below `start` are already unique. Recording them again would fill the table in every round.
         dirty_rows = chunk.rows[chunk.rows[:, LAST] >= start]
         if chunk.special:
-            dirty_rows = appender.segments.outlook.committed(dirty_rows)
+            dirty_rows = appender.segments.transaction_view.committed(dirty_rows)
         for body, rows, error in unpack(chunk.view, dirty_rows, appender.config.max_decompressed_bytes):
             if error is not None:
                 raise error
@@ -236,8 +236,8 @@ def _note_segment(appender: Appender, segment: Segment, start: int, keys: KeyMap
 
 
 def _table(records: int, key_bytes: int) -> np.ndarray:
-    """A table for that many keys, or for as many as are allowed."""
-    slots = _LEAST_SLOTS
+    """Allocate a table for `records` keys, or for as many as `key_bytes` allows."""
+    slots = _MIN_SLOTS
     while slots * 7 // 8 < records and 2 * slots * _SLOT_BYTES <= key_bytes:
         slots *= 2
     return np.zeros((slots, 3), np.uint64)
@@ -246,15 +246,15 @@ def _table(records: int, key_bytes: int) -> np.ndarray:
 def _rewrite_all(
     appender: Appender,
     left: list[Segment],
-    wanted: Wanted,
+    wanted: RewriteOptions,
     report: CompactionReport,
     damaged: dict[Segment, CorruptBatch],
     cuts: int,
 ) -> int:
-    """Replace neighbouring segments by as few as possible and return how many tombstones are left. Empties the list."""
+    """Replace neighbouring segments by as few as possible; return the number of tombstones left. Empties `left`."""
     report.segments_before += len(left)
     tombstones = 0
-    markers = wanted.markers or Markers()
+    markers = wanted.markers or MarkerTracker()
     while left:
         before = markers.copy()
         made, taken = _replace_some(appender, left, wanted, damaged, markers)
@@ -269,39 +269,39 @@ def _rewrite_all(
                 # The beginning of the run was trimmed meanwhile; the rest of it still has to be rewritten.
                 listed = appender.segments.all
                 left[:0] = [each for each in run if each in listed]
-                markers.become(before)
+                markers.restore(before)
                 continue
         else:
             if made is not None:
                 report.bytes_read += made.counts.bytes_before
                 rewrite.discard(appender, made)
             report.segments_after += taken
-        tombstones += made.counts.tombstones_kept if made is not None else 1  # unknown is not none
+        tombstones += made.counts.tombstones_kept if made is not None else 1  # unknown: assume one
     return tombstones
 
 
 def _replace_some(
     appender: Appender,
     segments: Sequence[Segment],
-    wanted: Wanted,
+    wanted: RewriteOptions,
     damaged: dict[Segment, CorruptBatch],
-    markers: Markers,
+    markers: MarkerTracker,
 ) -> tuple[Rewritten | None, int]:
-    """The replacement of the first of these segments, and as many more as fit; None for one that is damaged."""
+    """Write the replacement of the first segment and as many more as fit; None if the first is damaged."""
     made, count = _try_to_replace(appender, segments, wanted, damaged, markers)
     if made is None:
-        markers.go_blind()  # which transactions have batches in there is not known
+        markers.mark_incomplete()  # it is unknown which transactions have batches there
     return made, count
 
 
 def _try_to_replace(
     appender: Appender,
     segments: Sequence[Segment],
-    wanted: Wanted,
+    wanted: RewriteOptions,
     damaged: dict[Segment, CorruptBatch],
-    markers: Markers,
+    markers: MarkerTracker,
 ) -> tuple[Rewritten | None, int]:
-    most, limit = 1, min(len(segments), rewrite.most_segments())
+    most, limit = 1, min(len(segments), rewrite.max_segments())
     while most < limit and segments[most] not in damaged and segments[most - 1] not in damaged:
         most += 1
     if segments[0] in damaged:
@@ -311,12 +311,12 @@ def _try_to_replace(
         tried = markers.copy()
         try:
             made = rewrite.replace_run(appender, segments[:count], replace(wanted, markers=tried))
-            markers.become(tried)
+            markers.restore(tried)
             return made, count
-        except Gone:
+        except SegmentsRemoved:
             return None, 1
         except TooLarge as full:
-            if count == 1:  # treated as damaged: what later tombstones delete stays in there
+            if count == 1:  # treated as damaged: records that later tombstones delete remain in it
                 damaged[segments[0]] = CorruptBatch("its replacement would be too large", path=segments[0].path)
             count = max(full.fitted, 1) if count > 1 else 0
         except CorruptBatch as error:
@@ -331,7 +331,7 @@ def _is_worth_it(made: Rewritten) -> bool:
     return made.counts.records_after < made.counts.records_before or len(made.run) > 1
 
 
-def _add(report: CompactionReport, counts: Counts) -> None:
+def _add(report: CompactionReport, counts: RewriteCounts) -> None:
     report.records_removed += counts.records_before - counts.records_after
     report.bytes_removed += counts.bytes_before - counts.bytes_after
     count("compaction_removed_bytes", max(counts.bytes_before - counts.bytes_after, 0))

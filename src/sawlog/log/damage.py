@@ -1,4 +1,4 @@
-"""Damage in a segment: the error that says where it is, and where good batches begin again."""
+"""Damage in a segment: errors that locate it, and the search for the next good batch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def corrupt(
     least: int,
     reason: str,
 ) -> CorruptBatch:
-    """The error for a bad batch, with the next offset that can be read after it."""
+    """Return the error for a bad batch, with the next readable offset."""
     _, following = resume(extent, storage, position, limit, least)
     if following is None:
         following = extent.next_offset if extent.sealed else extent.expected_end
@@ -36,17 +36,17 @@ def corrupt(
 def unreadable(
     extent: Extent, position: int, last_offset: int, reason: str, kind: type[CorruptBatch] = CorruptBatch
 ) -> CorruptBatch:
-    """The error for a batch whose checksum is right but whose records cannot be decoded."""
+    """Return the error for a batch whose checksum is right but whose records cannot be decoded."""
     return kind(reason, path=extent.path, position=position, next_offset=last_offset + 1)
 
 
 def resume(extent: Extent, storage: Storage, position: int, limit: int, least: int) -> tuple[int, int | None]:
-    """At or after damage at `position`: where the next good batch starts, and its first offset.
+    """Find the next good batch at or after damage at `position`; return its position and first offset.
 
-    Its checksum does not cover its offset, so something else must confirm it: the batch after it, the known end of
-    the segment, or the rest of the damaged batch before it. The candidates, in this order: `position` itself
-    (batches may be missing before it), the end of the damaged batch according to its header, then every other
-    place; these come last, because a record may itself contain what looks like a batch.
+    A batch's checksum does not cover its offset, so something else must confirm the offset: the batch after it, the
+    known end of the segment, or the header of the damaged batch before it. The candidates, in this order: `position`
+    itself (batches may be missing before it), the end of the damaged batch according to its header, then every other
+    position. The latter come last, because a record may itself contain bytes that look like a batch.
     """
     view = storage.view(position, limit - position)
     sums = PartialSums(view)
@@ -66,9 +66,9 @@ def resume(extent: Extent, storage: Storage, position: int, limit: int, least: i
 
 
 def _good_batch(extent: Extent, sums: PartialSums, view: memoryview, at: int, least: int, before: int) -> int | None:
-    """The base offset of the batch that starts there, if there is one that is complete and confirmed. `before` is
-    where the previous batch ended according to its own header. The checksum is computed last, and each byte is
-    summed once, however many places look like a batch: a value may be full of them."""
+    """Return the base offset of a complete and confirmed batch at `at`, else None. `before` is the offset where the
+    previous batch ended according to its own header. The checksum comes last, and each byte is summed once, however
+    many positions look like a batch: a value may be full of them."""
     most = extent.next_offset if extent.sealed else extent.base_offset + MAX_SPAN
     base = _batch_at(view, at, least, most)
     if base is None:
@@ -84,19 +84,18 @@ def _good_batch(extent: Extent, sums: PartialSums, view: memoryview, at: int, le
 
 
 def batch_size(view: memoryview) -> int:
-    """Bytes of the batch whose header is at the beginning, according to that."""
+    """Return the size of the batch at the start of `view`, according to its header."""
     size: int = 12 + struct.unpack_from(">i", view, 8)[0]
     return size
 
 
 def _span(view: memoryview, at: int) -> int:
-    """How many offsets the batch that starts there covers."""
+    """Return the number of offsets that the batch at `at` covers."""
     return 1 + int(struct.unpack_from(">i", view, at + 23)[0])
 
 
 def _batch_at(view: memoryview, at: int, least: int, most: int) -> int | None:
-    """The base offset of the batch whose header is there, if there is one that fits and belongs between these
-    offsets."""
+    """Return the base offset of the batch at `at` if its header is plausible, fits, and lies in `least` to `most`."""
     if not 0 <= at <= len(view) - HEADER_BYTES or kernel.find_header(view, at, len(view), least) != at:
         return None
     base: int = _PLACE.unpack_from(view, at)[0]
@@ -104,7 +103,7 @@ def _batch_at(view: memoryview, at: int, least: int, most: int) -> int | None:
 
 
 def _is_good(sums: PartialSums, view: memoryview, position: int) -> bool:
-    """Whether the batch whose header is there, and fits, has the right CRC."""
+    """Return True if the CRC of the batch at `position` is right. Its header must fit."""
     size = batch_size(view[position:])
     crc: int = struct.unpack_from(">I", view, position + 17)[0]
     return sums.of(position + 21, position + size) == crc

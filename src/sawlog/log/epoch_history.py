@@ -9,11 +9,11 @@ import numpy as np
 from ..batch.header import BASE, LEADER_EPOCH, Rows
 from ..errors import CorruptBatch, StorageError
 from .epochs import Epochs
-from .remote import RemotePart
+from .remote import RemoteSegments
 from .segment import Segment
 
 
-def epochs_of(segments: Iterable[Segment], remote: RemotePart | None = None) -> tuple[Epochs, bool]:
+def epochs_of(segments: Iterable[Segment], remote: RemoteSegments | None = None) -> tuple[Epochs, bool]:
     """Rebuild the list from the batches and the part that exists only in the replica. Also return whether the epochs of
     the batches increase, as this version ensures.
 
@@ -49,7 +49,7 @@ def _rows_of(segment: Segment) -> Iterable[Rows]:
         segment.unload()
 
 
-def as_the_batches_say(epochs: Epochs, segments: Sequence[Segment], remote: RemotePart | None) -> Epochs:
+def as_the_batches_say(epochs: Epochs, segments: Sequence[Segment], remote: RemoteSegments | None) -> Epochs:
     """Return the list without entries that contradict the batches. The last epoch number is not reused."""
     return epochs_of(segments, remote)[0].begun(epochs.current, segments[-1].next_offset)
 

@@ -1,4 +1,4 @@
-"""What a segment covers: offsets and bytes, and what is known about its end."""
+"""The offsets and bytes that a segment covers, and what is known about its end."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from ..batch import kernel
 
 
 class Extent(kernel.ExtentFields):
-    """The part of a log that is in one segment."""
+    """The range of offsets and bytes of one segment."""
 
     __slots__ = ("expected_end", "path")
     base_offset: int
     sealed: bool
-    #: Whether each batch begins where the previous one ended: in a log of ours, but not in one of Kafka's.
+    #: True if each batch begins where the previous one ended. Holds for our own logs, but not for Kafka's.
     dense: bool
-    #: (next offset, size): what has been committed, as one value, so that readers never see halves of two.
+    #: Committed (next offset, size) as one value, so that readers never see a torn pair.
     tail: tuple[int, int]
 
     def __init__(
@@ -30,35 +30,35 @@ class Extent(kernel.ExtentFields):
         self.base_offset = base_offset
         self.tail = (next_offset, size)
         self.sealed = sealed
-        #: Where it should end, if recovery knows it; see `known_end`.
+        #: The offset where the segment should end, if recovery knows it; see `known_end`.
         self.expected_end = expected_end
         self.dense = dense
         self.path = path
 
     def reach(self, next_offset: int, size: int) -> None:
-        """It has grown up to here."""
+        """Move the end forward."""
         self.tail = next_offset, size
 
-    def open_end(self) -> None:
-        """It is not known yet where it ends."""
+    def unseal(self) -> None:
+        """Mark the segment as growing: its end is not known yet."""
         self.sealed = False
 
-    def close_end(self, next_offset: int, size: int) -> None:
-        """It ends here, and does not grow."""
+    def seal_at(self, next_offset: int, size: int) -> None:
+        """Set the final end."""
         self.tail, self.sealed = (next_offset, size), True
 
-    def go_back(self, tail: tuple[int, int]) -> None:
-        """What was after this tail is no longer part of it: it was rolled back, or will be cut."""
+    def truncate_to(self, tail: tuple[int, int]) -> None:
+        """Move the end back: the rest was rolled back, or is about to be cut."""
         self.tail = tail
 
     def expect(self, next_offset: int, size: int) -> None:
-        """It has to extend up to here: what cannot be read of it is damage."""
+        """Require the segment to extend to this end: anything unreadable below it is damage."""
         self.expected_end = next_offset
         self.tail = next_offset, size
 
     @property
     def next_offset(self) -> int:
-        """The first offset after the segment."""
+        """First offset after the segment."""
         return self.tail[0]
 
     @property
@@ -68,7 +68,7 @@ class Extent(kernel.ExtentFields):
 
     @property
     def known_end(self) -> int | None:
-        """The first offset after the segment, if it is known."""
+        """First offset after the segment, if known."""
         if self.expected_end is not None:
             return self.expected_end
         return self.next_offset if self.next_offset > self.base_offset else None

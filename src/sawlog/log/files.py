@@ -4,15 +4,15 @@
 00000000000000001234.log         batches; the number is the first offset that may be in it
 00000000000000001234.index       sparse offsets, see index.py
 00000000000000001234.timeindex   sparse times
-00000000000000001234.txnindex    aborted transactions, see aborted.py
+00000000000000001234.txnindex    aborted transactions, see transaction_index.py
 LOCK                             held by the writer; never deleted
 checkpoint                       watermark, log start, clean-shutdown mark, see checkpoint.py
 producers                        state of idempotent producers, see producers.py
-upkeep                           what upkeep has done so far, see upkeep.py
-wanted                           a writer waits for upkeep to end, see locking.py
-visible                          where readers in other processes stop, see visible.py
+upkeep                           state of maintenance, see maintenance_state.py
+wanted                           a writer waits for maintenance to end, see lock.py
+visible                          where readers in other processes stop, see commit.py
 leader-epoch-checkpoint          leader epochs, as Kafka writes them, see epochs.py
-remote                           what of the log is only in its replica, see remote.py
+remote                           segments that are only in the replica, see remote.py
 *.tmp                            being written; worthless after a crash
 <base>-<end>.log.swap            finished, about to replace the segments with offsets from base to end
 *.deleted                        discarded, about to be unlinked; an empty .log.deleted is a segment that was trimmed
@@ -45,11 +45,11 @@ TMP, SWAP, DELETED, TORN, QUARANTINED = ".tmp", ".swap", ".deleted", ".torn", ".
 
 _SEGMENT = re.compile(r"([0-9]{20})\.log")
 _SWAP = re.compile(r"([0-9]{20})-([0-9]{20})\.log\.swap")
-_OURS = re.compile(
+_SEGMENT_FILES = re.compile(
     r"[0-9]{20}\.(log|index|timeindex|txnindex)(\.tmp|\.swap|\.deleted|\.torn(\.[0-9]+)?|\.quarantined(\.[0-9]+)?)?"
     r"|[0-9]{20}-[0-9]{20}\.log\.(tmp|swap|quarantined)"
 )
-_SMALL = frozenset(
+_STATE_FILES = frozenset(
     each + suffix
     for each in (LOCK, CHECKPOINT, PRODUCERS, UPKEEP, VISIBLE, WANTED, LEADER_EPOCHS, REMOTE)
     for suffix in ("", TMP)
@@ -68,7 +68,7 @@ def segment_base(name: str) -> int | None:
     return int(found[1]) if found and int(found[1]) < 2**62 else None
 
 
-def dropped_base(name: str) -> int | None:
+def trimmed_base(name: str) -> int | None:
     """The base offset if this is what is left of a segment that was trimmed on a full disk."""
     return segment_base(name.removesuffix(DELETED)) if name.endswith(DELETED) else None
 
@@ -85,17 +85,17 @@ def swap_range(name: str) -> tuple[int, int] | None:
 
 
 def is_ours(name: str) -> bool:
-    """Whether a log may delete this file when it is removed."""
-    return name in _SMALL or _OURS.fullmatch(name) is not None
+    """Return True if the log owns this file and deletes it when it is removed."""
+    return name in _STATE_FILES or _SEGMENT_FILES.fullmatch(name) is not None
 
 
-def is_placed(name: str) -> bool:
-    """Whether the offsets in the name of a segment, or of a replacement, are possible."""
+def has_valid_offsets(name: str) -> bool:
+    """Return True if the offsets in the name of a segment or a replacement are valid."""
     if name.endswith(LOG):
         return segment_base(name) is not None
     return not name.endswith(SWAP) or swap_range(name) is not None
 
 
 def is_leftover(name: str) -> bool:
-    """Whether a crash left this file and nothing needs it."""
+    """Return True for a file that a crash left behind and nothing needs."""
     return is_ours(name) and name.endswith((TMP, DELETED))

@@ -5,10 +5,10 @@
 .timeindex  entries of 12 bytes: [largest timestamp so far i64][last offset of the batch that has it - base u32]
 ```
 
-Batches that end 2**31 or more offsets after the segment's first do not fit into an entry and are left out: only batches
-without records, which represent a gap, do (see keeping.py). Both indexes increase strictly. They are caches: built
-while the segment grows, written when it is sealed or the log is closed, and rebuilt from the batches whenever a file is
-missing, short, padded, out of order or contradicts the log."""
+Batches that end 2**31 or more offsets after the segment's first do not fit into an entry and are left out. Only batches
+without records, which represent a gap, extend that far. Entries increase strictly. Both indexes are caches: built while
+the segment grows, written when it is sealed or the log closes, and rebuilt from the batches whenever a file is missing,
+short, padded, out of order or contradicts the log."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TIME_ENTRY_BYTES = 12
 
 class SegmentIndex(kernel.SparseIndex):
     """Both indexes of one segment, extended batch by batch (`add`, `add_rows`). One thread adds, any number look up
-    (`bounds`). What every append and every read uses is in the kernel."""
+    (`bounds`). The operations of the hot paths are in the kernel."""
 
     __slots__ = ()
     offsets: array[int]
@@ -57,7 +57,7 @@ class SegmentIndex(kernel.SparseIndex):
         times = rows[:, MAX_TIME]
         if self.first_timestamp < 0:
             self.first_timestamp = int(times[0])
-        # The largest timestamp before each batch, and which batch had it: -1 for one before these.
+        # The largest timestamp before each batch, and the batch that has it: -1 if it precedes these rows.
         largest = np.maximum.accumulate(np.concatenate(([self.max_timestamp], times)))
         having = np.maximum.accumulate(np.where(times > largest[:-1], np.arange(len(rows)), -1))
         if count:
@@ -66,14 +66,14 @@ class SegmentIndex(kernel.SparseIndex):
             self.max_timestamp, self.max_timestamp_offset = int(largest[-1]), int(rows[having[-1], LAST])
 
     def _enter_rows(self, rows: Rows, origin: int, chosen: Rows, largest: Rows, having: Rows) -> None:
-        """Entries for these, filled in the order in which readers do not look: see `kernel.SparseIndex`."""
+        """Add entries in the opposite order in which readers access the arrays: see `kernel.SparseIndex`."""
         del self.positions[len(self.offsets) :]
         self.positions.frombytes((rows[chosen, POSITION] + origin).astype(np.uint32).tobytes())
         self.offsets.frombytes((rows[chosen, LAST] - self.base_offset).astype(np.uint32).tobytes())
         times = largest[chosen]
         latest = np.concatenate(([self.times[-1] if self.times else -1], times[:-1]))
         new = times > latest
-        before = having[chosen[new] - 1]  # the first batch of these is chosen only if others precede it in the file
+        before = having[chosen[new] - 1]  # the first row is chosen only if the file has batches before it
         before[chosen[new] == 0] = -1
         offsets = np.where(before >= 0, rows[before, LAST], self.max_timestamp_offset) - self.base_offset
         del self.time_offsets[len(self.times) :]
@@ -81,19 +81,19 @@ class SegmentIndex(kernel.SparseIndex):
         self.times.frombytes(times[new].astype(np.int64).tobytes())
 
     def note_first(self, timestamp: int) -> None:
-        """The timestamp of the first batch, for an index that was read from its files, which do not have it."""
+        """Set the timestamp of the first batch, which the index files do not contain."""
         self.first_timestamp = timestamp
 
     @property
     def size_bytes(self) -> int:
-        """Size of the larger of the two files, with the time entry that sealing adds."""
+        """Size of the larger of the two files, including the time entry that sealing adds."""
         offsets, times = len(self.offsets) * OFFSET_ENTRY_BYTES, (len(self.times) + 1) * TIME_ENTRY_BYTES
         return offsets if offsets > times else times  # noqa: FURB136 - at every append, and max() is a call
 
     # --- files
 
     def encode(self) -> tuple[bytes, bytes]:
-        """The bytes of the two files; the time index ends with the segment's largest timestamp."""
+        """Return the bytes of the two files. The time index ends with the segment's largest timestamp."""
         self.enter_time()
         entries = np.empty((len(self.offsets), 2), ">u4")
         entries[:, 0], entries[:, 1] = self.offsets, self.positions[: len(self.offsets)]
@@ -105,10 +105,9 @@ class SegmentIndex(kernel.SparseIndex):
     def decode(
         cls, base_offset: int, interval_bytes: int, index: bytes, times: bytes, *, span: int, size_bytes: int
     ) -> SegmentIndex | None:
-        """From the bytes of the two files; None unless they could be the indexes of such a segment.
+        """Decode the two files; None unless they are plausible for a segment of `span` offsets and `size_bytes` bytes.
 
-        `span` is how many offsets the segment covers, `size_bytes` its length. What they say about single batches is
-        checked when it is used.
+        Lookups verify individual entries when they use them.
         """
         if len(index) % OFFSET_ENTRY_BYTES or len(times) % TIME_ENTRY_BYTES:
             return None

@@ -118,7 +118,7 @@ def _place_sole(appender: Appender, data: memoryview, max_unpacked_bytes: int | 
     """Place one batch that is not part of a transaction; None if the buffer holds anything else, or a batch that the
     general path has to refuse."""
     header = kernel.sole_batch(data)
-    if header is None or appender.segments.unsettled or len(data) > appender.config.segment_bytes:
+    if header is None or appender.segments.maybe_undecided or len(data) > appender.config.segment_bytes:
         return None
     attributes, count, delta, newest, producer_id, epoch, sequence, crc = header
     if attributes & _SPECIAL or (producer_id < 0, epoch < 0) != (sequence < 0,) * 2 or crc32c(data[21:]) != crc:

@@ -1,4 +1,4 @@
-"""The last record of a log, where the offset before the end has none: a marker, a gap, an aborted record."""
+"""The last record of a log, if the offset before the end is a marker, a gap or an aborted record."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections import deque
 from ..batch.kernel import Record
 from .reader import Reader
 
-#: How many offsets before the end are looked at first; then so many times as many.
+#: Number of offsets before the end to search first, and the factor for each further step.
 _FIRST, _TIMES = 16, 8
 
 
 def last_record(reader: Reader) -> Record | None:
-    """The last record that is committed; None if there is none."""
+    """Return the last committed record; None if there is none."""
     segments = reader.segments
     lowest, end = reader.span(None, None)
     for segment in reversed(segments.all):

@@ -55,7 +55,7 @@ from .replica_source import Fetched, RemoteLog, RemoteSource
 from .retention import RetentionReport
 from .segments import SegmentSet
 from .tables import append_table
-from .tiering import Shipped
+from .tiering import ShippedSegments
 from .transaction_index import OpenTransaction
 from .verify import VerifyReport, verify
 from .writer import BATCH_BYTES, Writer
@@ -276,7 +276,7 @@ class Log(Partition, Closing):
         """Open transactions of producers, in the order in which they began."""
         if self._access.appender is None:
             self._access.segments.refresh()
-        return self._access.segments.outlook.open
+        return self._access.segments.transaction_view.open
 
     @property
     def producer_states(self) -> list[ProducerInfo]:
@@ -606,7 +606,7 @@ class Log(Partition, Closing):
         committed = is_committed(isolation)
         if not min_bytes:
             return self._readable().fetch(start, max_bytes, committed=committed)
-        return self._readable().fetch_patiently(start, max_bytes, min_bytes, timeout, committed=committed)
+        return self._readable().fetch_when_available(start, max_bytes, min_bytes, timeout, committed=committed)
 
     def watch(self, call: Callable[[], None]) -> Callable[[], None]:
         """Call back whenever `visible_offset` may have moved. Returns a function that stops the calls. In the writer's
@@ -668,12 +668,12 @@ class Log(Partition, Closing):
         """Read and check every sealed segment. The report lists the damage; nothing is raised for it."""
         return maintenance.scrub(self._writable())
 
-    def upkeep(self, config: UpkeepConfig | None = None, shipped: Shipped | None = None) -> UpkeepReport:
+    def upkeep(self, config: UpkeepConfig | None = None, shipped: ShippedSegments | None = None) -> UpkeepReport:
         """Run the maintenance that these settings ask for: retention, compaction, merging, recompression, scrubbing.
         Also removes local segments that are proven to be in the replica (`shipped`)."""
         return maintenance.upkeep(self._writable(), UpkeepConfig() if config is None else config, shipped)
 
-    def shipped(self) -> Shipped | None:
+    def shipped(self) -> ShippedSegments | None:
         """Return the segments that `local_retention_ms` and `local_retention_bytes` would remove and that are proven to
         be in the replica, and the reason if some are not; None if nothing is due. Reads the replica without a lock,
         which may take long."""

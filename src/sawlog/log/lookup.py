@@ -1,7 +1,7 @@
-"""Single records of a segment, by offset and by time.
+"""Lookup of single records in a segment, by offset and by time.
 
-Records that are next to each other are often read one after the other. So a segment remembers which large batches had
-the right CRC, where every 32nd record of a batch begins, and the batch that was decompressed last.
+Neighbouring records are often read in sequence. So a segment remembers which batches had the right CRC, where every
+32nd record of a batch begins (*landmarks*), and the batch that it decompressed last.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import struct
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -43,43 +43,39 @@ from .batches import CHUNK_BYTES, Batches, Chunk, names_batch
 from .damage import BAD_CRC, corrupt, unreadable
 from .index import SegmentIndex
 
-#: As `CHUNK_BYTES`, for a search by time, which the index has brought close to the result.
+if TYPE_CHECKING:
+    from .transaction_view import TransactionView
+
+#: Like `CHUNK_BYTES`, for a search by time, which the index starts close to the result.
 _TIME_CHUNK_BYTES = 1 << 16
-#: What is remembered of a file is counted in cells: no two batches of at least this size start in the same one.
+#: Checksum results are stored per cell of the file. No two batches of at least this size start in the same cell.
 _CELL_BYTES = 1 << kernel.CELL_SHIFT
-#: How much is read at first for a page, beyond its size: the index leads to a batch that is not far before it.
+#: Bytes read in addition to the size of a page: the index leads to a batch slightly before the requested one.
 _PAGE_MARGIN_BYTES = 16 << 10
-#: One position per this many records is remembered, for this many batches of a segment.
+#: One landmark per this many records, for at most this many batches of a segment.
 _LANDMARK_STEP = 32
 _LANDMARK_BATCHES = 1024
 
 _NOTHING, _NOWHERE = bytearray(), array("H")
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
-#: Where some fields are in what that unpacks.
+#: Indexes of some of its fields.
 _BASE, _LENGTH, _CRC, _ATTRIBUTES, _LAST_DELTA, _LARGEST_TIME, _PRODUCER = 0, 1, 4, 5, 6, 8, 9
 
 
-class Decisions(Protocol):
-    """What is known about transactions."""
-
-    def is_aborted(self, producer_id: int, base: int) -> bool:
-        """Whether the batch of this producer that begins there was aborted."""
-
-
 class Lookup(kernel.LookupFields):
-    """Finds records in the open file of a segment. It has no reference to the segment, which each call passes: so a
-    segment that is no longer used is closed at once."""
+    """Finds records in the open file of a segment. Callers pass the segment to each method: without a reference cycle,
+    an unused segment closes at once."""
 
     __slots__ = ("_free", "_unpacked")
     storage: Storage
     index: SegmentIndex
-    #: Which large batches had the right CRC, and in which cells all small ones had: a bit for each cell.
+    #: Bitmaps of verified CRCs, one bit per cell: of the large batch in it, and of all small batches in it.
     _large: bytearray
     _small: bytearray
-    #: Where the first batch of a cell starts in it, + 1; 0 if that is not known; with PLAIN_CELL.
+    #: 1 + where the first batch of a cell starts in it; 0 if unknown; combined with PLAIN_CELL.
     _firsts: array[int]
-    #: Where every n-th record of a batch starts, by the position of the batch; and n.
+    #: The positions of every `_step`-th record of a batch, by the position of the batch.
     _landmarks: dict[int, array[int]]
     _step: int
 
@@ -97,13 +93,15 @@ class Lookup(kernel.LookupFields):
     def _chunks(self, segment: Batches, offset: int, end: int, **how: Any) -> Iterator[Chunk]:
         return segment.chunks_in(self.storage, self.index, offset, end, **how)
 
-    def read(self, segment: Batches, offset: int, max_bytes: int, outcomes: Decisions | None = None) -> Record | None:
-        """The record at `offset`, or the first one after it; None if the segment has none."""
+    def read(
+        self, segment: Batches, offset: int, max_bytes: int, transactions: TransactionView | None = None
+    ) -> Record | None:
+        """Return the record at `offset`, or the first one after it; None if the segment has none."""
         start, stop, wanted = self.index.bounds(offset, segment.tail[1])
         view = None
         if start < stop:
             view = self.storage.view(start, stop - start)
-            found = kernel.read_usual(
+            found = kernel.read_fast(
                 view,
                 offset,
                 -1 if start else segment.base_offset,
@@ -116,21 +114,24 @@ class Lookup(kernel.LookupFields):
             )
             if found is not None:
                 return found  # type: ignore[no-any-return]
-        return self._read(segment, offset, max_bytes, outcomes, start, stop, wanted, view)
+        return self._read_slow(segment, offset, max_bytes, transactions, start, stop, wanted, view)
 
     def page(
         self, segment: Batches, offset: int, end: int, max_bytes: int, *, remembers: bool = True
     ) -> tuple[memoryview, int, bool, bool, int] | None:
-        """The batches from the one that has `offset` on, up to `max_bytes` but at least one, and none from `end` on;
-        the offset after them, whether the segment goes on there, whether one of them is part of a transaction, and
-        their position. None if something is not as usual: then `chunks_in` finds out. All checksums are compared, or,
-        if it `remembers`, those that were not compared before."""
+        """Return the batches from the one that contains `offset`, up to `max_bytes` but at least one, and none at or
+        after `end`: (batches, next offset, True if the segment continues there, True if one is transactional,
+        position).
+
+        None if the fast path does not apply: `chunks_in` then determines why. Verifies all checksums; with `remembers`,
+        only those that were not verified before.
+        """
         size = segment.tail[1]
         start, _, wanted = self.index.bounds(offset, size)
         remembers = remembers and segment.sealed
         if remembers and len(self._firsts) << kernel.CELL_SHIFT < size:
-            self._remember_up_to(size)
-        # What is not mapped is copied, or fetched: then only what is needed.
+            self._grow_memory(size)
+        # An unmapped file is copied or downloaded: request only the needed bytes.
         free = segment.sealed and self._free
         stop = size if free else min(size, start + max_bytes + _PAGE_MARGIN_BYTES)
         if not free and end < segment.tail[0]:
@@ -138,7 +139,7 @@ class Lookup(kernel.LookupFields):
         if start >= stop:
             return None
         view = self.storage.view(start, stop - start)
-        found = kernel.page_usual(
+        found = kernel.page_fast(
             view,
             offset,
             end,
@@ -158,25 +159,26 @@ class Lookup(kernel.LookupFields):
             return None
         return view[first:last], next_offset, start + last < size, special, start + first
 
-    def _remember_up_to(self, size: int) -> None:
-        """Have room to remember for a file of that size. It is replaced: other threads may be using what there is."""
+    def _grow_memory(self, size: int) -> None:
+        """Grow the bitmaps for a file of that size. Replaces them: other threads may be using the old ones."""
         needed = (size >> (kernel.CELL_SHIFT + 3)) + 1
         self._large = self._large + bytes(max(needed - len(self._large), 0))
         self._small = self._small + bytes(max(needed - len(self._small), 0))
         self._firsts = self._firsts + array("H", bytes(2 * max(8 * needed - len(self._firsts), 0)))
 
-    def _read(
+    def _read_slow(
         self,
         segment: Batches,
         offset: int,
         max_bytes: int,
-        outcomes: Decisions | None,
+        transactions: TransactionView | None,
         start: int,
         stop: int,
         wanted: int,
         view: memoryview | None,
     ) -> Record | None:
-        """As `read`, from what the index says, whatever is there. `view` has these bytes, if they were read."""
+        """Like `read`, from the bounds in the index, without the fast path. `view` has these bytes, if they were
+        read."""
         size, free = segment.size, segment.sealed and self._free
         if free:
             stop, view = size, None
@@ -189,27 +191,27 @@ class Lookup(kernel.LookupFields):
             at = kernel.find_batch(view, 0, len(view), offset, least, segment.dense)
             if at >= 0:
                 break
-            if stop >= size:  # it is after damage, or is damaged itself
+            if stop >= size:  # the batch is after damage, or is damaged itself
                 return self._first_from(segment, offset, max_bytes)
             stop, view = min(size, start + 2 * max(stop - start, CHUNK_BYTES)), None
         header = _HEADER.unpack_from(view, at)
         batch = view[at : at + 12 + header[_LENGTH]]
         try:
-            self._prove(segment, start + at, batch, header)
+            self._check_crc(segment, start + at, batch, header)
         except CorruptBatch as damage:
-            # Its header may be wrong about its end: the requested record may be after it.
+            # Its header may claim a wrong end: the requested record may follow it.
             if damage.next_offset is None or damage.next_offset > offset or damage.next_offset <= header[_BASE]:
                 raise
             return self._read_behind(segment, start + at, offset, max_bytes)
         found = None
-        if not _is_hidden(header, outcomes):
+        if not _is_hidden(header, transactions):
             found = self._record_in(segment, start + at, batch, header, offset, max_bytes)
         if found is None and start + at + len(batch) < segment.size:
             return self._first_from(segment, header[_BASE] + header[_LAST_DELTA] + 1, max_bytes)
         return found
 
     def _first_from(self, segment: Batches, offset: int, max_bytes: int) -> Record | None:
-        """The first record from `offset` on, batch by batch, however many of them compaction has emptied."""
+        """Return the first record from `offset`, batch by batch, past any that compaction emptied."""
         for chunk in self._chunks(segment, offset, segment.next_offset):
             for number in np.flatnonzero(chunk.rows[:, COUNT]).tolist():
                 found: list[Record] = []
@@ -221,7 +223,7 @@ class Lookup(kernel.LookupFields):
         return None
 
     def _read_behind(self, segment: Batches, position: int, offset: int, max_bytes: int) -> Record | None:
-        """As `read`, batch by batch from after a damaged one."""
+        """Like `read`, batch by batch, starting after the damaged batch at `position`."""
         for chunk in self._chunks(segment, offset, offset + 1, behind=position):
             found: list[Record] = []
             bad = records(chunk.view, chunk.rows[:1], offset, 2**63 - 1, found, max_bytes)
@@ -232,8 +234,8 @@ class Lookup(kernel.LookupFields):
             return found[0] if found else None
         return None
 
-    def _prove(self, segment: Batches, position: int, batch: memoryview, header: tuple[int, ...]) -> None:
-        """Whether the batch's CRC is right, now or, if it is a large one, earlier."""
+    def _check_crc(self, segment: Batches, position: int, batch: memoryview, header: tuple[int, ...]) -> None:
+        """Raise `CorruptBatch` unless the CRC of the batch is right. Results for large batches are remembered."""
         size = len(batch)
         if size >= _CELL_BYTES:
             cell, bits = position >> kernel.CELL_SHIFT, self._large
@@ -243,7 +245,7 @@ class Lookup(kernel.LookupFields):
             raise corrupt(segment, self.storage, position, segment.size, header[_BASE], BAD_CRC)
         if size >= _CELL_BYTES:
             if cell >> 3 >= len(self._large):
-                self._remember_up_to(2 * segment.size)  # it may be growing
+                self._grow_memory(2 * segment.size)  # the segment may be growing
             self._large[cell >> 3] |= 1 << (cell & 7)
 
     def _record_in(
@@ -252,11 +254,13 @@ class Lookup(kernel.LookupFields):
         base, _, _, _, _, attributes, last_delta, base_time, max_time, _, _, _, count = header
         body, start, end = batch, HEADER_BYTES, len(batch)
         if attributes & COMPRESSION_MASK:
-            body = self._unpack(segment, position, batch, attributes, max_bytes)
+            body = self._decompressed(segment, position, batch, attributes, max_bytes)
             start, end = 0, len(body)
         skipped = 0
         if offset - base > 2 * self._step and last_delta == count - 1:
-            marks = self._landmarks.get(position) or self._survey(segment, position, body, start, end, count, base)
+            marks = self._landmarks.get(position) or self._build_landmarks(
+                segment, position, body, start, end, count, base
+            )
             skipped = (offset - base) // self._step * self._step
             start = marks[skipped // self._step]
         found = kernel.record_at(
@@ -266,10 +270,10 @@ class Lookup(kernel.LookupFields):
             raise unreadable(segment, position, base + last_delta, MALFORMED)
         return found  # type: ignore[no-any-return]
 
-    def _survey(
+    def _build_landmarks(
         self, segment: Batches, position: int, body: memoryview, start: int, end: int, count: int, base: int
     ) -> array[int]:
-        """Remember where every n-th record of a batch starts, which shortens the next read of it."""
+        """Record the position of every `_step`-th record of a batch, which speeds up later reads of it."""
         marks = array("i", bytes(4 * (count // self._step + 1)))
         if not kernel.landmarks(body, start, end, count, self._step, memoryview(marks)):
             raise unreadable(segment, position, base + count - 1, MALFORMED)
@@ -278,10 +282,10 @@ class Lookup(kernel.LookupFields):
         self._landmarks[position] = marks
         return marks
 
-    def _unpack(
+    def _decompressed(
         self, segment: Batches, position: int, batch: memoryview, attributes: int, max_bytes: int
     ) -> memoryview:
-        """The records of a compressed batch; the last batch is kept, because neighbours are often read next."""
+        """Return the records of a compressed batch. Caches the last batch: neighbours are often read next."""
         kept = self._unpacked
         if kept is not None and kept[0] == position:
             return kept[1]
@@ -297,16 +301,20 @@ class Lookup(kernel.LookupFields):
         return body
 
     def first_at(
-        self, segment: Batches, timestamp: int, start: int, max_bytes: int, outcomes: Decisions | None = None
+        self, segment: Batches, timestamp: int, start: int, max_bytes: int, transactions: TransactionView | None = None
     ) -> int | None:
-        """The first offset from `start` on whose record is not older than `timestamp`. `outcomes` says which batches of
-        transactions contain no record."""
+        """Return the first offset from `start` whose record is not older than `timestamp`; None if there is none.
+        `transactions` tells which batches were aborted."""
         offset = max(start, self._entry_before(segment, timestamp))
         for chunk in self._chunks(segment, offset, segment.next_offset, chunk_bytes=_TIME_CHUNK_BYTES):
             recent = (chunk.rows[:, MAX_TIME] >= timestamp) & (chunk.rows[:, ATTRIBUTES] & CONTROL_BIT == 0)
             for row in chunk.rows[recent]:  # markers are no records
                 is_part = row[ATTRIBUTES] & TRANSACTIONAL_BIT and row[PRODUCER_ID] >= 0
-                if is_part and outcomes is not None and outcomes.is_aborted(int(row[PRODUCER_ID]), int(row[BASE])):
+                if (
+                    is_part
+                    and transactions is not None
+                    and transactions.is_aborted(int(row[PRODUCER_ID]), int(row[BASE]))
+                ):
                     continue
                 stamped = bool(row[ATTRIBUTES] & TIMESTAMP_TYPE_BIT)
                 if stamped and row[COUNT] == row[LAST] - row[BASE] + 1:
@@ -317,7 +325,7 @@ class Lookup(kernel.LookupFields):
                 position = chunk.origin + int(row[POSITION])
                 body, first, end = chunk.view, int(row[BODY]), int(row[BODY_END])
                 if row[ATTRIBUTES] & COMPRESSION_MASK:
-                    body = self._unpack(segment, position, batch, int(row[ATTRIBUTES]), max_bytes)
+                    body = self._decompressed(segment, position, batch, int(row[ATTRIBUTES]), max_bytes)
                     first, end = 0, len(body)
                 least = -(2**63) if stamped else timestamp  # all records of a stamped batch have its timestamp
                 found: int = kernel.record_after(
@@ -330,7 +338,7 @@ class Lookup(kernel.LookupFields):
         return None
 
     def _entry_before(self, segment: Batches, timestamp: int) -> int:
-        """Below this offset everything is older than `timestamp`, by an index entry that its batch confirms."""
+        """Return an offset below which every record is older than `timestamp`. The batch confirms the index entry."""
         at = bisect_left(self.index.times, timestamp) - 1
         if at < 0:
             return segment.base_offset
@@ -339,14 +347,14 @@ class Lookup(kernel.LookupFields):
         return segment.base_offset if found < 0 else last_offset + 1
 
     def has_hole_at(self, segment: Batches, offset: int) -> bool:
-        """Whether the batch that covers `offset` contains fewer records than offsets according to its header."""
+        """Return True if the batch that covers `offset` has fewer records than offsets, by its header."""
         for chunk in self._chunks(segment, offset, offset + 1):
             row = chunk.rows[0]
             return bool(row[BASE] <= offset and row[COUNT] < row[LAST] - row[BASE] + 1)
         return False
 
     def batch_ending_at(self, segment: Batches, last_offset: int, max_timestamp: int) -> int:
-        """The position of the batch with that last offset and largest timestamp; -1 if there is none."""
+        """Return the position of the batch with that last offset and largest timestamp; -1 if there is none."""
         start, stop, wanted = self.index.bounds(last_offset, segment.size)
         if start >= stop or (wanted >= 0 and not names_batch(self.storage, start, wanted)):
             return -1
@@ -361,10 +369,10 @@ class Lookup(kernel.LookupFields):
         return start + at if ends == (last_offset, max_timestamp) else -1
 
 
-def _is_hidden(header: tuple[int, ...], outcomes: Decisions | None) -> bool:
-    """Whether a batch contains no record for this reader: it is a control batch, or its transaction was aborted."""
+def _is_hidden(header: tuple[int, ...], transactions: TransactionView | None) -> bool:
+    """Return True for a control batch, and for a batch of an aborted transaction."""
     attributes, producer_id = header[_ATTRIBUTES], header[_PRODUCER]
     if attributes & CONTROL_BIT:
         return True
     is_part = attributes & TRANSACTIONAL_BIT and producer_id >= 0
-    return bool(is_part and outcomes is not None and outcomes.is_aborted(producer_id, header[_BASE]))
+    return bool(is_part and transactions is not None and transactions.is_aborted(producer_id, header[_BASE]))

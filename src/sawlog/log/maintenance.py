@@ -1,8 +1,8 @@
-"""Maintains a log while it is in use: retention, compaction, merging, recompression, scrubbing, tiering.
+"""Maintenance of a log in use: retention, compaction, merging, recompression, scrubbing, tiering.
 
-`upkeep` does what a policy (`UpkeepConfig`) asks for and reports it. Each task can also be called alone. They work on
-sealed segments, concurrently with appends and reads, one task at a time per log; each can be interrupted safely at any
-point (see rewrite.py for how files are replaced).
+`upkeep` runs the tasks that a policy (`UpkeepConfig`) asks for and reports them. Each task can also be called on its
+own. Tasks work on sealed segments, concurrently with appends and reads, one at a time per log, and can be interrupted
+safely at any point (rewrite.py describes how files are replaced).
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from . import compaction, retention, rewrite, tiering
 from .appender import Appender
 from .compaction import CompactionReport, times_of
 from .maintenance_state import load_state, store_state
-from .rebatch import Wanted
+from .rebatch import RewriteOptions
 from .replacement import TooLarge
 from .retention import RetentionReport
-from .rewrite import Gone, locked, unless_gone
+from .rewrite import SegmentsRemoved, detect_removal, locked
 from .segment import Segment
 from .segments import SegmentSet
-from .tiering import Shipped, TieringReport
+from .tiering import ShippedSegments, TieringReport
 from .verify import Checked, Problem, VerifyReport, verify_segment
 
-#: In the background, segments are merged when this many neighbours are small: fewer would be rewritten repeatedly.
-_LEAST_RUN = 4
-#: Recompression that saves less than 5 % is not worth new files.
-_WORTH = 0.95
+#: Minimum number of small neighbours for a merge in the background: fewer would be rewritten again and again.
+_MIN_RUN = 4
+#: Recompression must save at least 5 % to be worth a new file.
+_MAX_RECOMPRESSED_RATIO = 0.95
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class ScrubReport(Checked):
 
 @dataclass(slots=True)
 class UpkeepReport:
-    """What was done to one log; None where there was nothing to do."""
+    """Maintenance of one log; a report is None if its task had nothing to do."""
 
     path: str
     retention: RetentionReport | None = None
@@ -98,7 +98,7 @@ class UpkeepReport:
 
     @property
     def actions(self) -> tuple[object, ...]:
-        """The reports of the tasks that did something."""
+        """Reports of the tasks that did something."""
         every = (self.retention, self.compaction, self.merge, self.recompression, self.scrub, self.tiering)
         return tuple(each for each in every if each is not None)
 
@@ -110,8 +110,8 @@ class UpkeepReport:
         return f"{self.path}: {done}"
 
 
-def upkeep(appender: Appender, config: UpkeepConfig, shipped: Shipped | None = None) -> UpkeepReport:
-    """Do what is due; with what is proven to be in the replica."""
+def upkeep(appender: Appender, config: UpkeepConfig, shipped: ShippedSegments | None = None) -> UpkeepReport:
+    """Run the tasks that are due. `shipped`: the local segments proven to be in the replica, to be removed."""
     try:
         return _upkeep(appender, config, shipped)
     except StorageError:
@@ -119,19 +119,19 @@ def upkeep(appender: Appender, config: UpkeepConfig, shipped: Shipped | None = N
         raise
 
 
-def _upkeep(appender: Appender, config: UpkeepConfig, shipped: Shipped | None) -> UpkeepReport:
+def _upkeep(appender: Appender, config: UpkeepConfig, shipped: ShippedSegments | None) -> UpkeepReport:
     watch = Stopwatch()
     report = UpkeepReport(appender.directory.path)
     removed = retention.apply_retention(appender) if config.delete else None
     report.retention = removed if removed is not None and removed.removed_records else None
-    if shipped is not None:  # before segments are rewritten for nothing
+    if shipped is not None:  # first, so that no segment is rewritten in vain
         report.tiering = tiering.remove(appender, shipped) or None
     if _compaction_is_due(appender.segments, config):
         report.compaction = compaction.compact(
             appender, delete_retention_ms=config.delete_retention_ms, min_lag_ms=config.min_compaction_lag_ms
         )
     if config.merge_bytes:
-        report.merge = merge_segments(appender, config.merge_bytes, least=_LEAST_RUN) or None
+        report.merge = merge_segments(appender, config.merge_bytes, least=_MIN_RUN) or None
     if config.recompress_after_ms is not None:
         report.recompression = recompress(appender, "zstd", older_than_ms=config.recompress_after_ms) or None
     if config.scrub_interval_ms is not None:
@@ -141,7 +141,7 @@ def _upkeep(appender: Appender, config: UpkeepConfig, shipped: Shipped | None) -
 
 
 def is_due(segments: SegmentSet, config: UpkeepConfig) -> bool:
-    """Whether there is something to do; takes no lock."""
+    """Return True if a task is due. Takes no lock."""
     now = now_ms()
     state = load_state(segments.directory)
     sealed = segments.all[:-1]
@@ -174,7 +174,7 @@ def _compaction_is_due(segments: SegmentSet, config: UpkeepConfig) -> bool:
 
 
 def merge_segments(appender: Appender, below_bytes: int | None = None, *, least: int = 2) -> MergeReport:
-    """Merge neighbouring sealed segments that are smaller than `below_bytes` (None: than a segment may be)."""
+    """Merge neighbouring sealed segments smaller than `below_bytes` (default: `segment_bytes`)."""
     report = MergeReport()
     below = appender.config.segment_bytes if below_bytes is None else below_bytes
     with appender.maintenance_lock.hold():
@@ -187,35 +187,35 @@ def merge_segments(appender: Appender, below_bytes: int | None = None, *, least:
 
 
 def _merge_runs(appender: Appender, below: int, least: int, report: MergeReport) -> bool:
-    """One pass over the segments; returns whether runs were cut short, so that another pass finds more."""
+    """Make one pass; return True if a run had the maximum length, so that another pass may find more."""
     runs, again = _small_runs(appender.segments, below, least), False
     while runs:
         run = runs.pop(0)
         try:
             made = rewrite.merge_run(appender, run)
-        except CorruptBatch as error:  # what is damaged is not changed
+        except CorruptBatch as error:  # damaged segments are not changed
             runs[:0] = [part for part in _around(run, error.path) if len(part) >= least]
             continue
-        except (Gone, TooLarge):
+        except (SegmentsRemoved, TooLarge):
             continue
         if rewrite.swap(appender, made):
             report.segments_before += len(run)
             report.segments_after += 1
             report.bytes_copied += made.size
-            again = again or len(run) == rewrite.most_segments()
+            again = again or len(run) == rewrite.max_segments()
     return again
 
 
 def _around(run: Sequence[Segment], path: str | None) -> list[list[Segment]]:
-    """The segments before and after one."""
+    """Return the segments before and after the one at `path`."""
     at = next((number for number, each in enumerate(run) if each.path == path), len(run))
     return [list(run[:at]), list(run[at + 1 :])] if at < len(run) else []
 
 
-def _small_runs(segments: SegmentSet, below: int, least: int = _LEAST_RUN) -> list[list[Segment]]:
-    """Neighbours that are small, together fit into a segment, and are not further apart than a segment may be old."""
+def _small_runs(segments: SegmentSet, below: int, least: int = _MIN_RUN) -> list[list[Segment]]:
+    """Return runs of small neighbours that fit into one segment and span no more time than `segment_age_ms`."""
     runs: list[list[Segment]] = [[]]
-    most = rewrite.most_segments()
+    most = rewrite.max_segments()
     for segment in segments.all[:-1]:
         if segment.size >= below:
             runs.append([])
@@ -239,8 +239,8 @@ def _fits(segments: SegmentSet, run: Sequence[Segment], segment: Segment) -> boo
 def recompress(
     appender: Appender, compression: str = "zstd", *, level: int | None = None, older_than_ms: int = 0
 ) -> RecompressionReport:
-    """Compress sealed segments whose newest record is that old, each once. Small batches are joined, which saves
-    more."""
+    """Compress sealed segments whose newest record is older than `older_than_ms`, each once. Also joins small batches,
+    which compresses better."""
     codec = codec_id(compression)
     if not codec:
         raise InvalidConfig("recompress needs a codec: gzip, snappy, lz4 or zstd")
@@ -254,9 +254,12 @@ def recompress(
             if older_than_ms and times_of(appender.segments, segment)[1] > newest:
                 break
             _recompress_one(
-                appender, segment, Wanted(codec=codec, level=level, remembered=appender.producers.remembers), report
+                appender,
+                segment,
+                RewriteOptions(codec=codec, level=level, remembered=appender.producers.remembers),
+                report,
             )
-            with locked(appender):  # a truncation either has happened, or will see what is noted here
+            with locked(appender):  # a truncation has either happened, or will see the new state
                 if appender.truncations != cuts:
                     break
                 state.note_recompressed(segment.next_offset)
@@ -264,13 +267,13 @@ def recompress(
     return report
 
 
-def _recompress_one(appender: Appender, segment: Segment, wanted: Wanted, report: RecompressionReport) -> None:
+def _recompress_one(appender: Appender, segment: Segment, wanted: RewriteOptions, report: RecompressionReport) -> None:
     try:
         made = rewrite.replace_run(appender, [segment], wanted)
-    except (CorruptBatch, Gone, TooLarge):
-        return  # damaged: it is not changed
+    except (CorruptBatch, SegmentsRemoved, TooLarge):
+        return  # leave the segment unchanged
     before = segment.size
-    if made.size > before * _WORTH:
+    if made.size > before * _MAX_RECOMPRESSED_RATIO:
         rewrite.discard(appender, made)
     elif rewrite.swap(appender, made):
         report.segments += 1
@@ -282,7 +285,7 @@ def _recompress_one(appender: Appender, segment: Segment, wanted: Wanted, report
 
 
 def scrub(appender: Appender, *, not_since_ms: int = 0) -> ScrubReport:
-    """Read every sealed segment that was not read completely and found good in that time; list what is wrong."""
+    """Verify every sealed segment that was not verified within `not_since_ms`; report the problems."""
     report = ScrubReport()
     now = now_ms()
     with appender.maintenance_lock.hold():
@@ -295,9 +298,9 @@ def scrub(appender: Appender, *, not_since_ms: int = 0) -> ScrubReport:
             appender.maintenance_lock.check()
             found = VerifyReport()
             try:
-                with unless_gone(appender, [segment]):
+                with detect_removal(appender, [segment]):
                     verify_segment(segment, found, appender.config.max_decompressed_bytes, threads=1)
-            except Gone:
+            except SegmentsRemoved:
                 continue
             if segment not in appender.segments.all:
                 continue  # trimmed meanwhile

@@ -1,4 +1,4 @@
-"""What upkeep remembers about a log between two runs and across restarts.
+"""State of a log's maintenance, kept between runs and across restarts.
 
 A small text file with a checksum (`sawlog.storage.checksummed`):
 
@@ -8,10 +8,10 @@ sawlog upkeep 1
 crc32c 1c291ca3
 ```
 
-`cleaned` is up to which offset the log was compacted at which time (ms), `damaged` whether a segment had to be left out
-then, `tombstones` how many of them were left, `recompressed_offset` how far recompression got, `scrubbed` when which
-segment was last read completely and found good. All of it is a cache: without the file, work is repeated and tombstones
-live longer.
+`cleaned` lists compactions as (end offset, time in ms). `damaged` is true if the last one left out a damaged segment,
+and `tombstones` is the number it kept. `recompressed_offset` is the end of the recompressed part. `scrubbed` maps base
+offsets of segments to the time of their last successful scrub. The file is a cache: without it, work is repeated and
+tombstones live longer.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from ..storage.checksummed import TitledFile, parsing
 from .files import UPKEEP
 
 _FILE = TitledFile("the upkeep file", "sawlog upkeep 1")
-#: Compactions that are remembered separately; older ones are merged into one.
+#: Maximum number of compactions in `cleaned`; older ones are dropped.
 _MOST = 100
 
 
 @dataclass(slots=True)
-class UpkeepState:
-    """See the module's docstring."""
+class MaintenanceState:
+    """The content of the file, as described above."""
 
     cleaned: list[tuple[int, int]] = field(default_factory=list)
     damaged: bool = False
@@ -40,7 +40,7 @@ class UpkeepState:
 
     @property
     def clean_offset(self) -> int:
-        """Below this offset every key occurs once."""
+        """Every key occurs only once below this offset."""
         return self.cleaned[-1][0] if self.cleaned else 0
 
     def note_clean(self, offset: int, now_ms: int) -> None:
@@ -50,11 +50,11 @@ class UpkeepState:
             del self.cleaned[: max(len(self.cleaned) - _MOST, 0)]
 
     def forget_compactions(self) -> None:
-        """Everything is compacted again."""
+        """Start over: compact everything again."""
         self.cleaned = []
 
     def note_round(self, tombstones: int, *, damaged: bool) -> None:
-        """Record what a round of compaction has left."""
+        """Record the result of a round of compaction."""
         self.tombstones, self.damaged = tombstones, damaged
 
     def note_recompressed(self, offset: int) -> None:
@@ -62,16 +62,16 @@ class UpkeepState:
         self.recompressed_offset = offset
 
     def note_scrubbed(self, times: dict[int, int]) -> None:
-        """Record when which segment was found good."""
+        """Record the times of successful scrubs by base offset."""
         self.scrubbed = times
 
     def forget_below(self, time_ms: int) -> int:
-        """What was compacted at that time or earlier is below this offset."""
+        """Return the end offset of the compactions up to that time."""
         return max((offset for offset, when in self.cleaned if when <= time_ms), default=0)
 
-    def retreat(self, offset: int) -> bool:
-        """Record that the log is truncated at `offset`; returns whether that changes anything."""
-        # Of the segments that begin below it, the last may be the one that is truncated.
+    def truncate(self, offset: int) -> bool:
+        """Record a truncation at `offset`; return True if that changes the state."""
+        # The last segment that begins below it may be the one that is truncated.
         kept = sorted(base for base in self.scrubbed if base < offset)[:-1]
         if max(self.clean_offset, self.recompressed_offset) <= offset and len(kept) == len(self.scrubbed):
             return False
@@ -81,12 +81,12 @@ class UpkeepState:
         return True
 
     def encode(self) -> bytes:
-        """The file's bytes."""
+        """Encode the file."""
         return _FILE.encode_fields(asdict(self))
 
     @classmethod
-    def decode(cls, data: bytes) -> UpkeepState:
-        """From the file's bytes; `CorruptFile` unless every byte is right."""
+    def decode(cls, data: bytes) -> MaintenanceState:
+        """Decode the file; raise `CorruptFile` unless every byte is right."""
         found = _FILE.decode_fields(data)
         with parsing(_FILE.what):
             return cls(
@@ -98,23 +98,23 @@ class UpkeepState:
             )
 
 
-def load_state(directory: Directory) -> UpkeepState:
-    """What is remembered; empty if the file is missing or damaged."""
+def load_state(directory: Directory) -> MaintenanceState:
+    """Load the state; empty if the file is missing or damaged."""
     try:
         data = _FILE.find(directory, UPKEEP)
-        return UpkeepState() if data is None else UpkeepState.decode(data)
+        return MaintenanceState() if data is None else MaintenanceState.decode(data)
     except CorruptFile:
-        return UpkeepState()
+        return MaintenanceState()
 
 
-def store_state(directory: Directory, state: UpkeepState) -> None:
+def store_state(directory: Directory, state: MaintenanceState) -> None:
     """Replace the file, durably."""
     directory.replace(UPKEEP, state.encode())
 
 
-def retreat_state(directory: Directory, offset: int) -> None:
-    """Before the log is truncated at `offset`: forget what upkeep has done from there on. Otherwise new records at
-    these offsets would be treated as already compacted."""
+def truncate_state(directory: Directory, offset: int) -> None:
+    """Discard the maintenance state at and above `offset` before the log is truncated there. Otherwise new records at
+    these offsets would count as already compacted."""
     state = load_state(directory)
-    if state.retreat(offset):
+    if state.truncate(offset):
         store_state(directory, state)

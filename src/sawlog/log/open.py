@@ -26,7 +26,7 @@ from .appender import Appender
 from .checkpoint import Checkpoint
 from .epochs import Epochs, store_epochs
 from .files import CHECKPOINT, LOCK, PARTITION, STORE, TOPICS, VISIBLE, file_name, is_ours, segment_base
-from .followed_segments import FollowedSet
+from .followed_segments import FollowedSegmentSet
 from .lock import MAINTENANCE_NOTE, take_lock
 from .producers import ProducerState, load_producers, replayed
 from .reader import Reader
@@ -75,7 +75,7 @@ def open_to_read(
             reason = "no such directory" if error.errno == errno.ENOENT else error.strerror or str(error)
             raise LogNotFound(errno.ENOENT, f"no log in {path}: {reason}") from error
         _refuse_store(directory)
-        segments = FollowedSet(directory, config)
+        segments = FollowedSegmentSet(directory, config)
         if not segments.all:
             raise LogNotFound(errno.ENOENT, f"no log in {directory.path}: the directory holds no segment")
         undo.pop_all()
@@ -204,7 +204,7 @@ class Access:
         self._inherited, self.appender = True, None
         self.async_appenders = AsyncAppenders()
         self._watchers, self._is_watched, self._looking = (), False, None
-        self._use(FollowedSet(self.directory, self.config, late=True))
+        self._use(FollowedSegmentSet(self.directory, self.config, late=True))
 
     # --- who may do what
 
@@ -268,7 +268,7 @@ class Access:
     def _become_reader(self) -> None:
         self.async_appenders = AsyncAppenders()
         before = self.segments
-        self._use(FollowedSet(self.directory, self.config))
+        self._use(FollowedSegmentSet(self.directory, self.config))
         self.appender = None
         self._look_if_needed()
         before.continue_in(self.segments)
@@ -283,7 +283,7 @@ class Access:
         """See `Log.watch`."""
         with self._locking:
             self._watchers = (*self._watchers, call)
-            self.segments.tell(self._moved)
+            self.segments.on_change(self._moved)
             self._is_watched = True
             self._look_if_needed()
 
@@ -312,7 +312,7 @@ class Access:
         self.segments = segments
         self.reader = self._reader_of(segments)
         if self._watchers:
-            segments.tell(self._moved)
+            segments.on_change(self._moved)
 
     def _look(self) -> None:
         """Notify the watchers if another process has moved the end. Runs in a background thread."""

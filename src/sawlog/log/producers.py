@@ -40,7 +40,7 @@ from .batches import Chunk
 from .epochs import Epochs
 from .files import PRODUCERS
 from .segment import Segment
-from .transaction_index import Marked, ProducerBatch, ProducersFile
+from .transaction_index import ProducerBatch, ProducerMarker, ProducersFile
 from .transactions import ALL_VISIBLE, Transactions
 
 #: Kafka's producers have at most five batches in flight.
@@ -69,7 +69,7 @@ class ProducerState:
     def __init__(self, expiry_ms: int, transactions: Transactions | None = None) -> None:
         self._expiry_ms = expiry_ms
         self._producers: dict[int, deque[ProducerBatch]] = {}
-        self._markers: dict[int, Marked] = {}
+        self._markers: dict[int, ProducerMarker] = {}
         self.transactions = Transactions() if transactions is None else transactions
 
     def __len__(self) -> int:
@@ -168,7 +168,7 @@ class ProducerState:
         producer, epoch, coordinator = row[PRODUCER_ID], row[PRODUCER_EPOCH], row[MARKER] >> MARKER_SHIFT
         before = self._markers.get(producer)
         epoch = epoch if before is None else max(epoch, before.epoch)
-        self._markers[producer] = Marked(producer, epoch, coordinator, row[LAST], now_ms)
+        self._markers[producer] = ProducerMarker(producer, epoch, coordinator, row[LAST], now_ms)
 
     def remembers(self, producer_id: int, last_offset: int) -> bool:
         """Whether the producer's batch or marker that ends at this offset is remembered."""
@@ -282,9 +282,9 @@ def _seal(segment: Segment, known: Transactions) -> None:
     """Record the outcomes of the transactions in a sealed segment that was replayed to its end."""
     if known.since <= segment.base_offset:
         known.begin_segment(segment.base_offset)
-        segment.learn(known.outcomes(segment.next_offset))
-        if segment.outcomes is not None and segment.repairs:
-            segment.store_outcomes()
+        segment.set_transaction_index(known.index_for(segment.next_offset))
+        if segment.transaction_index is not None and segment.repairs:
+            segment.write_transaction_index()
     known.begin_segment(segment.next_offset)
 
 
@@ -319,7 +319,7 @@ def load_producers(directory: Directory, epochs: Epochs, end: int) -> ProducersF
 
 def has_transactions(segment: Segment, end: int) -> bool:
     """Whether the batches of a sealed segment below `end` belong to transactions."""
-    if segment.outcomes is not None or segment.stored_outcomes() is not None:
+    if segment.transaction_index is not None or segment.load_transaction_index() is not None:
         return True
     try:
         return any(chunk.special for chunk in segment.chunks(segment.base_offset, end, check=False))

@@ -1,10 +1,10 @@
-"""Reads a log: by offset, in order, as Arrow, as raw batches, by time, and as it grows.
+"""The read path of a log: by offset, in order, as Arrow, as raw batches, by time, and following its end.
 
-Nobody reads beyond the visible end (see visible.py). Who reads only what is *committed* stops at the last stable
-offset, and does not see the records of aborted transactions (see segment/transactions.py); markers are records for
-nobody. Nothing here takes a lock. Each call works on the segments as they were when it started, checks every batch, and
-never skips one silently: what cannot be read raises `CorruptBatch` with the next readable offset, from where the caller
-may continue. If a file is missing because the log was trimmed meanwhile, that is `OffsetOutOfRange`, not a gap.
+No reader goes beyond the visible end (commit.py). A reader of *committed* records stops at the last stable offset and
+does not see the records of aborted transactions (transactions.py); no reader sees markers. Nothing here takes a lock.
+Each call works on the segments as they were when it started, checks every batch, and never skips one silently: what
+cannot be read raises `CorruptBatch` with the next readable offset, from where the caller may continue. If a file is
+missing because the log was trimmed meanwhile, that is `OffsetOutOfRange`, not a gap.
 
 What is only in the replica (remote.py) is asked for where an offset is below the first segment: where a log that is not
 tiered raises `OffsetOutOfRange`. A scan that begins there goes on with the segments, also if some of them are removed
@@ -42,8 +42,8 @@ from ..config import LogConfig, whole_number
 from ..errors import CorruptBatch, OffsetOutOfRange, RecordRemoved, RemoteUnavailable, StorageError
 from . import times
 from .batches import CHUNK_BYTES, Chunk
-from .remote import RemotePart
-from .replica_source import Fetched, Located, RemoteLog, RemoteSource
+from .remote import RemoteSegments
+from .replica_source import BatchSource, Fetched, RemoteLog, RemoteSource
 from .segment import Segment
 from .segments import RETRIES, SegmentSet
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 #: The fields of a `Fetched`, in order.
-_Fields = tuple[tuple[memoryview, ...], int, int, tuple[()], int, tuple[str | None, int]]
+_FetchedFields = tuple[tuple[memoryview, ...], int, int, tuple[()], int, tuple[str | None, int]]
 #: Mapped pages that a scan has passed are released when they add up to this.
 _FORGET_BYTES = 32 << 20
 ARROW_ROWS = 65_536
@@ -76,17 +76,17 @@ class Reader:
         #: Where the replica is found.
         self._remote = remote
         #: What the replica has, if the list of that is damaged.
-        self._found: RemotePart | None = None
+        self._found: RemoteSegments | None = None
         self.config = config
         self._is_open = is_open
         #: The topic and partition that are set in records.
         self._place = self._topic, self._partition = place
-        #: Reads in one call of the kernel, where all is as usual.
-        self._usual = self._usual_reads()
+        #: Compiled fast path for the common case.
+        self._fast = self._make_fast_reader()
 
-    def _usual_reads(self) -> kernel.UsualReads:
+    def _make_fast_reader(self) -> kernel.FastReader:
         keeps = self.config.max_mapped_segments != 0
-        return kernel.UsualReads(self.segments, self._topic, self._partition, keeps)
+        return kernel.FastReader(self.segments, self._topic, self._partition, keeps)
 
     # --- what is only in the replica
 
@@ -129,7 +129,7 @@ class Reader:
 
     def read(self, offset: int, committed: bool = True) -> Record:
         """The record at `offset`."""
-        found: Record | None = self._usual.read(offset)
+        found: Record | None = self._fast.read(offset)
         if found is not None:
             return found
         if type(offset) is not int:
@@ -149,8 +149,8 @@ class Reader:
     def _read(self, offset: int, committed: bool) -> Record:
         segments = self.segments
         end = segments.visible_offset
-        if segments.unsettled and committed:
-            end = segments.outlook.stable(end)
+        if segments.maybe_undecided and committed:
+            end = segments.transaction_view.stable(end)
         if not segments.lowest_offset <= offset < end:
             segments.refresh()
             if self.is_remote(offset):
@@ -159,7 +159,9 @@ class Reader:
         segment = segments.find(offset)
         segments.use(segment)
         try:
-            found = segment.read(offset, self.config.max_decompressed_bytes, segments.outlook if committed else None)
+            found = segment.read(
+                offset, self.config.max_decompressed_bytes, segments.transaction_view if committed else None
+            )
         finally:
             segments.done(segment)
         if found is None or found.offset != offset:
@@ -179,7 +181,7 @@ class Reader:
 
     def _is_aborted(self, segment: Segment, offset: int) -> bool:
         for chunk in segment.chunks(offset, offset + 1):
-            return chunk.special and not len(self.segments.outlook.committed(chunk.rows[:1]))
+            return chunk.special and not len(self.segments.transaction_view.committed(chunk.rows[:1]))
         return False
 
     def _first_from(self, offset: int, committed: bool) -> int:
@@ -201,7 +203,7 @@ class Reader:
         *,
         committed: bool = False,
         ahead: tuple[Segment, Chunk] | None = None,
-    ) -> Iterator[tuple[Located, Chunk]]:
+    ) -> Iterator[tuple[BatchSource, Chunk]]:
         """All checked batches that contain offsets from `start` to `end`, with where they are; without those of aborted
         transactions, if only what is `committed` is wanted. `ahead` is the first chunk, if it has already been read
         and checked."""
@@ -253,7 +255,7 @@ class Reader:
         """Leave out the batches of aborted transactions, and return where to stop: that may be earlier if a transaction
         is open that was not known of before."""
         segments = self.segments
-        chunk.keep(segments.outlook.committed(chunk.rows))
+        chunk.keep(segments.transaction_view.committed(chunk.rows))
         end = min(end, segments.end(committed=True))
         if len(chunk.rows) and chunk.rows[-1, BASE] >= end:
             chunk.keep(chunk.rows[chunk.rows[:, BASE] < end])
@@ -308,7 +310,7 @@ class Reader:
         end = None if end is None else whole_number(end)
         if not lowest <= start <= visible:
             raise OffsetOutOfRange(start, lowest, visible, segments.directory.path)
-        last = segments.outlook.stable(visible) if segments.unsettled and committed else visible
+        last = segments.transaction_view.stable(visible) if segments.maybe_undecided and committed else visible
         return start, last if end is None else min(end, last)
 
     def scan(
@@ -331,7 +333,7 @@ class Reader:
         used, most = 0, RECORD_CHUNK_BYTES if max_bytes is None else max(min(max_bytes, RECORD_CHUNK_BYTES), 1)
         is_plain, ahead = True, None
         while start < end and used < most and is_plain:
-            part = self._part(start, end, most - used)
+            part = self._scan_part(start, end, most - used)
             if part is None:
                 is_plain = False
                 break
@@ -368,7 +370,7 @@ class Reader:
                     done += len(run)
 
     @staticmethod
-    def _located(error: CorruptBatch, segment: Located, chunk: Chunk, number: int) -> CorruptBatch:
+    def _located(error: CorruptBatch, segment: BatchSource, chunk: Chunk, number: int) -> CorruptBatch:
         """The same error with the position of its batch, and the next readable offset."""
         row = chunk.rows[number]
         return error.at(segment.path, chunk.origin + int(row[POSITION]), int(row[LAST]) + 1)
@@ -383,7 +385,7 @@ class Reader:
         needs_record: bool = False,
         committed: bool = False,
         ahead: tuple[Segment, Chunk] | None = None,
-    ) -> Iterator[tuple[Located, Chunk]]:
+    ) -> Iterator[tuple[BatchSource, Chunk]]:
         """Chunks up to `max_bytes`, of which `used` have been returned, but at least one batch; if it `needs_record`,
         one with a record from `start` on: then batches that compaction has emptied do not count. For `ahead` see
         `chunks`."""
@@ -444,13 +446,13 @@ class Reader:
                     max_bytes=self.config.max_decompressed_bytes,
                 )
             except CorruptBatch:
-                yield from self._arrow_one_by_one(segment, chunk, max(start, chunk.start), end, columns, views)
+                yield from self._arrow_before_damage(segment, chunk, max(start, chunk.start), end, columns, views)
                 continue
             for first in range(0, batch.num_rows, batch_rows):
                 yield batch.slice(first, batch_rows)
 
-    def _arrow_one_by_one(
-        self, segment: Located, chunk: Chunk, start: int, end: int, columns: Sequence[str], views: bool
+    def _arrow_before_damage(
+        self, segment: BatchSource, chunk: Chunk, start: int, end: int, columns: Sequence[str], views: bool
     ) -> Iterator[pa.RecordBatch]:
         """Something in this chunk does not parse: yield what precedes it, then raise with its position."""
         from ..batch.arrow import to_arrow
@@ -469,7 +471,7 @@ class Reader:
 
     def fetch(self, start: int, max_bytes: int, *, committed: bool = True) -> Fetched:
         """Complete batches from the one that contains `start` on, at least one if there is one."""
-        usual: _Fields | None = self._usual.page(start, max_bytes)
+        usual: _FetchedFields | None = self._fast.page(start, max_bytes)
         if usual is not None:
             return tuple.__new__(Fetched, usual)
         start, max_bytes = whole_number(start), whole_number(max_bytes, "max_bytes")
@@ -480,8 +482,8 @@ class Reader:
                 return self._remote_page(start, max_bytes, committed)
             segments.check(start, end_allowed=True)
         end = stable = segments.visible_offset
-        if segments.unsettled:
-            stable = segments.outlook.stable(end)
+        if segments.maybe_undecided:
+            stable = segments.transaction_view.stable(end)
             end = stable if committed else end
         page = self._page(start, end, max(max_bytes, 1)) if start < end else None
         if page is not None:
@@ -509,12 +511,14 @@ class Reader:
 
     def _aborted(self, start: int, end: int) -> tuple[tuple[int, int], ...]:
         """The aborted transactions in a page."""
-        return tuple((each.producer_id, each.first_offset) for each in self.segments.outlook.aborted(start, end - 1))
+        return tuple(
+            (each.producer_id, each.first_offset) for each in self.segments.transaction_view.aborted(start, end - 1)
+        )
 
-    def fetch_patiently(
+    def fetch_when_available(
         self, start: int, max_bytes: int, min_bytes: int, timeout: float | None, *, committed: bool = True
     ) -> Fetched:
-        """As `fetch`, after waiting for at least `min_bytes`, or for as much as a page can have."""
+        """Like `fetch`, but block until at least `min_bytes`, or a full page, are available."""
         deadline, epoch = Deadline(timeout), self.segments.current_epoch
         wanted = min(whole_number(min_bytes, "min_bytes"), max(max_bytes, 1))
         while True:
@@ -549,11 +553,13 @@ class Reader:
                 return None
         return tuple(buffers), offset, special
 
-    def _part(self, start: int, end: int, max_bytes: int) -> tuple[memoryview, bool, tuple[Segment, int] | None] | None:
+    def _scan_part(
+        self, start: int, end: int, max_bytes: int
+    ) -> tuple[memoryview, bool, tuple[Segment, int] | None] | None:
         """The same for a scan: what one segment has of the page, whether the segment ends there, and the segment and
         position unless they are mapped, where reading them again costs nothing. All checksums are compared. Batches of
         transactions are included: `plain_cursors` stops at them."""
-        part: tuple[memoryview, int, bool] | None = self._usual.part(start, max_bytes, end)
+        part: tuple[memoryview, int, bool] | None = self._fast.part(start, max_bytes, end)
         if part is not None:
             return part[0], part[2], None
         segments = self.segments
@@ -581,11 +587,11 @@ class Reader:
 
     def offset_at(self, timestamp: int) -> int:
         """The first offset whose record is not older than `timestamp`; the end if all are."""
-        return self._settled(lambda: self._offset_at(timestamp))
+        return self._stable_result(lambda: self._offset_at(timestamp))
 
     def _offset_at(self, timestamp: int) -> int:
         segments = self.segments
-        if self._may_have(timestamp):
+        if self._replica_may_have(timestamp):
             found = self.replica().offset_at(timestamp, self.lowest_offset, segments.lowest_offset)
             if found is not None:
                 return found
@@ -593,24 +599,24 @@ class Reader:
 
     def newest(self) -> tuple[int, int] | None:
         """Offset and timestamp of the first record with the largest timestamp; None if there is no record."""
-        return self._settled(self._newest)
+        return self._stable_result(self._newest)
 
     def _newest(self) -> tuple[int, int] | None:
         found = times.newest(self.segments, self.config.max_decompressed_bytes)
-        if not self._may_have(-1 if found is None else found[1]):
+        if not self._replica_may_have(-1 if found is None else found[1]):
             return found
         elsewhere = self.replica().newest(self.lowest_offset, self.segments.lowest_offset)
         better = elsewhere is not None and (found is None or elsewhere[1] >= found[1])
         return elsewhere if better else found
 
-    def _may_have(self, timestamp: int) -> bool:
+    def _replica_may_have(self, timestamp: int) -> bool:
         """Whether a record that is only in the replica may be as new as that."""
         remote = self.segments.remote
         return remote is not None and (
             not remote.is_known or any(run.max_timestamp >= timestamp for run in remote.runs)
         )
 
-    def _settled(self, look: Callable[[], T]) -> T:
+    def _stable_result(self, look: Callable[[], T]) -> T:
         """What is found in the replica and in the segments; again, if some of them were removed meanwhile."""
         segments = self.segments
         if segments.remote is not None:
@@ -651,15 +657,15 @@ class Reader:
         while True:
             end, ended = self.segments.position(committed=committed)
             for cursor in self._cursors(offset, end, committed=committed):
-                epoch = self._entered(cursor.leader_epoch, epoch, offset)
+                epoch = self._check_epoch(cursor.leader_epoch, epoch, offset)
                 yield cursor
                 offset = cursor.next_offset
             if offset < end:
-                offset, epoch = end, self._entered(ended, epoch, offset)
+                offset, epoch = end, self._check_epoch(ended, epoch, offset)
             if not self._wait(offset, epoch, timeout, committed):
                 return
 
-    def _entered(self, epoch: int, before: int, offset: int) -> int:
+    def _check_epoch(self, epoch: int, before: int, offset: int) -> int:
         """What comes next was appended in this leader epoch; what was returned below `offset` was read in the previous
         one. `OffsetOutOfRange` unless they are of one history."""
         if epoch > before:
@@ -671,7 +677,7 @@ class Reader:
 
     def _continue_in(self, segments: SegmentSet) -> SegmentSet:
         self.segments = segments
-        self._usual = self._usual_reads()
+        self._fast = self._make_fast_reader()
         return segments
 
     def _wait(self, offset: int, epoch: int, timeout: float | None, committed: bool) -> bool:

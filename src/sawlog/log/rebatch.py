@@ -1,10 +1,9 @@
-"""Makes batches again of those that are kept of a run: decodes them, drops records, joins what is left.
+"""Re-encoding of batches during a rewrite: decode, drop records, and join the rest into larger batches.
 
-Every offset that was taken is covered by a batch, also where all records are dropped. No batch covers offsets of two
-leader epochs. Batches that contain more than records (an idempotent producer's, a transaction's) keep their header and
-their place. A large batch that would not change is copied as it is. The marker at the end of a transaction is copied as
-it is, as long as a batch of that transaction is left; if it were dropped before, the transaction would seem to be open.
-One thread.
+Batches cover every input offset, even where all records are dropped, and none spans two leader epochs. Batches that
+carry producer state (of idempotent producers and transactions) keep their header and their offsets. A large batch that
+would not change is copied unchanged. So is the marker that ends a transaction, as long as a batch of that transaction
+remains; without it the transaction would seem to be open. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -49,70 +48,71 @@ from ..batch.read import MALFORMED, unpack
 from ..errors import CorruptBatch
 from .batches import Chunk
 from .index import MAX_SPAN
-from .replacement import Replacement
+from .replacement import ReplacementFile
 from .segment import Segment
 
-#: Joined batches are about this large, before compression; the same as a writer's.
+#: Target size of joined batches before compression, the same as a writer's.
 BATCH_BYTES = 128 << 10
 _SPECIAL = CONTROL_BIT | TRANSACTIONAL_BIT
 
 
 @dataclass(slots=True)
-class Markers:
-    """Which transactions still have batches, as far as the log was rewritten from its start on."""
+class MarkerTracker:
+    """Tracks which transactions still have batches while a log is rewritten from its start."""
 
     #: Producers with batches since their last marker.
     alive: set[int] = field(default_factory=set)
-    #: Whether something before was not rewritten: then nothing is known, and all markers stay.
-    blind: bool = False
+    #: True if an earlier part was not rewritten. Nothing is known then, and all markers are kept.
+    incomplete: bool = False
 
-    def copy(self) -> Markers:
-        """The same, for an attempt that may be repeated."""
-        return Markers(set(self.alive), self.blind)
+    def copy(self) -> MarkerTracker:
+        """Return a copy, for an attempt that may be repeated."""
+        return MarkerTracker(set(self.alive), self.incomplete)
 
-    def go_blind(self) -> None:
-        """Something could not be read: it is not known which transactions have batches there."""
-        self.blind = True
+    def mark_incomplete(self) -> None:
+        """Record that a part could not be read, with unknown transactions in it."""
+        self.incomplete = True
 
-    def become(self, other: Markers) -> None:
-        """The attempt has succeeded, or is taken back."""
-        self.alive, self.blind = set(other.alive), other.blind
+    def restore(self, other: MarkerTracker) -> None:
+        """Take over the state of `other`, after an attempt succeeded or was undone."""
+        self.alive, self.incomplete = set(other.alive), other.incomplete
 
     def keep(self, producer_id: int) -> None:
-        """A batch of a transaction stays."""
+        """Record that a transactional batch is kept."""
         self.alive.add(producer_id)
 
     def needed(self, producer_id: int) -> bool:
-        """Whether the next marker of this producer is needed."""
+        """Return True if the next marker of this producer must be kept."""
         was = producer_id in self.alive
         self.alive.discard(producer_id)
-        return was or self.blind
+        return was or self.incomplete
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What is kept of a run, and how it is compressed."""
+class RewriteOptions:
+    """What a rewrite keeps, and how it compresses."""
 
-    #: A record is dropped if its key was written again at a later offset in this table.
+    #: Last offset of every key: a record is dropped if its key has a later offset.
     keys: KeyMap | None = None
-    #: Records below this offset are dropped: they are already trimmed.
+    #: Records below this offset, the log start, are dropped.
     floor: int = 0
     #: Tombstones below this offset are dropped.
     forget_below: int = 0
-    #: The codec's number for all batches; None: each keeps its own.
+    #: Codec number for all batches; None: each keeps its own.
     codec: int | None = None
     level: int | None = None
-    #: Which producers' batches keep their header even if no record is left: those that the log's state contains.
+    #: True for a batch (producer id, last offset) that keeps its header even without records, because the producer
+    #: state refers to it.
     remembered: Callable[[int, int], bool] = lambda producer_id, last_offset: False
-    #: Which batches belong to aborted transactions: their records are dropped. None: all are kept.
+    #: Mask of the batches that belong to aborted transactions, whose records are dropped. None: keep all.
     aborted: Callable[[Rows], npt.NDArray[np.bool_]] | None = None
-    #: Which markers are needed; None: all of them.
-    markers: Markers | None = None
+    #: Decides which markers are kept; None: all of them.
+    markers: MarkerTracker | None = None
 
 
 @dataclass(slots=True)
-class Counts:
-    """What a rewrite read and kept."""
+class RewriteCounts:
+    """Counts of what a rewrite read and kept."""
 
     records_before: int = 0
     records_after: int = 0
@@ -122,27 +122,27 @@ class Counts:
     tombstones_kept: int = 0
 
 
-class Rebatch:
-    """Decodes batches and joins what is kept of them.
+class Rebatcher:
+    """Decodes batches and joins the records that are kept.
 
-    An open batch begins at the first offset that is not covered yet, and covers everything that was added when it is
-    closed: so where records are dropped, their offsets belong to the batch around them, or to the next one.
+    An open batch begins at the first offset that is not covered yet and, when closed, covers everything added since. So
+    the offsets of dropped records belong to the surrounding batch, or to the next one.
     """
 
-    def __init__(self, out: Replacement, base: int, wanted: Wanted, max_bytes: int) -> None:
+    def __init__(self, out: ReplacementFile, base: int, wanted: RewriteOptions, max_bytes: int) -> None:
         self._out = out
         self._wanted = wanted
         self._max_bytes = max_bytes
-        self.counts = Counts()
-        #: Whether a batch of a transaction or a marker was kept, and the offsets of markers that say abort.
+        self.counts = RewriteCounts()
+        #: True if a transactional batch or a marker was kept; and the offsets of kept abort markers.
         self.special = False
         self.aborts: set[int] = set()
-        #: The first offset that no finished batch covers, and the first one after what was added.
+        #: First offset that no finished batch covers, and first offset after the input so far.
         self._covered = self._taken = base
-        #: The newest timestamp since then: the timestamp of a batch without records for those that are removed.
+        #: Newest timestamp since `_covered`: the timestamp of an empty batch for removed records.
         self._passed_time = -1
         self._kind = (0, 0, 0)
-        #: The leader epoch of what was added last, and so of what is not covered yet.
+        #: Leader epoch of the latest input, and so of the offsets that are not covered yet.
         self._epoch = -1
         self._buffer = bytearray(2 * BATCH_BYTES)
         self._end = HEADER_BYTES
@@ -151,11 +151,11 @@ class Rebatch:
 
     @property
     def open_bytes(self) -> int:
-        """What the open batch will add to the file, before compression."""
+        """Size of the open batch before compression."""
         return self._end if self._count else 0
 
     def take(self, chunk: Chunk, segment: Segment) -> None:
-        """All batches of a chunk, in order."""
+        """Add all batches of a chunk."""
         self.counts.records_before += int(chunk.rows[:, COUNT].sum())
         self.counts.bytes_before += int(chunk.rows[:, SIZE].sum())
         done = 0
@@ -177,8 +177,8 @@ class Rebatch:
     def _take_run(
         self, view: memoryview, rows: Rows, body: memoryview, unpacked: Rows, gone: npt.NDArray[np.bool_]
     ) -> int:
-        """Batches that can be decoded, and how they are in the file (`rows` in `view`), and which of them are aborted;
-        returns the number of the first that does not parse."""
+        """Add decoded batches (`unpacked` in `body`), given also as stored (`rows` in `view`), with a mask of the
+        aborted ones. Returns the number of the first that does not parse."""
         kinds = self._kinds(rows)
         at = 0
         while at < len(rows):
@@ -197,8 +197,8 @@ class Rebatch:
         return at
 
     def _kinds(self, rows: Rows) -> Rows:
-        """For each batch: whether it is kept separate, its codec, its timestamp if the log set it, and its leader
-        epoch. Neighbours of the same kind are joined."""
+        """Return for each batch: whether it is kept separate, its codec, its timestamp if the log set it, and its
+        leader epoch. Neighbours of the same kind are joined."""
         attributes = rows[:, ATTRIBUTES]
         alone = ((attributes & _SPECIAL) != 0) | (rows[:, PRODUCER_ID] >= 0)
         codec = attributes & COMPRESSION_MASK
@@ -209,7 +209,7 @@ class Rebatch:
         return np.stack([alone, codec, stamped, times, rows[:, LEADER_EPOCH]], axis=1)
 
     def _enter_epoch(self, epoch: int) -> None:
-        """What comes next is of this leader epoch: what was added of another one is covered first."""
+        """Switch to a leader epoch. Covers the offsets of the previous one first."""
         if epoch != self._epoch:
             self._close()
             self._fill(self._taken)
@@ -218,18 +218,18 @@ class Rebatch:
     def _join(
         self, view: memoryview, rows: Rows, body: memoryview, unpacked: Rows, span: tuple[int, int], kind: Rows
     ) -> tuple[int, bool]:
-        """Batches of one kind; returns (where it stopped, whether that was the end)."""
+        """Join batches of one kind; return (where it stopped, False if a batch does not parse)."""
         wanted, (at, end) = self._wanted, span
         if (made := (int(kind[1]), int(kind[2]), int(kind[3]))) != self._kind:
             self._close()
             self._kind = made
         while at < end:
             row = rows[at]
-            if row[LAST] - self._covered >= MAX_SPAN:  # no batch covers so many offsets: cover the missing ones first
+            if row[LAST] - self._covered >= MAX_SPAN:  # too many offsets for one batch: cover the removed ones first
                 self._close()
                 self._fill(int(row[BASE]))
             if self._end >= BATCH_BYTES // 2 <= row[SIZE]:
-                self._close()  # the next one may not need decoding at all
+                self._close()  # the next batch may be copied unchanged
             self._make_room(int(unpacked[at, BODY_END] - unpacked[at, BODY]) + 24 * int(row[COUNT]))
             began, fresh = at, self._count == 0
             reach = at + max(int((rows[at:end, LAST] - self._covered < MAX_SPAN).sum()), 1)
@@ -258,21 +258,21 @@ class Rebatch:
                 self._passed_time = max(self._passed_time, int(rows[began:at, MAX_TIME].max()))
             if bad:
                 return at, False
-            if fresh and at == began + 1 and self._as_it_was(row, kept):
+            if fresh and at == began + 1 and self._is_unchanged(row, kept):
                 self._reset()
                 self._copy(view, row)
             elif self._end >= BATCH_BYTES:
                 self._close()
         return at, True
 
-    def _as_it_was(self, row: Rows, kept: int) -> bool:
-        """Whether a batch that was added alone would not change: then it is copied instead."""
+    def _is_unchanged(self, row: Rows, kept: int) -> bool:
+        """Return True if a batch that was added alone would not change, so that it can be copied."""
         same_codec = self._wanted.codec in (None, int(row[ATTRIBUTES]) & COMPRESSION_MASK)
         return kept == row[COUNT] > 0 and self._covered == row[BASE] and row[SIZE] >= BATCH_BYTES // 2 and same_codec
 
     def _take_special(self, view: memoryview, row: Rows, body: memoryview, unpacked: Rows) -> bool:
-        """A batch that keeps its header and its place: with the remaining records; or empty, if its producer's state
-        needs it; or dropped. False if it does not parse."""
+        """Add a batch that keeps its header and its offsets: with the remaining records, or empty if the producer state
+        needs it, or not at all. Returns False if it does not parse."""
         self._close()
         self._kind = (-1, 0, 0)
         wanted, base = self._wanted, int(row[BASE])
@@ -300,18 +300,18 @@ class Rebatch:
         self.counts.tombstones_dropped += dropped
         self.counts.tombstones_kept += left
         self.counts.records_after += kept
-        self._leave(row, kept, end, newest)
+        self._put_kept(row, kept, end, newest)
         return True
 
     def _drop(self, row: Rows) -> bool:
-        """A batch of an aborted transaction: nothing of it is kept but its header, if its producer's state needs it."""
+        """Add a batch of an aborted transaction: keep only its header, if the producer state needs it."""
         self._close()
         self._kind = (-1, 0, 0)
-        self._leave(row, 0, HEADER_BYTES, -1)
+        self._put_kept(row, 0, HEADER_BYTES, -1)
         return True
 
-    def _leave(self, row: Rows, kept: int, end: int, newest: int) -> None:
-        """The records of a batch that are kept are in the buffer: write them with its header, if it is needed."""
+    def _put_kept(self, row: Rows, kept: int, end: int, newest: int) -> None:
+        """Write a batch with its header and the kept records, which are in the buffer, unless it can be dropped."""
         producer, last = int(row[PRODUCER_ID]), int(row[LAST])
         self._taken = last + 1
         if not kept and not self._wanted.remembered(producer, last):
@@ -325,7 +325,7 @@ class Rebatch:
                 self._wanted.markers.keep(producer)
 
     def _take_marker(self, view: memoryview, row: Rows) -> None:
-        """A control batch: copied as it is, or dropped with the last batch of its transaction."""
+        """Copy a control batch unchanged, or drop it with the last batch of its transaction."""
         producer, last, said = int(row[PRODUCER_ID]), int(row[LAST]), int(row[MARKER]) & MARKER_MASK
         markers = self._wanted.markers
         needed = markers is None or said not in (ABORT_MARKER, COMMIT_MARKER) or markers.needed(producer)
@@ -368,7 +368,7 @@ class Rebatch:
             self._buffer[: self._end] = used
 
     def _close(self) -> None:
-        """Finish the open batch, if there is anything in it."""
+        """Finish the open batch, unless it is empty."""
         if self._count:
             codec, stamped, stamp = self._kind
             top = stamp if stamped else self._max_time
@@ -376,13 +376,13 @@ class Rebatch:
         self._reset()
 
     def _reset(self) -> None:
-        if len(self._buffer) > 32 * BATCH_BYTES:  # it was for a batch of large values
+        if len(self._buffer) > 32 * BATCH_BYTES:  # shrink after a batch of large values
             self._buffer = bytearray(2 * BATCH_BYTES)
         self._end, self._count = HEADER_BYTES, 0
         self._base_time = self._max_time = -1
 
     def _fill(self, end: int) -> None:
-        """Batches without records, for offsets below `end` whose records are all removed."""
+        """Write empty batches for offsets below `end` whose records were all removed."""
         newest = self._passed_time if end - self._covered <= MAX_SPAN else -1
         while self._covered < end:
             last = min(end, self._covered + MAX_SPAN) - 1
@@ -391,7 +391,7 @@ class Rebatch:
     def _emit(
         self, buffer: bytearray, end: int, last: int, count: int, codec: int, attributes: int, base: int, top: int
     ) -> None:
-        """A batch without a producer, from the first offset that is not covered to `last`."""
+        """Write a batch without a producer, from the first uncovered offset to `last`."""
         data = self._packed(buffer, end, codec)
         attributes |= self._packed_with
         first = self._covered
@@ -400,7 +400,7 @@ class Rebatch:
         self._put(data, last, top, count)
 
     def _packed(self, buffer: bytearray, end: int, codec: int) -> memoryview:
-        """Records after space for a header, compressed if that helps; returns the codec."""
+        """Return the batch with space for its header, compressed if that helps; sets `_packed_with` to the codec."""
         data = memoryview(buffer)[:end]
         self._packed_with = 0
         if codec:
@@ -418,14 +418,14 @@ class Rebatch:
         self.counts.bytes_after += len(data)
 
     def _copy(self, view: memoryview, row: Rows) -> None:
-        """A batch, unchanged."""
+        """Copy a batch unchanged."""
         batch = view[int(row[POSITION]) : int(row[POSITION] + row[SIZE])]
         self._out.put(batch, int(row[LAST]), int(row[MAX_TIME]), count=int(row[COUNT]))
         self._covered, self._passed_time = int(row[LAST]) + 1, -1
         self.counts.bytes_after += len(batch)
 
     def finish(self, end: int) -> None:
-        """The last batch; it extends to the end of the run."""
+        """Write the last batch, which extends to the end of the run."""
         assert self._taken == end, f"taken up to {self._taken}, not to {end}"
         self._close()
         self._fill(end)

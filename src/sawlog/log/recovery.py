@@ -1,22 +1,22 @@
-"""Opens a log for writing: finds out how it ended, repairs what a crash can leave, and reports all of it.
+"""Crash recovery: open a log for writing, repair what a crash can leave behind, and report everything found.
 
-A *torn tail* is what an interrupted write leaves at the end of the last segment. It was never acknowledged, so it is
-cut off, after it was saved (`.torn`). *Corruption* is anything bad below the durable watermark, in a sealed segment, or
-after a clean close: data that was acknowledged. It is reported, everything readable around it is served, new records go
-to a new segment after it, and nothing is deleted.
+A *torn tail* is left by an interrupted write at the end of the last segment. It was never acknowledged, so recovery
+saves a copy (`.torn`) and cuts it off. *Corruption* is anything bad below the durable watermark, in a sealed segment,
+or after a clean close: acknowledged data. Recovery reports it, serves everything readable around it, puts new records
+into a new segment after it, and deletes nothing.
 
-*Missing* records are corruption, too. The checkpoint says where the log starts and how far it was durable; `visible`
-says how far readers could read, if the machine has not been restarted since; the note of a shared log says where its
-last turn ended. If the segments cover less, the log is opened with a gap: an empty segment stands in for a missing
+*Missing* records are corruption, too. The checkpoint records where the log starts and how far it was durable; `visible`
+records how far readers could read, if the machine was not restarted since; the note of a shared log records where its
+last turn ended. If the segments cover less, the log opens with a gap: an empty segment takes the place of a missing
 beginning, and new records get offsets after the recorded end. So no offset is ever reused, reading the gap raises
 `CorruptBatch`, and `verify` lists it, until the log is trimmed beyond it. See docs/adr/0029.
 
-`DECISIONS` (findings.py) is the whole policy as a table. A test covers all of it.
+`RECOVERY_ACTIONS` (recovery_report.py) is the whole policy as a table, and a test covers every entry.
 
-What is above the watermark, complete or not, may be in the page cache without being on the disk: the fsync of the
-previous process may have failed. So the complete batches there are copied to a new file, which is fsynced and renamed
-into place. They are never rewritten in place: a second crash would tear good bytes. A small segment is copied as a
-whole; of a large one, only the part above the watermark, which becomes its own segment.
+Data above the watermark, complete or not, may be in the page cache without being on disk: an fsync of the previous
+process may have failed. So recovery copies the complete batches there to a new file, fsyncs it and renames it into
+place. It never rewrites them in place, where a second crash would tear good bytes. A small segment is copied as a
+whole; of a large one, only the part above the watermark, which becomes a segment of its own.
 """
 
 from __future__ import annotations
@@ -49,27 +49,26 @@ from .files import (
     TMP,
     TORN,
     VISIBLE,
-    dropped_base,
     file_name,
+    has_valid_offsets,
     is_leftover,
     is_ours,
-    is_placed,
     segment_base,
     swap_range,
+    trimmed_base,
 )
 from .index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, SegmentIndex
 from .producers import ProducerState, load_producers, replayed
-from .recovery_report import DECISIONS, Action, RecoveryFinding, RecoveryReport, Where
-from .remote import LOST_LIST, UNKNOWN, RemotePart, found_remote
+from .recovery_report import RECOVERY_ACTIONS, Action, RecoveryFinding, RecoveryReport, Where
+from .remote import LOST_LIST, UNKNOWN, RemoteSegments, found_remote
 from .replacement import UnfinishedSwap, finish_swap
 from .segment import Segment
 from .truncation import delete_above, find_cut_point, truncate_segment
 
 __all__ = [
-    "DECISIONS",
+    "RECOVERY_ACTIONS",
     "SMALL_BYTES",
     "Action",
-    "Finding",
     "Recovered",
     "RecoveryFinding",
     "RecoveryReport",
@@ -77,36 +76,33 @@ __all__ = [
     "recover",
 ]
 
-#: The earlier name; it stays until version 0.4.
-Finding = RecoveryFinding
-
-#: A segment up to this size is copied as a whole when its tail has to be made durable again.
+#: A segment up to this size is copied as a whole to make its tail durable.
 SMALL_BYTES = 16 << 20
 _COPY_BYTES = 8 << 20
 #: A position after the end of every segment.
-_BEHIND = 2**63
+_PAST_END = 2**63
 
 
 @dataclass(slots=True)
 class Recovered:
-    """What a log starts from."""
+    """The state of a log after recovery."""
 
     segments: list[Segment]
     lowest_offset: int
     producers: ProducerState
     report: RecoveryReport
-    #: The leader epochs so far; and whether those of the batches increase, which version 0.2 did not ensure.
+    #: The leader epochs so far, and whether those of the batches increase, which version 0.2 did not ensure.
     epochs: Epochs
     epochs_in_order: bool
-    #: Whether their file has the same content.
+    #: True if the file on disk has the same epochs.
     epochs_stored: bool
-    #: What is only in the replica.
-    remote: RemotePart | None = None
+    #: Segments that are only in the replica.
+    remote: RemoteSegments | None = None
 
 
 def recover(directory: Directory, config: LogConfig, *, known_end: int = 0) -> Recovered:
-    """Repair the directory and open its segments. The caller holds the lock, and may know of records below
-    `known_end` that were durable."""
+    """Repair the directory and open its segments. The caller holds the lock. If it knows that records below `known_end`
+    were durable, their absence is reported."""
     return _Recovery(directory, config, known_end).run()
 
 
@@ -115,12 +111,12 @@ class _Recovery:
         self.directory = directory
         self.config = config
         self.report = RecoveryReport()
-        #: The end of what readers could read, or of what the caller knows to be durable.
+        #: Where readers could read to, or what the caller knows to be durable.
         self.seen_end = known_end
-        #: Whether something records the end itself, not just a lower bound of it.
+        #: True if something records the end itself, not just a lower bound.
         self.end_known = known_end > 0
         self.saved: Checkpoint | None = None
-        self.remote: RemotePart | None = None
+        self.remote: RemoteSegments | None = None
         self.clean = False
 
     def run(self) -> Recovered:
@@ -128,10 +124,10 @@ class _Recovery:
         names = self.directory.names()
         self._load_checkpoint(any(segment_base(name) is not None for name in names))
         self._load_visible()
-        trimmed = {base for name in names if (base := dropped_base(name)) is not None}
+        trimmed = {base for name in names if (base := trimmed_base(name)) is not None}
         if not self.clean:
-            self._keep_names()
-        self._tidy(names)
+            self._sync_names()
+        self._remove_leftovers(names)
         if self._finish_swaps(names):
             names = self.directory.names()
         bases = [base for name in names if (base := segment_base(name)) is not None]
@@ -144,41 +140,42 @@ class _Recovery:
         self.report.finish(watch.elapsed_ms)
         return Recovered(segments, lowest, producers, self.report, epochs, in_order, stored, self.remote)
 
-    def _find(self, where: Where, detail: str) -> Action:
-        action = DECISIONS[where, self.clean]
+    def _decide(self, where: Where, detail: str) -> Action:
+        action = RECOVERY_ACTIONS[where, self.clean]
         self.report.findings.append(RecoveryFinding(where, action, detail))
         return action
 
     # --- small files
 
-    def _keep_names(self) -> None:
-        """Make names durable: the process that created one may have died, or failed, before that: a checkpoint, a
-        rewritten segment, a copy of a segment's end. What is removed or cut because of it may be durable sooner."""
+    def _sync_names(self) -> None:
+        """Make file names durable. The process that created a checkpoint, a rewritten segment or a copy of a segment's
+        end may have died before it synced the directory, and a removal or cut that relies on it could become durable
+        first."""
         self.directory.sync()
 
-    def _tidy(self, names: list[str]) -> None:
+    def _remove_leftovers(self, names: list[str]) -> None:
         for name in names:
-            if dropped_base(name) is not None:
-                continue  # until the checkpoint has the new start: see `_finish_trim`
+            if trimmed_base(name) is not None:
+                continue  # kept until the checkpoint has the new start: see `_finish_trim`
             if is_leftover(name):
-                self._find(Where.LEFTOVER, name)
+                self._decide(Where.LEFTOVER, name)
                 self.directory.remove(name)
-            elif not is_ours(name) or not is_placed(name):
-                self._find(Where.STRANGER, name)
+            elif not is_ours(name) or not has_valid_offsets(name):
+                self._decide(Where.STRANGER, name)
 
     def _finish_swaps(self, names: list[str]) -> bool:
-        """Finish rewritten segments that had not replaced the old ones yet; returns whether there were any."""
+        """Finish interrupted replacements of segments; return True if there were any."""
         found = [(name, found) for name in names if (found := swap_range(name)) is not None]
         for name, (base, end) in found:
             swap = UnfinishedSwap(self.directory, name, base, end, names, self.config.index_interval_bytes)
             if swap.replaces:
-                self._find(Where.SWAP, name)
-                if not swap.whole and base in swap.old:  # it may contain good copies of what is damaged in the new one
-                    self._find(Where.SEALED_SEGMENT, f"{name} is damaged, and what it replaces is partly gone")
+                self._decide(Where.SWAP, name)
+                if not swap.whole and base in swap.old:  # the old file may have good copies of damaged records
+                    self._decide(Where.SEALED_SEGMENT, f"{name} is damaged, and what it replaces is partly gone")
                     self.directory.rename(file_name(base), file_name(base, LOG + QUARANTINED))
                 finish_swap(self.directory, name, base, [each for each in swap.old if each != base])
             else:
-                self._find(Where.DAMAGED_SWAP, name)
+                self._decide(Where.DAMAGED_SWAP, name)
                 self.directory.rename(name, name.removesuffix(SWAP) + QUARANTINED)
                 self.directory.sync()
         return bool(found)
@@ -187,12 +184,12 @@ class _Recovery:
         try:
             self.saved = checkpoint.load(self.directory)
         except CorruptFile as error:
-            self._find(Where.CHECKPOINT, str(error))
+            self._decide(Where.CHECKPOINT, str(error))
             return
         if self.saved is not None:
             self.clean = self.saved.clean
         elif has_segments:
-            self._find(Where.CHECKPOINT, f"{CHECKPOINT} is missing")
+            self._decide(Where.CHECKPOINT, f"{CHECKPOINT} is missing")
         else:
             self.clean = True  # a new log
 
@@ -232,39 +229,40 @@ class _Recovery:
         return segments
 
     def _first_segments(self) -> list[Segment]:
-        """A new log; or one that has lost all segments, and continues after its recorded end."""
+        """Create the first segment of a new log, or of a log that lost all segments, after its recorded end."""
         start = self.config.initial_offset if self.saved is None else self.saved.log_start
         end = max(start, self.seen_end, 0 if self.saved is None else self.saved.durable_offset)
         if end == start and not self.end_known and not self.clean:
             end += 1  # segments existed, and nothing records where they ended: report at least one offset
         self.report.note_end(clean=self.clean and end == start)
-        lost = [] if end == start else [self._stand_in(start, end, Where.ALL_SEGMENTS)]
+        lost = [] if end == start else [self._placeholder(start, end, Where.ALL_SEGMENTS)]
         end = max(end, self.config.initial_offset)
         return [*lost, Segment.create(self.directory, end, self.config.index_interval_bytes)]
 
     def _missing_beginning(self, first: int) -> list[Segment]:
-        """The start moves in the checkpoint before segments are deleted. Nothing is lost of a log that was empty: it
-        may get another start at any time."""
+        """Return a placeholder if the first segments are missing. The start in the checkpoint moves before segments are
+        deleted. An empty log loses nothing: its start may change at any time."""
         saved = self.saved
         if saved is None or not saved.log_start < min(first, saved.durable_offset):
             return []
-        return [self._stand_in(saved.log_start, first, Where.BEGINNING)]
+        return [self._placeholder(saved.log_start, first, Where.BEGINNING)]
 
     def _finish_trim(self, first: int, trimmed: set[int]) -> list[Segment]:
-        """On a full disk, segments were deleted before the new start could be recorded (see trimming.py): record
-        it."""
+        """Record the new start of a log that was trimmed on a full disk: its segments were deleted first
+        (trimming.py)."""
         if self.saved is not None and first > self.saved.log_start:
             self.saved = replace(self.saved, log_start=first)
             checkpoint.store(self.directory, self.saved)
         for base in sorted(trimmed):
-            self._find(Where.LEFTOVER, file_name(base, LOG + DELETED))
+            self._decide(Where.LEFTOVER, file_name(base, LOG + DELETED))
             self.directory.remove(file_name(base, LOG + DELETED))
         return []
 
-    def _stand_in(self, start: int, end: int, where: Where) -> Segment:
-        """An empty segment for offsets whose records are lost: reading it raises, and it is trimmed like another."""
+    def _placeholder(self, start: int, end: int, where: Where) -> Segment:
+        """Create an empty segment for offsets whose records are lost. Reading it raises; it is trimmed like any
+        other."""
         path = f"{self.directory.path}/{file_name(start)}"
-        self._find(where, f"{path} at byte 0: {missing_text(start, end)}")
+        self._decide(where, f"{path} at byte 0: {missing_text(start, end)}")
         count_damage(path, 0)
         made = Segment.create(self.directory, start, self.config.index_interval_bytes)
         made.reach(end, 0)
@@ -272,9 +270,9 @@ class _Recovery:
         return made
 
     def _check_ends(self, sealed: list[Segment]) -> None:
-        """Look for segments that were sealed before the checkpoint and end too early, or are missing, unless their
-        number and sizes are those in the checkpoint. Segments that are being replaced or deleted when the process ends
-        change these, too."""
+        """Report segments that were sealed before the checkpoint and end too early or are missing. Skipped if their
+        number and total size match the checkpoint. A process that dies while it replaces or deletes segments changes
+        these, too."""
         saved = self.saved
         if saved is None or saved.sealed is None:
             return
@@ -282,14 +280,14 @@ class _Recovery:
         if saved.sealed == (len(old), sum(each.size for each in old)):
             return
         for segment in old:
-            reason = segment.short_end()
+            reason = segment.missing_end()
             segment.unload()
             if reason is not None:
-                self._find(Where.GAP_BETWEEN_SEGMENTS, f"{segment.path} at byte {segment.size}: {reason}")
+                self._decide(Where.GAP_BETWEEN_SEGMENTS, f"{segment.path} at byte {segment.size}: {reason}")
                 count_damage(segment.path, segment.size)
 
     def _trusted_end(self, last_base: int) -> bool:
-        """Whether the log was closed cleanly and still ends there."""
+        """Return True if the log was closed cleanly and still ends where it did."""
         saved = self.saved
         return (
             saved is not None
@@ -300,14 +298,14 @@ class _Recovery:
         )
 
     def _sealed(self, base: int, following: int) -> Segment:
-        """A segment before the last. What was sealed before the checkpoint is trusted until it is read."""
+        """Open a segment before the last. One that was sealed before the checkpoint is trusted until it is read."""
         size = self.directory.size(file_name(base))
         segment = Segment(self.directory, base, following, size, self.config.index_interval_bytes, repairs=True)
         if self.saved is not None and following <= self.saved.log_start:
-            return segment  # an interrupted trim: it will be deleted
+            return segment  # an interrupted trim: `_trim` deletes it
         if self.clean or (self.saved is not None and base < self.saved.segment):
             if not self._has_index_files(base):
-                self._rebuild(segment)
+                self._rebuild_index(segment)
             return segment
         storage = self.directory.open(file_name(base))
         index = SegmentIndex(base, self.config.index_interval_bytes)
@@ -317,18 +315,18 @@ class _Recovery:
         elif walk.damage is not None and self._was_split(base, following, walk):
             self._cut_overlap(segment, storage, following, walk.position)
         elif walk.damage is not None:
-            self._find(Where.SEALED_SEGMENT, str(walk.damage))
+            self._decide(Where.SEALED_SEGMENT, str(walk.damage))
             count_damage(walk.damage.path, walk.damage.position)
         elif walk.next_offset < following:
             reason = missing_text(walk.next_offset, following)
-            self._find(Where.GAP_BETWEEN_SEGMENTS, f"{segment.path} at byte {walk.position}: {reason}")
+            self._decide(Where.GAP_BETWEEN_SEGMENTS, f"{segment.path} at byte {walk.position}: {reason}")
         storage.close()
-        self._rebuild(segment)
+        self._rebuild_index(segment)
         return segment
 
     def _was_split(self, base: int, following: int, walk: Walk) -> bool:
-        """Whether everything after the watermark was moved to the next segment, and a power cut tore it while it was
-        being cut off here."""
+        """Return True if an earlier recovery moved everything above the watermark to the next segment, and a power cut
+        interrupted the cut here."""
         saved = self.saved
         return saved is not None and (base, following, walk.position) == (
             saved.segment,
@@ -343,20 +341,20 @@ class _Recovery:
                 return False
         return True
 
-    def _rebuild(self, segment: Segment) -> None:
-        self._find(Where.INDEX, f"the indexes of {segment.path}")
+    def _rebuild_index(self, segment: Segment) -> None:
+        self._decide(Where.INDEX, f"the indexes of {segment.path}")
         self.report.note_index()
         segment.remove_index()
-        segment.timestamps()  # reading it rebuilds it, and `repairs` writes it
+        segment.timestamps()  # loading rebuilds the index, and `repairs` writes it
         segment.unload()
 
     def _cut_overlap(self, segment: Segment, storage: Storage, following: int, end: int) -> None:
-        """An earlier recovery moved the end of this segment to the next one and was interrupted: finish it."""
-        if self._find(Where.OVERLAP_OF_SEGMENTS, f"{segment.path} from byte {end} on") is Action.FINISH:
+        """Finish an interrupted recovery that moved the end of this segment to the next one."""
+        if self._decide(Where.OVERLAP_OF_SEGMENTS, f"{segment.path} from byte {end} on") is Action.FINISH:
             segment.remove_index()
             storage.truncate(end)
             storage.sync()
-            segment.go_back((following, end))
+            segment.truncate_to((following, end))
 
     # --- the last segment
 
@@ -370,7 +368,7 @@ class _Recovery:
             if index is not None:
                 segment.remove_index()
                 return [self._activate(base, storage, index, self.saved.durable_offset, size)]
-            self._find(Where.INDEX, f"the indexes of {segment.path}")
+            self._decide(Where.INDEX, f"the indexes of {segment.path}")
             self.report.note_index()
         saved = self.saved
         whole = saved is not None and (saved.segment, saved.position) == (base, size)
@@ -381,7 +379,7 @@ class _Recovery:
         walk = segment.walk(storage, 0, size, index)
         below, above = self._watermark(base)
         seen = walk.next_offset >= self.seen_end
-        gone = below == _BEHIND
+        gone = below == _PAST_END
         if (
             walk.damage is None
             and (gone or walk.position >= below)
@@ -389,15 +387,15 @@ class _Recovery:
             and seen
         ):
             if not (self.clean and trusted):
-                return self._settle(segment, storage, index, walk, min(below, walk.position))
+                return self._make_durable(segment, storage, index, walk, min(below, walk.position))
             return [self._activate(base, storage, index, walk.next_offset, walk.position)]
-        # Without the checkpoint it is not known what was durable; but complete batches never follow a torn tail.
+        # Without a checkpoint, the watermark is unknown; but complete batches never follow a torn tail.
         torn = walk.position >= below and (self.saved is not None or walk.resume_position >= size)
         if walk.damage is not None and torn and seen:
             detail = f"{size - walk.position:,} bytes at byte {walk.position} of {segment.path}: {walk.damage.reason}"
-            if self._find(Where.TAIL_ABOVE_WATERMARK, detail) is Action.CUT_ASIDE:
-                self._set_aside(segment, storage, walk)
-                return self._settle(segment, storage, index, walk, below)
+            if self._decide(Where.TAIL_ABOVE_WATERMARK, detail) is Action.CUT_ASIDE:
+                self._save_torn_tail(segment, storage, walk)
+                return self._make_durable(segment, storage, index, walk, below)
         else:
             end = max(self.seen_end, 0 if above is None else above)
             lost = f"{segment.path} at byte {walk.position}: {missing_text(walk.next_offset, end)}"
@@ -408,20 +406,20 @@ class _Recovery:
                 why = f"it was durable up to byte {below}"
                 if gone and saved is not None:
                     why = f"the checkpoint names {file_name(saved.segment)}, which does not exist"
-                self._find(Where.TAIL_BELOW_WATERMARK, f"{detail}; {why}")
+                self._decide(Where.TAIL_BELOW_WATERMARK, f"{detail}; {why}")
             else:
                 where = "" if walk.damage is None else f", at offset {walk.next_offset}"
-                self._find(Where.TAIL_BELOW_VISIBLE, f"{detail}{where}; it was readable up to offset {self.seen_end}")
+                self._decide(Where.TAIL_BELOW_VISIBLE, f"{detail}{where}; it was readable up to offset {self.seen_end}")
             count_damage(segment.path, walk.position)
-        return self._go_on_behind(segment, storage, index, walk)
+        return self._continue_after_damage(segment, storage, index, walk)
 
     def _watermark(self, base: int) -> tuple[int, int | None]:
-        """(position, offset) of the durable watermark in the last segment; 0 and None if it is before it, `_BEHIND` if
-        it is in a later one, which is missing."""
+        """Return (position, offset) of the durable watermark in the last segment: 0 and None if it is in an earlier
+        segment, `_PAST_END` if it is in a later one, which is missing."""
         if self.saved is None or self.saved.segment < base:
             return 0, None
         if self.saved.segment > base:  # the segment in the checkpoint is missing
-            return _BEHIND, self.saved.end_without_segment(known=self.end_known)
+            return _PAST_END, self.saved.end_without_segment(known=self.end_known)
         return self.saved.position, self.saved.durable_offset
 
     def _activate(
@@ -435,11 +433,11 @@ class _Recovery:
         repairs: bool = False,
     ) -> Segment:
         segment = Segment.active(self.directory, base, storage, index, following, size, repairs=repairs)
-        segment.timestamps()  # the age of the segment is counted from its first batch
+        segment.timestamps()  # loads the first timestamp, from which its age counts
         return segment
 
-    def _set_aside(self, segment: Segment, storage: Storage, walk: Walk) -> None:
-        """Copy the torn tail to its own file, for inspection, before anything is cut."""
+    def _save_torn_tail(self, segment: Segment, storage: Storage, walk: Walk) -> None:
+        """Copy the torn tail to a `.torn` file for inspection, before it is cut off."""
         name = file_name(segment.base_offset, LOG + TORN)
         number = 1
         while self.directory.exists(name):
@@ -451,13 +449,13 @@ class _Recovery:
             self.directory.replace(name, tail)
         self.report.note_torn(len(tail), name if written else None)
 
-    def _settle(
+    def _make_durable(
         self, segment: Segment, storage: Storage, index: SegmentIndex, walk: Walk, watermark: int
     ) -> list[Segment]:
-        """Make the complete batches of the last segment certainly durable, and cut what follows them."""
+        """Make the complete batches of the last segment durable, and cut off the rest."""
         base, end = segment.base_offset, walk.position
         if end == watermark and end == storage.size:
-            storage.sync()  # a process that died before its sync may have cut off the rest in the cache only
+            storage.sync()  # a process that died before its sync may have cut the file only in the cache
             return [self._activate(base, storage, index, walk.next_offset, end)]
         if end == watermark or (end > SMALL_BYTES and watermark > 0):
             return self._split(segment, storage, walk, watermark)
@@ -466,7 +464,7 @@ class _Recovery:
         return [self._activate(base, copy, index, walk.next_offset, end)]
 
     def _split(self, segment: Segment, storage: Storage, walk: Walk, watermark: int) -> list[Segment]:
-        """Keep what is known to be durable in place; complete batches above it become the next segment."""
+        """Leave the durable part in place; move complete batches above it to a new segment."""
         base, end, interval = segment.base_offset, walk.position, self.config.index_interval_bytes
         moved: list[Segment] = []
         if end > watermark and self.saved is not None:
@@ -486,8 +484,7 @@ class _Recovery:
         return [kept, *moved]
 
     def _copy(self, storage: Storage, start: int, end: int, base: int) -> Storage:
-        """Bytes `start` to `end` of a storage as the new file of segment `base`: written next to it, synced,
-        renamed."""
+        """Copy bytes `start` to `end` to a new file for segment `base`: write it next to the old one, sync, rename."""
         name = file_name(base)
         self.directory.remove(name + TMP)
         copy = self.directory.create(name + TMP)
@@ -499,8 +496,10 @@ class _Recovery:
         self.directory.sync()
         return self.directory.open(name)
 
-    def _go_on_behind(self, segment: Segment, storage: Storage, index: SegmentIndex, walk: Walk) -> list[Segment]:
-        """The last segment is damaged where it must not be: leave it unchanged and write after it."""
+    def _continue_after_damage(
+        self, segment: Segment, storage: Storage, index: SegmentIndex, walk: Walk
+    ) -> list[Segment]:
+        """Seal a last segment with damaged acknowledged data as it is, and continue in a new one."""
         following = walk.next_offset
         while walk.damage is not None and walk.resume_position < storage.size:
             walk = segment.walk(storage, walk.resume_position, storage.size, index, resumed=True)
@@ -508,7 +507,7 @@ class _Recovery:
         durable = 0 if self.saved is None else self.saved.durable_offset
         following = max(following, self.seen_end, durable, self._watermark(segment.base_offset)[1] or 0)
         if following == segment.base_offset:
-            following += 1  # its content is unknown; its name must not be used again
+            following += 1  # its content is unknown, and its name must not be reused
         storage.sync()
         base, size = segment.base_offset, storage.size
         kept = Segment.active(self.directory, base, storage, index, following, size, repairs=True)
@@ -518,7 +517,7 @@ class _Recovery:
     # --- the beginning, and the producers
 
     def _trim(self, segments: list[Segment]) -> int:
-        """Finish an interrupted trim: delete what is completely below the log start."""
+        """Finish an interrupted trim: delete segments completely below the log start."""
         lowest = segments[0].base_offset
         if self.saved is None or self.saved.log_start <= lowest:
             return lowest
@@ -532,42 +531,45 @@ class _Recovery:
             segments.pop(-2).delete()
         return lowest
 
-    def _remote(self, lowest: int) -> RemotePart | None:
+    def _remote(self, lowest: int) -> RemoteSegments | None:
         found = found_remote(self.directory, lowest, must_exist=self.saved is not None and self.saved.remote)
         if found is UNKNOWN:
-            self._find(Where.REMOTE, f"{self.directory.path}/{REMOTE} at byte 0: {LOST_LIST}")
+            self._decide(Where.REMOTE, f"{self.directory.path}/{REMOTE} at byte 0: {LOST_LIST}")
         return found
 
     def _epochs(self, segments: list[Segment]) -> tuple[Epochs, bool, bool]:
-        """The leader epochs from their file, if it is the one in the checkpoint; else from the batches. Also whether
-        those of the batches are in order, and whether the file on disk has the same list."""
+        """Return the leader epochs from their file, if its checksum is the one in the checkpoint, else from the
+        batches. Also return whether the epochs of the batches increase, and whether the file on disk has the same
+        list."""
         saved = self.saved
         try:
             found = load_epochs(self.directory)
         except CorruptFile as error:
             found = None
-            self._find(Where.EPOCHS, str(error))
+            self._decide(Where.EPOCHS, str(error))
         if saved is not None and saved.leader_epoch is not None:
             known = Epochs() if found is None and saved.leader_epoch == 0 else found
             if known is not None and known.crc == saved.epochs_crc:
-                return self._cut(known, saved, segments)
+                return self._finish_truncation(known, saved, segments)
             if found is None:
-                self._find(Where.EPOCHS, f"{LEADER_EPOCHS} is missing, and the log is in epoch {saved.leader_epoch}")
+                self._decide(Where.EPOCHS, f"{LEADER_EPOCHS} is missing, and the log is in epoch {saved.leader_epoch}")
         rebuilt, in_order = epochs_of(segments, self.remote)
-        # The last recorded epoch may have no batch yet, and no number is used twice.
+        # The last recorded epoch may have no batch yet, and epoch numbers are never reused.
         last = max(0 if saved is None else saved.leader_epoch or 0, 0 if found is None else found.current)
         if last > rebuilt.current:
             rebuilt = rebuilt.begun(last, segments[-1].next_offset)
         return rebuilt, in_order, rebuilt == (Epochs() if found is None else found)
 
-    def _cut(self, epochs: Epochs, saved: Checkpoint, segments: list[Segment]) -> tuple[Epochs, bool, bool]:
-        """Finish an interrupted truncation, if there was one. What it was to drop may be so damaged that it cannot be
-        cut: then all of it is kept, and the epoch begins after it."""
+    def _finish_truncation(
+        self, epochs: Epochs, saved: Checkpoint, segments: list[Segment]
+    ) -> tuple[Epochs, bool, bool]:
+        """Finish an interrupted truncation, if there was one. If the records to drop are too damaged to be cut, keep
+        all of them, and let the epoch begin after them."""
         offset = None if self.report.clean else unfinished_truncation(epochs, segments)
         if offset is None:
             return epochs, True, True
         if saved.durable_offset > offset:
-            self._find(
+            self._decide(
                 Where.EPOCHS, f"epoch {epochs.current} begins at {offset}, but the batch there is of an earlier one"
             )
             return as_the_batches_say(epochs, segments, self.remote), True, False
@@ -576,12 +578,12 @@ class _Recovery:
         try:
             point = find_cut_point(segments[at], offset, self.config)
         except CorruptBatch as damage:
-            self._find(Where.SEALED_SEGMENT, f"{detail}, records were to be truncated: {damage}")
+            self._decide(Where.SEALED_SEGMENT, f"{detail}, records were to be truncated: {damage}")
         else:
-            if self._find(Where.TRUNCATION, detail) is Action.FINISH:
-                # The record of the truncation is durable before it is done, whoever wrote it.
+            if self._decide(Where.TRUNCATION, detail) is Action.FINISH:
+                # Make the record of the truncation durable before any file changes.
                 store_epochs(self.directory, epochs)
-                self._hide(offset, epochs.current)
+                self._lower_visible_end(offset, epochs.current)
                 offset, segment, position = min(point.tail, (saved.durable_offset, saved.segment, saved.position))
                 noted = replace(saved, durable_offset=offset, segment=segment, position=position)
                 checkpoint.store(self.directory, noted)
@@ -590,8 +592,8 @@ class _Recovery:
                 return epochs, True, True
         return as_the_batches_say(epochs, segments, self.remote), True, False
 
-    def _hide(self, offset: int, epoch: int) -> None:
-        """Before a truncation is finished: readers see nothing from there on, as if its writer had lived."""
+    def _lower_visible_end(self, offset: int, epoch: int) -> None:
+        """Lower the published end before a truncation is finished, as its writer would have done."""
         published = open_published(self.directory, VISIBLE, create=True)
         if published is None:
             return
@@ -607,11 +609,11 @@ class _Recovery:
         try:
             found = load_producers(self.directory, epochs, segments[-1].next_offset)
         except CorruptFile as error:
-            self._find(Where.PRODUCERS, str(error))
+            self._decide(Where.PRODUCERS, str(error))
         else:
             missing = found is None and not self.directory.exists(PRODUCERS)
             if missing and self.clean and self.saved is not None and any(segment.size for segment in segments):
-                self._find(Where.PRODUCERS, f"{PRODUCERS} is missing")
+                self._decide(Where.PRODUCERS, f"{PRODUCERS} is missing")
         if found is not None and found.segment > segments[-1].base_offset:
-            found = None  # of another list of segments: what was aborted in the active one is not known
+            found = None  # of another list of segments: aborted transactions of the active one are unknown
         return replayed(segments, self.config.producer_expiry_ms, found, lowest=lowest)

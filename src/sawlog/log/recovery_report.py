@@ -1,6 +1,7 @@
-"""What opening a log can find, what is done about each of it, and the report that says so.
+"""The policy of crash recovery: what it can find, what it does about it, and how it reports that.
 
-`DECISIONS` is the whole policy of recovery as a table. A test covers all of it. Nothing here reads or writes a file.
+`RECOVERY_ACTIONS` is the whole policy of recovery as a table. A test covers every
+entry. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Where(Enum):
 
 
 class Action(Enum):
-    """What recovery does about it."""
+    """What recovery does about a problem."""
 
     CUT_ASIDE = "save a copy, then cut"
     REPORT = "report as corruption, serve the rest, delete nothing"
@@ -51,7 +52,7 @@ class Action(Enum):
 
 
 #: (where, was the log closed cleanly) -> action. Complete: see tests/log/maintain/test_recovery_table.py.
-DECISIONS: Mapping[tuple[Where, bool], Action] = {
+RECOVERY_ACTIONS: Mapping[tuple[Where, bool], Action] = {
     (Where.TAIL_ABOVE_WATERMARK, False): Action.CUT_ASIDE,
     (Where.TAIL_ABOVE_WATERMARK, True): Action.REPORT,
     (Where.TAIL_BELOW_WATERMARK, False): Action.REPORT,
@@ -91,13 +92,13 @@ DECISIONS: Mapping[tuple[Where, bool], Action] = {
 }
 
 
-#: The actions for lost or damaged data.
+#: Actions for lost or damaged data.
 _MEANING_LOSS = (Action.REPORT, Action.RESERVE, Action.SET_ASIDE)
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryFinding:
-    """One thing that was wrong, and what was done."""
+    """A problem that recovery found, and its action."""
 
     where: Where
     action: Action
@@ -109,41 +110,41 @@ class RecoveryFinding:
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What opening the log found and did. `bool(report)` is whether the log is free of corruption."""
+    """Everything recovery found and did. True if the log is free of corruption."""
 
-    #: The log had been closed cleanly (or is new), and its end was where it had been.
+    #: True if the log is new, or was closed cleanly and still ended there.
     clean: bool = True
-    #: Bytes of a torn tail that were cut off, and the files they were saved to.
+    #: Size of the torn tail that was cut off, and the files with its copies.
     truncated_bytes: int = 0
     torn_files: tuple[str, ...] = ()
     rebuilt_indexes: int = 0
-    #: Everything that was wrong.
+    #: All problems, in the order in which they were found.
     findings: list[RecoveryFinding] = field(default_factory=list)
     duration_ms: float = 0.0
 
     def note_end(self, *, clean: bool) -> None:
-        """Whether the log had been closed cleanly, and its end was where it had been."""
+        """Record whether the log was closed cleanly and still ended there."""
         self.clean = clean
 
     def note_index(self) -> None:
-        """An index was rebuilt."""
+        """Count a rebuilt index."""
         self.rebuilt_indexes += 1
         count("index_rebuilds")
 
     def note_torn(self, size_bytes: int, file: str | None) -> None:
-        """A torn tail was cut off, and saved to this file unless it was empty."""
+        """Count a torn tail that was cut off, and its copy; None if it had only zeros."""
         self.truncated_bytes += size_bytes
         count("recovery_truncated_bytes", size_bytes)
         if file is not None:
             self.torn_files += (file,)
 
     def finish(self, duration_ms: float) -> None:
-        """Opening is done."""
+        """Record how long recovery took."""
         self.duration_ms = duration_ms
 
     @property
     def corruption(self) -> tuple[RecoveryFinding, ...]:
-        """The findings that mean lost or damaged data."""
+        """Findings that mean lost or damaged data."""
         return tuple(each for each in self.findings if each.action in _MEANING_LOSS)
 
     def __bool__(self) -> bool:

@@ -1,4 +1,4 @@
-"""What of a log is only in its replica: segments that were removed here because the replica has them.
+"""Segments that are only in the replica, because they were removed here (tiering).
 
 A small text file with a checksum (`sawlog.storage.checksummed`), which exists only if there is such a part:
 
@@ -20,7 +20,7 @@ damaged or missing itself, the log begins where the replica does (`UNKNOWN`). Th
 exist: from the first checkpoint after it was created until the last one before it is removed, so that no crash leaves a
 checkpoint that misses a file which was never there, or was removed on purpose.
 
-`RemotePart` is a value: immutable, safe to share.
+`RemoteSegments` is a value: immutable, safe to share.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _FILE = TitledFile("the list of segments that are only in the replica", "sawlog 
 _MOST_RUNS = 1000
 
 
-class Run(NamedTuple):
-    """Segments that follow each other."""
+class RemoteRun(NamedTuple):
+    """Consecutive segments that are only in the replica."""
 
     base_offset: int
     next_offset: int
@@ -51,11 +51,11 @@ class Run(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class RemotePart:
-    """The content; see the module's docstring."""
+class RemoteSegments:
+    """Content of the file, as described above."""
 
     log_start: int
-    runs: tuple[Run, ...]
+    runs: tuple[RemoteRun, ...]
     #: (epoch, its first offset).
     epochs: tuple[tuple[int, int], ...]
     #: False: only the replica knows.
@@ -66,11 +66,11 @@ class RemotePart:
         """The offset after the last that was removed."""
         return self.runs[-1].next_offset if self.runs else self.log_start
 
-    def below(self, offset: int) -> tuple[Run, ...]:
+    def below(self, offset: int) -> tuple[RemoteRun, ...]:
         """The runs that end there or before. One that ends later was to be removed, and is still here."""
         return tuple(run for run in self.runs if run.next_offset <= offset)
 
-    def grown(self, runs: Iterable[Run], epochs: Epochs) -> RemotePart:
+    def grown(self, runs: Iterable[RemoteRun], epochs: Epochs) -> RemoteSegments:
         """The same with more runs after it, and the epochs that began up to their end."""
         made, end = list(self.runs), self.end
         for run in runs:
@@ -80,11 +80,11 @@ class RemotePart:
         begun = tuple(each for each in epochs.entries if each[1] < end)
         return replace(self, runs=_joined(made), epochs=begun)
 
-    def trimmed(self, offset: int) -> RemotePart:
+    def trimmed(self, offset: int) -> RemoteSegments:
         """The same for a log that starts at an offset, which is below the end."""
         left = tuple(run for run in self.runs if run.next_offset > offset)
         epochs = Epochs(self.epochs).trimmed(offset).entries if self.epochs else ()
-        return RemotePart(offset, left, epochs)
+        return RemoteSegments(offset, left, epochs)
 
     def with_epochs(self, found: Epochs) -> Epochs:
         """A list of epochs that was rebuilt from the batches that are here, with those of this part."""
@@ -99,11 +99,11 @@ class RemotePart:
         return _FILE.encode_fields({"log_start": self.log_start, "runs": self.runs, "epochs": self.epochs})
 
     @classmethod
-    def decode(cls, data: bytes) -> RemotePart:
+    def decode(cls, data: bytes) -> RemoteSegments:
         """From the file's bytes; `CorruptFile` unless every byte is right."""
         found = _FILE.decode_fields(data)
         with parsing(_FILE.what):
-            start, runs = found["log_start"], tuple(Run(*_numbers(each, 4)) for each in found["runs"])
+            start, runs = found["log_start"], tuple(RemoteRun(*_numbers(each, 4)) for each in found["runs"])
             epochs = tuple((each[0], each[1]) for each in (_numbers(one, 2) for one in found["epochs"]))
             gaps = any(one.next_offset != other.base_offset for one, other in pairwise(runs))
             if type(start) is not int or not runs or gaps or not runs[0].base_offset <= start < runs[-1].next_offset:
@@ -112,7 +112,7 @@ class RemotePart:
 
 
 #: A part of which only the replica knows where it begins; and the reason, for reports.
-UNKNOWN = RemotePart(0, (), (), is_known=False)
+UNKNOWN = RemoteSegments(0, (), (), is_known=False)
 LOST_LIST = (
     "the list of segments that are only in the replica is missing or damaged; "
     "`sawlog maintenance` restores it from there"
@@ -126,7 +126,7 @@ def _numbers(values: Sequence[object], count: int) -> list[int]:
     return made
 
 
-def _joined(runs: list[Run]) -> tuple[Run, ...]:
+def _joined(runs: list[RemoteRun]) -> tuple[RemoteRun, ...]:
     """The same; if there are too many, the oldest are joined in pairs."""
     if len(runs) <= _MOST_RUNS:
         return tuple(runs)
@@ -134,7 +134,7 @@ def _joined(runs: list[Run]) -> tuple[Run, ...]:
     pairs = zip(older[::2], older[1::2], strict=True)
     return (
         *(
-            Run(
+            RemoteRun(
                 one.base_offset,
                 other.next_offset,
                 one.size_bytes + other.size_bytes,
@@ -146,13 +146,13 @@ def _joined(runs: list[Run]) -> tuple[Run, ...]:
     )
 
 
-def load_remote(directory: Directory) -> RemotePart | None:
+def load_remote(directory: Directory) -> RemoteSegments | None:
     """What is only in the replica; None if there is nothing, `CorruptFile` if the file is damaged."""
     data = _FILE.find(directory, REMOTE)
-    return None if data is None else RemotePart.decode(data)
+    return None if data is None else RemoteSegments.decode(data)
 
 
-def found_remote(directory: Directory, lowest: int, *, must_exist: bool = False) -> RemotePart | None:
+def found_remote(directory: Directory, lowest: int, *, must_exist: bool = False) -> RemoteSegments | None:
     """The same for a log whose segments begin at `lowest` here. `UNKNOWN` if the file is damaged, or missing if it must
     exist."""
     try:
@@ -164,7 +164,7 @@ def found_remote(directory: Directory, lowest: int, *, must_exist: bool = False)
     return None if found is None or found.log_start >= lowest else found
 
 
-def store_remote(directory: Directory, part: RemotePart | None) -> None:
+def store_remote(directory: Directory, part: RemoteSegments | None) -> None:
     """Replace the file, durably; None removes it."""
     if part is not None:
         directory.replace(REMOTE, part.encode())

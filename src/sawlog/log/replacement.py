@@ -1,12 +1,9 @@
-"""The file that replaces a run of segments, while it is being written: finished batches, back to back, and their index.
+"""The file that replaces a run of segments: writing it, and finishing the replacement.
 
-It is bounded by the size of a segment and by the offsets that one index has room for; `TooLarge` says that the run does
-not fit. The name of the file, and when it counts, is up to rewrite.py. One thread.
-
-The last steps of replacing segments by a rewritten one: done by the writer, and by opening after a crash.
-
-The protocol is drawn in rewrite.py. These steps can be repeated from the beginning any number of times. Opening first
-asks an `UnfinishedSwap` whether what it has found is good enough to replace anything.
+`ReplacementFile` is the file while it is being written. It is limited by the size of a segment and by the offsets that
+an index can address; `TooLarge` reports that the run does not fit. `finish_swap` performs the last steps of the
+protocol described in rewrite.py, for the writer and for recovery; they can be repeated from the beginning any number of
+times. `UnfinishedSwap` tells recovery whether a file it found may replace anything. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ from .files import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name, segment_base
 from .index import MAX_SPAN, SegmentIndex
 from .segment import Segment
 
-#: Finished batches are written in pieces of about this size.
+#: Finished batches are written in blocks of about this size.
 _WRITE_BYTES = 1 << 20
 
 
@@ -33,8 +30,8 @@ class TooLarge(Exception):
         self.fitted = fitted
 
 
-class Replacement:
-    """The file that replaces a run while it is being written, and its index. Nobody else writes to it."""
+class ReplacementFile:
+    """A replacement being written, and its index."""
 
     def __init__(self, storage: Storage, base: int, interval_bytes: int, *, limit: int) -> None:
         self._storage = storage
@@ -45,13 +42,12 @@ class Replacement:
         self.index = SegmentIndex(base, interval_bytes)
 
     def put(self, batch: memoryview, last_offset: int, max_timestamp: int, *, count: int) -> None:
-        """One finished batch, with that many records: only batches without any may end where no index entry is
-        possible."""
+        """Append a finished batch of `count` records. Only empty batches may end beyond the range of the index."""
         self._check(len(batch), last_offset if count else self._base)
         if last_offset - self._base <= MAX_SPAN:
             self.index.add(last_offset, self.position, len(batch), max_timestamp)
         self.position += len(batch)
-        if len(batch) >= _WRITE_BYTES:  # not copied: it may be as large as a segment
+        if len(batch) >= _WRITE_BYTES:  # not buffered: it may be as large as a segment
             self.flush()
             self._storage.append(batch)
             return
@@ -60,7 +56,7 @@ class Replacement:
             self.flush()
 
     def copy(self, chunk: Chunk) -> None:
-        """Finished batches, unchanged."""
+        """Append the batches of a chunk unchanged."""
         rows = chunk.rows
         begin, end = int(rows[0, POSITION]), int(rows[-1, POSITION] + rows[-1, SIZE])
         self._check(end - begin, int(rows[rows[:, COUNT] > 0, LAST].max(initial=self._base)))
@@ -75,7 +71,7 @@ class Replacement:
             raise TooLarge
 
     def check_room(self, size: int) -> None:
-        """Raise unless that much more fits."""
+        """Raise `TooLarge` unless `size` more bytes fit."""
         if self.position + size > self._limit:
             raise TooLarge
 
@@ -93,7 +89,7 @@ def finish_swap(
     index: SegmentIndex | None = None,
     transactions: bytes | None = None,
 ) -> None:
-    """Steps 3 to 5 of the protocol. Without indexes they are built when they are needed."""
+    """Perform steps 3 to 5 of the protocol. Missing indexes are built on demand."""
     for suffix in (INDEX, TIME_INDEX, TXN_INDEX):
         directory.remove(file_name(base, suffix))
     for other in others:
@@ -111,30 +107,31 @@ def finish_swap(
 
 
 class UnfinishedSwap:
-    """A rewritten segment that had not replaced the old ones yet when the writer ended: whether it does."""
+    """A `.swap` file found by recovery, and whether it replaces the old segments."""
 
     def __init__(
         self, directory: Directory, name: str, base: int, end: int, names: Sequence[str], interval_bytes: int
     ) -> None:
         self._directory = directory
         self._interval_bytes = interval_bytes
-        #: The first offsets of the old segments that are still there.
+        #: First offsets of the old segments that still exist.
         self.old = [each for other in names if (each := segment_base(other)) is not None and base <= each < end]
-        #: Whether it contains everything that it should.
+        #: True if the file contains every offset of the run.
         self.whole = self._reaches(name, base, end)
-        #: Whether it replaces the old ones. Not if it ends within one of them, or is damaged and no segment begins at
-        #: its end: no rewrite of ours does. And not if it is damaged and they all exist.
+        #: True if the file replaces the old segments. False if it ends within one of them, or if it is damaged and no
+        #: segment begins at its end: no rewrite produces such a file. Also False if it is damaged and all old segments
+        #: are intact.
         self.replaces = not self._go_beyond(end) and (
             self.whole or (file_name(end) in names and not self._are_whole([*self.old, end]))
         )
 
     def _reaches(self, name: str, base: int, end: int) -> bool:
-        """Whether a file contains complete batches from one offset to another."""
+        """Return True if a file contains complete batches from `base` to `end`."""
         walk = self._walked(name, base, end)
         return walk.damage is None and walk.next_offset == end
 
     def _walked(self, name: str, base: int, end: int) -> Walk:
-        """What a file contains that should begin and end at these offsets."""
+        """Walk a file that should contain the offsets from `base` to `end`."""
         storage = self._directory.open(name)
         try:
             segment = Segment(self._directory, base, end, storage.size, self._interval_bytes)
@@ -143,9 +140,9 @@ class UnfinishedSwap:
             storage.close()
 
     def _go_beyond(self, end: int) -> bool:
-        """Whether the last of the old segments contains offsets from `end` on."""
+        """Return True if the last of the old segments contains offsets at or after `end`."""
         return bool(self.old) and self._walked(file_name(self.old[-1]), self.old[-1], end).next_offset > end
 
     def _are_whole(self, bases: list[int]) -> bool:
-        """Whether the segments before the last number extend from each to the next."""
+        """Return True if each segment extends to the next base; the last number is only an end."""
         return len(bases) > 1 and all(self._reaches(file_name(base), base, end) for base, end in pairwise(bases))

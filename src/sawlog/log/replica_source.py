@@ -1,11 +1,9 @@
-"""A page of a log: complete batches, as they are stored.
+"""The interface between a log and its replica, and `Fetched`, a page of batches as they are stored.
 
-What a log needs of its replica: the records that are only there, and proof that others are there, too.
-
-A log that is *tiered* starts (`log_start`) before its first segment here (`SegmentSet.lowest_offset`). What is below
-that is read from the replica: `RemoteLog`. It is opened when somebody reads it (`RemoteSource`), since a replica is a
-store on object storage, of which this package knows nothing. Every method may wait for the network, and raises
-`RemoteUnavailable` if the replica cannot be reached, or does not have what was asked for: never fewer records.
+A *tiered* log starts (`log_start`) before its first local segment (`SegmentSet.lowest_offset`). Earlier offsets are
+read from the replica (`RemoteLog`), which is opened on demand (`RemoteSource`): a replica is a store on object storage,
+which this package does not depend on. Every method may block on the network, and raises `RemoteUnavailable` if the
+replica cannot be reached or lacks the requested records. It never returns fewer records silently.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from ..batch.read import page_records
 from ..config import GIB
 from ..errors import DataLoss
 from ..isolation import Isolation
-from .remote import RemotePart
+from .remote import RemoteSegments
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,39 +64,39 @@ class Fetched(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
-    """What a replica says of itself."""
+class ReplicaStatus:
+    """The extent of a replica, as reported by itself."""
 
     lowest_offset: int
-    #: Below this it has everything, and every transaction is decided.
+    #: Below this offset the replica is complete, and every transaction is decided.
     stable_offset: int
     #: (leader epoch, its first offset).
     epochs: tuple[tuple[int, int], ...]
 
 
-class Located(Protocol):
-    """What batches are read from: a segment, or the replica."""
+class BatchSource(Protocol):
+    """A source of batches: a segment or the replica."""
 
     @property
     def path(self) -> str:
-        """Where it is, for messages."""
+        """Location, for messages."""
 
 
 class RemoteSlices(Protocol):
     """Reads slices that `RemoteLog.plan` has returned, perhaps in another process."""
 
     def read(
-        self, piece: Any, *, columns: Sequence[str], batch_rows: int, lost: Callable[[DataLoss], None]
+        self, planned: Any, *, columns: Sequence[str], batch_rows: int, lost: Callable[[DataLoss], None]
     ) -> Iterator[pa.RecordBatch]:
         """The records of a slice, all of them."""
 
 
 class RemoteLog(Protocol):
-    """One partition in the replica. Safe for threads."""
+    """A partition in the replica. Thread-safe."""
 
     @property
     def path(self) -> str:
-        """Where it is, for messages."""
+        """Location, for messages."""
 
     def chunks(
         self, start: int, end: int, *, committed: bool, cached: bool = True
@@ -124,19 +122,19 @@ class RemoteLog(Protocol):
     def slices(self) -> RemoteSlices:
         """Reads them."""
 
-    def evidence(self) -> Evidence:
+    def status(self) -> ReplicaStatus:
         """What it has, looked up now. `RemoteUnavailable` if it is not the copy of this very log, or not any more."""
 
-    def part(self, end: int) -> RemotePart:
+    def part(self, end: int) -> RemoteSegments:
         """All that it has below `end`, where the list of what was removed here is lost."""
 
 
 class RemoteSource(Protocol):
-    """Where the replica of a log is found."""
+    """Opens the replica of a log."""
 
     @property
     def is_recorded(self) -> bool:
-        """Whether the store knows of one."""
+        """True if the store has recorded a replica."""
 
     def open(self) -> RemoteLog:
         """The partition in the replica; `RemoteUnavailable` if that is not known or cannot be opened."""

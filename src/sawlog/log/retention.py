@@ -1,7 +1,7 @@
-"""Drops what is expired or exceeds the size limit: whole segments, oldest first, in order.
+"""Retention: delete segments that are expired or exceed the size limit, oldest first.
 
-A segment's age is that of its newest record's timestamp, which a restart does not change. The active segment also
-expires if all of it is old; the log then continues in an empty one at the next offset.
+The age of a segment is the age of its newest record, by timestamp, so a restart does not change it. The active segment
+expires as well if all its records are old; the log then continues in an empty segment at the next offset.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from ..clock import now_ms
 from ..display import counted
 from ..errors import InvalidConfig
 from .appender import Appender
-from .remote import Run
+from .remote import RemoteRun
 from .segments import SegmentSet
 from .trimming import trim
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionReport:
-    """What retention removed, and where the log starts now."""
+    """What retention removed, and the new start of the log."""
 
     removed_segments: int
     removed_records: int
@@ -35,7 +35,7 @@ class RetentionReport:
 
 
 def milliseconds(age: timedelta | float) -> float:
-    """A duration as milliseconds: a timedelta, or a number of milliseconds."""
+    """Convert a timedelta or a number of milliseconds to milliseconds; raise `InvalidConfig` for anything else."""
     ms = age / timedelta(milliseconds=1) if isinstance(age, timedelta) else age
     if isinstance(ms, bool) or not isinstance(ms, (int, float)) or not ms >= 0:
         raise InvalidConfig(f"an age must be a timedelta or milliseconds, at least 0, not {age!r}")
@@ -43,24 +43,24 @@ def milliseconds(age: timedelta | float) -> float:
 
 
 def remove_expired(appender: Appender, max_age: timedelta | float) -> int:
-    """Drop the leading segments whose newest record is at least `max_age` old and return how many records they had."""
+    """Delete the leading segments whose newest record is at least `max_age` old; return their number of records."""
     return _trim(appender, _expired_end(appender.segments, milliseconds(max_age))).removed_records
 
 
 def apply_retention(appender: Appender) -> RetentionReport:
-    """Drop what the log's own settings say, by age, then by size."""
+    """Apply `retention_ms` and `retention_bytes` of the log's configuration."""
     with appender.lock:
         appender.check_open()
         return _trim(appender, _wanted_start(appender.segments))
 
 
 def is_due(segments: SegmentSet) -> bool:
-    """Whether something should be dropped according to the log's own settings."""
+    """Return True if the log's configuration requires a deletion."""
     return _wanted_start(segments) > segments.log_start
 
 
 def _wanted_start(segments: SegmentSet) -> int:
-    """Where the log would start after that."""
+    """Return where the log starts after applying its configuration."""
     end, config = segments.log_start, segments.config
     if config.retention_ms is not None:
         end = _expired_end(segments, config.retention_ms)
@@ -70,25 +70,25 @@ def _wanted_start(segments: SegmentSet) -> int:
 
 
 def _expired_end(segments: SegmentSet, age_ms: float) -> int:
-    """The offset after the leading run of expired segments, wherever they are."""
+    """Return the offset after the leading expired segments, local or in the replica."""
     oldest = now_ms() - age_ms
     end = segments.log_start
     for run in _remote(segments):
         if not 0 <= run.max_timestamp <= oldest:
             return end
         end = max(end, run.next_offset)
-    local = expired_here(segments, age_ms)
+    local = expired_local(segments, age_ms)
     return local if local > segments.lowest_offset else end
 
 
-def expired_here(segments: SegmentSet, age_ms: float) -> int:
-    """The offset after the leading run of expired segments that are here."""
+def expired_local(segments: SegmentSet, age_ms: float) -> int:
+    """Return the offset after the leading expired local segments."""
     oldest = now_ms() - age_ms
     end = segments.lowest_offset
     for segment in segments.all:
         if not segment.size:
-            continue  # it stands in for lost records, and goes with those after it
-        # The index tells quickly what is recent; before anything is deleted, the batches themselves are read.
+            continue  # a placeholder for lost records; it is deleted with the segments after it
+        # The index quickly rules out recent segments. Before a deletion, the batches themselves are read.
         if segment.timestamps()[1] > oldest or not 0 <= segment.newest_timestamp() <= oldest:
             break
         end = max(end, segment.next_offset)
@@ -96,7 +96,7 @@ def expired_here(segments: SegmentSet, age_ms: float) -> int:
 
 
 def _surplus_end(segments: SegmentSet, keep_bytes: int) -> int:
-    """The offset after the oldest segments that are not needed for `keep_bytes`, wherever they are."""
+    """Return the offset after the oldest segments, local or in the replica, that `keep_bytes` does not need."""
     end, runs = segments.log_start, _remote(segments)
     total = segments.size_bytes + sum(run.size_bytes for run in runs)
     for run in runs:
@@ -104,12 +104,12 @@ def _surplus_end(segments: SegmentSet, keep_bytes: int) -> int:
             return end
         total -= run.size_bytes
         end = max(end, run.next_offset)
-    local = surplus_here(segments, keep_bytes)
+    local = surplus_local(segments, keep_bytes)
     return local if local > segments.lowest_offset else end
 
 
-def surplus_here(segments: SegmentSet, keep_bytes: int) -> int:
-    """The same for those that are here. Never the active one."""
+def surplus_local(segments: SegmentSet, keep_bytes: int) -> int:
+    """Return the offset after the oldest local segments that `keep_bytes` does not need; never the active one."""
     end = segments.lowest_offset
     total = segments.size_bytes
     for segment in segments.all[:-1]:
@@ -122,8 +122,8 @@ def surplus_here(segments: SegmentSet, keep_bytes: int) -> int:
     return end
 
 
-def _remote(segments: SegmentSet) -> tuple[Run, ...]:
-    """What is only in the replica."""
+def _remote(segments: SegmentSet) -> tuple[RemoteRun, ...]:
+    """Return the runs of segments that are only in the replica."""
     remote = segments.remote
     return () if remote is None else remote.below(segments.lowest_offset)
 

@@ -1,24 +1,23 @@
-"""Replaces sealed segments by one with the same content in fewer bytes: shared by compaction, merging, recompression.
+"""Replacement of sealed segments by a smaller one, for compaction, merging and recompression.
 
-A *run* is some neighbouring sealed segments. Its replacement begins where the run began and ends where it ended: every
-offset of the run is covered by a batch, also where all records are removed, so batches still follow each other without
-a gap, and damage can still be distinguished from a hole. Small batches of one leader epoch are joined: no batch covers
-offsets of two. Those that contain more than records (an idempotent producer's, a transaction's) keep their header and
-their place.
+A *run* is a sequence of neighbouring sealed segments. Its replacement begins and ends at the same offsets. Batches
+cover every offset of the run, even where all records were removed, so they still follow each other without a gap, and
+damage can be told from a hole. Small batches of the same leader epoch are joined; no batch spans two epochs. Batches
+that carry producer state (of idempotent producers and transactions) keep their header and their offsets.
 
 The files, for a run of the segments 0, 100 and 250 that ends at 400:
 
 ```
 1  00…0000-00…0400.log.tmp     written, fsynced
-2  00…0000-00…0400.log.swap    renamed, the directory fsynced: from here on the run is replaced, also for readers
+2  00…0000-00…0400.log.swap    renamed, the directory fsynced: the run is now replaced, for readers as well
 3                              the indexes of 0 and the files of 100 and 250 are deleted; the directory is fsynced
-4  00…0000.index, .timeindex   written; .txnindex before them, if there is anything to say about transactions
+4  00…0000.index, .timeindex   written; .txnindex before them, if the run has transactions
 5  00…0000.log                 renamed over the old one; the directory is fsynced
 ```
 
-Before step 2 a crash leaves only a `.tmp` to remove. After it, opening finishes steps 3 to 5 (see swapping.py). Readers
-in other processes use the `.swap` file as soon as it exists (see `segments._files`); what they have mapped does not
-change. Only step 2 and the following ones block appends.
+A crash before step 2 leaves only a `.tmp` file to remove. After step 2, recovery finishes steps 3 to 5 (see
+replacement.py). Readers in other processes use the `.swap` file as soon as it exists (`followed_segments._files`);
+their existing mappings do not change. Only step 2 and the following ones block appends.
 """
 
 from __future__ import annotations
@@ -36,88 +35,88 @@ from .appender import Appender
 from .batches import Chunk
 from .files import SWAP, TMP, run_name
 from .index import SegmentIndex
-from .maintenance_state import UpkeepState, load_state
-from .rebatch import Counts, Rebatch, Wanted
-from .replacement import Replacement, TooLarge, finish_swap
+from .maintenance_state import MaintenanceState, load_state
+from .rebatch import Rebatcher, RewriteCounts, RewriteOptions
+from .replacement import ReplacementFile, TooLarge, finish_swap
 from .segment import Segment
-from .transaction_index import Outcomes
+from .transaction_index import TransactionIndex
 
-#: The maximum number of segments that are replaced by one: each is open meanwhile.
-MOST_SEGMENTS = 128
-#: How long upkeep waits for the log's lock before it checks whether it should continue.
-_PATIENCE_S = 0.05
+#: Maximum number of segments in a run: each stays open during the rewrite.
+MAX_SEGMENTS = 128
+#: How long maintenance waits for the log's lock before it checks whether the log is closing.
+_LOCK_TIMEOUT_S = 0.05
 
 
-def most_segments() -> int:
-    """How many segments are replaced at once: fewer where a process may open few files."""
-    return max(2, min(MOST_SEGMENTS, most_descriptors() // 8))
+def max_segments() -> int:
+    """Return the maximum length of a run, which depends on the process's limit of open files."""
+    return max(2, min(MAX_SEGMENTS, most_descriptors() // 8))
 
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A finished replacement that has not replaced anything yet."""
+    """A finished replacement that has not taken effect yet."""
 
     run: tuple[Segment, ...]
     name: str
     size: int
     index: SegmentIndex
-    counts: Counts
-    #: What it says about transactions, if anything.
-    outcomes: Outcomes | None = None
+    counts: RewriteCounts
+    #: Its transaction index, if any.
+    transaction_index: TransactionIndex | None = None
 
 
-class Gone(Exception):
-    """The segments that are being read were trimmed or truncated meanwhile."""
+class SegmentsRemoved(Exception):
+    """The segments being read were trimmed or truncated meanwhile."""
 
 
 @contextmanager
 def locked(appender: Appender) -> Iterator[None]:
-    """The log's lock, for upkeep. The thread that closes the log may hold it while it waits for upkeep to end: so the
-    lock is not waited for when the log is closing."""
+    """Hold the log's lock during maintenance. The thread that closes the log may hold it while it waits for maintenance
+    to end, so this raises instead of blocking once the log is closing."""
     try:
-        while not appender.lock.acquire(timeout=_PATIENCE_S):
+        while not appender.lock.acquire(timeout=_LOCK_TIMEOUT_S):
             appender.maintenance_lock.check()
         yield
-    finally:  # also if an interrupt came just when it was acquired
+    finally:  # even if an interrupt arrives right after the acquisition
         try:
             appender.lock.release()
         except RuntimeError:
-            pass  # it was not acquired
+            pass  # not acquired
 
 
-def begin(appender: Appender) -> tuple[int, UpkeepState]:
-    """How often the log was truncated before, and what upkeep remembers of it: both at the same moment."""
+def begin(appender: Appender) -> tuple[int, MaintenanceState]:
+    """Return the number of truncations so far and the maintenance state, both as of the same moment."""
     with locked(appender):
         return appender.truncations, load_state(appender.directory)
 
 
 @contextmanager
-def unless_gone(appender: Appender, run: Sequence[Segment]) -> Iterator[None]:
-    """Upkeep reads segments without a lock. If they are removed meanwhile, errors and damage become `Gone`."""
+def detect_removal(appender: Appender, run: Sequence[Segment]) -> Iterator[None]:
+    """Turn errors of a block into `SegmentsRemoved` if its segments were removed: maintenance reads without a lock."""
     try:
         yield
     except (StorageError, CorruptBatch) as error:
-        with locked(appender):  # whoever is just about to remove them has done it then
+        with locked(appender):  # a removal in progress has finished by then
             listed = appender.segments.all
         if all(segment in listed for segment in run):
             raise
-        raise Gone from error
+        raise SegmentsRemoved from error
 
 
-def replace_run(appender: Appender, run: Sequence[Segment], wanted: Wanted) -> Rewritten:
+def replace_run(appender: Appender, run: Sequence[Segment], wanted: RewriteOptions) -> Rewritten:
     """Write the replacement of a run to a file next to it; `swap` puts it into effect, `discard` deletes it.
 
-    Holds no lock. A damaged batch raises `CorruptBatch`: nothing that is damaged is ever rewritten.
+    Holds no lock. Raises `CorruptBatch` for a damaged batch: damaged segments are never rewritten.
     """
-    with unless_gone(appender, run):
+    with detect_removal(appender, run):
         return _replace_run(appender, run, wanted)
 
 
-def _replace_run(appender: Appender, run: Sequence[Segment], wanted: Wanted) -> Rewritten:
+def _replace_run(appender: Appender, run: Sequence[Segment], wanted: RewriteOptions) -> Rewritten:
     base, ends = run[0].base_offset, [segment.next_offset for segment in run]
     name = run_name(base, ends[-1], TMP)
     with _replacement(appender, run, name) as out:
-        work = Rebatch(out, base, wanted, appender.config.max_decompressed_bytes)
+        work = Rebatcher(out, base, wanted, appender.config.max_decompressed_bytes)
         fitted = 0
         special: set[Segment] = set()
         try:
@@ -131,33 +130,33 @@ def _replace_run(appender: Appender, run: Sequence[Segment], wanted: Wanted) -> 
             work.finish(ends[-1])
         except TooLarge:
             raise TooLarge(fitted) from None
-    outcomes = _outcomes(appender, run, special)
-    if outcomes is not None:
-        left = tuple(each for each in outcomes.aborted if each.last_offset in work.aborts)
-        outcomes = Outcomes(left, outcomes.stable_end) if work.special or outcomes.stable_end < ends[-1] else None
-    return Rewritten(tuple(run), name, out.position, out.index, work.counts, outcomes)
+    index = _joined_index(appender, run, special)
+    if index is not None:
+        left = tuple(each for each in index.aborted if each.last_offset in work.aborts)
+        index = TransactionIndex(left, index.stable_end) if work.special or index.stable_end < ends[-1] else None
+    return Rewritten(tuple(run), name, out.position, out.index, work.counts, index)
 
 
-def _outcomes(appender: Appender, run: Sequence[Segment], special: set[Segment]) -> Outcomes | None:
-    """What the segments of a run say about transactions; `special` are those that contain batches of some."""
-    outlook = appender.segments.outlook
-    found = [outlook.outcomes_of(segment, special=segment in special) for segment in run]
+def _joined_index(appender: Appender, run: Sequence[Segment], special: set[Segment]) -> TransactionIndex | None:
+    """Return the joined transaction index of a run. `special`: the segments with transactional batches."""
+    view = appender.segments.transaction_view
+    found = [view.index_of(segment, special=segment in special) for segment in run]
     if not any(each is not None for each in found):
         return None
-    aborted = tuple(each for outcomes in found if outcomes is not None for each in outcomes.aborted)
-    return Outcomes(aborted, run[-1].next_offset if found[-1] is None else found[-1].stable_end)
+    aborted = tuple(each for index in found if index is not None for each in index.aborted)
+    return TransactionIndex(aborted, run[-1].next_offset if found[-1] is None else found[-1].stable_end)
 
 
 @contextmanager
-def _replacement(appender: Appender, run: Sequence[Segment], name: str) -> Iterator[Replacement]:
-    """A new file to write a run's replacement to: synced at the end of the block, removed if anything fails."""
+def _replacement(appender: Appender, run: Sequence[Segment], name: str) -> Iterator[ReplacementFile]:
+    """Create the file for a run's replacement: synced at the end of the block, removed if anything fails."""
     directory = appender.directory
     directory.remove(name)
     with ExitStack() as undo:
         storage = directory.create(name)
         undo.callback(directory.remove, name)
         undo.callback(storage.close)
-        out = Replacement(
+        out = ReplacementFile(
             storage, run[0].base_offset, appender.config.index_interval_bytes, limit=_limit(appender, run)
         )
         yield out
@@ -168,8 +167,8 @@ def _replacement(appender: Appender, run: Sequence[Segment], name: str) -> Itera
 
 
 def merge_run(appender: Appender, run: Sequence[Segment]) -> Rewritten:
-    """As `replace_run`, byte for byte: the batches of all segments of the run in one file."""
-    with unless_gone(appender, run):
+    """Like `replace_run`, but copy the batches of all segments unchanged."""
+    with detect_removal(appender, run):
         return _merge_run(appender, run)
 
 
@@ -187,18 +186,18 @@ def _merge_run(appender: Appender, run: Sequence[Segment]) -> Rewritten:
                     special.add(segment)
                 records += int(chunk.rows[:, COUNT].sum())
     size = out.position
-    counts = Counts(records, records, size, size)
-    return Rewritten(tuple(run), name, size, out.index, counts, _outcomes(appender, run, special))
+    counts = RewriteCounts(records, records, size, size)
+    return Rewritten(tuple(run), name, size, out.index, counts, _joined_index(appender, run, special))
 
 
 def _limit(appender: Appender, run: Sequence[Segment]) -> int:
-    """What is joined must fit into a segment; a single segment may be as large as it is."""
+    """Return the maximum size of a replacement: merged segments must fit into one; a single one keeps its size."""
     return appender.config.segment_bytes if len(run) > 1 else MAX_SEGMENT_BYTES
 
 
 def chunks_of(segment: Segment, end: int) -> Iterator[Chunk]:
-    """All batches of a sealed segment, checked; they must extend to its end as of when the work began: a truncation
-    changes it."""
+    """Yield all batches of a sealed segment, verified. Raises `CorruptBatch` unless they extend to `end`, the end of
+    the segment when the work began: a truncation changes it."""
     following = segment.base_offset
     loaded = segment.is_loaded
     passed = 0
@@ -219,10 +218,10 @@ def chunks_of(segment: Segment, end: int) -> Iterator[Chunk]:
 
 
 def swap(appender: Appender, made: Rewritten, cuts: int | None = None) -> bool:
-    """Replace the run; returns False and discards the replacement if the run no longer exists.
+    """Replace the run. Returns False and discards the replacement if the run no longer exists.
 
-    `cuts` is how often the log had been truncated when it was decided which records are superseded: if it was truncated
-    again since then, those that superseded them may be gone.
+    `cuts` is the number of truncations at the time when superseded records were determined. After another truncation,
+    the records that superseded them may be gone.
     """
     try:
         return _swap(appender, made, cuts)
@@ -245,7 +244,7 @@ def _swap(appender: Appender, made: Rewritten, cuts: int | None) -> bool:
         renaming = False
         appender.begin_change()
         try:
-            # The watermark on disk must not speak of a position in a file that is replaced.
+            # The watermark on disk must not refer to a position in a file that is being replaced.
             appender.checkpoints.save(clean=False)
             for segment in run:
                 segment.begin_replacement()
@@ -256,27 +255,29 @@ def _swap(appender: Appender, made: Rewritten, cuts: int | None) -> bool:
                 segment.cancel_replacement()
             discard(appender, made)
             if renaming:
-                _take_back(appender, name)
+                _undo_rename(appender, name)
             appender.end_change()
             raise
         try:
             directory.sync()
             interval = appender.config.index_interval_bytes
-            replacement = Segment(directory, base, end, made.size, interval, repairs=True, outcomes=made.outcomes)
-            stored = None if made.outcomes is None else made.outcomes.encode(end, made.size)
+            replacement = Segment(
+                directory, base, end, made.size, interval, repairs=True, transaction_index=made.transaction_index
+            )
+            stored = None if made.transaction_index is None else made.transaction_index.encode(end, made.size)
             finish_swap(directory, name, base, [each.base_offset for each in run[1:]], made.index, stored)
             appender.segments.set([*listed[:at], replacement, *listed[at + len(run) :]])
         except BaseException as error:
-            appender.commit.fail(error)  # only reopening can tell whether it was replaced
+            appender.commit.fail(error)  # only recovery can tell whether it was replaced
             raise
         appender.end_change()
     appender.segments.wake()
     return True
 
 
-def _take_back(appender: Appender, name: str) -> None:
-    """A rename that failed may have happened anyway. Under its new name the file would replace segments at the next
-    open, whatever has happened to them by then."""
+def _undo_rename(appender: Appender, name: str) -> None:
+    """Remove the renamed file after a failed rename, which may have happened anyway. Otherwise the file would replace
+    segments at the next open, whatever has happened to them by then."""
     try:
         appender.directory.remove(name)
         appender.directory.sync()
@@ -289,4 +290,4 @@ def discard(appender: Appender, made: Rewritten) -> None:
     try:
         appender.directory.remove(made.name)
     except StorageError:
-        pass  # opening removes it
+        pass  # recovery removes it

@@ -1,16 +1,18 @@
-"""One segment: a file of contiguous batches, and its indexes.
+"""A segment: a file of contiguous batches, and its indexes.
 
-A segment is *active* (the last one, growing) or *sealed* (immutable, mapped on demand). `size` and `next_offset` are
-what has been committed to it: bytes after `size` concern only the writer. Reading checks every batch: header, bounds,
-CRC, records, and that its offsets follow those before it (batches.py, lookup.py; damage.py where one is bad).
+A segment is *active* (the last one, growing) or *sealed* (immutable, mapped on demand). `size` and `next_offset`
+describe committed data; bytes after `size` are visible to the writer only. Reads verify every batch: header, bounds,
+CRC, records, and that its offsets continue those of the previous batch (batches.py, lookup.py; damage.py finds the next
+good batch after a bad one).
 
-Threads: one writer under the log's lock; any number of readers without one. `tail` is set last.
+Threads: one writer under the log's lock; any number of readers without it. The writer sets `tail` last.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ..batch.header import HEADER_BYTES, LAST, MAX_TIME, POSITION, SIZE, Rows
 from ..batch.kernel import Record
@@ -21,23 +23,26 @@ from ..storage.counters import count
 from .batches import CHUNK_BYTES, Batches, Chunk
 from .files import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
 from .index import SegmentIndex
-from .lookup import Decisions, Lookup
-from .transaction_index import Outcomes
+from .lookup import Lookup
+from .transaction_index import TransactionIndex
+
+if TYPE_CHECKING:
+    from .transaction_view import TransactionView
 
 
 class Segment(Batches):
-    """One segment of a log."""
+    """A segment of a log."""
 
     __slots__ = (
         "_interval_bytes",
         "_times",
         "directory",
         "identity",
-        "met_until",
         "name",
-        "outcomes",
         "pinned",
         "repairs",
+        "transaction_index",
+        "transactions_until",
     )
     _open: Lookup | None
 
@@ -55,23 +60,23 @@ class Segment(Batches):
         repairs: bool = False,
         identity: object = None,
         dense: bool = True,
-        outcomes: Outcomes | None = None,
+        transaction_index: TransactionIndex | None = None,
     ) -> None:
-        #: The file: under a different name while it is about to replace others.
+        #: The file name; differs from the final name while the file is about to replace others.
         self.name = file_name(base_offset) if name is None else name
         path = f"{directory.path}/{self.name}"
         super().__init__(base_offset, next_offset, size, path, sealed=sealed, expected_end=expected_end, dense=dense)
         self.directory = directory
-        #: Whether it must stay open: its file is being replaced, and its name already refers to another file.
+        #: True while the segment must stay open because its name already refers to another file.
         self.pinned = False
-        #: Whether a bad index found while reading is replaced on disk: only the writer may do this.
+        #: True if a bad index found by a read is rewritten on disk. Only the writer may do this.
         self.repairs = repairs
-        #: Which file this is, for a reader: another one may get its name.
+        #: Identity of the file, for readers: another file may take over its name.
         self.identity = identity
-        #: What it says about transactions, as far as it is known; None: nothing, or it is in its file.
-        self.outcomes = outcomes
-        #: While a reader follows it: the offset after the last batch of a transaction that was met.
-        self.met_until = -1
+        #: The transaction index, if loaded; None also for a segment without transactions.
+        self.transaction_index = transaction_index
+        #: While a reader follows the segment: the offset after the last transactional batch found.
+        self.transactions_until = -1
         self._interval_bytes = interval_bytes
         self._open = None
         self._times: tuple[int, int] | None = None
@@ -101,7 +106,7 @@ class Segment(Batches):
         repairs: bool = False,
         identity: object = None,
     ) -> Segment:
-        """Open a segment that stays open because it still grows."""
+        """Return a segment that still grows and therefore stays open."""
         interval = index.interval_bytes
         made = cls(
             directory, base_offset, next_offset, size, interval, sealed=False, repairs=repairs, identity=identity
@@ -121,7 +126,7 @@ class Segment(Batches):
             try:
                 self.write_index()
             except StorageError:
-                pass  # it is a cache, and the next open tries again
+                pass  # a cache: the next open tries again
         return loaded
 
     def _read_index(self) -> SegmentIndex | None:
@@ -129,7 +134,7 @@ class Segment(Batches):
             offsets = self.directory.read(file_name(self.base_offset, INDEX))
             times = self.directory.read(file_name(self.base_offset, TIME_INDEX))
         except StorageError:
-            return None  # missing, being deleted, or unreadable: it is a cache in any case
+            return None  # missing, being deleted, or unreadable: it is only a cache
         return SegmentIndex.decode(
             self.base_offset,
             self._interval_bytes,
@@ -140,13 +145,13 @@ class Segment(Batches):
         )
 
     def sound_index(self, storage: Storage) -> SegmentIndex | None:
-        """The indexes from their files, if they exist and the log does not contradict them."""
+        """Load the indexes; None if a file is missing or contradicts the log."""
         index = self._read_index()
-        return index if index is not None and self._times_are_right(storage, index) else None
+        return index if index is not None and self._time_index_is_complete(storage, index) else None
 
-    def _times_are_right(self, storage: Storage, index: SegmentIndex) -> bool:
-        """Whether the time index ends as it must: its last entry names a batch, and no later batch is newer. Otherwise
-        a file that lost its end would make recent data look expired."""
+    def _time_index_is_complete(self, storage: Storage, index: SegmentIndex) -> bool:
+        """Return True if the last entry of the time index names a batch and no later batch is newer. A time index that
+        lost its end would make recent data look expired."""
         start = 0
         if index.times:
             last_offset = self.base_offset + index.time_offsets[-1]
@@ -162,7 +167,7 @@ class Segment(Batches):
         return True
 
     def rebuild_index(self, storage: Storage) -> SegmentIndex:
-        """Rebuild the indexes from the batches, also after damage, which reading will report."""
+        """Rebuild the indexes from the batches. Skips damage, which reads will report."""
         index = SegmentIndex(self.base_offset, self._interval_bytes)
         walk = self.walk(storage, 0, self.size, index)
         while walk.damage is not None and walk.resume_position < self.size:
@@ -174,35 +179,35 @@ class Segment(Batches):
         self._open = Lookup(self._data.storage, index)
 
     def write_index(self, *, durable: bool = True) -> None:
-        """Write the index files, each replaced atomically. That of transactions comes first: with the others the
-        segment is sealed for everybody."""
+        """Replace the index files, each atomically. The transaction index comes first: once the others exist, readers
+        treat the segment as sealed."""
         offsets, times = self._data.index.encode()
-        if self.outcomes is not None:
-            content = self.outcomes.encode(*self.tail)
+        if self.transaction_index is not None:
+            content = self.transaction_index.encode(*self.tail)
             self.directory.replace(file_name(self.base_offset, TXN_INDEX), content, durable=durable)
         self.directory.replace(file_name(self.base_offset, INDEX), offsets, durable=durable)
         self.directory.replace(file_name(self.base_offset, TIME_INDEX), times, durable=durable)
 
     def remove_index(self) -> None:
-        """Delete the index files before a segment grows again: a stale one must not survive a crash. That of
-        transactions says itself which bytes it describes, and stays."""
+        """Delete the index files before the segment grows again: a stale index must not survive a crash. The
+        transaction index records which bytes it describes, and stays."""
         self.directory.remove(file_name(self.base_offset, INDEX))
         self.directory.remove(file_name(self.base_offset, TIME_INDEX))
 
-    def stored_outcomes(self) -> Outcomes | None:
-        """What its file says about transactions; None if there is none, or it is not that of these bytes."""
+    def load_transaction_index(self) -> TransactionIndex | None:
+        """Load the transaction index; None if the file is missing or describes other bytes."""
         try:
             data = self.directory.read(file_name(self.base_offset, TXN_INDEX))
         except StorageError:
             return None
-        self.outcomes = Outcomes.decode(data, self.base_offset, *self.tail)
-        return self.outcomes
+        self.transaction_index = TransactionIndex.decode(data, self.base_offset, *self.tail)
+        return self.transaction_index
 
-    def store_outcomes(self) -> None:
-        """Write what is known about transactions, if possible: it is a cache."""
-        if self.outcomes is not None:
+    def write_transaction_index(self) -> None:
+        """Write the transaction index. Best effort: it is a cache, and only a failed fsync raises."""
+        if self.transaction_index is not None:
             try:
-                content = self.outcomes.encode(*self.tail)
+                content = self.transaction_index.encode(*self.tail)
                 self.directory.replace(file_name(self.base_offset, TXN_INDEX), content)
             except SyncFailed:
                 raise
@@ -210,42 +215,42 @@ class Segment(Batches):
                 pass
 
     def unload(self) -> None:
-        """Close the file and the indexes. A reader that uses them keeps them alive until it is done; then they are
-        closed."""
+        """Close the file and the indexes, unless pinned. A reader in the middle of a call keeps them alive until it
+        returns."""
         if not self.pinned:
             self._open = None
 
     def close(self) -> None:
-        """As `unload`, also if it was to stay open: its log is closed."""
+        """Close the file and the indexes, pinned or not, because the log closes."""
         self._open = None
 
     def stay_open(self) -> None:
-        """Its file is about to be replaced, and current readers continue with it."""
+        """Pin the segment: its file is about to be replaced, and current readers continue with the old one."""
         self.pinned = True
 
     def begin_replacement(self) -> None:
-        """Another file is about to get its name: stay open for current readers, and leave the index files alone."""
+        """Prepare for another file to take over the name: stay open for current readers, stop repairing index files."""
         self.repairs, self.pinned = False, True
         _ = self.storage
 
     def cancel_replacement(self) -> None:
-        """Its file keeps its name."""
+        """Undo `begin_replacement`: the file keeps its name."""
         self.pinned, self.repairs = False, True
 
     def seal(self) -> None:
-        """Seal the segment: the indexes are written, and the file is mapped when it is read."""
+        """Seal the segment: write its indexes, and map the file at the next read."""
         self.timestamps()
         try:
             self.write_index()
         except SyncFailed:
             raise
         except StorageError:
-            self.remove_index()  # a cache: it is rebuilt when needed
+            self.remove_index()  # a cache: rebuilt on demand
         self.sealed = True
         self.unload()
 
     def delete(self) -> None:
-        """Remove all files. Readers that have it open keep what they have."""
+        """Remove all files. Readers that have the segment open can finish."""
         self.unload()
         for suffix in (LOG, INDEX, TIME_INDEX, TXN_INDEX):
             self.directory.remove(file_name(self.base_offset, suffix))
@@ -255,7 +260,7 @@ class Segment(Batches):
 
     @property
     def storage(self) -> Storage:
-        """The bytes."""
+        """The open file."""
         return (self._open or self._load()).storage
 
     @property
@@ -265,18 +270,17 @@ class Segment(Batches):
 
     @property
     def is_loaded(self) -> bool:
-        """Whether it is currently open or mapped."""
+        """True if the file is open or mapped."""
         return self._open is not None
 
-    def take_in(self, rows: Rows, origin: int) -> None:
-        """Add complete batches that another process has written after its end; `origin` is added to their
-        positions."""
+    def add_batches(self, rows: Rows, origin: int) -> None:
+        """Extend the segment by complete batches that another process wrote; `origin` is added to their positions."""
         self.index.add_rows(rows, origin)
         last = rows[-1]
         self.reach(int(last[LAST]) + 1, origin + int(last[POSITION] + last[SIZE]))
 
-    def short_end(self) -> str | None:
-        """Why it does not contain its last offset; None if it does. Reads one index and a few batches."""
+    def missing_end(self) -> str | None:
+        """Explain why the last offset is missing; None if it is present. Reads one index and a few batches."""
         last = self.next_offset - 1
         if not self.dense or last < self.base_offset:
             return None
@@ -289,25 +293,25 @@ class Segment(Batches):
             return damage.reason
 
     def _batches_end(self) -> int:
-        """Return the offset after the last batch. Reads from the last batch that the index names."""
+        """Return the offset after the last batch, reading from the last indexed one."""
         positions, end = self.index.positions, self.base_offset
         for chunk in self.batches(self.storage, positions[-1] if positions else 0, self.size, -1):
             end = int(chunk.rows[-1, LAST]) + 1
         return end
 
-    def learn(self, outcomes: Outcomes | None) -> None:
-        """What it says about transactions."""
-        self.outcomes = outcomes
+    def set_transaction_index(self, transaction_index: TransactionIndex | None) -> None:
+        """Set the transaction index in memory; `write_transaction_index` stores it."""
+        self.transaction_index = transaction_index
 
-    def meet(self, offset: int) -> None:
-        """A batch of a transaction ends there."""
-        self.met_until = offset
+    def note_transaction(self, offset: int) -> None:
+        """Record that a transactional batch ends at `offset`."""
+        self.transactions_until = offset
 
     # --- known without reading
 
     def timestamps(self) -> tuple[int, int]:
-        """(of the first batch, largest): ms, -1 if there is none. From the index, so good enough for searching, but not
-        for deciding what to delete: see `newest_timestamp`."""
+        """Return (timestamp of the first batch, largest timestamp) in ms, -1 if there is none. These come from the
+        index: good enough to search by, but not to decide what to delete. For that, see `newest_timestamp`."""
         if self.sealed and self._times is not None:
             return self._times
         if self.sealed and self._open is None:
@@ -324,7 +328,7 @@ class Segment(Batches):
         return self._times
 
     def newest_timestamp(self) -> int:
-        """The largest timestamp according to the batches themselves; damaged parts are left out."""
+        """Return the largest timestamp in the batch headers, skipping damage."""
         newest = self.timestamps()[1]
         storage = self._data.storage
         position, least = 0, self.base_offset
@@ -343,13 +347,13 @@ class Segment(Batches):
     # --- reading
 
     def chunks(self, offset: int, end: int, *, check: bool = True, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk]:
-        """The batches that contain offsets from `offset` to `end`, in order, checked; raises at the first bad one. The
-        first may start below `offset` and the last may end after `end`."""
+        """Yield the batches with offsets from `offset` to `end`, in order, verified. Raises `CorruptBatch` at the first
+        bad one. The first batch may start below `offset` and the last may end after `end`."""
         opened = self._data
         return self.chunks_in(opened.storage, opened.index, offset, end, check=check, chunk_bytes=chunk_bytes)
 
     def end_below(self, storage: Storage, offset: int) -> int:
-        """Where the batches below an offset end in a file."""
+        """Return the position after the last batch that is completely below `offset`."""
         end = 0
         for chunk in self.batches(storage, 0, self.size, self.base_offset):
             before = chunk.rows[chunk.rows[:, LAST] < offset]
@@ -360,7 +364,7 @@ class Segment(Batches):
         return end
 
     def rows_around_damage(self, offset: int, *, check: bool = True) -> Iterator[Rows]:
-        """The headers of all batches from `offset` on that can be found; damage is skipped."""
+        """Yield the headers of all readable batches from `offset`, skipping damage."""
         while offset < self.next_offset:
             try:
                 for chunk in self.chunks(offset, self.next_offset, check=check):
@@ -372,21 +376,23 @@ class Segment(Batches):
                     break
                 offset = damage.next_offset
 
-    def read(self, offset: int, max_bytes: int, outcomes: Decisions | None = None) -> Record | None:
-        """The record at `offset`, or the first one after it; None if the segment has none. `outcomes` says which
-        batches of transactions contain no record."""
-        return (self._open or self._load()).read(self, offset, max_bytes, outcomes)
+    def read(self, offset: int, max_bytes: int, transactions: TransactionView | None = None) -> Record | None:
+        """Return the record at `offset`, or the first one after it; None if the segment has none. `transactions` tells
+        which batches were aborted."""
+        return (self._open or self._load()).read(self, offset, max_bytes, transactions)
 
     def page(
         self, offset: int, end: int, max_bytes: int, *, remembers: bool = True
     ) -> tuple[memoryview, int, bool, bool, int] | None:
-        """A page of batches in one call, if all is as usual: see `Lookup.page`."""
+        """Return a page of batches on the fast path; None to fall back: see `Lookup.page`."""
         return (self._open or self._load()).page(self, offset, end, max_bytes, remembers=remembers)
 
-    def first_at(self, timestamp: int, start: int, max_bytes: int, outcomes: Decisions | None = None) -> int | None:
-        """The first offset from `start` on whose record is not older than `timestamp`: see `Lookup.first_at`."""
-        return self._data.first_at(self, timestamp, start, max_bytes, outcomes)
+    def first_at(
+        self, timestamp: int, start: int, max_bytes: int, transactions: TransactionView | None = None
+    ) -> int | None:
+        """Return the first offset from `start` whose record is not older than `timestamp`: see `Lookup.first_at`."""
+        return self._data.first_at(self, timestamp, start, max_bytes, transactions)
 
     def has_hole_at(self, offset: int) -> bool:
-        """Whether the batch that covers `offset` says itself that it has fewer records than offsets."""
+        """Return True if the batch that covers `offset` has fewer records than offsets, by its own header."""
         return self._data.has_hole_at(self, offset)

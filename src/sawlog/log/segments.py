@@ -1,10 +1,10 @@
-"""The segments of one log, in order, and which of them are mapped.
+"""The ordered list of a log's segments, and the cache of their mappings.
 
-The list is replaced as a whole, so that readers, who take no lock, always see a consistent one. A sealed segment is
-mapped when it is read, and unmapped when the log's cache policy gives it up (`sawlog.caching`).
+The list is replaced as a whole, so that readers, which take no lock, always see a consistent one. A sealed segment is
+mapped when it is read, and unmapped when the log's cache policy evicts it (`sawlog.caching`).
 
-`SegmentSet` belongs to the writing process, which knows what is there. `FollowedSet` (followed.py) belongs to a reader
-in another process. Readers of either never go beyond `visible_offset`.
+`SegmentSet` belongs to the writing process. `FollowedSegmentSet` (followed_segments.py) belongs to a reader in another
+process. Readers of either never go beyond `visible_offset`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ..storage import Directory
 from ..storage.forking import forkable
 from ..storage.system import most_descriptors
 from .epochs import Epochs
-from .remote import RemotePart
+from .remote import RemoteSegments
 from .segment import Segment
-from .transaction_view import Outlook
+from .transaction_view import TransactionView
 
 T = TypeVar("T")
-#: How often a reader starts again because the segments changed, without making progress.
+#: Maximum number of retries of a read that makes no progress because the segments keep changing.
 RETRIES = 100
 
 
@@ -35,38 +35,38 @@ def _policy(config: LogConfig) -> CachePolicy:
     if config.segment_cache is not None:
         return config.segment_cache()
     most = config.max_mapped_segments
-    # A mapping keeps a descriptor: fewer where a process may open few files.
+    # A mapping holds a file descriptor: stay well below the process limit.
     return LRU(None if most is None else min(most, most_descriptors() // 4))
 
 
 class SegmentSet(kernel.SegmentSetFields):
-    """The writer's view of its segments. Never empty once it is filled; the last one is active."""
+    """The segments of a log, as its writer knows them. Never empty once filled; the last one is active."""
 
     __slots__ = (
         "_mapped",
         "_mapped_lock",
-        "_moved",
+        "_on_change",
         "_policy",
         "changed",
         "config",
         "directory",
         "epochs",
         "epochs_known",
-        "outlook",
         "remote",
         "successor",
+        "transaction_view",
         "version",
     )
-    #: The first offset that can be read here: that of the log, unless what is before it is only in the replica.
+    #: First local offset. It is the log start, unless earlier segments are only in the replica.
     lowest_offset: int
-    #: The first offset that may not be read yet.
+    #: First offset that may not be read yet.
     visible_offset: int
-    #: Whether a transaction was met: until then everything that is visible is stable.
-    unsettled: bool
-    #: How many wait for `changed`, or are called.
+    #: False as long as the log is known to have no transactions: everything visible is then stable.
+    maybe_undecided: bool
+    #: Number of threads that wait for `changed`, plus one for a registered callback.
     waiting: int
     _list: tuple[tuple[Segment, ...], list[int]]
-    #: The segment that was used last, if it is mapped.
+    #: The most recently used segment, if it is mapped.
     _newest: Segment | None
 
     def __init__(self, directory: Directory, config: LogConfig) -> None:
@@ -74,27 +74,27 @@ class SegmentSet(kernel.SegmentSetFields):
         self.config = config
         self.lowest_offset = 0
         self.visible_offset = 0
-        #: What of the log is only in its replica: see files/remote.py.
-        self.remote: RemotePart | None = None
-        #: The leader epochs up to the current one; and whether they are known, which they are not in a log of
-        #: version 0.2.
+        #: Segments that are only in the replica: see remote.py.
+        self.remote: RemoteSegments | None = None
+        #: The leader epochs up to the current one, and whether they are known. A log of version 0.2 does not record
+        #: them.
         self.epochs = Epochs()
         self.epochs_known = True
-        self.outlook = self._outlook()
-        self.unsettled = False
+        self.transaction_view = self._make_transaction_view()
+        self.maybe_undecided = False
         self._list = ((), [])
-        #: Counts the replacements: a reader that meets something unexpected checks whether the list has changed.
+        #: Incremented whenever the list is replaced. A reader that finds damage compares it before it raises.
         self.version = 0
-        #: Those that the policy knows.
+        #: The mapped segments that the policy knows.
         self._mapped: dict[Cached, Segment] = {}
         self._policy = _policy(config)
         self._mapped_lock = forkable(threading.Lock())
         self._newest = None
-        #: Signalled when records were added or dropped; see `Reader.follow`.
+        #: Notified when records were added or dropped; see `Reader.follow`.
         self.changed = forkable(threading.Condition())
         self.waiting = 0
-        self._moved: Callable[[], None] | None = None
-        #: The set that continues after this one has ended: see `Log.release`.
+        self._on_change: Callable[[], None] | None = None
+        #: The set that replaces this one: see `Log.release`.
         self.successor: SegmentSet | None = None
 
     @classmethod
@@ -105,28 +105,28 @@ class SegmentSet(kernel.SegmentSetFields):
         segments: Iterable[Segment],
         lowest_offset: int,
         epochs: Epochs,
-        remote: RemotePart | None = None,
+        remote: RemoteSegments | None = None,
     ) -> SegmentSet:
-        """What recovery has found."""
+        """Return the set that recovery found."""
         made = cls(directory, config)
         made.set(segments)
-        made.leave(remote)
-        made.start_at(lowest_offset)
+        made.set_remote(remote)
+        made.set_start(lowest_offset)
         made.begin_epoch(epochs)
         return made
 
-    def _outlook(self) -> Outlook:
-        return Outlook(self)
+    def _make_transaction_view(self) -> TransactionView:
+        return TransactionView(self)
 
-    def unsettle(self) -> None:
-        """There is a transaction: from now on what is visible need not be stable."""
-        self.unsettled = True
+    def mark_undecided(self) -> None:
+        """Record that a transaction exists: the visible end may now be above the last stable offset."""
+        self.maybe_undecided = True
 
     # --- the list
 
     @property
     def all(self) -> tuple[Segment, ...]:
-        """Oldest first."""
+        """All segments, oldest first."""
         return self._list[0]
 
     def set(self, segments: Iterable[Segment]) -> None:
@@ -141,11 +141,11 @@ class SegmentSet(kernel.SegmentSetFields):
             self._newest = None
 
     def cut(self, kept: Sequence[Segment], offset: int, size: int) -> None:
-        """Keep these segments, the last of them up to an offset and a size: the rest is about to be deleted."""
+        """Keep these segments, the last one up to an offset and a size: the rest is about to be deleted."""
         last = kept[-1]
         last.stay_open()
         self.set(kept)
-        last.go_back((offset, size))
+        last.truncate_to((offset, size))
         self.version += 1  # for a reader between the two lines above
 
     @property
@@ -155,88 +155,88 @@ class SegmentSet(kernel.SegmentSetFields):
 
     @property
     def next_offset(self) -> int:
-        """The first offset after everything that is placed, visible or not."""
+        """First offset after all placed batches, visible or not."""
         return self._list[0][-1].tail[0]
 
     @property
     def size_bytes(self) -> int:
-        """Of all batches."""
+        """Size of all batches."""
         return sum(segment.size for segment in self._list[0])
 
     def find(self, offset: int) -> Segment:
-        """The segment that would contain `offset`; the first or last one for offsets outside."""
+        """Return the segment that would contain `offset`; the first or last one for offsets outside the log."""
         segments, bases = self._list
         return segments[max(bisect_right(bases, offset) - 1, 0)]
 
     def base_after(self, offset: int) -> int:
-        """The first offset of the segment after the one that would contain `offset`; the end if there is none."""
+        """Return the first offset of the segment after the one for `offset`; the end of the log if there is none."""
         bases = self._list[1]
         at = bisect_right(bases, offset)
         return bases[at] if at < len(bases) else self.next_offset
 
     def check(self, offset: int, *, end_allowed: bool = False, committed: bool = False) -> None:
-        """Raise `OffsetOutOfRange` unless the log contains that offset here, and it may be read."""
+        """Raise `OffsetOutOfRange` unless `offset` is local and may be read."""
         lowest, end = self.lowest_offset, self.end(committed=committed)
         if not lowest <= offset < end + end_allowed:
             raise OffsetOutOfRange(offset, self.log_start, end, self.directory.path)
 
-    # --- its ends, and its epochs: set by the writer
+    # --- ends and epochs, set by the writer
 
-    def start_at(self, offset: int) -> None:
-        """The log can be read here from this offset on."""
+    def set_start(self, offset: int) -> None:
+        """Set the first local offset."""
         self.lowest_offset = offset
 
-    def leave(self, remote: RemotePart | None) -> None:
-        """This part of the log is only in its replica, or will be."""
+    def set_remote(self, remote: RemoteSegments | None) -> None:
+        """Set the segments that are, or are about to be, only in the replica."""
         self.remote = remote
 
     @property
     def log_start(self) -> int:
-        """The first offset of the log, wherever it is. If only the replica knows that: 0."""
+        """First offset of the log, including segments in the replica; 0 if only the replica knows it."""
         remote = self.remote
         return self.lowest_offset if remote is None else min(remote.log_start, self.lowest_offset)
 
-    def show(self, offset: int) -> None:
-        """The log may be read up to here. Does not wake those who wait: see `wake`."""
+    def set_visible(self, offset: int) -> None:
+        """Set the visible end. Does not wake waiting readers: see `wake`."""
         self.visible_offset = offset
 
     def begin_epoch(self, epochs: Epochs) -> None:
-        """Appends belong to the last of these epochs."""
+        """Set the leader epochs. Appends belong to the last one."""
         self.epochs = epochs
 
     def epoch_end(self, epoch: int) -> int:
-        """Where a leader epoch ends: no position that was read in it is after that. An unknown epoch (a position
-        without one, -1) ends where the log does."""
+        """Return the end offset of a leader epoch. No position that was read in it is beyond that. An unknown epoch
+        (-1) ends where the log does."""
         if epoch < 0 or not self.epochs_known:
             return self.visible_offset
         return self.epochs.end_of(epoch, self.visible_offset)
 
     def end(self, *, committed: bool) -> int:
-        """Where readers stop: at the visible end, or at the last stable offset."""
-        end = self.visible_offset  # first: a transaction that begins after that begins there or later
-        return self.outlook.stable(end) if committed and self.unsettled else end
+        """Return where readers stop: at the visible end, or at the last stable offset."""
+        end = self.visible_offset  # read first: a transaction that begins afterwards begins at or above it
+        return self.transaction_view.stable(end) if committed and self.maybe_undecided else end
 
     def position(self, *, committed: bool = False) -> tuple[int, int]:
-        """The end, and the epoch in which it was read: an older one, if another has begun meanwhile."""
+        """Return the end and the epoch in which it was read: the older one, if a new epoch begins meanwhile."""
         epoch = self.current_epoch
         return self.end(committed=committed), epoch
 
     @property
     def current_epoch(self) -> int:
-        """The epoch that appends belong to; -1 if it is not known."""
+        """The epoch of new appends; -1 if unknown."""
         return self.epochs.current if self.epochs_known else -1
 
     def refresh(self) -> bool:
-        """Check what other processes did; the writer knows it already."""
+        """Check for changes by other processes. No-op: the writer knows them already."""
         return False
 
     def changed_since(self, version: int) -> bool:
-        """Whether the segments changed during a read: then what it met may not be damage."""
+        """Return True if the segments changed during a read, so that an error may not be damage."""
         self.refresh()
         return self.version != version
 
-    def steadily(self, attempt: Callable[[], T]) -> T:
-        """The result of a read that is repeated if segments were replaced or deleted meanwhile."""
+    def retry_if_changed(self, attempt: Callable[[], T]) -> T:
+        """Run a read, and retry it if segments were replaced or deleted meanwhile."""
         for _ in range(RETRIES):
             version = self.version
             try:
@@ -247,15 +247,15 @@ class SegmentSet(kernel.SegmentSetFields):
         return attempt()
 
     def wake(self) -> None:
-        """Tell those who follow that something changed."""
+        """Wake waiting readers and call the registered callback."""
         if self.waiting:
             with self.changed:
                 self.changed.notify_all()
-            if self._moved is not None:
-                self._moved()
+            if self._on_change is not None:
+                self._on_change()
 
     def wait_beyond(self, offset: int, seconds: float, *, committed: bool = False) -> None:
-        """Wait until something changes, unless readers can go beyond `offset` now."""
+        """Block until something changes, unless `offset` is already readable."""
         with self.changed:
             self.waiting += 1
             try:
@@ -265,20 +265,20 @@ class SegmentSet(kernel.SegmentSetFields):
                 self.waiting -= 1
 
     def continue_in(self, successor: SegmentSet) -> None:
-        """Another set continues: those who wait are told."""
+        """Hand over to another set and wake waiting readers."""
         self.successor = successor
         self.wake()
 
-    def tell(self, moved: Callable[[], None]) -> None:
-        """Call this, too, when something changed."""
+    def on_change(self, moved: Callable[[], None]) -> None:
+        """Register the callback of `wake`; replaces an earlier one."""
         with self.changed:
-            self.waiting += self._moved is None
-            self._moved = moved
+            self.waiting += self._on_change is None
+            self._on_change = moved
 
     # --- mappings
 
     def use(self, segment: Segment) -> None:
-        """Before reading a segment: keep it mapped, unmap those that the policy gives up."""
+        """Mark a segment as used before reading it; unmap segments that the cache policy evicts."""
         if segment is self._newest or not segment.sealed:
             return
         with self._mapped_lock:
@@ -289,7 +289,7 @@ class SegmentSet(kernel.SegmentSetFields):
                     self._mapped.pop(old).unload()
 
     def done(self, segment: Segment) -> None:
-        """After reading a segment: with `max_mapped_segments=0` nothing stays mapped."""
+        """Finish reading a segment. With `max_mapped_segments=0`, unmap it."""
         if self.config.max_mapped_segments == 0 and segment.sealed:
             with self._mapped_lock:
                 self._mapped.pop(segment, None)
@@ -298,6 +298,6 @@ class SegmentSet(kernel.SegmentSetFields):
             segment.unload()
 
     def close(self) -> None:
-        """Close all segments. A reader in the middle of one keeps it open until it is done."""
+        """Close all segments. A reader in the middle of one keeps it open until it finishes."""
         for segment in self._list[0]:
             segment.close()

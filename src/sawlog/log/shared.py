@@ -144,7 +144,7 @@ class SharedLog:
         made = Segment.active(self._directory, base, storage, segment.index, following, position)
         try:
             for chunk in made.batches(storage, position, note.position, following):
-                made.take_in(chunk.rows, chunk.origin)
+                made.add_batches(chunk.rows, chunk.origin)
                 appender.note_rows(chunk.rows)
         except CorruptBatch:
             return None

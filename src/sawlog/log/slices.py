@@ -1,4 +1,4 @@
-"""Parts of a log that can be read separately, in other processes: what a parallel job gives to its tasks.
+"""Slices of a log that the tasks of a parallel job read independently, in other processes.
 
 `plan` splits a range of offsets into slices of about equal size, by the sparse index, without reading a record. A slice
 has a file, offsets and byte positions, so that a task opens only one file: it need not list the directory, nor scan the
@@ -41,12 +41,12 @@ from ..storage import Directory
 from ..store.base import Partition, PlannedSlice
 from .batches import Chunk
 from .files import TXN_INDEX, file_name
-from .followed_segments import FollowedSet
+from .followed_segments import FollowedSegmentSet
 from .log import Log
 from .replica_source import RemoteSource
 from .segment import Segment
 from .segments import SegmentSet
-from .transaction_index import Aborted
+from .transaction_index import AbortedTransaction
 from .transactions import aborted_rows
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Slice:
     #: What is read of transactions.
     isolation: Isolation = "committed"
     #: The aborted transactions that may have batches in it; None: not known.
-    aborted: tuple[Aborted, ...] | None = None
+    aborted: tuple[AbortedTransaction, ...] | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -112,17 +112,17 @@ def plan(
         raise _cut_off(log.path, max(start, last), end, last)
     known = log._segment_set
     segments = known.all
-    elsewhere: list[PlannedSlice] = []
+    remote_slices: list[PlannedSlice] = []
     if known.remote is not None and start < known.lowest_offset:
         here = min(known.lowest_offset, end)
         if start < (lowest := log.lowest_offset):
             raise _dropped(log.path, start, min(lowest, end))
-        elsewhere = log._replica().plan(
+        remote_slices = log._replica().plan(
             start, here, target_bytes=target_bytes, max_records=max_records, isolation=isolation
         )
         start = here
         if start >= end:
-            return elsewhere
+            return remote_slices
     if start < segments[0].base_offset:
         raise _dropped(log.path, start, min(segments[0].base_offset, end))
     found: list[Slice] = []
@@ -135,20 +135,20 @@ def plan(
     if limits[-1] < end:
         raise _cut_off(log.path, max(start, limits[-1]), end, limits[-1])
     if not is_committed(isolation):
-        return [*elsewhere, *(replace(each, isolation=isolation) for each in found)]
+        return [*remote_slices, *(replace(each, isolation=isolation) for each in found)]
     if (stable := log.last_stable_offset) < end:
         raise OffsetOutOfRange(end, log.lowest_offset, stable, log.path)
-    return [*elsewhere, *_with_aborted(log._segment_set, found)]
+    return [*remote_slices, *_with_aborted(log._segment_set, found)]
 
 
 def _with_aborted(segments: SegmentSet, slices: list[Slice]) -> list[Slice]:
     """The same slices, with what was aborted, where an index says so."""
     marked = {name.removesuffix(TXN_INDEX) for name in segments.directory.names() if name.endswith(TXN_INDEX)}
-    if not marked and not segments.unsettled:
+    if not marked and not segments.maybe_undecided:
         return slices
     try:
         return [
-            replace(each, aborted=tuple(segments.outlook.aborted(each.start_offset, each.end_offset - 1)))
+            replace(each, aborted=tuple(segments.transaction_view.aborted(each.start_offset, each.end_offset - 1)))
             if not each.sealed or file_name(each.base_offset, "") in marked
             else each
             for each in slices
@@ -243,7 +243,7 @@ def fail(loss: DataLoss) -> Never:
 
 def read(
     directory: Directory,
-    piece: PlannedSlice,
+    planned: PlannedSlice,
     config: LogConfig,
     *,
     columns: Sequence[str],
@@ -253,26 +253,26 @@ def read(
 ) -> Iterator[pa.RecordBatch]:
     """The records of a slice as Arrow batches: all of them, or `DataLoss`. If `lost` is given, it is called instead of
     raising, and reading continues with what is left of the slice. What is only in the replica is read with `remote`."""
-    if not isinstance(piece, Slice):
-        yield from _elsewhere(directory, piece, columns, batch_rows, lost, remote)
+    if not isinstance(planned, Slice):
+        yield from _read_replica(directory, planned, columns, batch_rows, lost, remote)
         return
-    reached = piece.start_offset
+    reached = planned.start_offset
     try:
-        for batch, following in _read_file(directory, piece, config, columns):
+        for batch, following in _read_file(directory, planned, config, columns):
             for first in range(0, batch.num_rows, batch_rows):
                 yield batch.slice(first, batch_rows)
             reached = following
         return
     except (StorageError, CorruptBatch):
         pass  # replaced meanwhile, or really damaged: the current log will tell
-    if reached < piece.end_offset:
-        rest = replace(piece, start_offset=reached)
+    if reached < planned.end_offset:
+        rest = replace(planned, start_offset=reached)
         yield from _read_log(directory, rest, config, columns, batch_rows, lost, remote)
 
 
-def _elsewhere(
+def _read_replica(
     directory: Directory,
-    piece: PlannedSlice,
+    planned: PlannedSlice,
     columns: Sequence[str],
     batch_rows: int,
     lost: Callable[[DataLoss], None],
@@ -281,9 +281,9 @@ def _elsewhere(
     """The records of a slice that the replica has planned."""
     if remote is None:
         raise RemoteUnavailable(
-            errno.ENOENT, f"offsets from {piece.start_offset} on of {directory.path} are only in the replica"
+            errno.ENOENT, f"offsets from {planned.start_offset} on of {directory.path} are only in the replica"
         )
-    return remote.open().slices().read(piece, columns=columns, batch_rows=batch_rows, lost=lost)
+    return remote.open().slices().read(planned, columns=columns, batch_rows=batch_rows, lost=lost)
 
 
 class DirectorySlices:
@@ -294,19 +294,19 @@ class DirectorySlices:
         self._remote = remote
 
     def read(
-        self, piece: PlannedSlice, *, columns: Sequence[str], batch_rows: int, lost: Callable[[DataLoss], None] = fail
+        self, planned: PlannedSlice, *, columns: Sequence[str], batch_rows: int, lost: Callable[[DataLoss], None] = fail
     ) -> Iterator[pa.RecordBatch]:
         """As the function `read`."""
         config, remote = LogConfig(), self._remote
-        return read(self._directory, piece, config, columns=columns, batch_rows=batch_rows, lost=lost, remote=remote)
+        return read(self._directory, planned, config, columns=columns, batch_rows=batch_rows, lost=lost, remote=remote)
 
     def close(self) -> None:
         """Close the directory."""
         self._directory.close()
 
 
-class Folding(Protocol):
-    """Something that is made of all records of some slices, such as their number."""
+class SliceAggregate(Protocol):
+    """An aggregate over all records of some slices, such as their count."""
 
     def add_chunk(self, chunk: Chunk, start: int, end: int, max_bytes: int) -> None:
         """Add the records with start <= offset < end of checked batches, which are not decompressed yet. `CorruptBatch`
@@ -318,9 +318,9 @@ class Folding(Protocol):
 
 def fold(
     directory: Directory,
-    piece: PlannedSlice,
+    planned: PlannedSlice,
     config: LogConfig,
-    into: Folding,
+    into: SliceAggregate,
     *,
     columns: Sequence[str],
     batch_rows: int,
@@ -328,28 +328,28 @@ def fold(
 ) -> None:
     """Add each record of a slice to `into`, once: from the bytes of its file, or, as `read` does, from the current log
     if the file is not as it was planned. Raises what `read` raises."""
-    if not isinstance(piece, Slice):
-        for batch in _elsewhere(directory, piece, columns, batch_rows, fail, remote):
+    if not isinstance(planned, Slice):
+        for batch in _read_replica(directory, planned, columns, batch_rows, fail, remote):
             into.add_batch(batch)
         return
-    reached = piece.start_offset
-    bounds, most = (piece.start_offset, piece.end_offset), config.max_decompressed_bytes
+    reached = planned.start_offset
+    bounds, most = (planned.start_offset, planned.end_offset), config.max_decompressed_bytes
     try:
-        for chunk, following in _chunks(directory, piece, config):
+        for chunk, following in _chunks(directory, planned, config):
             into.add_chunk(chunk, *bounds, most)
             reached = following
         return
     except (StorageError, CorruptBatch):
         pass  # replaced meanwhile, or really damaged: the current log will tell
-    if reached < piece.end_offset:
-        rest = replace(piece, start_offset=reached)
+    if reached < planned.end_offset:
+        rest = replace(planned, start_offset=reached)
         for batch in _read_log(directory, rest, config, columns, batch_rows, fail, remote):
             into.add_batch(batch)
 
 
 def _read_log(
     directory: Directory,
-    piece: Slice,
+    planned: Slice,
     config: LogConfig,
     columns: Sequence[str],
     batch_rows: int,
@@ -363,30 +363,30 @@ def _read_log(
     """
     log = Log.open(directory, config, mode="r", remote=remote)
     segments = log._segment_set
-    reached, last = piece.start_offset, piece.end_offset
+    reached, last = planned.start_offset, planned.end_offset
     try:
         for _ in range(_RESTARTS):
-            reached, last = _left(log, piece, reached, lost)
+            reached, last = _remaining(log, planned, reached, lost)
             if reached >= last:
                 return
             try:
-                yield from log.scan_arrow(reached, last, batch_rows, columns=columns, isolation=piece.isolation)
+                yield from log.scan_arrow(reached, last, batch_rows, columns=columns, isolation=planned.isolation)
                 break
             except OffsetOutOfRange as error:  # dropped or truncated while it was read
                 reached = max(error.requested, reached)
         else:
             raise _dropped(log.path, reached, last)
-        if (end := proven_end(log, piece.epoch, last)) < last:
+        if (end := proven_end(log, planned.epoch, last)) < last:
             lost(_cut_off(log.path, end, last, end))
     finally:
         segments.close()  # not the log, which would close the caller's directory
 
 
-def _left(log: Log, piece: Slice, reached: int, lost: Callable[[DataLoss], None]) -> tuple[int, int]:
+def _remaining(log: Log, planned: Slice, reached: int, lost: Callable[[DataLoss], None]) -> tuple[int, int]:
     """What the log still contains of a slice from `reached` on: (first, end)."""
-    last = proven_end(log, piece.epoch, piece.end_offset)
-    if last < piece.end_offset:
-        lost(_cut_off(log.path, max(reached, last), piece.end_offset, last))
+    last = proven_end(log, planned.epoch, planned.end_offset)
+    if last < planned.end_offset:
+        lost(_cut_off(log.path, max(reached, last), planned.end_offset, last))
     first = max(reached, log.lowest_offset)
     if reached < min(first, last):
         lost(_dropped(log.path, reached, min(first, last)))
@@ -394,74 +394,76 @@ def _left(log: Log, piece: Slice, reached: int, lost: Callable[[DataLoss], None]
 
 
 def _read_file(
-    directory: Directory, piece: Slice, config: LogConfig, columns: Sequence[str]
+    directory: Directory, planned: Slice, config: LogConfig, columns: Sequence[str]
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
     from ..batch.arrow import to_arrow
 
-    bounds, most = (piece.start_offset, piece.end_offset), config.max_decompressed_bytes
-    for chunk, following in _chunks(directory, piece, config):
+    bounds, most = (planned.start_offset, planned.end_offset), config.max_decompressed_bytes
+    for chunk, following in _chunks(directory, planned, config):
         yield to_arrow(chunk.view, chunk.rows, *bounds, columns=columns, max_bytes=most), following
 
 
-def _chunks(directory: Directory, piece: Slice, config: LogConfig) -> Iterator[tuple[Chunk, int]]:
+def _chunks(directory: Directory, planned: Slice, config: LogConfig) -> Iterator[tuple[Chunk, int]]:
     """The checked batches of a slice that have records, in chunks, each with the offset after it."""
-    storage = directory.open_sealed(piece.name) if piece.sealed else directory.open_shared(piece.name)
+    storage = directory.open_sealed(planned.name) if planned.sealed else directory.open_shared(planned.name)
     try:
         segment = Segment(
-            directory, piece.base_offset, piece.end_offset, piece.end_position, config.index_interval_bytes
+            directory, planned.base_offset, planned.end_offset, planned.end_position, config.index_interval_bytes
         )
-        least = -1 if piece.start_position else piece.base_offset
-        reached, passed = piece.start_offset, piece.start_position
-        aborted = piece.aborted
+        least = -1 if planned.start_position else planned.base_offset
+        reached, passed = planned.start_offset, planned.start_position
+        aborted = planned.aborted
         for chunk in segment.batches(
-            storage, piece.start_position, piece.end_position, least, skip_below=piece.start_offset
+            storage, planned.start_position, planned.end_position, least, skip_below=planned.start_offset
         ):
-            wanted = _wanted(chunk, piece)
+            wanted = _wanted(chunk, planned)
             if wanted is None:
                 continue
-            if int(wanted.rows[0, BASE]) > reached or _is_later(wanted, piece):
+            if int(wanted.rows[0, BASE]) > reached or _is_later(wanted, planned):
                 raise CorruptBatch(
                     f"offset {reached} is no longer at its planned position", path=segment.path, position=chunk.origin
                 )
             reached = int(wanted.rows[-1, LAST]) + 1
-            if chunk.special and piece.isolation == "committed":
-                aborted = _aborted(directory, piece, config) if aborted is None else aborted
+            if chunk.special and planned.isolation == "committed":
+                aborted = _aborted(directory, planned, config) if aborted is None else aborted
                 wanted.keep(_without(wanted.rows, aborted))
             if wanted.rows[:, COUNT].any():
                 yield wanted, reached
-            if reached >= piece.end_offset:
+            if reached >= planned.end_offset:
                 return
             storage.forget(passed, chunk.origin - passed)
             passed = chunk.origin
-        if reached < piece.end_offset:
+        if reached < planned.end_offset:
             raise CorruptBatch(
-                f"offset {reached} is no longer at its planned position", path=segment.path, position=piece.end_position
+                f"offset {reached} is no longer at its planned position",
+                path=segment.path,
+                position=planned.end_position,
             )
     finally:
         storage.close()
 
 
-def _without(rows: Rows, aborted: tuple[Aborted, ...]) -> Rows:
+def _without(rows: Rows, aborted: tuple[AbortedTransaction, ...]) -> Rows:
     gone = aborted_rows(rows, lambda *_: aborted)
     return rows[~gone]
 
 
-def _aborted(directory: Directory, piece: Slice, config: LogConfig) -> tuple[Aborted, ...]:
+def _aborted(directory: Directory, planned: Slice, config: LogConfig) -> tuple[AbortedTransaction, ...]:
     """The aborted transactions of a slice that has met one, from the current log."""
-    segments = FollowedSet(directory, config)
+    segments = FollowedSegmentSet(directory, config)
     try:
-        return tuple(segments.outlook.aborted(piece.start_offset, piece.end_offset - 1))
+        return tuple(segments.transaction_view.aborted(planned.start_offset, planned.end_offset - 1))
     finally:
         segments.close()
 
 
-def _wanted(chunk: Chunk, piece: Slice) -> Chunk | None:
+def _wanted(chunk: Chunk, planned: Slice) -> Chunk | None:
     """Only the batches of a chunk that overlap the slice."""
     rows = chunk.rows
-    rows = rows[(rows[:, LAST] >= piece.start_offset) & (rows[:, BASE] < piece.end_offset)]
+    rows = rows[(rows[:, LAST] >= planned.start_offset) & (rows[:, BASE] < planned.end_offset)]
     return Chunk(chunk.view, rows, chunk.origin) if len(rows) else None
 
 
-def _is_later(chunk: Chunk, piece: Slice) -> bool:
+def _is_later(chunk: Chunk, planned: Slice) -> bool:
     """Whether a batch was appended in a leader epoch after that of the slice."""
-    return piece.epoch >= 0 and bool(chunk.rows[:, LEADER_EPOCH].max() > piece.epoch)
+    return planned.epoch >= 0 and bool(chunk.rows[:, LEADER_EPOCH].max() > planned.epoch)

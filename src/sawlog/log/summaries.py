@@ -1,4 +1,4 @@
-"""What the batches of a log say of themselves without being decoded: how many records, how old, how new.
+"""Summaries of a log from batch headers, without decoding records: counts, oldest and newest timestamps.
 
 A *block* is about a megabyte of neighbouring batches of one segment. Its offsets, its number of records and its largest
 timestamp come from the batches' headers; its smallest timestamp, which no header has, from the lengths and timestamps
@@ -26,7 +26,7 @@ from ..batch.header import ATTRIBUTES, BASE, COMPRESSION_MASK, COUNT, LAST, MAX_
 from ..batch.read import MALFORMED, unpack
 from ..errors import CorruptBatch
 from .log import Log
-from .remote import RemotePart, Run
+from .remote import RemoteRun, RemoteSegments
 from .segment import Segment
 
 Numbers = npt.NDArray[np.int64]
@@ -109,8 +109,10 @@ class LogSummary:
             self._known.pop(key, None)
 
 
-def _remote(remote: RemotePart, start: int, end: int, since: int, with_oldest: bool, exact: bool) -> Iterator[Blocks]:
-    runs = [Run(start - 1, end, 0, NEVER)]
+def _remote(
+    remote: RemoteSegments, start: int, end: int, since: int, with_oldest: bool, exact: bool
+) -> Iterator[Blocks]:
+    runs = [RemoteRun(start - 1, end, 0, NEVER)]
     if remote.is_known and remote.end >= end and not exact:
         runs = [each for each in remote.runs if each.next_offset > start and each.base_offset < end]
     made = [each for each in runs if each.max_timestamp >= since]
@@ -151,7 +153,7 @@ def _grouped(rows: Rows, origin: int, oldest: Numbers | None) -> Blocks:
     starts = np.flatnonzero(np.concatenate(([True], np.diff(cells) != 0)))
     ends = np.concatenate((starts[1:], [len(rows)])) - 1
     special = (rows[:, ATTRIBUTES] & (kernel.TRANSACTIONAL_BIT | kernel.CONTROL_BIT)) != 0
-    # A batch without records has a timestamp all the same, which is nobody's.
+    # The timestamp of an empty batch belongs to no record.
     newest = np.where(rows[:, COUNT] > 0, rows[:, MAX_TIME], -1)
     return Blocks(
         rows[starts, BASE],

@@ -1,6 +1,6 @@
-"""Removes segments here that the replica on object storage has: `local.retention.ms` and `local.retention.bytes`.
+"""Tiering: remove local segments that the replica has, by `local.retention.ms` and `local.retention.bytes`.
 
-Two steps, because the replica may answer late, or never, and nobody may wait for it while holding a log's lock:
+Two steps, because the replica may respond late or never, and no thread may block on it while it holds a log's lock:
 
 1. `shipped` takes no lock. It asks the replica for the oldest sealed segments that are too old or too much here, one
    after the other, and ends with the first one of which is not *proven* that the replica has it:
@@ -37,23 +37,23 @@ from . import retention
 from .appender import Appender
 from .batches import Chunk
 from .epochs import Epochs
-from .remote import RemotePart, Run
-from .replica_source import Evidence, RemoteLog, RemoteSource
+from .remote import RemoteRun, RemoteSegments
+from .replica_source import RemoteLog, RemoteSource, ReplicaStatus
 from .segment import Segment
 from .segments import SegmentSet
 from .trimming import drop
 
 
 @dataclass(frozen=True, slots=True)
-class Shipped:
-    """Segments of which is proven that the replica has them, and why the next one is not among them."""
+class ShippedSegments:
+    """Segments that are proven to be in the replica, and why the next one is not."""
 
     #: (first offset, offset after the last, bytes), oldest first.
     segments: tuple[tuple[int, int, int], ...] = ()
     #: The epochs of these offsets.
     epochs: tuple[tuple[int, int], ...] = ()
     #: What the replica has, if the list of what was removed before is damaged.
-    found: RemotePart | None = None
+    found: RemoteSegments | None = None
     problem: str = ""
 
     @property
@@ -101,9 +101,9 @@ def _surplus(segments: SegmentSet) -> list[Segment]:
     """The oldest sealed segments that are too old or too much here; all of it is decided."""
     config, end = segments.config, segments.lowest_offset
     if config.local_retention_ms is not None:
-        end = max(end, retention.expired_here(segments, config.local_retention_ms))
+        end = max(end, retention.expired_local(segments, config.local_retention_ms))
     if config.local_retention_bytes is not None:
-        end = max(end, retention.surplus_here(segments, config.local_retention_bytes))
+        end = max(end, retention.surplus_local(segments, config.local_retention_bytes))
     end = min(end, segments.end(committed=True))
     found: list[Segment] = []
     for segment in segments.all[:-1]:
@@ -113,7 +113,7 @@ def _surplus(segments: SegmentSet) -> list[Segment]:
     return found
 
 
-def shipped(segments: SegmentSet, source: RemoteSource) -> Shipped | None:
+def shipped(segments: SegmentSet, source: RemoteSource) -> ShippedSegments | None:
     """Which of them the replica has, and why not all; None if there is nothing to remove. Takes no lock, and asks the
     replica."""
     segments.refresh()
@@ -121,30 +121,32 @@ def shipped(segments: SegmentSet, source: RemoteSource) -> Shipped | None:
         return None
     try:
         replica = source.open()
-        evidence = replica.evidence()
+        status = replica.status()
         found = None
         if segments.remote is not None and not segments.remote.is_known:
             found = replica.part(segments.lowest_offset)
-        proven, problem = _proven(segments, replica, evidence)
+        proven, problem = _proven(segments, replica, status)
     except (StorageError, CorruptData) as error:
-        return Shipped(problem=str(error))
+        return ShippedSegments(problem=str(error))
     if not proven and found is None and not problem:
         return None
     shapes = tuple((each.base_offset, each.next_offset, each.size) for each in proven)
-    return Shipped(shapes, _of(segments.epochs, shapes[0][0], shapes[-1][1]) if shapes else (), found, problem)
+    return ShippedSegments(
+        shapes, _epochs_between(segments.epochs, shapes[0][0], shapes[-1][1]) if shapes else (), found, problem
+    )
 
 
-def _proven(segments: SegmentSet, replica: RemoteLog, evidence: Evidence) -> tuple[list[Segment], str]:
+def _proven(segments: SegmentSet, replica: RemoteLog, status: ReplicaStatus) -> tuple[list[Segment], str]:
     """The segments that the replica has, and why the next one is not proven."""
     found: list[Segment] = []
     for segment in _surplus(segments):
         start, end = max(segment.base_offset, segments.log_start), segment.next_offset
         offsets = f"offsets {start} to {end - 1}"
-        if evidence.lowest_offset > start or evidence.stable_offset < end:
-            has = f"{evidence.lowest_offset} to {evidence.stable_offset - 1}"
-            has = has if evidence.lowest_offset < evidence.stable_offset else "none"
+        if status.lowest_offset > start or status.stable_offset < end:
+            has = f"{status.lowest_offset} to {status.stable_offset - 1}"
+            has = has if status.lowest_offset < status.stable_offset else "none"
             return found, f"the replica does not have {offsets}, or not as a whole: it has {has}"
-        if _of(segments.epochs, start, end) != _of(Epochs(evidence.epochs), start, end):
+        if _epochs_between(segments.epochs, start, end) != _epochs_between(Epochs(status.epochs), start, end):
             return found, f"the replica has {offsets} in other leader epochs, of another history"
         if segment.size and not _is_same(segments, segment, replica, start):
             return found, f"the replica has other records at {offsets}"
@@ -152,7 +154,7 @@ def _proven(segments: SegmentSet, replica: RemoteLog, evidence: Evidence) -> tup
     return found, ""
 
 
-def _of(epochs: Epochs, start: int, end: int) -> tuple[tuple[int, int], ...]:
+def _epochs_between(epochs: Epochs, start: int, end: int) -> tuple[tuple[int, int], ...]:
     """The leader epochs of these offsets: the one at the first, and those that begin after it."""
     first = [epoch for epoch, begun in epochs.entries if begun <= start]
     at_start = ((max(first[-1], 0), start),) if first else ()
@@ -164,38 +166,40 @@ def _is_same(segments: SegmentSet, segment: Segment, replica: RemoteLog, start: 
     for the leader epoch, which a copy of a log of version 0.2 has raised; or, where it was rewritten here, the same
     records. Of transactions also what a reader of committed records gets."""
     end = segment.next_offset
-    has_transactions = any(chunk.special for chunk, _ in _here(segments, segment, start, committed=False))
+    has_transactions = any(chunk.special for chunk, _ in _local_batches(segments, segment, start, committed=False))
     for committed in (False, True) if has_transactions else (False,):
-        mine = _digest(rows for _, rows in _here(segments, segment, start, committed=committed))
-        if mine == _digest(rows for _, rows in _there(replica, start, end, committed=committed)):
+        mine = _digest(rows for _, rows in _local_batches(segments, segment, start, committed=committed))
+        if mine == _digest(rows for _, rows in _replica_batches(replica, start, end, committed=committed)):
             continue
         if has_transactions:
             return False
-        here = ((chunk.view, rows) for chunk, rows in _here(segments, segment, start, committed=committed))
-        most, there = segments.config.max_decompressed_bytes, _there(replica, start, end, committed=committed)
-        pairs = zip_longest(_contents(here, start, end, most), _contents(there, start, end, most))
+        here = ((chunk.view, rows) for chunk, rows in _local_batches(segments, segment, start, committed=committed))
+        most, there = segments.config.max_decompressed_bytes, _replica_batches(replica, start, end, committed=committed)
+        pairs = zip_longest(_decoded(here, start, end, most), _decoded(there, start, end, most))
         if not all(one == other for one, other in pairs):
             return False
     return True
 
 
-def _here(segments: SegmentSet, segment: Segment, start: int, *, committed: bool) -> Iterator[tuple[Chunk, Rows]]:
+def _local_batches(
+    segments: SegmentSet, segment: Segment, start: int, *, committed: bool
+) -> Iterator[tuple[Chunk, Rows]]:
     """The batches with records of a segment."""
     segments.use(segment)
     try:
         for chunk in segment.chunks(start, segment.next_offset):
-            rows = segments.outlook.committed(chunk.rows) if committed else chunk.rows
-            yield chunk, _with_records(rows, start)
+            rows = segments.transaction_view.committed(chunk.rows) if committed else chunk.rows
+            yield chunk, _nonempty(rows, start)
     finally:
         segments.done(segment)
 
 
-def _there(replica: RemoteLog, start: int, end: int, *, committed: bool) -> Iterator[tuple[memoryview, Rows]]:
+def _replica_batches(replica: RemoteLog, start: int, end: int, *, committed: bool) -> Iterator[tuple[memoryview, Rows]]:
     for view, rows in replica.chunks(start, end, committed=committed, cached=False):
-        yield view, _with_records(rows, start)
+        yield view, _nonempty(rows, start)
 
 
-def _with_records(rows: Rows, start: int) -> Rows:
+def _nonempty(rows: Rows, start: int) -> Rows:
     """Without markers, batches that compaction has emptied, and those below the start."""
     found: Rows = rows[(rows[:, COUNT] > 0) & (rows[:, LAST] >= start) & (rows[:, ATTRIBUTES] & CONTROL_BIT == 0)]
     return found
@@ -209,7 +213,7 @@ def _digest(found: Iterable[Rows]) -> bytes:
     return made.digest()
 
 
-def _contents(found: Iterable[tuple[memoryview, Rows]], start: int, end: int, most_bytes: int) -> Iterator[object]:
+def _decoded(found: Iterable[tuple[memoryview, Rows]], start: int, end: int, most_bytes: int) -> Iterator[object]:
     """The records, one by one; None for what does not parse."""
     for view, rows in found:
         made: list[Record] = []
@@ -224,7 +228,7 @@ def _contents(found: Iterable[tuple[memoryview, Rows]], start: int, end: int, mo
 # --- removing
 
 
-def remove(appender: Appender, found: Shipped) -> TieringReport:
+def remove(appender: Appender, found: ShippedSegments) -> TieringReport:
     """Remove here what the replica has, as far as it is still what was proven."""
     if not found.changes_log:
         return TieringReport(local_offset=appender.segments.lowest_offset, problem=found.problem)
@@ -236,13 +240,13 @@ def remove(appender: Appender, found: Shipped) -> TieringReport:
         shapes = tuple((each.base_offset, each.next_offset, each.size) for each in gone)
         changed = shapes != found.segments or len(gone) == len(listed) or (part is not None and not part.is_known)
         if gone and not changed:
-            changed = _of(segments.epochs, found.segments[0][0], found.end) != found.epochs
+            changed = _epochs_between(segments.epochs, found.segments[0][0], found.end) != found.epochs
         if found.found is not None and segments.remote is not None and not segments.remote.is_known:
             appender.lineage.set_remote(found.found if found.found.runs else None)
         if not gone or changed or found.end > segments.end(committed=True):
             return TieringReport(local_offset=segments.lowest_offset, problem=found.problem)
         if part is None or not part.runs:
-            part = RemotePart(max(segments.lowest_offset, gone[0].base_offset), (), ())
+            part = RemoteSegments(max(segments.lowest_offset, gone[0].base_offset), (), ())
         runs = [_run(segments, segment) for segment in gone]
         appender.lineage.set_remote(part.grown(runs, segments.epochs))
         appender.lineage.move_start(found.end)
@@ -250,10 +254,10 @@ def remove(appender: Appender, found: Shipped) -> TieringReport:
     return TieringReport(len(gone), sum(run.size_bytes for run in runs), found.end, found.problem)
 
 
-def _run(segments: SegmentSet, segment: Segment) -> Run:
+def _run(segments: SegmentSet, segment: Segment) -> RemoteRun:
     segments.use(segment)
     try:
         newest = segment.timestamps()[1] if segment.size else -1
     finally:
         segments.done(segment)
-    return Run(segment.base_offset, segment.next_offset, segment.size, newest)
+    return RemoteRun(segment.base_offset, segment.next_offset, segment.size, newest)

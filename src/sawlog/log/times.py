@@ -1,21 +1,21 @@
-"""Records of a log by their time: the first one since a time, and the newest."""
+"""Lookup of records by timestamp: the first one since a given time, and the newest."""
 
 from __future__ import annotations
 
 from ..batch.header import ATTRIBUTES, BASE, CONTROL_BIT, COUNT, LAST, MAX_TIME
-from .lookup import Decisions
 from .segment import Segment
 from .segments import SegmentSet
+from .transaction_view import TransactionView
 
 
 def offset_at(segments: SegmentSet, timestamp: int, max_bytes: int) -> int:
     """The first offset whose record is not older than `timestamp`; the end if all are. The records of aborted
     transactions are none. A batch may have up to `max_bytes` when it is decompressed."""
     segments.refresh()
-    return segments.steadily(lambda: _offset_at(segments, timestamp, max_bytes, segments.outlook))
+    return segments.retry_if_changed(lambda: _offset_at(segments, timestamp, max_bytes, segments.transaction_view))
 
 
-def _offset_at(segments: SegmentSet, timestamp: int, max_bytes: int, outcomes: Decisions | None) -> int:
+def _offset_at(segments: SegmentSet, timestamp: int, max_bytes: int, transactions: TransactionView | None) -> int:
     lowest = segments.lowest_offset
     for segment in segments.all:
         if segment.next_offset <= lowest or not segment.size:
@@ -23,7 +23,7 @@ def _offset_at(segments: SegmentSet, timestamp: int, max_bytes: int, outcomes: D
         segments.use(segment)
         try:
             if segment.timestamps()[1] >= timestamp:
-                found = segment.first_at(timestamp, lowest, max_bytes, outcomes)
+                found = segment.first_at(timestamp, lowest, max_bytes, transactions)
                 if found is not None:
                     return min(found, segments.visible_offset)
         finally:
@@ -35,7 +35,7 @@ def newest(segments: SegmentSet, max_bytes: int) -> tuple[int, int] | None:
     """Offset and timestamp of the first record with the largest timestamp, aborted or not, as in Kafka; None if there
     is no record."""
     segments.refresh()
-    return segments.steadily(lambda: _newest(segments, max_bytes))
+    return segments.retry_if_changed(lambda: _newest(segments, max_bytes))
 
 
 def _newest(segments: SegmentSet, max_bytes: int) -> tuple[int, int] | None:

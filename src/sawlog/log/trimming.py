@@ -19,7 +19,7 @@ import errno
 from ..errors import OffsetOutOfRange, RemoteUnavailable, StorageFull
 from .appender import Appender
 from .files import DELETED, INDEX, TIME_INDEX, file_name
-from .remote import RemotePart
+from .remote import RemoteSegments
 from .segment import Segment
 from .segments import SegmentSet
 
@@ -60,7 +60,7 @@ def trim(appender: Appender, offset: int) -> int:
     return offset - lowest
 
 
-def _shortened(segments: SegmentSet, offset: int) -> RemotePart | None:
+def _shortened(segments: SegmentSet, offset: int) -> RemoteSegments | None:
     """Return the part that exists only in the replica, from `offset` on."""
     remote = segments.remote
     assert remote is not None
@@ -89,7 +89,7 @@ def _make_room(appender: Appender, kept: list[Segment], gone: list[Segment]) -> 
     segments = appender.segments
     for number, segment in enumerate(gone, 1):
         lowest, left = segments.lowest_offset, [*gone[number:], *kept]
-        segments.start_at(max(lowest, left[0].base_offset))
+        segments.set_start(max(lowest, left[0].base_offset))
         segments.set(left)
         try:
             _leave_name(appender, segment)
@@ -97,7 +97,7 @@ def _make_room(appender: Appender, kept: list[Segment], gone: list[Segment]) -> 
         except BaseException:
             if appender.directory.exists(segment.name):
                 segments.set([segment, *left])
-                segments.start_at(lowest)
+                segments.set_start(lowest)
             raise
         appender.directory.sync()
 

@@ -1,4 +1,4 @@
-"""Checks every batch, every record and every index entry, against each other.
+"""Verification of a log: every batch, every record and every index entry.
 
 `verify` reads the whole log and changes nothing. Damage is listed, not raised, and reading continues after it, so that
 one report shows everything.
@@ -28,7 +28,7 @@ from .remote import LOST_LIST
 from .segment import Segment
 from .segments import SegmentSet
 
-#: How often it starts again because segments were replaced meanwhile.
+#: Maximum number of restarts because segments were replaced meanwhile.
 _RETRIES = 20
 #: The smallest part of a segment that is worth a thread, and how many parts there are for each thread.
 _PART_BYTES = 4 << 20
@@ -56,13 +56,13 @@ class Checked:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if no problem was found."""
         return not self.problems
 
 
 @dataclass(slots=True)
 class VerifyReport(Checked):
-    """What was read and what is wrong. `bool(report)` is whether nothing is wrong."""
+    """What was read, and the problems found. True if there are none."""
 
     segments: int = 0
     batches: int = 0
@@ -99,7 +99,7 @@ def verify(segments: SegmentSet, max_decompressed_bytes: int) -> VerifyReport:
 def _verify_all(segments: SegmentSet, max_decompressed_bytes: int) -> VerifyReport:
     report = VerifyReport(remote_offsets=segments.lowest_offset - segments.log_start)
     report.problems += _lost_list(segments)
-    for segment in _kept(segments):
+    for segment in _live_segments(segments):
         segments.use(segment)
         try:
             verify_segment(segment, report, max_decompressed_bytes)
@@ -119,10 +119,10 @@ def missing_ends(segments: SegmentSet) -> list[Problem]:
     for _ in range(_RETRIES):
         version = segments.version
         found = _lost_list(segments)
-        for segment in _kept(segments):
+        for segment in _live_segments(segments):
             loaded = segment.is_loaded
             try:
-                reason = segment.short_end()
+                reason = segment.missing_end()
             except StorageError as error:
                 reason = str(error)
             if reason is not None:
@@ -134,7 +134,7 @@ def missing_ends(segments: SegmentSet) -> list[Problem]:
     return found
 
 
-def _kept(segments: SegmentSet) -> list[Segment]:
+def _live_segments(segments: SegmentSet) -> list[Segment]:
     """The segments of the log, without those that are trimmed, but could not all be deleted."""
     return [each for each in segments.all if each.next_offset > segments.lowest_offset or each is segments.all[-1]]
 

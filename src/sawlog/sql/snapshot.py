@@ -21,7 +21,7 @@ from ..isolation import Isolation
 from ..log import slices
 from ..log.log import Log
 from ..log.replica_source import RemoteSource
-from ..log.slices import Folding
+from ..log.slices import SliceAggregate
 from ..log.summaries import Blocks, LogSummary
 from ..storage import Directory
 from ..store.base import Partition, PlannedSlice, Topic
@@ -169,7 +169,7 @@ class LogSliceReader:
         remote = self._remote
         return slices.read(self._directory, part, self._config, columns=columns, batch_rows=batch_rows, remote=remote)
 
-    def fold(self, part: PlannedSlice, into: Folding, *, columns: Sequence[str], batch_rows: int) -> None:
+    def fold(self, part: PlannedSlice, into: SliceAggregate, *, columns: Sequence[str], batch_rows: int) -> None:
         remote = self._remote
         slices.fold(self._directory, part, self._config, into, columns=columns, batch_rows=batch_rows, remote=remote)
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from ..isolation import Isolation
-from ..log.slices import Folding
+from ..log.slices import SliceAggregate
 from ..log.summaries import Blocks
 
 #: A part of a partition, as its source planned it.
@@ -26,7 +26,7 @@ class PartitionReader(Protocol):
     def read(self, part: Planned, *, columns: Sequence[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
         """Return the records of a part: all of them, or raise `DataLoss`."""
 
-    def fold(self, part: Planned, into: Folding, *, columns: Sequence[str], batch_rows: int) -> None:
+    def fold(self, part: Planned, into: SliceAggregate, *, columns: Sequence[str], batch_rows: int) -> None:
         """Pass each record of a part to `into`, once."""
 
     def close(self) -> None:

@@ -34,7 +34,7 @@ from sawlog.errors import CorruptBatch, SawlogError
 from sawlog.log.checkpoint import Checkpoint
 from sawlog.log.files import CHECKPOINT, PRODUCERS, file_name, run_name
 from sawlog.log.index import SegmentIndex
-from sawlog.log.maintenance_state import UpkeepState
+from sawlog.log.maintenance_state import MaintenanceState
 from sawlog.log.producers import ProducerState
 from sawlog.log.turn_note import TurnNote
 from sawlog.schemas import checking
@@ -396,7 +396,7 @@ def producer_seeds() -> list[bytes]:
 
 
 def upkeep_seeds() -> list[bytes]:
-    return [UpkeepState([(10, 10**12)], False, 3, 7, {0: 10**12}).encode(), UpkeepState().encode()]
+    return [MaintenanceState([(10, 10**12)], False, 3, 7, {0: 10**12}).encode(), MaintenanceState().encode()]
 
 
 # --- a log with one bad file in it
@@ -812,7 +812,7 @@ def _targets() -> Iterator[Target]:
     yield Target(
         "producers", small_file(lambda data: ProducerState.decode(data, 10**9)), producer_seeds, mutate.lined, 30
     )
-    yield Target("upkeep", small_file(UpkeepState.decode), upkeep_seeds, mutate.lined, 30)
+    yield Target("upkeep", small_file(MaintenanceState.decode), upkeep_seeds, mutate.lined, 30)
     yield Target("note", small_file(TurnNote.decode), lambda: [TurnNote("x", 0, 5, 7).encode()], mutate.lined, 30)
     yield Target("intent", intent_target, intent_seeds, mutate.document, 30)
     yield Target("group", group_target, group_seeds, mutate.plain_text, 60)

@@ -11,7 +11,7 @@ import pytest
 from sawlog import CorruptBatch, InvalidConfig, Log, LogClosed, LogConfig, Producer, ReadOnlyLog, UpkeepConfig
 from sawlog.batch.compression import CODECS
 from sawlog.log import maintenance, maintenance_state, rewrite
-from sawlog.log.maintenance_state import UpkeepState, load_state
+from sawlog.log.maintenance_state import MaintenanceState, load_state
 
 from ..keyed import Filling, appender, check_everything
 from ..places import FilePlace, MemoryPlace, Place, fill, named, now_ms, values
@@ -371,20 +371,20 @@ def test_work_on_segments_that_go_meanwhile_is_given_up(
 
 
 def test_the_notes_survive_a_round_trip() -> None:
-    made = UpkeepState([(5, 100), (9, 200)], True, 3, 7, {0: 1, 5: 2})
-    assert UpkeepState.decode(made.encode()) == made
+    made = MaintenanceState([(5, 100), (9, 200)], True, 3, 7, {0: 1, 5: 2})
+    assert MaintenanceState.decode(made.encode()) == made
 
 
-@pytest.mark.parametrize("position", range(0, len(UpkeepState([(5, 100)]).encode()), 7))
+@pytest.mark.parametrize("position", range(0, len(MaintenanceState([(5, 100)]).encode()), 7))
 def test_a_flipped_bit_in_the_notes_is_noticed(position: int) -> None:
-    data = bytearray(UpkeepState([(5, 100)]).encode())
+    data = bytearray(MaintenanceState([(5, 100)]).encode())
     data[position] ^= 4
     with pytest.raises(maintenance_state.CorruptFile):
-        UpkeepState.decode(bytes(data))
+        MaintenanceState.decode(bytes(data))
 
 
 def test_notes_do_not_grow_without_end() -> None:
-    made = UpkeepState()
+    made = MaintenanceState()
     for offset in range(1, 10_000):
         made.note_clean(offset, offset)
     assert len(made.encode()) < 5000
@@ -393,12 +393,12 @@ def test_notes_do_not_grow_without_end() -> None:
 
 
 def test_retreating_notes_say_nothing_about_what_is_cut_off() -> None:
-    made = UpkeepState([(5, 100), (9, 200)], False, 3, 8, {0: 1, 5: 2, 7: 3})
-    assert made.retreat(6)
+    made = MaintenanceState([(5, 100), (9, 200)], False, 3, 8, {0: 1, 5: 2, 7: 3})
+    assert made.truncate(6)
     assert (made.clean_offset, made.recompressed_offset) == (6, 6)
     assert made.forget_below(150) == 5
     assert set(made.scrubbed) <= {0, 5}
-    assert not UpkeepState([(5, 100)]).retreat(5)
+    assert not MaintenanceState([(5, 100)]).truncate(5)
 
 
 # --- who may

@@ -21,7 +21,7 @@ from sawlog import CorruptBatch, Log
 from sawlog.batch import kernel
 from sawlog.log.checkpoint import Checkpoint
 from sawlog.log.epochs import Epochs
-from sawlog.log.recovery import DECISIONS, Action, Where
+from sawlog.log.recovery import RECOVERY_ACTIONS, Action, Where
 from sawlog.log.remote import UNKNOWN
 
 from ..places import INDEX, TIME_INDEX, Place, fill, named, values
@@ -222,9 +222,9 @@ UNSEEN = {
 
 
 def test_table_is_exhaustive() -> None:
-    assert set(DECISIONS) == set(product(Where, (False, True)))
+    assert set(RECOVERY_ACTIONS) == set(product(Where, (False, True)))
     assert set(DAMAGE) == set(Where)
-    assert set(DECISIONS.values()) == set(Action)
+    assert set(RECOVERY_ACTIONS.values()) == set(Action)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_table_is_exhaustive() -> None:
 )
 def test_row(place: Place, where: Where, closed: bool) -> None:
     damaged = built(place, closed)
-    action = DECISIONS[where, closed]
+    action = RECOVERY_ACTIONS[where, closed]
     unreadable = DAMAGE[where](damaged, closed)
     before = damaged.files()
     log = damaged.open(index_interval_bytes=100)

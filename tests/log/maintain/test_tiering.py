@@ -15,7 +15,7 @@ from sawlog.config import UpkeepConfig
 from sawlog.errors import RemoteUnavailable
 from sawlog.log.epochs import Epochs
 from sawlog.log.recovery_report import Where
-from sawlog.log.remote import UNKNOWN, RemotePart, Run, load_remote
+from sawlog.log.remote import UNKNOWN, RemoteRun, RemoteSegments, load_remote
 from sawlog.log.tiering import TieringReport
 from sawlog.log.verify import missing_ends
 from sawlog.storage import MemoryDirectory
@@ -498,12 +498,12 @@ def test_a_reader_is_not_misled_while_the_list_of_what_is_remote_appears_and_goe
 
 
 def test_many_runs_are_joined() -> None:
-    part = RemotePart(0, (), ())
+    part = RemoteSegments(0, (), ())
     for number in range(5000):
-        part = part.grown([Run(number * 10, number * 10 + 10, 7, number)], Epochs())
+        part = part.grown([RemoteRun(number * 10, number * 10 + 10, 7, number)], Epochs())
     assert len(part.runs) <= 1000
     assert (part.log_start, part.end, sum(run.size_bytes for run in part.runs)) == (0, 50_000, 35_000)
-    assert RemotePart.decode(part.encode()) == part
+    assert RemoteSegments.decode(part.encode()) == part
     assert part.trimmed(42_000).runs[0].next_offset > 42_000
 
 

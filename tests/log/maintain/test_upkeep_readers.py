@@ -20,7 +20,7 @@ from sawlog.batch.header import scan
 from sawlog.batch.read import decode
 from sawlog.log import reader as reading
 from sawlog.log import rewrite
-from sawlog.log.followed_segments import FollowedSet
+from sawlog.log.followed_segments import FollowedSegmentSet
 from sawlog.log.segments import SegmentSet
 
 from ...batch.clients import seen
@@ -165,7 +165,7 @@ def test_a_reader_elsewhere_goes_on(file_place: FilePlace, work: str) -> None:
 def test_a_time_is_found_while_segments_are_replaced(file_place: FilePlace, monkeypatch: pytest.MonkeyPatch) -> None:
     log = numbered(file_place)
     reader = file_place.open(mode="r", max_mapped_segments=0)
-    real = FollowedSet.refresh
+    real = FollowedSegmentSet.refresh
     work: list[Callable[[], object]] = [log.merge_segments, lambda: log.trim(60)]
 
     def refresh(self: Any) -> bool:
@@ -175,7 +175,7 @@ def test_a_time_is_found_while_segments_are_replaced(file_place: FilePlace, monk
             work.pop(0)()
         return done
 
-    monkeypatch.setattr(FollowedSet, "refresh", refresh)
+    monkeypatch.setattr(FollowedSegmentSet, "refresh", refresh)
     assert reader.offset_at(0) == 0
     assert reader.offset_at(0) == 60
     assert not work
@@ -383,7 +383,7 @@ def test_a_page_ends_where_batches_were_joined_under_it(place: Place, monkeypatc
     """Else it would hold a batch that begins before the one in front of it ends."""
     log = numbered(place)
     reader: Any = log._access.reader
-    reader._usual, reader._page = Nothing(), lambda *_: None  # what they answer is never joined under them: see below
+    reader._fast, reader._page = Nothing(), lambda *_: None  # what they answer is never joined under them: see below
     kept = {record.key: seen(record) for record in log}
     real = reading._bytes_of
     compacted: list[object] = []
@@ -416,7 +416,7 @@ def test_a_page_made_in_one_call_has_no_batches_that_were_joined_under_it(
     log = numbered(place, all_sealed=True)
     reader: Any = log._access.reader
     if way == "segments":
-        reader._usual = Nothing()
+        reader._fast = Nothing()
     kept = {record.key: seen(record) for record in log}
     assert len(log.fetch(3, 1 << 20).buffers) == 5  # now all segments are open
     real, calls = getattr(SegmentSet, call), list[Any]()

@@ -20,7 +20,7 @@ import pytest
 
 from sawlog import Log, LogConfig, LogNotFound, OffsetOutOfRange
 from sawlog.log import recovery
-from sawlog.log.followed_segments import FollowedSet
+from sawlog.log.followed_segments import FollowedSegmentSet
 
 from ...processes import content
 from ...processes.launch import PATIENCE_S, finish, ready, start
@@ -168,12 +168,12 @@ def test_a_reader_believes_only_whole_batches(tmp_path: Path) -> None:
 
 
 def test_a_follower_sees_a_new_record_within_a_few_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    refresh = FollowedSet.refresh
+    refresh = FollowedSegmentSet.refresh
     looks = itertools.count(1)
     latest = [0]
     looked = threading.Event()
 
-    def counted(self: FollowedSet) -> bool:
+    def counted(self: FollowedSegmentSet) -> bool:
         latest[0] = next(looks)
         looked.set()
         return refresh(self)
@@ -181,7 +181,7 @@ def test_a_follower_sees_a_new_record_within_a_few_looks(tmp_path: Path, monkeyp
     writer = Log.open(tmp_path, LogConfig(segment_bytes=1000))
     writer.append(content.make("0"))
     reader = Log.open(tmp_path, mode="r")
-    monkeypatch.setattr(FollowedSet, "refresh", counted)
+    monkeypatch.setattr(FollowedSegmentSet, "refresh", counted)
     following = reader.follow(timeout=PATIENCE_S)
     assert next(following).offset == 0
 

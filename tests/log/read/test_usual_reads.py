@@ -1,6 +1,6 @@
 """Reads and pages in one call of the kernel give what the ordinary ones give.
 
-`Reader.read` and `Reader.fetch` are the specification. A reader whose `_usual` answers nothing takes only that way;
+`Reader.read` and `Reader.fetch` are the specification. A reader whose `_fast` answers nothing takes only that way;
 here it is the judge of one that takes the other wherever it can.
 """
 
@@ -26,7 +26,7 @@ from ..transactional import send
 
 
 class Nothing:
-    """Stands in for `UsualReads`: nothing is as usual."""
+    """Stands in for `FastReader`: nothing is as usual."""
 
     def read(self, offset: Any) -> None:
         return None
@@ -39,11 +39,11 @@ class Nothing:
 
 
 class Counted:
-    """`UsualReads`, and how often it had an answer."""
+    """`FastReader`, and how often it had an answer."""
 
     def __init__(self, log: Log) -> None:
-        self._real, self.answers = log._access.reader._usual, 0
-        log._access.reader._usual = self
+        self._real, self.answers = log._access.reader._fast, 0
+        log._access.reader._fast = self
 
     def _counted(self, found: Any) -> Any:
         self.answers += found is not None
@@ -93,7 +93,7 @@ def test_reads_and_pages_are_those_of_the_ordinary_way(
     with Log.open(log.path, log.config, mode="r") as reader:
         counted = Counted(log), Counted(reader)
         judge = Log.open(log.path, log.config, mode="r")
-        judge._access.reader._usual = Nothing()
+        judge._access.reader._fast = Nothing()
         for number in range(250):
             offset, most = rng.randrange(log.next_offset), rng.choice([1, 100, 3000, 20_000, 100_000, 10**6])
             if number % 25 == 0:
@@ -122,7 +122,7 @@ def test_what_compaction_removed_is_said_to_be_removed(file_place: FilePlace) ->
     log.seal()
     log.compact()
     with Log.open(log.path, log.config, mode="r") as judge:
-        judge._access.reader._usual = Nothing()
+        judge._access.reader._fast = Nothing()
         found = [outcome(log, offset) for offset in range(400)]
         assert found == [outcome(judge, offset) for offset in range(400)]
     assert any(isinstance(each, tuple) for each in found)
@@ -145,7 +145,7 @@ def test_transactions_are_what_the_ordinary_way_says_they_are(file_place: FilePl
     log.seal()
     log.append(b"after all")
     judge = Log.open(log.path, log.config, mode="r")
-    judge._access.reader._usual = Nothing()
+    judge._access.reader._fast = Nothing()
     with Log.open(log.path, log.config, mode="r") as reader:
         counted = Counted(reader)
         for offset in (0, 0, *rng.choices(range(log.next_offset), k=300)):

@@ -11,7 +11,7 @@ partitions    the partition of a key (partition_of, Dispatcher)
 keys          what compaction keeps (KeyMap, keep_records)
 counting      how many records each key has (count_keys)
 frames        other systems' records
-lookup        one record, or one page of batches, in one call where all is as usual (UsualReads, page_usual)
+lookup        one record, or one page of batches, in one call where all is as usual (FastReader, page_fast)
 slots         two numbers that a log publishes to readers in other processes at every append (Slots)
 placing       one batch at the end of a log, in one call where all is as usual (FastAppender)
 sparse        the sparse index of a segment (SparseIndex)
@@ -141,7 +141,7 @@ from .files import DescriptorFields, FileFields, MappedFields
 from .frames import crc32_of, gather, numbers_at, parse_messages, put_messages, walk_frames, weave
 from .json import gather_slices, json_fields
 from .keys import KeyMap, keep_records
-from .lookup import UsualReads, page_usual, read_usual
+from .lookup import FastReader, page_fast, read_fast
 from .partitions import Dispatcher, murmur2, partition_of, partitions_of
 from .placing import FastAppender
 from .records import (
@@ -247,6 +247,7 @@ __all__ = [
     "Encoded",
     "ExtentFields",
     "FastAppender",
+    "FastReader",
     "FileFields",
     "KeyMap",
     "LookupFields",
@@ -256,7 +257,6 @@ __all__ = [
     "SegmentSetFields",
     "Slots",
     "SparseIndex",
-    "UsualReads",
     "VisibleOffsetFields",
     "WatermarksFields",
     "any_attribute",
@@ -285,7 +285,7 @@ __all__ = [
     "numbers_at",
     "oldest_times",
     "page_cursor",
-    "page_usual",
+    "page_fast",
     "parse_messages",
     "partition_of",
     "partitions_of",
@@ -294,7 +294,7 @@ __all__ = [
     "payload",
     "placed",
     "put_messages",
-    "read_usual",
+    "read_fast",
     "record_after",
     "record_at",
     "records_parse",

@@ -49,7 +49,7 @@ class SegmentSetFields:
     __weakref__: object
     lowest_offset = cython.declare(object, visibility="public")
     visible_offset = cython.declare(object, visibility="public")
-    unsettled = cython.declare(cython.bint, visibility="public")
+    maybe_undecided = cython.declare(cython.bint, visibility="public")
     _list = cython.declare(tuple, visibility="public")
     _newest = cython.declare(object, visibility="public")
     waiting = cython.declare(cython.longlong, visibility="public")

@@ -1,7 +1,7 @@
-"""One record, or one page of batches, out of a buffer: the usual case, in one call.
+"""Compiled fast path that reads one record, or one page of batches, from a buffer.
 
-Each function answers if all is as usual, else gives None: a record that is damaged, compressed, missing or not where
-the index says. Then the caller goes the long way, which says what is wrong.
+Every function returns None when the common case does not hold: the record is damaged, compressed, missing, or not where
+the index places it. The caller then takes the slow path (`sawlog.log.lookup`), which reports the reason.
 """
 
 from sawlog.batch.cyshim import cython
@@ -31,7 +31,7 @@ else:
 @cython.nogil
 @cython.exceptval(check=False)
 def is_marked(bits: cython.p_uchar, cells: cython.longlong, n: cython.longlong) -> cython.bint:
-    """Whether bit `n` is set, of bits for so many cells."""
+    """Return True if bit `n` is set in a bitmap of `cells` bits."""
     return n < cells and (bits[n >> 3] & (1 << (n & 7))) != 0
 
 
@@ -56,7 +56,7 @@ def last_of(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def find_whole(
+def find_indexed(
     b: cython.const[cython.uchar][::1],
     start: cython.Py_ssize_t,
     end: cython.Py_ssize_t,
@@ -65,16 +65,16 @@ def find_whole(
     dense: cython.bint,
     wanted: cython.longlong,
 ) -> cython.Py_ssize_t:
-    """The position of the batch that has `offset`, from `start` on; negative if something is not as usual. `wanted` is
-    the last offset that the first batch must have, or -1."""
+    """Return the position of the batch that contains `offset`, searching from `start`; negative to fall back. `wanted`
+    is the last offset that the index expects of the first batch, or -1."""
     if end - start < HEADER_BYTES or (wanted >= 0 and last_of(b, start) != wanted):
         return -1
     return seek_batch(b, start, end, offset, least_offset, dense)
 
 
 @cython.cfunc
-def is_proved(large: object, cell: cython.longlong) -> cython.bint:
-    """As `is_marked`, of bits in whatever buffer."""
+def crc_was_checked(large: object, cell: cython.longlong) -> cython.bint:
+    """Like `is_marked`, for a bitmap in any buffer."""
     if cython.compiled and type(large) is bytearray:
         bits: cython.p_uchar = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(large))
         return is_marked(bits, 8 * PyByteArray_GET_SIZE(large), cell)
@@ -82,8 +82,8 @@ def is_proved(large: object, cell: cython.longlong) -> cython.bint:
 
 
 @cython.cfunc
-def start_of(starts: object, n: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Number `n` of these landmarks; -1 if there are not so many."""
+def landmark_at(starts: object, n: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """Return landmark `n`; -1 if there are fewer."""
     if n >= len(starts):
         return -1
     if cython.compiled and isinstance(starts, carray.array):
@@ -106,8 +106,8 @@ def record_in(
     landmarks: dict,
     step: cython.longlong,
 ) -> object:
-    """As `read_usual`, from `start` to `end`, which are in the buffer."""
-    p: cython.Py_ssize_t = find_whole(b, start, end, offset, least_offset, dense, wanted)
+    """Like `read_fast`, within bytes `start` to `end` of the buffer."""
+    p: cython.Py_ssize_t = find_indexed(b, start, end, offset, least_offset, dense, wanted)
     size: cython.Py_ssize_t
     base: cython.longlong
     skipped: cython.longlong = 0
@@ -123,7 +123,7 @@ def record_in(
     if get32s(b, p + 57) != get32s(b, p + 23) + 1:
         return None
     if size >> CELL_SHIFT:
-        if not is_proved(large, (origin + p) >> CELL_SHIFT):
+        if not crc_was_checked(large, (origin + p) >> CELL_SHIFT):
             return None
     elif crc32c_of(b, p + 21, p + size) != get32(b, p + 17):
         return None
@@ -132,7 +132,7 @@ def record_in(
         if found is None:
             return None
         skipped = (offset - base) // step * step
-        at = start_of(found, cython.cast(cython.Py_ssize_t, skipped // step))
+        at = landmark_at(found, cython.cast(cython.Py_ssize_t, skipped // step))
         if at < 0 or at > size:
             return None
         body = p + at
@@ -152,7 +152,7 @@ def record_in(
     return None if found is False else found
 
 
-def read_usual(
+def read_fast(
     b: cython.const[cython.uchar][::1],
     offset: cython.longlong,
     least_offset: cython.longlong,
@@ -163,8 +163,9 @@ def read_usual(
     landmarks: dict,
     step: cython.longlong,
 ):
-    """The record at `offset`, of a plain batch without gaps. The checksum of a batch of at least a cell was compared
-    before, says its bit in `large`; `landmarks` says where every `step`-th record of the batch at a position is."""
+    """Return the record at `offset` of an uncompressed, non-transactional batch without gaps. A batch of at least one
+    cell must have its bit set in `large`: its checksum was verified before. `landmarks` maps the position of a batch to
+    the positions of every `step`-th record."""
     return record_in(b, 0, b.shape[0], origin, offset, least_offset, dense, wanted, large, landmarks, step)
 
 
@@ -175,7 +176,7 @@ def read_usual(
 def remember_first(
     firsts: cython.pointer(cython.ushort), cell: cython.longlong, position: cython.longlong
 ) -> cython.void:
-    """The first batch of a cell starts at this position in it."""
+    """Record where the first batch of a cell starts within it."""
     firsts[cell] = cython.cast(cython.ushort, (firsts[cell] & PLAIN_CELL) | (position + 1))
 
 
@@ -191,9 +192,9 @@ def hop_over(
     firsts: cython.pointer(cython.ushort),
     cells: cython.longlong,
 ) -> cython.Py_ssize_t:
-    """Where the walk of a page that ends at `end` or before can go on instead of at `p`: all batches before that were
-    compared before, none of them is part of a transaction, and the one there fits into the page. `p` if it cannot
-    hop."""
+    """Return the position to which the walk of a page that ends at or before `end` can skip from `p`: the checksums of
+    all batches in between were verified before, none of them is transactional, and the batch there fits into the page.
+    Returns `p` if nothing can be skipped."""
     cell: cython.longlong = (origin + p) >> CELL_SHIFT
     target: cython.longlong = cell
     last: cython.longlong = ((origin + end) >> CELL_SHIFT) - 1
@@ -227,20 +228,20 @@ def page_in(
     firsts: cython.pointer(cython.ushort),
     cells: cython.longlong,
 ) -> tuple[cython.Py_ssize_t, cython.Py_ssize_t, cython.longlong, cython.bint, cython.bint]:
-    """As `page_usual`, from `begin` to `end`, which are in the buffer; with bits for so many cells, and a start that is
-    negative instead of None. `whole`: nothing in the buffer is at `end_offset` or after it."""
-    start: cython.Py_ssize_t = find_whole(b, begin, end, offset, least_offset, dense, wanted)
+    """Like `page_fast`, within bytes `begin` to `end` of the buffer, with bitmaps of `cells` bits. Returns a negative
+    start instead of None. `whole`: no batch in the buffer is at or after `end_offset`."""
+    start: cython.Py_ssize_t = find_indexed(b, begin, end, offset, least_offset, dense, wanted)
     p: cython.Py_ssize_t = start
     size: cython.Py_ssize_t
     following: cython.longlong = -1
     last: cython.Py_ssize_t = start
     cell: cython.longlong
-    # The cell whose first batch was compared: the walk has come into it from another one.
+    # The cell whose first batch was verified: the walk entered it from the previous cell.
     entered: cython.longlong = -1
     known: cython.bint = False
     short: cython.bint = False
     special: cython.bint = False
-    # Whether no batch of the cell is part of a transaction, as far as it was walked.
+    # True while no transactional batch was found in the cell.
     plain: cython.bint = True
     hopped: cython.bint = False
     there: cython.Py_ssize_t
@@ -295,7 +296,7 @@ def page_in(
     return start, p, last_of(b, last) + 1, short, special
 
 
-def page_usual(
+def page_fast(
     b: cython.const[cython.uchar][::1],
     offset: cython.longlong,
     end_offset: cython.longlong,
@@ -309,15 +310,15 @@ def page_usual(
     firsts: object,
     whole: cython.bint = False,
 ):
-    """The batches from the one that has `offset` on: (start, end, the offset after them, whether the buffer is too
-    short for the next one, whether one of them is part of a transaction). As many as have up to `max_bytes` bytes, but
-    at least one, and none from `end_offset` on.
+    """Return the batches from the one that contains `offset`: (start, end, next offset, True if the buffer is too short
+    for the next batch, True if one of them is transactional). They add up to at most `max_bytes`, but are at least one,
+    and none starts at or after `end_offset`.
 
-    Their checksums are compared, except where it was done before: bit n of `large` is for the batch of at least a cell
-    that starts in cell n of the file, bit n of `small` for all smaller ones that start there, number n of `firsts` says
-    where the first of all of them starts in the cell (+ 1; 0: not known; with PLAIN_CELL if all were compared and none
-    is part of a transaction). The buffer begins at `origin` in the file. With nothing of these nothing is remembered.
-    `whole`: nothing in the buffer is at `end_offset` or after it.
+    Verifies checksums and remembers which were right, in units of cells of the file. Bit n of `large` stands for the
+    batch of at least one cell that starts in cell n, bit n of `small` for all smaller batches that start there.
+    `firsts[n]` is 1 + the position within cell n where its first batch starts (0: unknown), with PLAIN_CELL set if all
+    its batches were verified and none is transactional. The buffer begins at byte `origin` of the file. Nothing is
+    remembered if these buffers are empty. `whole`: no batch in the buffer is at or after `end_offset`.
     """
     start: cython.Py_ssize_t
     end: cython.Py_ssize_t
@@ -367,10 +368,10 @@ def page_usual(
 
 @cython.final
 @cython.cclass
-class UsualReads:
-    """One record of a log by its offset, or a page of batches, in one call where all is as usual: it is visible, no
-    transaction is or may be open, and its segment is open and mapped, and has it where the index says. `Reader.read`
-    and `Reader.fetch` are the specification."""
+class FastReader:
+    """Compiled fast path of a log's reader, for the common case: the offset is visible, no transaction can be open, and
+    the segment is mapped and has the batch where the index places it. `Reader.read` and `Reader.fetch` are the
+    specification."""
 
     segments: SegmentSetFields
     place: tuple
@@ -379,7 +380,7 @@ class UsualReads:
     keeps: cython.bint
 
     def __init__(self, segments, topic, partition, keeps):
-        """Records get this topic and partition. `keeps`: segments stay mapped after they were read."""
+        """`topic` and `partition` are set in every record. `keeps`: segments stay mapped after a read."""
         self.segments = segments
         self.place = (topic, partition)
         self.topic = topic
@@ -388,7 +389,7 @@ class UsualReads:
 
     @cython.cfunc
     def _opened(self, wanted: object) -> ExtentFields:
-        """The segment that has an offset, open and mapped; None if something is not as usual."""
+        """Return the segment that contains an offset, open and mapped; None to fall back."""
         segments: SegmentSetFields = self.segments
         offset: cython.longlong
         low: cython.Py_ssize_t = 0
@@ -396,7 +397,7 @@ class UsualReads:
         first: cython.longlong
         if type(wanted) is not int or not segments.lowest_offset <= wanted < segments.visible_offset or not self.keeps:
             return None
-        if segments.unsettled:  # after the visible end, see `SegmentSet.end`
+        if segments.maybe_undecided:  # read after the visible end: see `SegmentSet.end`
             return None
         offset = wanted
         every: tuple = segments._list[0]
@@ -418,7 +419,7 @@ class UsualReads:
         return found
 
     def read(self, offset):
-        """The record at an offset, or None if something is not as usual."""
+        """Return the record at an offset; None to fall back."""
         segment: ExtentFields = self._opened(offset)
         if segment is None:
             return None
@@ -429,7 +430,7 @@ class UsualReads:
         stop: cython.longlong
         check: cython.longlong
         start, stop, check = opened.index.find(wanted, segment.tail[1])
-        mapping: object = file.mapping  # it stays mapped as long as somebody has this
+        mapping: object = file.mapping  # this reference keeps it mapped
         if mapping is None or start >= stop or stop > len(mapping):
             return None
         found: object = record_in(
@@ -455,9 +456,9 @@ class UsualReads:
         return record
 
     def page(self, offset, max_bytes):
-        """((batches from the one that has an offset on, up to `max_bytes` but at least one), the offset after them, the
-        visible end, no aborted transactions, the offset, the place): the fields of a `Fetched`. The page goes on in the
-        next segment, in another buffer. None if something is not as usual, or a batch is part of a transaction."""
+        """Return the fields of a `Fetched`: the batches from the one that contains `offset`, up to `max_bytes` but at
+        least one, the offset after them, the visible end, no aborted transactions, the offset, and the place. A page
+        that crosses into the next segment has one buffer for each. None to fall back, as for transactional batches."""
         segment: ExtentFields = self._opened(offset)
         if segment is None or type(max_bytes) is not int or not 0 < max_bytes <= MOST_DELTA:
             return None
@@ -487,9 +488,9 @@ class UsualReads:
         return buffers, following, visible, (), offset, self.place
 
     def part(self, offset, max_bytes, end_offset):
-        """The part of such a page that is in the first segment, without batches from `end_offset` on: (a buffer, the
-        offset after it, whether the segment ends there), or None. All checksums are compared, whatever was remembered:
-        a scan finds damage that came after the last one."""
+        """Return the part of a page that is in the first segment and below `end_offset`: (buffer, next offset, True if
+        the segment ends there); None to fall back. Verifies every checksum, so that a scan finds damage that occurred
+        after an earlier read."""
         segment: ExtentFields = self._opened(offset)
         if segment is None or type(max_bytes) is not int or not 0 < max_bytes <= MOST_DELTA:
             return None
@@ -506,8 +507,9 @@ class UsualReads:
         continues: cython.bint,
         remembers: cython.bint,
     ) -> tuple:
-        """(the batches of a page that are in a segment, the offset after them, whether the segment ends there). If it
-        `continues` a page, none instead of the first that is too large. `remembers`: which checksums were right."""
+        """Return (the batches of a page in one segment, next offset, True if the segment ends there). If it `continues`
+        a page and the first batch does not fit, the buffer is None. `remembers`: skip checksums that were verified
+        before."""
         opened: LookupFields = segment._open
         file: MappedFields = opened.storage
         tail: tuple = segment.tail
@@ -527,7 +529,7 @@ class UsualReads:
         firsts: object = opened._firsts
         cells: cython.longlong = 0
         start, stop, check = opened.index.find(wanted, size)
-        mapping: object = file.mapping  # it stays mapped as long as somebody has this
+        mapping: object = file.mapping  # this reference keeps it mapped
         if mapping is None:
             return None
         b: cython.const[cython.uchar][::1] = file.mapped if cython.compiled else mapping
@@ -536,7 +538,7 @@ class UsualReads:
         if segment.sealed and remembers:
             cells = min(8 * len(large), 8 * len(small), len(firsts))
             if cells << CELL_SHIFT < size:
-                return None  # the ordinary way makes room to remember
+                return None  # the slow path allocates the bitmaps
         if limit - start < HEADER_BYTES:
             return None
         if continues and get32s(b, cython.cast(cython.Py_ssize_t, start) + 8) > max_bytes - LENGTH_END:

@@ -15,8 +15,8 @@ from ...config import LogConfig
 from ...errors import CorruptData, DataLoss, OffsetOutOfRange, RemoteUnavailable, StorageError, TopicNotFound
 from ...isolation import Isolation
 from ...log.epochs import Epochs
-from ...log.remote import RemotePart, Run
-from ...log.replica_source import Evidence, Fetched
+from ...log.remote import RemoteRun, RemoteSegments
+from ...log.replica_source import Fetched, ReplicaStatus
 from .journal.checkpoints import commit_key
 from .partition.partition import ObjectPartition, page_of
 from .partition.slices import ObjectSlice, ObjectSliceReader
@@ -177,16 +177,16 @@ class TieredLog:
 
     # --- identity
 
-    def evidence(self) -> Evidence:
+    def status(self) -> ReplicaStatus:
         """Return the current offsets and epochs. Raises `RemoteUnavailable` unless this is a copy of the partition."""
 
-        def look(state: State) -> tuple[object, bool, Evidence]:
+        def look(state: State) -> tuple[object, bool, ReplicaStatus]:
             lowest, _ = state.ends(self._id, self._number)
             stable, epochs = state.stable(self._id, self._number), state.epochs(self._id, self._number)
             if not epochs or epochs[0][0] > 0:
                 epochs = [(0, 0), *epochs]  # offsets before the first epoch are in epoch 0: see extents.py
             source = state.document(COPY_OF)[1].get("source")
-            return source, state.has(self._id, self._number), Evidence(lowest, stable, tuple(epochs))
+            return source, state.has(self._id, self._number), ReplicaStatus(lowest, stable, tuple(epochs))
 
         with self._asking(f"what {self.path} has is"):
             source, has, found = self._session.look(look, fresh=True)
@@ -224,18 +224,18 @@ class TieredLog:
         known = self._session.peek(lambda state: state.outcome_of(nonce.writer, nonce.sequence))
         return known is not None and known[0] == number
 
-    def part(self, end: int) -> RemotePart:
+    def part(self, end: int) -> RemoteSegments:
         """Return the offsets below `end` that the replica has."""
-        known = self.evidence()
+        known = self.status()
         lowest = min(known.lowest_offset, end)
         with self._asking(self._of(lowest, end)):
             extents = self._extents(lowest, end)
         runs = [
-            Run(max(each.base_offset, lowest), min(each.next_offset, end), each.size_bytes, each.max_timestamp)
+            RemoteRun(max(each.base_offset, lowest), min(each.next_offset, end), each.size_bytes, each.max_timestamp)
             for each in extents
         ]
         epochs = tuple(each for each in known.epochs if each[1] < end)
-        return RemotePart(lowest, (), ()).grown(runs, Epochs(epochs))
+        return RemoteSegments(lowest, (), ()).grown(runs, Epochs(epochs))
 
     def _of(self, start: int, end: int) -> str:
         return f"offsets {start} to {end - 1} of {self._topic}/{self._number} are"

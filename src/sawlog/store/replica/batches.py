@@ -18,8 +18,8 @@ from ...batch.read import decode
 from ...errors import ImportMismatch, StorageError
 from ...log.batches import Chunk
 from ...log.ingest import checked_rows, fillers, rows_of
-from ...log.rebatch import Rebatch, Wanted
-from ...log.replacement import Replacement
+from ...log.rebatch import Rebatcher, RewriteOptions
+from ...log.replacement import ReplacementFile
 from ...log.segment import Segment
 from ..objects.extent_reader import check
 from ..objects.partition.pieces import placed
@@ -130,7 +130,7 @@ def cut_below(batches: Batches, offset: int, max_bytes: int) -> Batches:
     out = _Out()
     rows = batches.rows[batches.rows[:, LAST] >= offset]
     if int(rows[0, BASE]) < offset:
-        made = Rebatch(cast("Replacement", out), offset, Wanted(floor=offset), max_bytes)
+        made = Rebatcher(cast("ReplacementFile", out), offset, RewriteOptions(floor=offset), max_bytes)
         made.take(Chunk(batches.data, rows[:1], 0), cast("Segment", _Named("the source")))
         made.finish(int(rows[0, LAST]) + 1)
         rows = rows[1:]
@@ -167,7 +167,7 @@ def same_at(one: bytes, other: bytes, offset: int) -> bool:
 
 
 class _Out:
-    """In-memory output of `Rebatch`."""
+    """In-memory output of `Rebatcher`."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -177,6 +177,6 @@ class _Out:
 
 
 class _Named(NamedTuple):
-    """Origin of a chunk, for error messages of `Rebatch`."""
+    """Origin of a chunk, for error messages of `Rebatcher`."""
 
     path: str

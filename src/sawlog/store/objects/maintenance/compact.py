@@ -24,10 +24,10 @@ from ....errors import CorruptBatch
 from ....log.batches import Chunk
 from ....log.compaction import CompactionReport
 from ....log.ingest import checked_rows
-from ....log.rebatch import Counts, Rebatch, Wanted
-from ....log.replacement import Replacement
+from ....log.rebatch import Rebatcher, RewriteCounts, RewriteOptions
+from ....log.replacement import ReplacementFile
 from ....log.segment import Segment
-from ....log.transaction_index import Aborted
+from ....log.transaction_index import AbortedTransaction
 from ....log.transactions import aborted_rows
 from ..session import StoreSession
 from ..state.extents import Extent
@@ -47,7 +47,7 @@ class Compactable(NamedTuple):
     extents: Sequence[Extent]
     clean: CompactionState
     #: The aborted transactions: their records are dropped and supersede nothing.
-    aborted: Sequence[Aborted] = ()
+    aborted: Sequence[AbortedTransaction] = ()
 
     def is_aborted(self, rows: Rows) -> npt.NDArray[np.bool_]:
         """Return which of these batches belong to an aborted transaction."""
@@ -97,7 +97,7 @@ def compact(
     """Run one round. Return None if another process has changed the partition meanwhile; replaced segments are kept."""
     known = session.known()
     keys, end = _keys(session, what, max_decompressed_bytes, check)
-    wanted = Wanted(
+    wanted = RewriteOptions(
         keys=keys,
         floor=what.lowest_offset,
         forget_below=max(_droppable(what.clean, config), what.clean.dropped_below),
@@ -181,7 +181,7 @@ def _table(records: int) -> np.ndarray:
 
 
 class _Batches:
-    """In-memory output of `Rebatch`."""
+    """In-memory output of `Rebatcher`."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -191,17 +191,17 @@ class _Batches:
 
 
 class _Source(NamedTuple):
-    """Origin of a chunk, for error messages of `Rebatch`."""
+    """Origin of a chunk, for error messages of `Rebatcher`."""
 
     path: str
 
 
 def _rewritten(
-    session: StoreSession, run: Run, wanted: Wanted, max_bytes: int, check: Check
-) -> tuple[bytearray, Counts]:
+    session: StoreSession, run: Run, wanted: RewriteOptions, max_bytes: int, check: Check
+) -> tuple[bytearray, RewriteCounts]:
     """Return the batches of a run without superseded records."""
     out = _Batches()
-    made = Rebatch(cast("Replacement", out), run.extents[0].base_offset, wanted, max_bytes)
+    made = Rebatcher(cast("ReplacementFile", out), run.extents[0].base_offset, wanted, max_bytes)
     for extent, data in read(session, run.extents, check):
         chunk = Chunk(data, checked_rows(data), 0, special=wanted.aborted is not None)
         made.take(chunk, cast("Segment", _Source(extent.key)))

@@ -22,7 +22,7 @@ from ....config import LogConfig, UpkeepConfig
 from ....errors import CorruptBatch, LogClosed, StorageError
 from ....log.maintenance import MergeReport, UpkeepReport
 from ....log.retention import RetentionReport
-from ....log.transaction_index import Aborted
+from ....log.transaction_index import AbortedTransaction
 from ... import settings as topic_settings
 from ..journal import checkpoints
 from ..session import StoreSession
@@ -198,7 +198,7 @@ class Maintainer:
         def look(state: State) -> Compactable:
             where = place.topic_id, place.partition
             extents = settled(found.extents, found.segment_bytes, before_ms=before_ms, stable=state.stable(*where))
-            aborted = [Aborted(*each, each[2] + 1) for each in state.aborted(*where, found.start, found.end)]
+            aborted = [AbortedTransaction(*each, each[2] + 1) for each in state.aborted(*where, found.start, found.end)]
             return Compactable(place, found.start, extents, state.clean(*where), aborted)
 
         return self._session.look(look)

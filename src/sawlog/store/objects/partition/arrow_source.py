@@ -12,7 +12,7 @@ from ....batch import read as batch_read
 from ....errors import DataLoss, OffsetOutOfRange
 from ....isolation import Isolation, is_committed
 from ....log.batches import Chunk
-from ....log.slices import Folding
+from ....log.slices import SliceAggregate
 from ....log.summaries import Blocks
 from ..state.extents import Extent
 from .partition import ObjectPartition
@@ -82,7 +82,7 @@ class ObjectSource:
             self._check(part.start, part.end)
             raise
 
-    def fold(self, part: Run, into: Folding, *, columns: Sequence[str], batch_rows: int) -> None:
+    def fold(self, part: Run, into: SliceAggregate, *, columns: Sequence[str], batch_rows: int) -> None:
         """Fold every record of a run into an aggregate."""
         most = self._partition.config.max_decompressed_bytes
         self._check(part.start, part.end)

@@ -24,7 +24,7 @@ from ....isolation import Isolation, is_committed
 from ....log.encoding import recipe_of
 from ....log.log import SegmentInfo
 from ....log.replica_source import Fetched
-from ....log.transaction_index import Aborted
+from ....log.transaction_index import AbortedTransaction
 from ....log.verify import Problem, VerifyReport
 from ....log.writer import BATCH_BYTES, Writer
 from ...base import PAGE_BYTES, Partition
@@ -196,7 +196,7 @@ class ObjectPartition(Partition):
             where = f"{self._topic}/{self._number}"
             raise DataLoss(f"offsets {start} to {end - 1} of {where} are gone: it has {lowest} to {last - 1}")
         found = cut_into(extents, start, end, target_bytes=target_bytes, max_records=max_records)
-        gone = tuple(Aborted(*each, each[2] + 1) for each in aborted)
+        gone = tuple(AbortedTransaction(*each, each[2] + 1) for each in aborted)
         return [replace(each, isolation=isolation, aborted=_among(gone, each)) for each in found]
 
     def epoch_end(self, leader_epoch: int) -> int:
@@ -455,7 +455,7 @@ def recipe_for(config: LogConfig) -> Recipe:
     return recipe_of(config.with_(segment_bytes=max(config.segment_bytes, MAX_BATCH_BYTES)))
 
 
-def _among(aborted: Sequence[Aborted], piece: ObjectSlice) -> tuple[Aborted, ...]:
+def _among(aborted: Sequence[AbortedTransaction], piece: ObjectSlice) -> tuple[AbortedTransaction, ...]:
     """Return the aborted transactions that may have batches in a slice."""
     start, end = piece.start_offset, piece.end_offset
     return tuple(each for each in aborted if each.first_offset < end and each.last_offset >= start)

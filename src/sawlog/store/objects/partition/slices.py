@@ -22,7 +22,7 @@ from ....errors import CorruptBatch, DataLoss, StorageError, TopicNotFound
 from ....isolation import Isolation, is_committed
 from ....log.ingest import rows_of
 from ....log.slices import fail
-from ....log.transaction_index import Aborted
+from ....log.transaction_index import AbortedTransaction
 from ....log.transactions import aborted_rows
 from ..extent_reader import CHUNK_BYTES, Part
 from ..session import StoreSession
@@ -49,7 +49,7 @@ class ObjectSlice:
     #: Which transactions are read.
     isolation: Isolation = "committed"
     #: The aborted transactions that may have batches in the slice.
-    aborted: tuple[Aborted, ...] = ()
+    aborted: tuple[AbortedTransaction, ...] = ()
 
     @property
     def size_bytes(self) -> int:
