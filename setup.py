@@ -1,8 +1,8 @@
-"""Build the kernel with Cython where there is a C compiler, and install without it where there is none.
+"""Build the kernel with Cython if a C compiler is available; install the interpreted kernel otherwise.
 
-Everything else about the package is in pyproject.toml. `SAWLOG_PURE=1` skips the compiler by choice; the
-wheel is then `py3-none-any`. The package runs the same source either way: `sawlog.kernel_info()` says which. A build
-says it in its last line, which pip shows only with -v; `python -m sawlog` says it afterwards.
+Everything else about the package is in pyproject.toml. `SAWLOG_PURE=1` skips the compiler; the wheel is then
+`py3-none-any`. Both variants run the same source, and `sawlog.kernel_info()` reports which one is loaded. The last line
+of a build reports it too, but pip shows that only with -v; `python -m sawlog` prints it afterwards.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from setuptools.command.build_ext import build_ext
 
 KERNEL_MODULE = "sawlog.batch.kernel"
 KERNEL_FOLDER = "src/sawlog/batch/kernel"
-KERNEL_SOURCE = f"{KERNEL_FOLDER}/__init__.pyx"  # it includes the units
+KERNEL_SOURCE = f"{KERNEL_FOLDER}/__init__.pyx"  # includes all units
 
 
 COMPILED = "sawlog: the kernel was compiled"
 NOT_COMPILED = (
-    "sawlog: the kernel was NOT compiled, the compiler's words are above. Everything works, but 20 to 200 times\n"
+    "sawlog: the kernel was NOT compiled; see the compiler output above. Everything works, but 20 to 200 times\n"
     "slower. Install gcc or clang and Python's headers, then install sawlog again."
 )
 BY_CHOICE = "sawlog: SAWLOG_PURE is set, the kernel is not compiled"
 
 
 class BuildKernel(build_ext):
-    """Never hands out the result of an earlier build, and says at its end whether it compiled anything.
+    """Builds the kernel, never reuses an earlier build, and reports at the end whether it compiled.
 
-    An optional extension that fails to compile is passed over, and what an earlier build left in `build/`
-    would be taken in its place: a kernel that is not the one in the source.
+    setuptools skips an optional extension that fails to compile, and would package the stale one that an earlier build
+    left in `build/`.
     """
 
     compiled = False
@@ -47,25 +47,25 @@ class BuildKernel(build_ext):
 
 
 def kernel_extensions() -> list[Any]:
-    """The compiled kernel, or nothing when the caller asked for plain Python."""
+    """Return the kernel extension; nothing if `SAWLOG_PURE` is set."""
     if os.environ.get("SAWLOG_PURE", "0") not in {"", "0"}:
         print(BY_CHOICE, flush=True)
         return []
     from Cython.Build import cythonize  # a pure install needs no Cython
 
-    # -g0: debug information is three quarters of the file. Not abi3, though it would give one wheel for all
-    # Pythons: encoding a list is 25 % slower with it. Aligned: else an edit of one unit moves the loops of all others,
-    # and where a short loop happens to stand makes it up to one and a half times as slow.
+    # -g0: debug information is three quarters of the file. Not abi3, although one wheel would fit all Pythons: encoding
+    # a list is 25 % slower with it. Aligned, because an edit of one unit would otherwise move the loops of all others,
+    # and an unlucky alignment makes a short loop up to 1.5 times slower.
     compile_args = [] if os.name == "nt" else ["-O3", "-g0", "-falign-functions=32", "-falign-loops=32"]
     extensions = cythonize(
         [Extension(KERNEL_MODULE, [KERNEL_SOURCE], include_dirs=[KERNEL_FOLDER], extra_compile_args=compile_args)],
-        build_dir="build/cython",  # beside the source, the generated C would be packed into the wheel
+        build_dir="build/cython",  # generated C next to the source would end up in the wheel
         quiet=True,
     )
     for extension in extensions:
-        # The file's name: beside __init__.py, where Python prefers it. Cython has to know the module by its own.
+        # Names the file: Python prefers an extension next to __init__.py. Cython needs the module's real name above.
         extension.name = f"{KERNEL_MODULE}.__init__"
-        extension.optional = True  # cythonize() drops this; without it an install with no compiler fails
+        extension.optional = True  # cythonize() drops this; without it, an install without a compiler fails
     return list(extensions)
 
 

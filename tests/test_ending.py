@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from sawlog.closing import Ending
+from sawlog.closing import OneShotEvent
 from sawlog.storage.forking import forkable
 
 
 def test_it_comes_once_and_stays() -> None:
-    ending = Ending()
+    ending = OneShotEvent()
     assert not ending.is_set()
     assert not ending.wait(0)
     assert not ending.wait(-1)
@@ -28,7 +28,7 @@ def test_it_comes_once_and_stays() -> None:
 
 
 def test_everybody_who_waits_goes_on() -> None:
-    ending = Ending()
+    ending = OneShotEvent()
     gone_on: list[bool] = []
     threads = [threading.Thread(target=lambda: gone_on.append(ending.wait(60))) for _ in range(8)]
     for thread in threads:
@@ -40,7 +40,7 @@ def test_everybody_who_waits_goes_on() -> None:
 
 
 def test_a_forked_child_can_wait_and_end() -> None:
-    ending = forkable(Ending())
+    ending = forkable(OneShotEvent())
     child = os.fork()
     if not child:
         ending.set()
@@ -63,7 +63,7 @@ def test_interrupts_in_the_middle_of_it_leave_nobody_waiting(monkeypatch: pytest
     try:
         ends = time.monotonic() + 0.5
         while time.monotonic() < ends:
-            ending = Ending()
+            ending = OneShotEvent()
             signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.00001, 0.0001), 0.00002)
             try:
                 armed = True

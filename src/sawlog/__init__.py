@@ -1,10 +1,10 @@
 """sawlog: a segmented commit log for Python.
 
-It needs no server. Start with `sawlog.open(path)` for a store of topics, or with `Log.open(path)` for a single log; the
+It needs no server. Start with `sawlog.open(path)` for a store of topics, or with `Log.open(path)` for a single log. The
 README shows the rest.
 
-The errors are imported at once, everything else when it is first asked for, so that a program starts without what it
-does not use.
+Importing this package loads only the exceptions. Every other name is imported on first use, so that a program pays only
+for the parts it uses.
 """
 
 import typing as _typing
@@ -268,7 +268,7 @@ __all__ = [
     "redrive",
 ]
 
-#: Where the names are: the module, and what it defines.
+#: Public names by the module that defines them.
 _HOMES: dict[str, tuple[str, ...]] = {
     "_kernel_info": (
         "KernelInfo",
@@ -348,27 +348,30 @@ _HOMES: dict[str, tuple[str, ...]] = {
 }
 _importing = _RLock()
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
-#: Modules that can be reached as `sawlog.NAME` without being imported.
+#: Modules available as `sawlog.NAME` without an explicit import.
 _MODULES = frozenset({module.partition(".")[0] for module in _HOMES} | {"schemas", "storage"})
 
 
 _kernel = _find_spec(".batch.kernel", __name__)
 if _kernel is None or str(_kernel.origin).endswith(".py"):
-    from . import _kernel_info  # noqa: F401 - which warns that the kernel is not compiled
+    from . import _kernel_info  # noqa: F401 - warns that the kernel is not compiled
 
 
 if not _typing.TYPE_CHECKING:  # else type checkers would accept every name
 
     def __getattr__(name: str) -> object:
-        """Import what is asked for, and keep it. One thread at a time, and the engine first, by one way: a module and
-        its package that two threads begin to import from different ends would wait for each other."""
+        """Import a public name on first use and cache it.
+
+        One thread at a time, and always `store.opening` first: two threads that start importing a package and its
+        submodule from opposite ends would deadlock on Python's import locks.
+        """
         if name not in _MODULES and name not in _HOME_OF and name != "open":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         with _importing:
             opening = _import_module(".store.opening", __name__)
             _import_module(".storage.forking", __name__).forkable(_importing)
             if name in _MODULES:
-                return _import_module(f".{name}", __name__)  # which also makes it an attribute
+                return _import_module(f".{name}", __name__)  # also sets the attribute
             home = opening if name == "open" else _import_module(f".{_HOME_OF[name]}", __name__)
             found = getattr(home, "open_store" if name == "open" else name)
             globals()[name] = found

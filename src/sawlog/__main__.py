@@ -1,7 +1,7 @@
-"""`python -m sawlog`: which sawlog this is, whether its kernel is compiled, and the versions of what it needs.
+"""`python -m sawlog` prints the version, whether the kernel is compiled, and the versions of the dependencies.
 
-Uses nothing but the library, so it answers right after `pip install .`, whose own output hides what the build said.
-The command line is `sawlog`, or `python -m sawlog.cli`.
+It works right after `pip install .`, whose output hides the messages of the build. The command line interface is
+`sawlog`, or `python -m sawlog.cli`.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from importlib import metadata
 
 from . import __version__, kernel_info
 
-NEEDED = ("numpy", "pyarrow", "crc32c", "cramjam")
+DEPENDENCIES = ("numpy", "pyarrow", "crc32c", "cramjam")
 
 
 def main() -> None:
-    """Print it, three lines."""
+    """Print the three lines."""
     print(
         f"sawlog {__version__}, {platform.python_implementation()} {platform.python_version()}, {platform.platform()}"
     )
     print(kernel_info())
-    print(", ".join(f"{name} {metadata.version(name)}" for name in NEEDED))
+    print(", ".join(f"{name} {metadata.version(name)}" for name in DEPENDENCIES))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Reports whether the kernel is compiled, and warns if it is not."""
+"""Report whether the kernel is compiled, and warn if it is not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .batch import kernel
 
 @dataclass(frozen=True, slots=True)
 class KernelInfo:
-    """How the per-record code runs in this process."""
+    """Whether the kernel is compiled in this process, and the file it was loaded from."""
 
     compiled: bool
     path: str

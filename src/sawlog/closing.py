@@ -1,7 +1,5 @@
-"""`with` for whatever has a `close`: the block ends with it, whether it fails or not.
-
-`Ending`: whether something has ended, and a way to wait for it that no interrupt can break.
-"""
+"""`Closing`, the base class of context managers that close themselves, and `OneShotEvent`, an event that stays usable
+when a signal handler raises inside it."""
 
 from __future__ import annotations
 
@@ -12,11 +10,11 @@ from typing import Self
 
 
 class Closing(ABC):
-    """Something that is closed at the end of a `with` block."""
+    """A context manager that calls `close` at the end of its `with` block."""
 
     @abstractmethod
     def close(self) -> None:
-        """Release everything."""
+        """Release all resources."""
 
     def __enter__(self) -> Self:
         return self
@@ -27,45 +25,45 @@ class Closing(ABC):
         self.close()
 
 
-class Ending:
-    """False at first, and true for ever after `set`.
+class OneShotEvent:
+    """An event that is false until `set`, true forever after.
 
-    It does what `threading.Event` does, which is Python code around a lock: a signal handler that raises in the middle
-    of it leaves the lock taken, and whoever comes next waits for ever. Here every step is one call into C, and `set`
-    can be repeated.
+    `threading.Event` is Python code around a lock: a signal handler that raises in the middle of it leaves the lock
+    held, and the next thread to use the event deadlocks. Here every step is a single call into C, and `set` can be
+    repeated.
     """
 
     __slots__ = ("__weakref__", "_gate", "_is_set")
 
     def __init__(self) -> None:
         self._is_set = False
-        #: Taken until the end.
+        #: Held until `set`.
         self._gate = threading.Lock()
         self._gate.acquire()
 
     def is_set(self) -> bool:
-        """Whether it has ended."""
+        """Return whether `set` was called."""
         return self._is_set
 
     def set(self) -> None:
-        """It has ended: everybody who waits goes on."""
+        """Set the event and wake all waiters."""
         self._is_set = True
         self._open()
 
     def wait(self, seconds: float) -> bool:
-        """Wait that long for the end, and return whether it has come."""
+        """Wait up to `seconds` for `set`, and return whether it was called."""
         if not self._is_set and self._gate.acquire(timeout=max(seconds, 0.0)):
-            self._open()  # for the others
+            self._open()  # for the other waiters
         return self._is_set
 
     def _open(self) -> None:
         try:
             self._gate.release()
         except RuntimeError:
-            pass  # another thread has opened it
+            pass  # another thread has released it
 
     def _at_fork_reinit(self) -> None:
-        """In a forked child: a thread of the parent may have been in the middle."""
+        """Renew the lock in a forked child: a thread of the parent may have held it."""
         self._gate = threading.Lock()
         if not self._is_set:
             self._gate.acquire()

@@ -1,7 +1,7 @@
-"""The settings of a log, each with its unit, default and reason.
+"""Settings of a log, each with its unit, default and rationale.
 
-Settings are immutable: an open log keeps the ones it was opened with. Values are validated here once, so the engine
-does not check them again. An invalid value raises `InvalidConfig` with the field's name and the valid values.
+Settings are immutable: an open log keeps the ones it was opened with. The constructors validate them once, so the rest
+of the code does not. An invalid value raises `InvalidConfig` with the field's name and the valid values.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .batch.compression import check_level, codec_id
 from .caching import CachePolicy
 from .errors import InvalidConfig
 
-#: The highest base offset: the kernel rejects offsets from 2**62 on, and a batch spans several offsets.
+#: Highest base offset. The kernel rejects offsets from 2**62 on, and a batch spans several offsets.
 MAX_OFFSET = 2**62 - 2**32
 #: Positions in Kafka's index files are signed 32-bit integers, so a segment must end below this.
 MAX_SEGMENT_BYTES = 2**31 - 1
@@ -40,30 +40,30 @@ class Interval:
         _at_least("Interval.bytes", self.bytes, 1)
 
 
-#: What an acknowledgement means: "always" (fdatasync before the append returns, shared by all waiting appends),
-#: an `Interval`, or "os" (the operating system decides when to write to disk; also synced at rotation, seal and close).
+#: The guarantee behind an acknowledgement: "always" (fdatasync before the append returns, shared by all waiting
+#: appends), an `Interval`, or "os" (the operating system decides when to write; synced at rotation, seal and close).
 Durability = Literal["always", "os"] | Interval
 
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """The settings of one log. The defaults are safe; each field says when to change it."""
+    """Settings of one log. The defaults are safe; each field says when to change it."""
 
-    #: The maximum size of a segment. 1 GiB as in Kafka; at most 2 GiB - 1.
+    #: Maximum size of a segment. 1 GiB as in Kafka; at most 2 GiB - 1.
     segment_bytes: int = GIB
-    #: How far a streamed record of unknown length may exceed `segment_bytes`. None: half a segment.
+    #: Limit on the overshoot of `segment_bytes` by a streamed record of unknown length. None: half a segment.
     segment_overflow_bytes: int | None = None
-    #: A segment is closed when its first record is this old, so that retention by age can drop it.
+    #: Roll the segment when its first record is this old, so that retention by age can drop it.
     segment_age_ms: int | None = 7 * DAY_MS
-    #: A segment is closed when its index would exceed this (10 MiB as in Kafka: enough for 5 GiB of 4 KiB batches).
+    #: Roll the segment when its index would exceed this (10 MiB as in Kafka: enough for 5 GiB of 4 KiB batches).
     max_index_bytes: int = 10 * MIB
-    #: The first offset of a new log. An existing log keeps its own.
+    #: First offset of a new log. An existing log keeps its own.
     initial_offset: int = 0
-    #: What an acknowledgement means, see `Durability`. The default survives a power cut.
+    #: The guarantee behind an acknowledgement, see `Durability`. The default survives a power cut.
     durability: Durability = "always"
-    #: "none", "gzip", "snappy", "lz4" or "zstd" for batches built here; finished batches stay unchanged.
+    #: "none", "gzip", "snappy", "lz4" or "zstd" for batches built here; batches received complete stay unchanged.
     compression: str = "none"
-    #: The codec's compression level. None: the codec's default.
+    #: Compression level. None: the codec's default.
     compression_level: int | None = None
     #: "create": records carry the caller's time; "append": the log's clock at the append, for the whole batch.
     timestamp_type: Literal["create", "append"] = "create"
@@ -71,26 +71,26 @@ class LogConfig:
     retention_ms: int | None = None
     #: Drop the oldest segments while the remaining ones still hold at least this much. None keeps everything.
     retention_bytes: int | None = None
-    #: Remove sealed segments here whose newest record is older, if the replica has them: they are read from there.
-    #: None: not before retention drops them.
+    #: Delete the local copy of replicated sealed segments whose newest record is older; readers then fetch them from
+    #: the replica. None: keep local copies until retention drops the segment.
     local_retention_ms: int | None = None
-    #: Remove the oldest sealed segments here while the remaining ones still hold at least this much, if the replica has
-    #: them. None: not before retention drops them.
+    #: Delete the local copy of the oldest replicated sealed segments while the remaining ones still hold at least this
+    #: much. None: keep local copies until retention drops the segment.
     local_retention_bytes: int | None = None
-    #: How many sealed segments stay mapped (each needs a file descriptor). None: all. 0: mapped only while read.
+    #: Number of sealed segments that stay mapped (each needs a file descriptor). None: all. 0: mapped only while read.
     max_mapped_segments: int | None = 128
-    #: Makes the policy that decides which segments stay mapped, instead of the `max_mapped_segments` that were used
-    #: last: see `sawlog.caching`. Each log has its own.
+    #: Factory of the policy that decides which segments stay mapped, instead of the `max_mapped_segments` used last:
+    #: see `sawlog.caching`. Each log gets its own policy.
     segment_cache: Callable[[], CachePolicy] | None = None
     #: One index entry per this many bytes of log, as in Kafka. Smaller: faster lookups, more memory.
     index_interval_bytes: int = 4 * KIB
-    #: The largest record (key + value + headers) that `append` and `append_many` accept. None: a segment's size.
+    #: Largest record (key + value + headers) that `append` and `append_many` accept. None: a segment's size.
     max_record_bytes: int | None = None
-    #: No compressed batch is decompressed to more than this, whatever size it declares.
+    #: Limit on the decompressed size of a batch, whatever size it declares.
     max_decompressed_bytes: int = GIB
-    #: The durable watermark is written to disk at least this often while records are appended.
+    #: Write the durable watermark to disk at least this often while records are appended.
     checkpoint_interval_ms: int = 1000
-    #: The state of a producer that is idle for this long is dropped (its next batch may start at any sequence number).
+    #: Drop the state of a producer that is idle for this long (its next batch may start at any sequence number).
     #: 24 h as in Kafka.
     producer_expiry_ms: int = DAY_MS
 
@@ -123,7 +123,7 @@ class LogConfig:
         _at_least("producer_expiry_ms", self.producer_expiry_ms, 1)
 
     def _check_local(self, name: str) -> None:
-        """What is kept here is a part of what is kept."""
+        """Check that local retention does not exceed retention."""
         local, whole = getattr(self, f"local_{name}"), getattr(self, name)
         _optional_at_least(f"local_{name}", local, 0)
         if local is not None and whole is not None and local > whole:
@@ -131,7 +131,7 @@ class LogConfig:
 
     @property
     def overflow_bytes(self) -> int:
-        """`segment_overflow_bytes` or its default, limited to what an index can address."""
+        """`segment_overflow_bytes` or its default, capped at the largest position that an index can address."""
         wanted = self.segment_bytes // 2 if self.segment_overflow_bytes is None else self.segment_overflow_bytes
         return min(wanted, MAX_SEGMENT_BYTES - self.segment_bytes)
 
@@ -142,24 +142,24 @@ class LogConfig:
 
 @dataclass(frozen=True, slots=True)
 class UpkeepConfig:
-    """The settings of upkeep, in addition to the retention settings of `LogConfig`."""
+    """Settings of maintenance, in addition to the retention settings of `LogConfig`."""
 
     #: Keep only the last record of every key (Kafka's cleanup.policy=compact).
     compact: bool = False
     #: Apply `retention_ms` and `retention_bytes` (cleanup.policy=delete).
     delete: bool = True
-    #: How long a tombstone is kept after its first compaction, so that slow readers see it. 24 h as in Kafka.
+    #: Keep a tombstone this long after its first compaction, so that slow readers see it. 24 h as in Kafka.
     delete_retention_ms: int = DAY_MS
-    #: Compaction starts when this share of the sealed bytes is new since the last compaction. 0.5 as in Kafka.
+    #: Compact when this share of the sealed bytes is new since the last compaction. 0.5 as in Kafka.
     min_dirty_ratio: float = 0.5
-    #: Records younger than this are not compacted.
+    #: Do not compact records younger than this.
     min_compaction_lag_ms: int = 0
-    #: Neighbouring sealed segments smaller than this are merged, at least four at a time; 0: never. 1 MiB covers
-    #: the small segments that crashes and restarts leave, but not those that a writer normally creates.
+    #: Merge adjacent sealed segments smaller than this, at least four at a time; 0: never. 1 MiB covers the small
+    #: segments left by crashes and restarts, but no segment of a normal writer.
     merge_bytes: int = MIB
-    #: Sealed segments this old are recompressed with zstd. None: never, because it costs CPU time.
+    #: Recompress sealed segments this old with zstd. None: never, because it costs CPU time.
     recompress_after_ms: int | None = None
-    #: Every sealed segment is read completely this often, to find bit rot. None: never, because it costs I/O.
+    #: Read every sealed segment completely this often, to find bit rot. None: never, because it costs I/O.
     scrub_interval_ms: int | None = None
 
     def __post_init__(self) -> None:
@@ -195,7 +195,7 @@ def _optional_at_least(name: str, value: object, lowest: int) -> None:
 
 
 def whole_number(value: object, what: str = "an offset") -> int:
-    """Return an integer as an int; raise `InvalidConfig` for a float, a boolean or anything else."""
+    """Convert any integer type to int; raise `InvalidConfig` for a float, a boolean or anything else."""
     if type(value) is int:
         return value
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):

@@ -1,4 +1,4 @@
-"""How things look in a prompt and in a notebook: sizes, bytes, tables, and a limit on how long looking may take."""
+"""Text and HTML for prompts and notebooks: sizes, bytes, times, tables. Rendering in a notebook has a time limit."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from datetime import UTC, datetime, timedelta
 from html import escape
 from typing import Protocol
 
-#: Text of bytes is cut to this length.
+#: `bytes_text` truncates to this length.
 _MOST_CHARACTERS = 120
-#: How long a notebook waits for what it shows.
-_PATIENCE_S = 1.0
+#: Time limit of `render_soon`.
+_RENDER_S = 1.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _utf8 = codecs.getincrementaldecoder("utf-8")
-#: A cell with one of these types is aligned to the right.
+#: Types of right-aligned cells.
 _NUMBERS = (int, float)
 
 
 def size_text(number: int | float | None) -> str:
-    """Bytes with a unit: 5 B, 1.2 KiB, 64 MiB."""
+    """Format a size with its unit: 5 B, 1.2 KiB, 64 MiB."""
     if number is None:
         return ""
     value, unit = float(number), "B"
@@ -32,19 +32,19 @@ def size_text(number: int | float | None) -> str:
 
 
 def counted(number: int, what: str, plural: str | None = None) -> str:
-    """A number with its noun: 1 topic, 1,204 topics. `plural` is for nouns that take more than an s."""
+    """Format a number with its noun: 1 topic, 1,204 topics. `plural` is for nouns that take more than an s."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {plural or what + 's'}"
 
 
 def missing_text(start: int, end: int) -> str:
-    """A range of offsets that are missing, up to but not including `end`."""
+    """Say that the offsets from `start` up to but not including `end` are missing."""
     if end - start == 1:
         return f"offset {start} is missing"
     return f"offsets {start} to {end - 1} are missing"
 
 
 def bytes_text(data: bytes | None) -> str:
-    """Bytes as text if they are UTF-8 that can be printed, else as hexadecimal digits; cut if they are long."""
+    """Format bytes as text if they are printable UTF-8, else as hexadecimal digits; truncated if long."""
     if data is None:
         return ""
     cut = bytes(data[: 4 * _MOST_CHARACTERS])
@@ -58,7 +58,7 @@ def bytes_text(data: bytes | None) -> str:
 
 
 def time_text(ms: int) -> str:
-    """Milliseconds since 1970 as local time; empty if there is none."""
+    """Format milliseconds since 1970 as local time; empty for a negative number, which means no timestamp."""
     if ms < 0:
         return ""
     try:
@@ -68,7 +68,7 @@ def time_text(ms: int) -> str:
 
 
 def html_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table of HTML; numbers are aligned to the right and have separators."""
+    """Build an HTML table; numbers are right-aligned with thousands separators."""
     head = "".join(f'<th style="text-align:left">{escape(each)}</th>' for each in headings)
     body = "".join(f"<tr>{''.join(_cell(each) for each in row)}</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
@@ -80,8 +80,8 @@ def _cell(value: object) -> str:
     return f'<td style="text-align:left"><code>{escape(str(value))}</code></td>'
 
 
-class Shown(Protocol):
-    """What is shown of a record."""
+class DisplayedRecord(Protocol):
+    """The fields of a record that are displayed."""
 
     @property
     def topic(self) -> str | None: ...
@@ -99,8 +99,8 @@ class Shown(Protocol):
     def headers(self) -> Sequence[tuple[str, bytes | None]]: ...
 
 
-def record_html(record: Shown) -> str:
-    """A record as a table of its fields."""
+def record_html(record: DisplayedRecord) -> str:
+    """Build an HTML table of one record's fields."""
     place = [("topic", record.topic), ("partition", record.partition)] if record.topic is not None else []
     headers = [(f"header {name}", bytes_text(value)) for name, value in record.headers]
     size = "" if record.value is None else f" ({size_text(len(record.value))})"
@@ -117,8 +117,8 @@ def record_html(record: Shown) -> str:
     )
 
 
-def records_html(records: Iterable[Shown]) -> str:
-    """Records as a table, one a row."""
+def records_html(records: Iterable[DisplayedRecord]) -> str:
+    """Build an HTML table of records, one per row; empty without records."""
     rows = [
         (each.partition, each.offset, time_text(each.timestamp), bytes_text(each.key), bytes_text(each.value))
         for each in records
@@ -127,27 +127,27 @@ def records_html(records: Iterable[Shown]) -> str:
 
 
 def html_page(title: str, *parts: str) -> str:
-    """A title and what follows it."""
+    """Build a block of HTML with a title."""
     return f"<div><b>{escape(title)}</b>{''.join(parts)}</div>"
 
 
 def html_line(text: str) -> str:
-    """One line of text; nothing if it is empty."""
+    """Build one line of HTML; empty for empty text."""
     return f"<div>{escape(text)}</div>" if text else ""
 
 
-def shown_soon(thing: object, make: Callable[[], str]) -> str:
-    """The HTML that `make` returns, if it returns soon. Else the thing's `repr` with the reason: it takes too long,
-    because somebody holds a lock or the disk is slow, or it failed. A notebook must neither hang nor raise."""
+def render_soon(thing: object, make: Callable[[], str]) -> str:
+    """Return the HTML that `make` builds, or the thing's `repr` with the reason if `make` fails or takes too long,
+    because of a held lock or a slow disk: a notebook must neither hang nor raise."""
     made: list[str] = []
 
     def run() -> None:
         try:
             made.append(make())
-        except Exception as error:  # whatever it is, it is shown
+        except Exception as error:  # displayed instead
             made.append(html_page(repr(thing), html_line(f"{type(error).__name__}: {error}")))
 
     thread = threading.Thread(target=run, name="sawlog-display", daemon=True)
     thread.start()
-    thread.join(_PATIENCE_S)
+    thread.join(_RENDER_S)
     return made[0] if made else html_page(repr(thing), html_line("busy: it took too long to look"))

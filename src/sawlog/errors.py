@@ -1,4 +1,4 @@
-"""Every error that sawlog raises, in one place.
+"""The exception hierarchy.
 
 ```
 SawlogError
@@ -17,73 +17,73 @@ SawlogError
 │   ├── OutOfOrderSequence                       a producer skipped or repeated sequence numbers
 │   ├── ProducerFenced                           a producer with an older epoch wrote
 │   ├── ProducerInTransaction                    a batch outside the producer's open transaction
-│   └── NotInTransaction                         a transactional batch, and no transaction includes its partition
-├── CorruptData (ValueError)                   bytes on disk are not what was written
+│   └── NotInTransaction                         a transactional batch for a partition outside its transaction
+├── CorruptData (ValueError)                   stored bytes are damaged
 │   ├── CorruptBatch                             has path, position and the next readable offset
 │   │   └── DecompressionLimit                     would decompress to more than the limit
 │   ├── CorruptFile                              a checkpoint, catalog or other small file
-│   └── ForeignDamage                            bytes of another system's log; has path and position
+│   └── ForeignDamage                            another system's log is damaged; has path and position
 │       ├── NoBase                                 an index without its first offset
 │       ├── BaseMismatch                           file name and content have different first offsets
-│       ├── IndexSizeMismatch                      an index that is torn, padded, or of another length than the data
+│       ├── IndexSizeMismatch                      an index that is torn, padded, or does not match the data's length
 │       ├── IndexGap                               an index whose entries skip data, or point to something else
 │       ├── MissingRecords                         a gap: records or a whole file are missing
 │       ├── OffsetsOutOfOrder                      offsets that restart or are not consecutive
-│       ├── ChecksumMismatch                       checksum or length of a record do not match
+│       ├── ChecksumMismatch                       a record's checksum or length does not match
 │       ├── UnreadableRecord                       a record that does not parse
 │       └── TornFile                               data that ends inside a record
-├── UnsupportedCompression (ValueError)        a codec number or name that Kafka does not define
+├── UnsupportedCompression (ValueError)        a codec that Kafka does not define
 ├── StorageError (OSError)                     the operating system reported an error
 │   ├── StorageFull                              no space left; the partial write was rolled back
-│   ├── SyncFailed                               fsync failed: it is never retried, and the log is failed
+│   ├── SyncFailed                               fsync failed; it is never retried, and the log stops writing
 │   ├── ReadBeyondEnd (EOFError)                 a read past the written bytes of a storage
-│   ├── UnsafeStorage                            object storage breaks a promise that a store depends on
-│   ├── RemoteUnavailable                        records that are only in the replica cannot be read from there now
-│   ├── StoreIncomplete                          the directory is being restored, or that was interrupted
+│   ├── UnsafeStorage                            object storage violates a guarantee that stores depend on
+│   ├── RemoteUnavailable                        tiered records cannot be read from the replica right now
+│   ├── StoreIncomplete                          a restore into this directory is running or was interrupted
 │   ├── LogNotFound (FileNotFoundError)          read-only open of a directory that holds no log
 │   └── StoreNotFound (FileNotFoundError)        read-only open of a directory that holds no store
 ├── DirectoryLocked (BlockingIOError)          another writer has locked the partition
-├── AmbiguousAppend (TimeoutError)             the process that holds the partition does not answer; it may be stored
+├── AmbiguousAppend (TimeoutError)             the process that holds the partition did not answer; outcome unknown
 ├── LogFailed (RuntimeError)                   writing stopped after an earlier failure; reading still works
-├── LogClosed (ValueError)                     the log is closed, or belongs to the parent of a fork
+├── LogClosed (ValueError)                     the log is closed, or was opened by the parent before a fork
 ├── ReadOnlyLog (UnsupportedOperation)         opened with mode="r"
 ├── InvalidTopicName (ValueError)              not a valid topic name
 ├── TopicNotFound (KeyError)                   no topic or partition with that name
-├── TopicExists (FileExistsError)              the topic exists, or one whose name differs only in case
+├── TopicExists (FileExistsError)              a topic of that name exists (names are compared ignoring case)
 ├── SnapshotNotFound (KeyError)                no snapshot with that name
-├── SnapshotExists (FileExistsError)           the snapshot exists
+├── SnapshotExists (FileExistsError)           a snapshot of that name exists
 ├── GroupError                                 consumers and their groups
-│   ├── GroupNotFound (KeyError)                 no group with that name: nobody has committed or joined
-│   ├── GroupActive                              others are in the group: running members, or those of a broker
+│   ├── GroupNotFound (KeyError)                 no group with that name
+│   ├── GroupActive                              the group has running members, or members of the other kind
 │   ├── GroupFenced                              session expired; its partitions were reassigned
 │   ├── NotCoordinator                           another broker coordinates the group; nothing was committed
 │   └── PositionLost (LookupError)               the records at the position are gone, with on_lost="error"
 ├── UserNotFound (KeyError)                    no user with that name
-├── Conflict                                   another process has changed it meanwhile; nothing was stored
-├── TransactionError                           a write to several partitions, all or nothing
+├── Conflict                                   a concurrent change won; nothing was stored
+├── TransactionError                           an atomic write to several partitions
 │   ├── TransactionAborted                       nothing was stored
 │   ├── TransactionPending                       committed; completed by the holders, or at the next open for writing
-│   └── ReplayMismatch                           that name and sequence are stored with different records
+│   └── ReplayMismatch                           name and sequence are already stored with different records
 ├── InteropError                               other systems' logs
 │   ├── UnknownFormat (ValueError)               no known format matches, or more than one
 │   ├── ImportMismatch (ValueError)              the target does not match the source
-│   ├── ExportRefused (ValueError)               not possible in that format or directory; nothing was written
+│   ├── ExportRefused (ValueError)               that format or directory cannot take the log; nothing was written
 │   └── SourceInUse (BlockingIOError)            the other system is running: stop it first
 ├── WireError (ValueError)                     Kafka's wire protocol
 │   ├── Malformed                                bytes from the network that are not a valid message
-│   │   └── UnsupportedVersion                     an API, or a version of one, that is not known
-│   └── Unencodable                              a message that cannot be written as given: a mistake of the caller
+│   │   └── UnsupportedVersion                     an unknown API or API version
+│   └── Unencodable                              a message that does not match its schema: a bug in the caller
 ├── QueryFailed (ValueError)                   SQL that cannot be run, or is not a query
-│   └── TableNotFound (LookupError)              SQL that names something that is neither a topic nor a file
-├── MissingPackage (ImportError)               needs a package that is not installed; the message says how to install it
-└── BrokerError                                a broker, as its client sees it
+│   └── TableNotFound (LookupError)              SQL names something that is neither a topic nor a file
+├── MissingPackage (ImportError)               an optional package is not installed; the message has the command
+└── BrokerError                                raised by clients of a broker
     ├── BrokerUnavailable (ConnectionError)      cannot be reached, or the connection broke
     ├── BrokerTimeout (TimeoutError)             did not answer in time
-    ├── AuthenticationFailed (PermissionError)   user, password or certificate were not accepted, by either side
-    └── BrokerRefused                            answered with an error; has Kafka's name and number of it
+    ├── AuthenticationFailed (PermissionError)   user, password or certificate rejected, by either side
+    └── BrokerRefused                            answered with an error; has Kafka's error name and code
 ```
 
-Each family tells what a caller can do: change the call (Invalid…), use another offset (OffsetOutOfRange), plan again
+Each family tells the caller what to do next: change the call (Invalid…), use another offset (OffsetOutOfRange), replan
 (DataLoss), retry with the current offset (OffsetMismatch), run `verify` (Corrupt…), check the disk (Storage…), reopen
 (LogFailed, LogClosed), check the other members (Group…), check the broker (Broker…).
 Where the standard library has a matching type, the error is also an instance of it.
@@ -96,7 +96,7 @@ from typing import Any
 
 
 class SawlogError(Exception):
-    """The base class of every error that sawlog raises on purpose."""
+    """Base class of every error that sawlog raises on purpose."""
 
 
 class InvalidConfig(SawlogError, ValueError):
@@ -104,7 +104,7 @@ class InvalidConfig(SawlogError, ValueError):
 
 
 class QueryFailed(SawlogError, ValueError):
-    """SQL that cannot be run: it does not parse, names what does not exist, or is not a query."""
+    """SQL that cannot be run: it does not parse, refers to an unknown name, or is not a query."""
 
 
 class TableNotFound(QueryFailed, LookupError):
@@ -112,7 +112,7 @@ class TableNotFound(QueryFailed, LookupError):
 
 
 class MissingPackage(SawlogError, ImportError):
-    """What was called needs a package that is not installed; the message has the command that installs it."""
+    """An optional package is not installed; the message has the command that installs it."""
 
 
 class InvalidRecord(SawlogError, ValueError):
@@ -132,8 +132,8 @@ class StreamTooLong(RecordTooLarge):
 
 
 class DecodeFailed(SawlogError, ValueError):
-    """A record that was read through a typed view does not parse. `record` is the record as it is stored, with topic,
-    partition and offset; `part` is "value", "key" or "metadata"; `reason` says why."""
+    """A record read through a typed view does not parse. `record` is the stored record, with topic, partition and
+    offset; `part` is "value", "key" or "metadata"; `reason` says why."""
 
     def __init__(self, part: str, reason: str = "", record: Any = None) -> None:
         self.part, self.reason, self.record = part, reason, record
@@ -168,18 +168,18 @@ class OffsetOutOfRange(SawlogError, IndexError):
 
     @property
     def next_offset(self) -> int:
-        """The offset that the next record will get."""
+        """Offset that the next record will get."""
         return self.next
 
     @property
     def lowest_offset(self) -> int:
-        """The first offset that the log still holds."""
+        """First offset that the log still holds."""
         return self.lowest
 
 
 class RecordRemoved(OffsetOutOfRange):
-    """There is no record at that offset, although the log has later ones: compaction has removed it, or it is part of
-    an aborted transaction, or the marker at the end of one. `following` is the next existing one."""
+    """No record at that offset, although the log has later ones: compaction removed it, it belongs to an aborted
+    transaction, or the offset is a transaction marker. `following` is the offset of the next record."""
 
     def __init__(self, requested: int, lowest: int, next_offset: int, following: int) -> None:
         super().__init__(requested, lowest, next_offset)
@@ -231,11 +231,11 @@ class ProducerInTransaction(ProducerError):
 
 
 class NotInTransaction(ProducerError):
-    """A transactional batch was sent for a partition that no transaction of its producer includes; it was refused."""
+    """A transactional batch was sent for a partition that its producer has not added to a transaction."""
 
 
 class CorruptData(SawlogError, ValueError):
-    """Bytes on disk are not what was written."""
+    """Stored bytes are damaged: they differ from the bytes that were written."""
 
 
 class CorruptBatch(CorruptData):
@@ -268,13 +268,13 @@ class DecompressionLimit(CorruptBatch):
 
 
 class CorruptFile(CorruptData):
-    """A small file of sawlog (checkpoint, producer state) fails its checksum or does not parse."""
+    """A small metadata file (checkpoint, producer state, catalog) fails its checksum or does not parse."""
 
 
 class ForeignDamage(CorruptData):
     """Another system's log is damaged.
 
-    `path` and `position` are where; `offset` is the affected record, or the next one, if known.
+    `path` and `position` locate the damage; `offset` is the affected record or the next one, if known.
     """
 
     def __init__(
@@ -330,7 +330,7 @@ class UnsupportedCompression(SawlogError, ValueError):
 class StorageError(SawlogError, OSError):
     """The operating system reported an error; see `errno` and `__cause__`."""
 
-    #: Whether a failed write could not be rolled back, so that the file must be recovered before it is used.
+    #: True if a failed write could not be rolled back: the file needs recovery before it is used again.
     torn = False
 
 
@@ -347,24 +347,24 @@ class ReadBeyondEnd(StorageError, EOFError):
 
 
 class UnsafeStorage(StorageError):
-    """Object storage does not keep a promise that a store depends on; the message has the evidence."""
+    """Object storage violates a guarantee that a store depends on; the message has the evidence."""
 
 
 class RemoteUnavailable(StorageError):
-    """Records that were removed here, because the replica on object storage has them, cannot be read from there; the
-    message says why, and what to do. Records that are stored here can be read."""
+    """Tiered records, whose only copy is the replica on object storage, cannot be read from there; the message says why
+    and what to do. Local records stay readable."""
 
 
 class LogNotFound(StorageError, FileNotFoundError):
-    """There is no log in that directory."""
+    """The directory holds no log."""
 
 
 class StoreIncomplete(StorageError):
-    """The directory is being restored from elsewhere, or that was interrupted; the message says how to continue."""
+    """A restore into this directory is running or was interrupted; the message says how to continue."""
 
 
 class StoreNotFound(StorageError, FileNotFoundError):
-    """There is no store in that directory."""
+    """The directory holds no store."""
 
 
 class DirectoryLocked(SawlogError, BlockingIOError):
@@ -379,7 +379,7 @@ class DirectoryLocked(SawlogError, BlockingIOError):
         )
 
     def after(self, seconds: float) -> DirectoryLocked:
-        """The same error, which says that somebody has waited."""
+        """Return the same error with the time that the caller waited for the lock."""
         return DirectoryLocked(self.path, f"{self.holder or 'another writer'} (timed out after {seconds:g} s)")
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -387,8 +387,8 @@ class DirectoryLocked(SawlogError, BlockingIOError):
 
 
 class AmbiguousAppend(SawlogError, TimeoutError):
-    """Records were handed to the process that holds the partition, and it did not answer in time: they may be stored,
-    now or when it continues, or not."""
+    """Records were forwarded to the process that holds the partition, and it did not answer in time. They may be stored
+    already, may be stored later, or may be lost."""
 
 
 class LogFailed(SawlogError, RuntimeError):
@@ -396,7 +396,7 @@ class LogFailed(SawlogError, RuntimeError):
 
 
 class LogClosed(SawlogError, ValueError):
-    """The log is closed, or was opened by the parent process, before a fork."""
+    """The log is closed, or was opened by the parent process before a fork."""
 
 
 class ReadOnlyLog(SawlogError, io.UnsupportedOperation):
@@ -415,7 +415,7 @@ class TopicNotFound(SawlogError, KeyError):
 
 
 class TopicExists(SawlogError, FileExistsError):
-    """The topic already exists, or one whose name differs only in case."""
+    """A topic of that name exists, or one whose name differs only in case."""
 
 
 class SnapshotNotFound(SawlogError, KeyError):
@@ -426,23 +426,23 @@ class SnapshotNotFound(SawlogError, KeyError):
 
 
 class SnapshotExists(SawlogError, FileExistsError):
-    """The snapshot already exists."""
+    """A snapshot of that name exists."""
 
 
 class GroupError(SawlogError):
-    """Something about consumers and their groups."""
+    """Base class of errors about consumers and consumer groups."""
 
 
 class GroupNotFound(GroupError, KeyError):
-    """Nobody has committed or joined under that name."""
+    """No consumer has committed or joined under that group name."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class GroupActive(GroupError):
-    """Others are in the group. Its offsets cannot be moved while its members are running; and it has members of a
-    broker or consumers that opened the store themselves, never both."""
+    """The group has other members. Offsets cannot be reset while members are running, and a group cannot mix members
+    that use a broker with consumers that opened the store themselves."""
 
 
 class GroupFenced(GroupError):
@@ -450,19 +450,19 @@ class GroupFenced(GroupError):
 
 
 class NotCoordinator(GroupError):
-    """Another broker coordinates the group by now: nothing was committed, and its members join there."""
+    """Another broker has become the group's coordinator: nothing was committed, and members rejoin there."""
 
 
 class Conflict(SawlogError):
-    """Another process has changed what a change relied on: nothing was stored. Read it again, and try again."""
+    """A concurrent change by another process won: nothing was stored. Read the current state and retry."""
 
 
 class PositionLost(GroupError, LookupError):
-    """The records at a consumer's position are gone from the log, and it was opened with `on_lost="error"`."""
+    """The records at a consumer's position are gone, and the consumer was opened with `on_lost="error"`."""
 
 
 class TransactionError(SawlogError):
-    """A write to several partitions failed or is not complete."""
+    """An atomic write to several partitions failed or is not complete."""
 
 
 class TransactionAborted(TransactionError):
@@ -470,17 +470,17 @@ class TransactionAborted(TransactionError):
 
 
 class TransactionPending(TransactionError):
-    """The transaction is committed but not completely written; the processes that hold the partitions complete it, or
-    opening the store for writing does."""
+    """The transaction is committed but not fully applied. The processes that hold the partitions complete it, or the
+    next open of the store for writing does."""
 
 
 class ReplayMismatch(TransactionError):
-    """A name and sequence that are already stored were committed again with different records; nothing was stored by
-    the second commit."""
+    """A commit repeated a name and sequence that are already stored, with different records; the second commit stored
+    nothing."""
 
 
 class InteropError(SawlogError):
-    """The base class of errors about other systems' logs."""
+    """Base class of errors about other systems' logs."""
 
 
 class UnknownFormat(InteropError, ValueError):
@@ -488,7 +488,7 @@ class UnknownFormat(InteropError, ValueError):
 
 
 class ImportMismatch(InteropError, ValueError):
-    """The target of an import does not hold the beginning of the source, so the import cannot continue."""
+    """The target of an import is not a prefix of the source, so the import cannot continue."""
 
 
 class ExportRefused(InteropError, ValueError):
@@ -504,43 +504,42 @@ class WireError(SawlogError, ValueError):
 
 
 class Malformed(WireError):
-    """Bytes from the network are not a valid message. The connection they came from cannot go on."""
+    """Bytes from the network are not a valid message. The connection must be closed."""
 
 
 class UnsupportedVersion(Malformed):
-    """The API, or this version of it, is not known."""
+    """The API, or this version of it, is unknown."""
 
 
 class Unencodable(WireError):
-    """A message does not fit its table: an unknown field, a wrong type, or null where it is not allowed."""
+    """A message does not match its schema: an unknown field, a wrong type, or null where it is not allowed."""
 
 
 class UserNotFound(SawlogError, KeyError):
-    """There is no user with that name."""
+    """No user with that name."""
 
     def __str__(self) -> str:  # KeyError would show the repr of the message
         return str(self.args[0]) if self.args else ""
 
 
 class BrokerError(SawlogError):
-    """The base class of what a client of a broker raises."""
+    """Base class of the errors that a broker's client raises."""
 
 
 class BrokerUnavailable(BrokerError, ConnectionError):
-    """The broker cannot be reached, or the connection broke. Whether a request that was sent was carried out is not
-    known."""
+    """The broker cannot be reached, or the connection broke. The outcome of a request in flight is unknown."""
 
 
 class BrokerTimeout(BrokerError, TimeoutError):
-    """The broker did not answer in time. Whether it carried out the request is not known."""
+    """The broker did not answer in time. The outcome of the request is unknown."""
 
 
 class AuthenticationFailed(BrokerError, PermissionError):
-    """One side could not prove who it is. The message contains no secret."""
+    """One side could not prove its identity. The message contains no secret."""
 
 
 class BrokerRefused(BrokerError):
-    """The broker answered with an error that has no counterpart here; `code` and `name` are Kafka's."""
+    """The broker answered with an error that has no class of its own; `code` and `name` are Kafka's."""
 
     def __init__(self, message: str, *, code: int = -1, name: str = "UNKNOWN_SERVER_ERROR") -> None:
         self.code, self.name = code, name

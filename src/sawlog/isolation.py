@@ -1,4 +1,4 @@
-"""What a reader sees of transactions."""
+"""Isolation levels of a reader."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Literal
 
 from .errors import InvalidConfig
 
-#: What a reader sees of transactions: those that are committed, or all records that are visible.
+#: "committed" hides the records of open and aborted transactions; "uncommitted" returns every visible record.
 Isolation = Literal["committed", "uncommitted"]
 
 
 def is_committed(isolation: Isolation) -> bool:
-    """Whether only what is committed is to be read; `InvalidConfig` if it is neither of the two."""
+    """Return True for "committed", False for "uncommitted"; raise `InvalidConfig` for anything else."""
     if isolation == "committed":
         return True
     if isolation == "uncommitted":

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from sawlog.batch import build, kernel
 from sawlog.batch.arrow import COLUMNS, HEADER_TYPE, schema, to_arrow
-from sawlog.batch.build import Encoder, Recipe, encode
+from sawlog.batch.build import Encoder, EncoderOptions, encode
 from sawlog.batch.compression import CODECS
 from sawlog.batch.header import scan
 from sawlog.batch.kernel import MAX_TIMESTAMP, Record
@@ -49,7 +49,7 @@ def clock_at(milliseconds: int) -> Iterator[None]:
         yield
 
 
-def stored(table: Any, batch_bytes: int = 1 << 20, recipe: Recipe = Recipe()) -> bytes:  # noqa: B008 - immutable
+def stored(table: Any, batch_bytes: int = 1 << 20, recipe: EncoderOptions = EncoderOptions()) -> bytes:  # noqa: B008 - immutable
     """The batches of a table one after the other, as a log would place them; the clock stands at NOW."""
     log, offset = b"", 0
     with clock_at(NOW):
@@ -212,7 +212,7 @@ def tables(draw: st.DrawFn) -> tuple[pa.Table, list[tuple[Any, ...]]]:
 @given(table=tables(), batch_bytes=st.sampled_from([1, 50, 200, 1 << 16]), codec=st.sampled_from(list(CODECS)))
 def test_a_table_becomes_the_records_it_means(table: Any, batch_bytes: int, codec: str) -> None:
     columns, meant = table
-    log = stored(columns, batch_bytes, Recipe(CODECS[codec]))
+    log = stored(columns, batch_bytes, EncoderOptions(CODECS[codec]))
     assert [(r.value, r.key, r.headers, r.timestamp) for r in decode(log)] == meant
     assert [r.offset for r in decode(log)] == list(range(len(meant)))
 
@@ -357,7 +357,7 @@ def test_a_bad_row_in_the_last_chunk_is_found_before_the_first_batch_is_made(
     columns = {"value": pa.array([b"a", b"b"]), **bad}
     table = pa.table({name: pa.chunked_array([array[:1], array[1:]]) for name, array in columns.items()})
     with pytest.raises(InvalidRecord):
-        next(Encoder(Recipe(max_record_bytes=1000)).table(table, 1 << 20))
+        next(Encoder(EncoderOptions(max_record_bytes=1000)).table(table, 1 << 20))
 
 
 def test_rows_that_were_sliced_away_are_nobodys_business() -> None:
@@ -369,7 +369,7 @@ def test_rows_that_were_sliced_away_are_nobodys_business() -> None:
 @pytest.mark.parametrize("large", ["value", "key", "headers"])
 def test_a_record_larger_than_the_log_takes_is_refused_from_a_table_too(large: str) -> None:
     whole = {"value": b"v" * 10, "key": b"k" * 10, "headers": [{"key": "h" * 5, "value": b"h" * 5}]}
-    recipe = Recipe(max_record_bytes=30)
+    recipe = EncoderOptions(max_record_bytes=30)
     assert len(decode(stored(pa.Table.from_pylist([whole]), recipe=recipe))) == 1
     more = {**whole, large: [{"key": "h" * 5, "value": b"h" * 6}] if large == "headers" else b"x" * 11}
     with pytest.raises(RecordTooLarge):
@@ -385,22 +385,22 @@ def test_the_largest_record_of_a_table_is_measured_exactly(table: Any) -> None:
         for value, key, headers, _ in meant
     ]
     assume(sizes and max(sizes) > 1)
-    assert len(decode(stored(columns, recipe=Recipe(max_record_bytes=max(sizes))))) == len(meant)
+    assert len(decode(stored(columns, recipe=EncoderOptions(max_record_bytes=max(sizes))))) == len(meant)
     with pytest.raises(RecordTooLarge):
-        stored(columns, recipe=Recipe(max_record_bytes=max(sizes) - 1))
+        stored(columns, recipe=EncoderOptions(max_record_bytes=max(sizes) - 1))
 
 
 def test_headers_hidden_under_a_null_list_are_no_headers() -> None:
     pairs = pa.array([{"key": "a", "value": b"1"}, {"key": "hidden", "value": b"x" * 100}], PAIR)
     column = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), pairs, mask=pa.array([False, True]))
     table = pa.table({"value": [b"", b""], "headers": column})
-    for recipe in (Recipe(), Recipe(max_record_bytes=10)):
+    for recipe in (EncoderOptions(), EncoderOptions(max_record_bytes=10)):
         assert [r.headers for r in decode(stored(table, recipe=recipe))] == [(("a", b"1"),), ()]
 
 
 @pytest.mark.parametrize("first", [b"small", b"x" * 19_000])
 def test_a_record_larger_than_a_batch_may_be_is_refused(first: bytes) -> None:
-    recipe = Recipe(max_batch_bytes=20_000)
+    recipe = EncoderOptions(max_batch_bytes=20_000)
     encoder = Encoder(recipe)
     list(encoder.table(pa.table({"value": [first]}), 1000))
     with pytest.raises(RecordTooLarge):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from sawlog.batch import build
-from sawlog.batch.build import Encoder, Recipe, encode
+from sawlog.batch.build import Encoder, EncoderOptions, encode
 from sawlog.batch.header import scan
 from sawlog.batch.read import decode
 from sawlog.errors import InvalidConfig, InvalidRecord, InvalidRecordType, RecordTooLarge
@@ -199,7 +199,7 @@ def test_bytes_and_strings_that_lie_about_their_size_are_stored_as_they_are() ->
 
 
 def test_a_record_may_be_as_large_as_the_limit_and_no_larger() -> None:
-    encoder = Encoder(Recipe(max_record_bytes=20))
+    encoder = Encoder(EncoderOptions(max_record_bytes=20))
     fits = (b"v" * 8, b"k" * 4, (("h" * 4, b"c" * 4),), T)
     assert bytes(encoder.one(*fits).data) == encode([fits])
     for more in (
@@ -213,7 +213,7 @@ def test_a_record_may_be_as_large_as_the_limit_and_no_larger() -> None:
 
 
 def test_a_batch_larger_than_the_limit_is_refused_whole() -> None:
-    encoder = Encoder(Recipe(max_batch_bytes=1000))
+    encoder = Encoder(EncoderOptions(max_batch_bytes=1000))
     with pytest.raises(RecordTooLarge, match="fewer records"):
         encoder.many([(b"x" * 100, None, (), T)] * 10)
     assert len(encoder.many([(b"x" * 100, None, (), T)] * 8).data) <= 1000
@@ -256,7 +256,7 @@ def test_a_base_offset_that_no_log_reaches_is_refused(offset: int) -> None:
 
 @pytest.mark.parametrize("kernel", BOTH)
 def test_a_refused_record_leaves_the_builder_as_it_was(kernel: Any) -> None:
-    builder = kernel.BatchBuilder(build.refuse, max_record=100)
+    builder = kernel.BatchBuilder(build.record_error, max_record=100)
     builder.add(b"first", timestamp=T)
     before = (
         bytes(builder.buffer[61 : builder.position]),
@@ -287,7 +287,7 @@ def test_a_refused_record_leaves_the_builder_as_it_was(kernel: Any) -> None:
 def test_a_full_builder_calls_and_goes_on_in_another_buffer(kernel: Any) -> None:
     closed: list[tuple[Any, ...]] = []
     builder = kernel.BatchBuilder(
-        build.refuse, limit=161, on_full=lambda: closed.append(builder.take(bytearray(61))), capacity=0
+        build.record_error, limit=161, on_full=lambda: closed.append(builder.take(bytearray(61))), capacity=0
     )
     for i in range(30):
         builder.add(b"%02d" % i * 10, timestamp=T + i)
@@ -302,7 +302,7 @@ def test_a_full_builder_calls_and_goes_on_in_another_buffer(kernel: Any) -> None
 def test_a_record_that_a_batch_has_no_room_for_goes_to_the_next(kernel: Any) -> None:
     closed: list[tuple[Any, ...]] = []
     builder = kernel.BatchBuilder(
-        build.refuse, on_full=lambda: closed.append(builder.take(bytearray(61))), max_total=161
+        build.record_error, on_full=lambda: closed.append(builder.take(bytearray(61))), max_total=161
     )
     for i in range(8):
         builder.add(b"%02d" % i * 10, timestamp=T + i)
@@ -321,7 +321,7 @@ def test_a_full_batch_that_nobody_takes_is_refused_and_not_waited_for(kernel: An
         calls.append(builder.count)
         assert len(calls) < 100, "asked for ever"
 
-    builder = kernel.BatchBuilder(build.refuse, on_full=on_full, max_total=161)
+    builder = kernel.BatchBuilder(build.record_error, on_full=on_full, max_total=161)
     for i in range(3):
         builder.add(b"%02d" % i * 10, timestamp=T)
     with pytest.raises(RecordTooLarge):
@@ -332,20 +332,20 @@ def test_a_full_batch_that_nobody_takes_is_refused_and_not_waited_for(kernel: An
 @pytest.mark.parametrize("kernel", BOTH)
 @pytest.mark.parametrize("buffer", [bytearray(0), bytearray(60), b"x" * 100, None, "text", np.zeros(100)], ids=name)
 def test_a_buffer_that_cannot_hold_a_batch_is_refused_and_the_old_one_kept(kernel: Any, buffer: Any) -> None:
-    builder = kernel.BatchBuilder(build.refuse)
+    builder = kernel.BatchBuilder(build.record_error)
     builder.add(b"kept", timestamp=T)
     if kernel.COMPILED or buffer is None or len(buffer) < 61:  # the interpreter sees the rest when it writes
         with pytest.raises((ValueError, TypeError, BufferError)):
             builder.take(buffer)
     for i in range(200):
         builder.add(b"x" * 1000, timestamp=T + i)
-    records = decode(bytes(build.finish(builder, Recipe()).data))
+    records = decode(bytes(build.finish(builder, EncoderOptions()).data))
     assert [record.value for record in records] == [b"kept", *[b"x" * 1000] * 200]
 
 
 @pytest.mark.parametrize("kernel", BOTH)
 def test_headers_that_add_records_while_they_are_read_spoil_nothing(kernel: Any) -> None:
-    builder = kernel.BatchBuilder(build.refuse)
+    builder = kernel.BatchBuilder(build.record_error)
 
     def headers() -> Iterator[tuple[str, bytes]]:
         for i in range(100):
@@ -353,7 +353,7 @@ def test_headers_that_add_records_while_they_are_read_spoil_nothing(kernel: Any)
         yield "name", b"content"
 
     builder.add(b"outer", headers=headers(), timestamp=T + 5)
-    data = bytes(build.finish(builder, Recipe()).data)
+    data = bytes(build.finish(builder, EncoderOptions()).data)
     assert scan(data)[0].max_timestamp == T + 5
     records = decode(data)
     assert [r.value for r in records] == [*(b"inner %d" % i for i in range(100)), b"outer"]

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from sawlog.batch import arrow, build, cyshim, header, read
 from sawlog.batch import kernel as packaged
 from sawlog.batch.arrow import COLUMNS, HEADER_TYPE, record_columns
-from sawlog.batch.build import Encoder, Recipe, encode
+from sawlog.batch.build import Encoder, EncoderOptions, encode
 from sawlog.batch.compression import CODECS
 from sawlog.errors import InvalidRecord, SawlogError
 
@@ -32,7 +32,7 @@ T = 1_700_000_000_000
 
 def built(kernel: Any, records: Any) -> tuple[bytes, int, int, int]:
     """What a builder of this kernel makes of some records."""
-    builder = kernel.BatchBuilder(build.refuse, capacity=61)
+    builder = kernel.BatchBuilder(build.record_error, capacity=61)
     builder.extend(records)
     for value, key, headers, timestamp in records:
         builder.add(value, key, headers, timestamp)
@@ -55,7 +55,7 @@ def test_both_kernels_refuse_the_same_records_with_the_same_words(bad: Any) -> N
     said = []
     for kernel in (packaged, interpreted):
         with pytest.raises(SawlogError) as raised:
-            kernel.BatchBuilder(build.refuse).extend([bad])
+            kernel.BatchBuilder(build.record_error).extend([bad])
         said.append((type(raised.value), str(raised.value)))
     assert said[0] == said[1]
 
@@ -142,7 +142,7 @@ def test_the_package_works_without_a_compiled_kernel(codec: str) -> None:
         made.validate(full=True)
         assert made.column(4).to_pylist() == [record[0] for record in records]
     table = pa.table({"value": [record[0] for record in records], "timestamp": [record[3] for record in records]})
-    (part,) = Encoder(Recipe(CODECS[codec])).table(table, 1 << 20)
+    (part,) = Encoder(EncoderOptions(CODECS[codec])).table(table, 1 << 20)
     assert [r.value for r in read.decode(bytes(part.data))] == [record[0] for record in records]
 
 

@@ -151,7 +151,7 @@ def test_a_column_that_lies_is_refused_by_both_kernels(
 
 
 def builders(kernel: Any, count: int, **settings: Any) -> list[Any]:
-    return [kernel.BatchBuilder(build.refuse, **settings) for _ in range(count)]
+    return [kernel.BatchBuilder(build.record_error, **settings) for _ in range(count)]
 
 
 def contents(kernel: Any, built: list[Any]) -> list[Any]:
@@ -230,7 +230,7 @@ def test_a_bad_record_leaves_all_batches_as_they_were(kernel: Any, bad: tuple[An
 @pytest.mark.parametrize("kernel", BOTH)
 def test_a_full_batch_is_told_of(kernel: Any) -> None:
     told: list[int] = []
-    built = [kernel.BatchBuilder(build.refuse, limit=150, on_full=lambda: told.append(1)) for _ in range(2)]
+    built = [kernel.BatchBuilder(build.record_error, limit=150, on_full=lambda: told.append(1)) for _ in range(2)]
     dispatcher = kernel.Dispatcher(built, 10**9, lambda: 0)
     dispatcher.add(b"v" * 200, b"k")
     dispatcher.add(b"v" * 200)

@@ -7,14 +7,14 @@ import struct
 from types import TracebackType
 from typing import Any
 
-from sawlog.batch.build import NOBODY, Encoder, Producer
+from sawlog.batch.build import NO_PRODUCER, Encoder, Producer
 from sawlog.broker import wire
 from sawlog.broker.wire import Key
 from sawlog.config import LogConfig
 from sawlog.log.encoding import recipe_of
 
 
-def batch(*values: bytes | tuple[Any, ...], producer: Producer = NOBODY, compression: str = "none") -> bytes:
+def batch(*values: bytes | tuple[Any, ...], producer: Producer = NO_PRODUCER, compression: str = "none") -> bytes:
     """One encoded batch."""
     recipe = recipe_of(LogConfig(compression=compression))
     return bytes(Encoder(recipe).many(list(values), producer).data)

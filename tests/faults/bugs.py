@@ -240,13 +240,13 @@ _READING = (
     _mutant(
         "small files without a checksum",
         "a checkpoint, producers' or upkeep file is trusted whatever its checksum is",
-        ("TitledFile.decode", "LINE.opened(data)", "data[:-16]"),
+        ("TitledFile.decode", "LINE.strip_from(data)", "data[:-16]"),
         by="bits",
     ),
     _mutant(
         "catalog without a checksum",
         "topic.json and intents are trusted if they parse",
-        ("checksummed:decode", "if FIELD.opened(data) is None:", "if False:"),
+        ("checksummed:decode", "if FIELD.strip_from(data) is None:", "if False:"),
         by="bits",
     ),
     _mutant(
@@ -589,7 +589,7 @@ _RETURNED = (
         "one thread for all timed work",
         "a background task that waits delays the syncs and heartbeats of all others (ours, once)",
         (
-            "_give_out",
+            "_dispatch",
             "if len(_ready) > _idle:",
             'if "sawlog-background-work" not in {each.name for each in threading.enumerate()}:',
         ),

@@ -155,7 +155,7 @@ def _small() -> Iterator[None]:
         (committed_offsets, "_SEGMENTS", 2),
         (tables, "_GROUP_BYTES", 200),
         (tables, "BATCH_BYTES", 150),
-        (clock, "_DOUBT_S", 0.0),
+        (clock, "_RECHECK_S", 0.0),
         (position, "_TOPICS_S", 1e9),
         (shared, "_CHECKPOINT_S", 1e9),
     ]

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from sawlog.batch import kernel
-from sawlog.batch.build import Encoder, Recipe, encode
+from sawlog.batch.build import Encoder, EncoderOptions, encode
 from sawlog.config import LogConfig
 from sawlog.errors import SawlogError, StoreNotFound, StreamAborted, StreamTooLong, TransactionError
 from sawlog.spark.commit import stage_name
@@ -481,7 +481,7 @@ def _staged(store: Store, stage: str, given: list[tuple[str, int, bytes]], *, al
         for name, number, value in given:
             place = name, number
             buffer = parcels.setdefault(place, PartitionBuffer())
-            buffer.add(Encoder(Recipe()).many([(value,)]))
+            buffer.add(Encoder(EncoderOptions()).many([(value,)]))
             if not alone:
                 buffer.move(task.write)
             else:

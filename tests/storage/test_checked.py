@@ -8,24 +8,24 @@ from sawlog.errors import CorruptFile
 from sawlog.log.checkpoint import Checkpoint
 from sawlog.log.maintenance_state import MaintenanceState
 from sawlog.storage import MemoryDirectory, checksummed
-from sawlog.storage.checksummed import FIELD, LINE, Seal, TitledFile
+from sawlog.storage.checksummed import FIELD, LINE, ChecksumTrailer, TitledFile
 
 FILE = TitledFile("the file", "a title 1")
 
 
-@pytest.mark.parametrize("seal", [LINE, FIELD])
+@pytest.mark.parametrize("trailer", [LINE, FIELD])
 @pytest.mark.parametrize("body", [b"", b"text", b"crc32c 00000001\n", b'  "crc32c": "', b"\0\xff" * 50])
-def test_a_body_comes_back_unless_a_bit_has_changed(seal: Seal, body: bytes) -> None:
-    good = seal.put(body)
-    assert seal.opened(good) == body
+def test_a_body_comes_back_unless_a_bit_has_changed(trailer: ChecksumTrailer, body: bytes) -> None:
+    good = trailer.append_to(body)
+    assert trailer.strip_from(good) == body
     for position in range(len(good)):
         for bit in range(8):
             bad = bytearray(good)
             bad[position] ^= 1 << bit
-            assert seal.opened(bytes(bad)) is None
+            assert trailer.strip_from(bytes(bad)) is None
     for size in range(len(good)):
-        assert seal.opened(good[:size]) is None
-    assert seal.opened(good + b"\n") is None
+        assert trailer.strip_from(good[:size]) is None
+    assert trailer.strip_from(good + b"\n") is None
 
 
 def test_a_file_with_another_title_is_refused() -> None:

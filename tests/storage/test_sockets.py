@@ -288,11 +288,11 @@ def test_an_interrupt_anywhere_in_listen_leaves_nothing_registered(directory: Fi
 
 def test_a_socket_that_was_closed_without_being_removed_does_not_block_its_descriptor() -> None:
     ours, theirs = socket.socketpair()
-    sockets._switchboard.add(ours, lambda: None)
+    sockets._selector_thread.add(ours, lambda: None)
     descriptor = ours.fileno()
     ours.close()
     again = socket.socket(fileno=os.dup2(theirs.fileno(), descriptor))
-    sockets._switchboard.add(again, lambda: None)
-    assert sockets._switchboard.remove(again)
+    sockets._selector_thread.add(again, lambda: None)
+    assert sockets._selector_thread.remove(again)
     again.close()
     theirs.close()

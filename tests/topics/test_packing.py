@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from sawlog import InvalidRecord, RecordTooLarge, StorageFull
-from sawlog.batch.build import Encoded, Producer, Recipe
+from sawlog.batch.build import Encoded, EncoderOptions, Producer
 from sawlog.batch.header import scan
 from sawlog.batch.read import decode
 from sawlog.store.partitioner import partition_for
@@ -44,7 +44,7 @@ def packer(shelf: Shelf, *, batch_bytes: int = 1000, partition: int | None = Non
     return Packer(
         shelf.partitions,
         shelf.place,
-        Recipe(max_batch_bytes=2000),
+        EncoderOptions(max_batch_bytes=2000),
         partition=partition,
         producer=shelf.producer,
         batch_bytes=batch_bytes,

@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
-from ..batch.inputs import GivenHeaders, GivenRecord
+from ..batch.inputs import HeadersInput, RecordInput
 from ..batch.kernel import Record, RecordCursor
 from ..clock import Deadline
 from ..errors import DirectoryLocked, InvalidRecord, LogClosed
@@ -64,7 +64,7 @@ class AsyncDirectoryTopic(AsyncTopic):
         self,
         value: bytes | None,
         key: bytes | None = None,
-        headers: GivenHeaders = (),
+        headers: HeadersInput = (),
         timestamp: int | datetime | None = None,
         *,
         partition: int | None = None,
@@ -94,7 +94,7 @@ class AsyncDirectoryTopic(AsyncTopic):
                 # The lock was released at this moment: nothing is stored.
 
     async def append_many(
-        self, records: Iterable[GivenRecord], *, partition: int | None = None, expect_offset: int | None = None
+        self, records: Iterable[RecordInput], *, partition: int | None = None, expect_offset: int | None = None
     ) -> dict[int, range]:
         """Append records, one batch per partition, and return their offsets. Records are as in `Log.append_many`,
         `expect_offset` as in `Topic.append_many`."""
@@ -125,7 +125,7 @@ class AsyncDirectoryTopic(AsyncTopic):
         key: bytes | None = None,
         max_bytes: int | None = None,
         *,
-        headers: GivenHeaders = (),
+        headers: HeadersInput = (),
         timestamp: int | datetime | None = None,
         partition: int | None = None,
         expect_offset: int | None = None,

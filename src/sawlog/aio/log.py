@@ -10,7 +10,7 @@ from functools import partial
 from os import PathLike
 from typing import Literal
 
-from ..batch.inputs import GivenHeaders, GivenRecord
+from ..batch.inputs import HeadersInput, RecordInput
 from ..batch.kernel import Record, RecordCursor
 from ..clock import Deadline
 from ..config import LogConfig
@@ -46,7 +46,7 @@ class AsyncLog(AsyncPartition):
         self,
         value: bytes | None,
         key: bytes | None = None,
-        headers: GivenHeaders = (),
+        headers: HeadersInput = (),
         timestamp: int | datetime | None = None,
         expect_offset: int | None = None,
     ) -> int:
@@ -58,7 +58,7 @@ class AsyncLog(AsyncPartition):
                 return await past_recall(self._log.append, value, key, headers, timestamp, expect_offset)
             return await self._log.append_async(value, key, headers, timestamp)
 
-    async def append_many(self, records: Iterable[GivenRecord], expect_offset: int | None = None) -> range:
+    async def append_many(self, records: Iterable[RecordInput], expect_offset: int | None = None) -> range:
         """Append records as one batch, all or none, and return their offsets. Records are as in `Log.append_many`."""
         with self._using():
             await self._lock()
@@ -74,7 +74,7 @@ class AsyncLog(AsyncPartition):
         key: bytes | None = None,
         max_bytes: int | None = None,
         *,
-        headers: GivenHeaders = (),
+        headers: HeadersInput = (),
         timestamp: int | datetime | None = None,
         expect_offset: int | None = None,
     ) -> int:

@@ -13,9 +13,9 @@ from functools import partial
 from itertools import islice
 from typing import TypeVar
 
-from ..batch.inputs import GivenHeaders, GivenRecord
+from ..batch.inputs import HeadersInput, RecordInput
 from ..batch.kernel import Record
-from ..clock import Deadline, Pauses
+from ..clock import Deadline, PollBackoff
 from ..isolation import Isolation
 from ..store.base import Partition, collected
 from .waiting import END, End, in_thread, past_recall
@@ -79,14 +79,14 @@ class AsyncPartition:
         self,
         value: bytes | None,
         key: bytes | None = None,
-        headers: GivenHeaders = (),
+        headers: HeadersInput = (),
         timestamp: int | datetime | None = None,
         expect_offset: int | None = None,
     ) -> int:
         """Append one record and return its offset when it is durable."""
         return await past_recall(self._log.append, value, key, headers, timestamp, expect_offset)
 
-    async def append_many(self, records: Iterable[GivenRecord], expect_offset: int | None = None) -> range:
+    async def append_many(self, records: Iterable[RecordInput], expect_offset: int | None = None) -> range:
         """Append records as one batch, all or none, and return their offsets."""
         return await past_recall(self._log.append_many, list(records), expect_offset)
 
@@ -96,7 +96,7 @@ class AsyncPartition:
         key: bytes | None = None,
         max_bytes: int | None = None,
         *,
-        headers: GivenHeaders = (),
+        headers: HeadersInput = (),
         timestamp: int | datetime | None = None,
         expect_offset: int | None = None,
     ) -> int:
@@ -123,7 +123,7 @@ class AsyncPartition:
     ) -> AsyncIterator[Record]:
         """Yield records from `start` on, and new ones as they come. Ends when none came for `timeout` seconds."""
         partition = self._log.patient()
-        feed, deadline, pauses = partition._following(start, isolation=isolation), Deadline(timeout), Pauses()
+        feed, deadline, pauses = partition._following(start, isolation=isolation), Deadline(timeout), PollBackoff()
         while not isinstance(cursor := await in_thread(next, feed, END), End):
             if cursor is not None:
                 for record in cursor:

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
 
-from ..batch.inputs import GivenHeaders
-from ..clock import Deadline, Pauses
+from ..batch.inputs import HeadersInput
+from ..clock import Deadline, PollBackoff
 from ..store.base import Position
 from ..store.queues.message import Message
 from ..store.queues.queue import Queue
@@ -32,7 +32,7 @@ class AsyncQueue:
         return await self._receive(max_messages, Deadline(timeout_s))
 
     async def _receive(self, max_messages: int, deadline: Deadline) -> list[Message]:
-        pauses = Pauses()
+        pauses = PollBackoff()
         while not self._closed:
             pauses.look()
             found = await past_recall(self._queue.receive, max_messages, 0.0)
@@ -75,7 +75,7 @@ class AsyncQueue:
         await in_thread(self._queue.flush)
 
     async def put(
-        self, value: bytes | None, key: bytes | None = None, headers: GivenHeaders = (), *, delay_s: float = 0.0
+        self, value: bytes | None, key: bytes | None = None, headers: HeadersInput = (), *, delay_s: float = 0.0
     ) -> Position:
         """Append a message to the topic, to be delivered after `delay_s` seconds, and return its position."""
         return await past_recall(partial(self._queue.put, value, key, headers, delay_s=delay_s))

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Ma
 from datetime import datetime
 from functools import partial
 
-from ..batch.inputs import GivenHeaders, GivenRecord, GivenTable
+from ..batch.inputs import HeadersInput, RecordInput, TableInput
 from ..batch.kernel import Record, RecordCursor
 from ..clock import Deadline
 from ..isolation import Isolation
@@ -60,7 +60,7 @@ class AsyncTopic:
         self,
         value: bytes | None,
         key: bytes | None = None,
-        headers: GivenHeaders = (),
+        headers: HeadersInput = (),
         timestamp: int | datetime | None = None,
         *,
         partition: int | None = None,
@@ -73,14 +73,14 @@ class AsyncTopic:
         return await past_recall(call)
 
     async def append_many(
-        self, records: Iterable[GivenRecord], *, partition: int | None = None, expect_offset: int | None = None
+        self, records: Iterable[RecordInput], *, partition: int | None = None, expect_offset: int | None = None
     ) -> dict[int, range]:
         """Append records, one batch per partition, and return their offsets; see `Topic.append_many`."""
         call = partial(self._topic.append_many, list(records), partition=partition, expect_offset=expect_offset)
         return await past_recall(call)
 
     async def append_arrow(
-        self, table: GivenTable, *, partition: int | None = None, expect_offset: int | None = None
+        self, table: TableInput, *, partition: int | None = None, expect_offset: int | None = None
     ) -> dict[int, range]:
         """Append the rows of an Arrow table, by their keys, and return their offsets; see `Topic.append_arrow`."""
         append = partial(self._topic.append_arrow, table, partition=partition, expect_offset=expect_offset)
@@ -92,7 +92,7 @@ class AsyncTopic:
         key: bytes | None = None,
         max_bytes: int | None = None,
         *,
-        headers: GivenHeaders = (),
+        headers: HeadersInput = (),
         timestamp: int | datetime | None = None,
         partition: int | None = None,
         expect_offset: int | None = None,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
 
-from ..batch.inputs import GivenRecord
+from ..batch.inputs import RecordInput
 from ..errors import LogClosed
 from ..store.base import StoreTransaction
 from ..store.directory.transactions.staging import PlacedOffsets
@@ -36,7 +36,7 @@ class AsyncTransaction:
         """Add one record; its offset is known after the commit."""
         await in_thread(self._transaction.append, topic, value, key)
 
-    async def append_many(self, topic: str, records: Iterable[GivenRecord], partition: int | None = None) -> None:
+    async def append_many(self, topic: str, records: Iterable[RecordInput], partition: int | None = None) -> None:
         """Add records, all or none of them."""
         await in_thread(self._transaction.append_many, topic, list(records), partition)
 

@@ -1,4 +1,4 @@
-"""Converts between batches and Arrow.
+"""Convert between batches and Arrow.
 
 From batches (`to_arrow`): any of `offset` int64, `timestamp` timestamp[ms, UTC], `timestamp_type` int8, `key` and
 `value` binary, `headers` list<struct<key: string, value: binary>>. With `views=True` key and value become binary_view:
@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from ..errors import CorruptBatch, DecompressionLimit, InvalidRecord, InvalidRecordType
 from . import kernel
 from .header import ATTRIBUTES, BODY, BODY_END, COLUMNS, COUNT, DEFAULT_COLUMNS, TIMESTAMP_TYPE_BIT, Rows
-from .inputs import refuse
+from .inputs import record_error
 from .read import MALFORMED, unpack
 
 HEADER_TYPE = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
@@ -41,7 +41,7 @@ _WRITABLE_INT = memoryview(np.empty(0, np.int32))
 
 
 def schema(columns: Sequence[str] = DEFAULT_COLUMNS, *, views: bool = False) -> pa.Schema:
-    """The schema of what `scan_arrow` yields for these columns."""
+    """Return the schema of the record batches that `scan_arrow` yields for these columns."""
     return _schema(tuple(columns), views)
 
 
@@ -87,7 +87,7 @@ def _bitmap(count: int) -> memoryview:
 
 
 def joined(view: memoryview, rows: Rows, max_bytes: int) -> tuple[memoryview, Rows]:
-    """All batches in one buffer, decompressed; if nothing is compressed, this is the buffer itself."""
+    """Return all batches decompressed in one buffer; the buffer itself if nothing is compressed."""
     runs: list[tuple[memoryview, Rows]] = []
     unpacked = total = 0
     for body, run, error in unpack(view, rows, max_bytes):
@@ -124,7 +124,7 @@ def to_arrow(
     views: bool = False,
     max_bytes: int = 1 << 30,
 ) -> pa.RecordBatch:
-    """One record batch of the records with start <= offset < end in these batches."""
+    """Decode the records with start <= offset < end in these batches to one record batch."""
     shape = schema(columns, views=views)
     view, rows = joined(view, rows, max_bytes)
     total = int(rows[:, COUNT].sum())
@@ -194,8 +194,8 @@ def _decode_columns(
 
 
 def _fitted(buffer: pa.Buffer, view: memoryview, size_bytes: int) -> pa.Buffer:
-    """The part of a buffer that was filled. If that is small, it is a copy: an array of short keys must not keep the
-    room that was needed for whole batches."""
+    """Return the filled part of a buffer, as a copy if it is small: an array of short keys must not pin the space that
+    was allocated for whole batches."""
     if size_bytes * 2 > len(view):
         return buffer.slice(0, size_bytes)
     fitted, room = _mutable(size_bytes)
@@ -291,12 +291,12 @@ class RecordColumns:
     keep: tuple[pa.Array, ...]
 
     def bound(self, row: int) -> int:
-        """The maximum size of the record in `row`, in bytes."""
+        """Return an upper bound for the size of the record in `row`, in bytes."""
         return 128 + sum(int(size(row)) for size in self.sizes)
 
 
 def record_columns(table: pa.Table | pa.RecordBatch, now: int, max_record_bytes: int = 0) -> Iterator[RecordColumns]:
-    """The chunks of a table, checked and converted to buffers; raises before the first chunk if a column is wrong."""
+    """Yield the chunks of a table as buffers. Raises before the first chunk if a column is invalid."""
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
     if not isinstance(table, pa.Table):
@@ -347,7 +347,7 @@ def _check_lengths(table: pa.Table, most: int) -> None:
         sizes += pc.fill_null(pc.binary_length(pc.struct_field(flat, "value")), 0).to_numpy()
         np.add.at(lengths, pc.list_parent_indices(headers).to_numpy(), sizes)
     if len(lengths) and lengths.max() > most:
-        raise refuse("too_large", int(lengths.max()), most)
+        raise record_error("too_large", int(lengths.max()), most)
 
 
 def _binary(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -363,7 +363,7 @@ def _binary(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _timestamps(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """As milliseconds in int64; `_in_range` refuses times before 1970 and too far in the future."""
+    """Convert to milliseconds in int64; `_in_range` rejects times before 1970 and too far in the future."""
     kind = column.type
     if pa.types.is_null(kind) or pa.types.is_integer(kind):
         return column.cast(pa.int64())
@@ -391,7 +391,7 @@ def _in_range(column: pa.ChunkedArray, now: int) -> pa.ChunkedArray:
     if len(column):
         low, high = pc.min_max(column).as_py().values()
         if low < 0 or high > kernel.MAX_TIMESTAMP:
-            raise refuse("timestamp", "timestamp", low if low < 0 else high)
+            raise record_error("timestamp", "timestamp", low if low < 0 else high)
     return column
 
 
@@ -418,7 +418,7 @@ def _is_list_of_pairs(kind: pa.DataType) -> bool:
 
 
 def _map_to_list(chunk: pa.Array, target: pa.DataType) -> pa.Array:
-    """Keys and items are those of the whole array, sliced or not, and so are the offsets."""
+    """Convert maps to lists of pairs. Keys, items and offsets are those of the whole array, even for a slice."""
     pairs = pa.StructArray.from_arrays([chunk.keys, chunk.items], fields=list(target.value_type))
     return pa.ListArray.from_arrays(pc.add(chunk.offsets, 0), pairs, mask=chunk.is_null())
 
@@ -440,7 +440,7 @@ def _chunk(batch: pa.RecordBatch) -> RecordColumns:
 
 
 def _payload(array: pa.Array | None) -> tuple[tuple[Any, ...], Any]:
-    """A binary array as (offsets, data, validity, index of its first value) and a function for one value's size."""
+    """Return (offsets, data, validity, index of the first value) of a binary array, and a function for sizes."""
     if array is None:
         return _NOTHING, lambda row: 0
     valid, offsets, data = array.buffers()

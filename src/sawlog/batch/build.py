@@ -1,10 +1,10 @@
-"""Encodes records as batches.
+"""Encode records as batches.
 
-`encode` makes one batch of Python objects, `encode_table` makes batches of an Arrow table. Both use the buffers of an
-`Encoder`, which is kept and reused: on the machines that we measured, touching fresh memory costs more than encoding
-into it. What an encoder returns is valid until it is used again.
+`Encoder.many` makes one batch from Python objects, `Encoder.table` makes batches from an Arrow table. An encoder reuses
+its buffers: on the machines we measured, touching fresh memory costs more than encoding into it. So each result is
+valid only until the encoder's next use. `encode` is the simple form that returns bytes.
 
-Bad input raises `InvalidRecord` or a related error before anything is encoded or written.
+Invalid input raises `InvalidRecord` or a subclass before anything is written.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from . import kernel
 from .checksum import crc32c
 from .compression import DEFAULT_MAX, codec_id, compress
 from .header import HEADER_BYTES, TIMESTAMP_TYPE_BIT
-from .inputs import GivenRecord, refuse
+from .inputs import RecordInput, record_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,7 +34,7 @@ KEEP_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """The producer of an idempotent batch: id, epoch and the sequence number of its first record."""
+    """Producer of an idempotent batch: id, epoch, and the sequence number of the batch's first record."""
 
     id: int = -1
     epoch: int = -1
@@ -49,47 +49,47 @@ class Producer:
             raise InvalidRecord(f"a producer needs id, epoch and sequence, or none of them, not {self}")
 
 
-NOBODY = Producer()
+NO_PRODUCER = Producer()
 
 
-#: A finished batch without its place in a log: `data`, `count`, `base_timestamp`, `max_timestamp`.
+#: A finished batch without an offset: `data`, `count`, `base_timestamp`, `max_timestamp`.
 Encoded = kernel.Encoded
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
-    """How batches are made: codec, its level, who sets the timestamp, and size limits."""
+class EncoderOptions:
+    """Options of an encoder: codec and level, log-append or producer timestamps, and size limits."""
 
     codec: int = 0
     level: int | None = None
     append_time: bool = False
     max_record_bytes: int = 0
     max_batch_bytes: int = MAX_BATCH_BYTES
-    #: The maximum that readers will decompress: a batch that would be larger is stored uncompressed.
+    #: Limit on the decompressed size for readers; a larger batch is stored uncompressed.
     max_unpacked_bytes: int = DEFAULT_MAX
 
 
 class Encoder:
-    """Encodes batch after batch in one buffer that it keeps. Not thread-safe."""
+    """Encodes batches in a buffer that it reuses. Not thread-safe."""
 
     __slots__ = ("_builder", "_recipe", "_scratch")
 
-    def __init__(self, recipe: Recipe = Recipe()) -> None:
+    def __init__(self, recipe: EncoderOptions = EncoderOptions()) -> None:
         self._recipe = recipe
         self._builder = kernel.BatchBuilder(
-            refuse, max_record=recipe.max_record_bytes, max_total=recipe.max_batch_bytes, capacity=64 << 10
+            record_error, max_record=recipe.max_record_bytes, max_total=recipe.max_batch_bytes, capacity=64 << 10
         )
         self._scratch = bytearray()
 
-    def one(self, value: Any, key: Any, headers: Any, timestamp: Any, producer: Producer = NOBODY) -> Encoded:
-        """A batch of one record."""
+    def one(self, value: Any, key: Any, headers: Any, timestamp: Any, producer: Producer = NO_PRODUCER) -> Encoded:
+        """Encode a batch of one record."""
         builder = self._builder
         builder.reset(KEEP_BYTES)
         builder.add(value, key, headers, timestamp)
         return finish(builder, self._recipe, producer)
 
-    def many(self, records: Iterable[GivenRecord], producer: Producer = NOBODY) -> Encoded:
-        """One batch of all the records (at least one)."""
+    def many(self, records: Iterable[RecordInput], producer: Producer = NO_PRODUCER) -> Encoded:
+        """Encode all records, at least one, as one batch."""
         builder = self._builder
         builder.reset(KEEP_BYTES)
         try:
@@ -102,7 +102,7 @@ class Encoder:
         return finish(builder, self._recipe, producer)
 
     def table(self, table: pa.Table | pa.RecordBatch, batch_bytes: int) -> Iterator[Encoded]:
-        """Batches of about `batch_bytes` with the rows of an Arrow table, in order. Each is valid until the next."""
+        """Yield batches of about `batch_bytes` with the rows of a table, in order. Each is valid until the next."""
         from .arrow import record_columns
 
         now = now_ms()
@@ -120,10 +120,10 @@ class Encoder:
                 if row == first:  # one record larger than batch_bytes
                     self._scratch = bytearray(HEADER_BYTES + columns.bound(row))
                     row, end, base, top = self._encode(columns, first, batch_bytes, now)
-                while end > self._recipe.max_batch_bytes and row - first > 1:  # the last one goes into the next batch
+                while end > self._recipe.max_batch_bytes and row - first > 1:  # move the last record to the next batch
                     row, end, base, top = self._encode(columns, first, batch_bytes, now, row - 1)
                 if end > self._recipe.max_batch_bytes:
-                    raise refuse("batch_too_large", end, self._recipe.max_batch_bytes)
+                    raise record_error("batch_too_large", end, self._recipe.max_batch_bytes)
                 yield seal(self._scratch, end, row - first, base, top, self._recipe)
 
     def _encode(
@@ -139,8 +139,8 @@ class Encoder:
             raise InvalidRecord(f"the table is damaged: {error}; nothing was stored") from error
 
 
-def finish(builder: kernel.BatchBuilder, recipe: Recipe, producer: Producer = NOBODY) -> Encoded:
-    """Finish a builder's batch: compress, write the header, compute the CRC."""
+def finish(builder: kernel.BatchBuilder, recipe: EncoderOptions, producer: Producer = NO_PRODUCER) -> Encoded:
+    """Finish a builder's batch: compress it, write the header, compute the CRC."""
     if recipe.codec == 0:
         attributes, newest = (TIMESTAMP_TYPE_BIT, now_ms()) if recipe.append_time else (0, -1)
         made: Encoded = builder.finish(attributes, newest, producer.id, producer.epoch, producer.sequence, crc32c)
@@ -162,16 +162,16 @@ def seal(
     count: int,
     base_timestamp: int,
     max_timestamp: int,
-    recipe: Recipe,
-    producer: Producer = NOBODY,
+    recipe: EncoderOptions,
+    producer: Producer = NO_PRODUCER,
 ) -> Encoded:
-    """Turn records at 61 to `end` of a buffer into a batch that starts at 0 of a buffer."""
+    """Turn the encoded records at positions 61 to `end` of a buffer into a complete batch, compressed if configured."""
     codec = recipe.codec
     if codec:
         packed = compress(
             codec, memoryview(buffer)[HEADER_BYTES:end], recipe.level, max_bytes=recipe.max_unpacked_bytes
         )
-        if packed is None:  # it would not be smaller, or could not be read again
+        if packed is None:  # not smaller, or readers would reject it
             codec = 0
         else:
             buffer = bytearray(HEADER_BYTES + len(packed))
@@ -202,17 +202,17 @@ def seal(
 
 
 def encode(
-    records: Iterable[GivenRecord],
+    records: Iterable[RecordInput],
     *,
     compression: str = "none",
     base_offset: int = 0,
-    producer: Producer = NOBODY,
+    producer: Producer = NO_PRODUCER,
     append_time: bool = False,
 ) -> bytes:
-    """One batch of records: bytes, `Record`s, dicts, or (value, key, headers, timestamp) tuples."""
+    """Encode records as one batch: bytes, `Record`s, dicts, or (value, key, headers, timestamp) tuples."""
     if not 0 <= base_offset < 2**62:
         raise InvalidRecord(f"a base offset must be an integer from 0 to 2**62 - 1, not {base_offset}")
-    encoder = Encoder(Recipe(codec_id(compression), append_time=append_time))
+    encoder = Encoder(EncoderOptions(codec_id(compression), append_time=append_time))
     batch = encoder.many(records, producer).data
     kernel.patch_place(batch, 0, base_offset, 0)
     return bytes(batch)

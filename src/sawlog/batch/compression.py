@@ -1,4 +1,4 @@
-"""Kafka's four compressions of a batch's records, decoded defensively and written for every reader.
+"""Kafka's four codecs for the records of a batch, decoded defensively and encoded for every reader.
 
     number  name    what is written                               what is read
     0       none    the data itself                               the data itself
@@ -7,24 +7,24 @@
     3       lz4     a frame of independent blocks                 frames: linked blocks, checksums, sizes too
     4       zstd    a frame that declares its size                frames, with or without a size
 
-Kafka's Java client refuses lz4 frames with linked blocks, so ours never are; librdkafka writes bare snappy. Several
+Kafka's Java client rejects lz4 frames with linked blocks, so sawlog writes none; librdkafka writes bare snappy. Several
 members or frames in a row are read as one; skippable frames are skipped. Anything else after the last one is
 corruption, and so is empty input: every codec produces at least one byte.
 
-**Bounds.** `decompress` trusts no declared size. What it returns is never longer than
+**Bounds.** `decompress` trusts no declared size. Its result is never longer than
 
     min(max_bytes, max(RATIO_FREE_BYTES, RATIO_MAX · input bytes))
 
 A size that is declared (zstd, snappy, lz4 if present, the end of a gzip member) is checked before anything is
 allocated. Where none is declared, blocks are counted first, and each has a maximum size. The output is allocated once,
-at that bound or at the limit, and what was not filled is released. In addition to the output a decoder takes at most
-DECODER_BYTES: a window that a zstd frame asks for is counted against `max_bytes`.
+at that bound or at the limit, and the unused rest is released. In addition to the output a decoder takes at most
+DECODER_BYTES: the window of a zstd frame counts against `max_bytes`.
 
 **Errors.** Data that does not decompress: `CorruptBatch`. More than is allowed: `DecompressionLimit`, a subclass of it.
 Out of memory is `MemoryError`, never reported as corruption. No error of a codec's library escapes.
 
-**The writer keeps the reader's rules.** `compress` returns None if the result would not be smaller, or if `decompress`
-would refuse it: the caller then stores the records uncompressed, with codec 0.
+**Writers obey the readers' limits.** `compress` returns None if the result would not be smaller, or if `decompress`
+would reject it: the caller then stores the records uncompressed, with codec 0.
 
 Each codec is a module of codecs/. Pure functions over buffers, safe from any thread; the libraries release the GIL
 while they work.
@@ -87,7 +87,7 @@ LEVELS: Final[dict[int, range]] = {
 
 
 def codec_id(codec: str | int) -> int:
-    """The number of a codec that is given by name or by number; `InvalidConfig` names the choices."""
+    """Return the number of a codec given by name or number; raise `InvalidConfig`, which lists the choices."""
     if isinstance(codec, str):
         number = CODECS.get(codec)
     else:
@@ -98,7 +98,7 @@ def codec_id(codec: str | int) -> int:
 
 
 def codec_name(codec: int) -> str:
-    """The name of a codec number, for example of the lowest three bits of a batch's attributes."""
+    """Return the name of a codec number, for example the lowest three bits of a batch's attributes."""
     if codec not in range(len(_NAMES)):
         raise UnsupportedCompression(f"compression codec {codec} is undefined; Kafka has 0 to 4: {_CHOICES}")
     return _NAMES[codec]
@@ -117,7 +117,7 @@ def check_level(codec: int, level: int | None) -> None:
 def compress(
     codec: int, data: Buffer, level: int | None = None, *, max_bytes: int = DEFAULT_MAX
 ) -> bytes | memoryview | None:
-    """The data, compressed; None if that is not smaller, or `decompress` at `max_bytes` would refuse it."""
+    """Compress the data; return None if the result is not smaller, or `decompress` at `max_bytes` would reject it."""
     check_level(codec, level)
     view = _bytes_of(data)
     if codec == NONE:
@@ -133,7 +133,7 @@ def compress(
 
 
 def decompress(codec: int, data: Buffer, *, max_bytes: int = DEFAULT_MAX) -> memoryview:
-    """The data, decompressed, as contiguous bytes. Codec 0 returns the data itself: no copy, no bound."""
+    """Decompress the data to contiguous bytes. Codec 0 returns the data itself: no copy, no bound."""
     view = _bytes_of(data)
     if codec == NONE:
         return view

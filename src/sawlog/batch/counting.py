@@ -1,17 +1,17 @@
-"""`KeyCounts`: how many records each key has, and perhaps their smallest and largest offsets and times.
+"""`KeyCounts`: records per key, optionally with the range of their offsets and timestamps.
 
-It takes batches, and gives rows:
+It reads batches and produces rows:
 
 | column | type | |
 |---|---|---|
 | key | binary | null for the records without a key |
 | records | int64 | |
-| first_offset, last_offset | int64 | if ranges are wanted |
-| oldest, newest | timestamp[ms, UTC] | if ranges are wanted |
+| first_offset, last_offset | int64 | with `ranges` |
+| oldest, newest | timestamp[ms, UTC] | with `ranges` |
 
-Memory is bounded: when it has too many keys, it gives rows for those and begins again. So a key may have several rows,
-and whoever wants one has to add them up. If nearly every record had a key of its own until then, counting does not pay:
-from there on every record becomes a row. Not safe between threads.
+Memory is bounded: a full table is flushed as rows, and counting starts over. So a key may have several rows, which the
+caller adds up. If nearly every record had its own key until then, counting does not pay off, and every further record
+becomes a row. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from .arrow import TIME_TYPE, joined, to_arrow
 from .header import Rows
 from .read import MALFORMED
 
-#: Slots of the first table, and of the largest: at most half of them are used.
+#: Slots of the first and of the largest table; at most half of them are used.
 _SLOTS, _MOST_SLOTS = 1 << 12, 1 << 17
 #: With fewer records per key than this, counting costs more than it saves.
 _LEAST_RECORDS = 2
-#: Bytes for keys that are longer than 16 bytes, at first and at most; more only if a single key needs it.
+#: Initial and maximum space for keys longer than 16 bytes; exceeded only if a single key needs it.
 _STORE_BYTES, _MOST_STORE_BYTES = 1 << 16, 1 << 24
 
 RANGES = pa.schema({"first_offset": pa.int64(), "last_offset": pa.int64(), "oldest": TIME_TYPE, "newest": TIME_TYPE})
@@ -39,7 +39,7 @@ SCHEMA = pa.schema([pa.field("key", pa.binary()), pa.field("records", pa.int64()
 
 
 class KeyCounts:
-    """Counts of some batches. `rows` are those that did not fit any more, or were taken by `flush`."""
+    """Record counts by key. `rows` has the flushed rows."""
 
     def __init__(self, *, ranges: bool) -> None:
         self._ranged = ranges
@@ -48,15 +48,15 @@ class KeyCounts:
         self._table, self._ranges = self._tables(_SLOTS)
         self._store = bytearray(_STORE_BYTES)
         self._used = self._stored = 0
-        #: Whether counting was given up.
+        #: True once counting was given up because keys hardly repeat.
         self.is_sparse = False
-        #: Records were found that do not parse: the counts mean nothing.
+        #: True once a batch did not parse: the counts are meaningless.
         self.is_spoiled = False
         self.rows: list[pa.RecordBatch] = []
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of its rows."""
+        """Schema of the rows."""
         return SCHEMA if self._ranged else pa.schema([SCHEMA.field("key"), SCHEMA.field("records")])
 
     @property
@@ -64,8 +64,8 @@ class KeyCounts:
         return ["key", "offset", "timestamp"] if self._ranged else ["key"]
 
     def add(self, view: memoryview, rows: Rows, start: int, end: int, max_bytes: int) -> None:
-        """Count the records with start <= offset < end in these batches. `CorruptBatch` if they cannot be decompressed,
-        and nothing was counted; or if they do not parse, and it is spoiled."""
+        """Count the records with start <= offset < end in these batches. Raises `CorruptBatch` if a batch cannot be
+        decompressed, and nothing was counted; or if one does not parse, which also sets `is_spoiled`."""
         if self.is_sparse:
             self.add_rows(to_arrow(view, rows, start, end, columns=self._columns, max_bytes=max_bytes))
             return
@@ -91,7 +91,7 @@ class KeyCounts:
                 self._make_room(len(view))
 
     def add_rows(self, batch: pa.RecordBatch) -> None:
-        """Count records that are rows already, with the columns key, offset and timestamp."""
+        """Count records given as rows with the columns key, offset and timestamp."""
         ones = pa.array(np.ones(batch.num_rows, np.int64))
         arrays = [batch.column("key"), ones]
         if self._ranged:
@@ -99,7 +99,7 @@ class KeyCounts:
         self.rows.append(pa.RecordBatch.from_arrays(arrays, schema=self.schema))
 
     def flush(self) -> None:
-        """Turn what was counted into rows, and begin again."""
+        """Turn the counts into rows, and start over."""
         made = self._counted()
         if made.num_rows:
             self.rows.append(made)
@@ -107,7 +107,7 @@ class KeyCounts:
         self._used = self._stored = 0
 
     def take(self) -> list[pa.RecordBatch]:
-        """The rows, which are then the caller's."""
+        """Return the rows and forget them."""
         rows, self.rows = self.rows, []
         return rows
 
@@ -118,7 +118,7 @@ class KeyCounts:
         return table, np.zeros((slots + 1 if self._ranged else 0, kernel.RANGE_WIDTH), np.int64)
 
     def _make_room(self, largest: int) -> None:
-        """For a key that has none. No key is larger than `largest`."""
+        """Make room for another key, of at most `largest` bytes."""
         if self._used >= self._slots // 2 and self._slots < _MOST_SLOTS and self._grow():
             return
         if self._used < self._slots // 2 and len(self._store) < _MOST_STORE_BYTES:
@@ -131,7 +131,7 @@ class KeyCounts:
             self._store = bytearray(largest)
 
     def _grow(self) -> bool:
-        """Move to larger tables; False if that cannot be done."""
+        """Move to larger tables. Return False if that is not possible."""
         table, ranges = self._tables(self._slots * 4)
         moved: bool = kernel.move_counts(
             memoryview(self._table),

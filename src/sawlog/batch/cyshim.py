@@ -1,9 +1,9 @@
-"""A stand-in for the `cython` module: what the units of the kernel import when they are interpreted.
+"""A stand-in for the `cython` module, for the interpreted kernel.
 
-The kernel is written in Cython's pure-Python mode: every Cython word in it is an ordinary decorator or annotation.
-Interpreted, those words must exist but do nothing; here they are. The units use them also where Cython is installed, so
-that the interpreted kernel behaves the same with every version of Cython and with none. The compiler knows the words
-itself (`kernel/__init__.pyx` imports the real module) and does not look here.
+The kernel is written in Cython's pure-Python mode: all its Cython constructs are ordinary decorators and annotations.
+Interpreted, they must exist and do nothing. The stand-in is used even where Cython is installed, so that the
+interpreted kernel behaves the same with every version of Cython and with none. The compiler uses the real module, which
+`kernel/__init__.pyx` imports.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class _Nothing:
-    """Replaces every directive: used bare or called, it returns what it decorates."""
+    """Stand-in for every directive: used bare or called, it returns the object it decorates."""
 
     compiled = False
 
@@ -23,7 +23,7 @@ class _Nothing:
         return self
 
     def __getitem__(self, _item: Any) -> Any:
-        """A C type made of another, in an annotation."""
+        """Stand-in for a parametrized C type in an annotation."""
         return self
 
     def __enter__(self) -> None: ...
@@ -32,16 +32,16 @@ class _Nothing:
 
     @staticmethod
     def declare(*_types: Any, **_keywords: Any) -> None:
-        """A typed declaration: nothing to declare here."""
+        """Stand-in for a typed declaration."""
 
     @staticmethod
     def cast(_type: Any, value: Any) -> Any:
-        """A C cast: Python's integers do not need it."""
+        """Stand-in for a C cast: return the value."""
         return value
 
     @staticmethod
     def address(value: Any) -> Any:
-        """The address of a C struct: Python's objects are handed over by reference anyway."""
+        """Stand-in for the address of a C struct: return the object, which Python passes by reference anyway."""
         return value
 
 

@@ -1,6 +1,6 @@
-"""Kafka's RecordBatch v2, the bytes of sawlog on disk and on the wire, and what its header says.
+"""Kafka's RecordBatch v2, the format of sawlog on disk and on the wire, and access to its header.
 
-All numbers big endian. A batch is this header, then `record count` records, compressed as one blob or not:
+All numbers are big endian. A batch is this header, then `record count` records, compressed as one blob or not:
 
 ```
  0  i64  base offset             written by the log when it places the batch; not covered by the CRC
@@ -25,17 +25,9 @@ All varints are zig-zag. They need not be minimal: a streamed record pads its le
 known last. Since the CRC does not cover base offset and leader epoch, a finished batch can be placed at any offset of
 any log by patching 12 bytes.
 
-`rows` holds many headers at once: a two-dimensional int64 array with one row per batch and the columns named below. The
-kernel fills it.
-
-Batches one after the other by their lengths alone, whatever their offsets and epochs are: somebody may have died
-while filling those in.
-
-Which batches of a page have records for a reader.
-
-Markers of transactions are not records. The records of a transaction that was aborted are left out: whoever fetched the
-page was told its producer and its first offset; from there up to the producer's next marker, its transactional batches
-are skipped.
+A `rows` array holds many headers at once: two-dimensional int64, one row per batch, with the columns named below. The
+kernel fills it. `scan` returns headers as objects, `batch_spans` splits bytes into batches by their lengths alone, and
+`visible_batches` selects the batches whose records a reader may see.
 """
 
 from __future__ import annotations
@@ -53,7 +45,7 @@ from .checksum import crc32c
 
 HEADER_BYTES = kernel.HEADER_BYTES
 
-#: Columns of a row; `kernel/declarations.py` says what is in each.
+#: Columns of a row; `kernel/declarations.py` describes each.
 POSITION = kernel.POSITION
 SIZE = kernel.SIZE
 BASE = kernel.BASE
@@ -71,7 +63,7 @@ BODY_END = kernel.BODY_END
 LEADER_EPOCH = kernel.LEADER_EPOCH
 MARKER = kernel.MARKER
 
-#: What the marker at the end of a transaction says, the lowest byte of `MARKER`; above it the coordinator's epoch.
+#: Kinds of transaction markers, in the lowest byte of `MARKER`; the coordinator's epoch is above it.
 ABORT_MARKER = kernel.ABORT_MARKER
 COMMIT_MARKER = kernel.COMMIT_MARKER
 MARKER_MASK = kernel.MARKER_MASK
@@ -84,10 +76,10 @@ TRANSACTIONAL_BIT = kernel.TRANSACTIONAL_BIT
 CONTROL_BIT = kernel.CONTROL_BIT
 DELETE_HORIZON_BIT = kernel.DELETE_HORIZON_BIT
 
-NO_PRODUCER = -1
+NO_PRODUCER_ID = -1
 
-#: The columns that records can have in Arrow, and the default ones. Here and not in arrow.py, because importing that
-#: takes longer than everything else together.
+#: Columns that records can have in Arrow, and the default ones. Defined here because importing arrow.py takes longer
+#: than everything else together.
 COLUMNS = ("offset", "timestamp", "timestamp_type", "key", "value", "headers")
 DEFAULT_COLUMNS = ("offset", "timestamp", "key", "value")
 
@@ -95,14 +87,14 @@ Rows = npt.NDArray[np.int64]
 
 
 def new_rows(count: int) -> Rows:
-    """An array for that many headers."""
+    """Allocate an array for that many headers."""
     return np.empty((count, kernel.ROW_WIDTH), np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchHeader:
-    """One batch's header in plain Python, for inspection and for code that need not be fast. `count` is that of
-    records: a control batch has none."""
+    """One batch's header as a Python object, for inspection and for code that need not be fast. `count` is the number
+    of records: a control batch has none."""
 
     position: int
     size_bytes: int
@@ -120,13 +112,13 @@ class BatchHeader:
 
     @classmethod
     def from_row(cls, row: Any) -> BatchHeader:
-        """From one row of a `rows` array."""
+        """Create a header from one row of a `rows` array."""
         numbers = [int(x) for x in row]
         return cls(*numbers[:BODY], *numbers[LEADER_EPOCH : LEADER_EPOCH + 1])
 
     @property
     def compression(self) -> int:
-        """The codec's number: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
+        """Codec number: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
         return self.attributes & COMPRESSION_MASK
 
     @property
@@ -136,17 +128,17 @@ class BatchHeader:
 
     @property
     def is_control(self) -> bool:
-        """Whether the records are markers of a transaction instead of data."""
+        """True if the batch is a transaction marker instead of data."""
         return bool(self.attributes & CONTROL_BIT)
 
     @property
     def is_transactional(self) -> bool:
-        """Whether the batch belongs to a transaction."""
+        """True if the batch belongs to a transaction."""
         return bool(self.attributes & TRANSACTIONAL_BIT)
 
 
 def scan(buffer: Any, start: int = 0, end: int | None = None) -> list[BatchHeader]:
-    """The headers of all batches in a buffer; raises `CorruptBatch` at the first that is not complete."""
+    """Return the headers of all batches in a buffer; raise `CorruptBatch` at the first incomplete one."""
     buffer = memoryview(buffer).cast("B")
     end = len(buffer) if end is None else end
     rows = new_rows(256)
@@ -164,27 +156,27 @@ def scan(buffer: Any, start: int = 0, end: int | None = None) -> list[BatchHeade
 
 
 def crc_matches(buffer: memoryview, position: int, size_bytes: int, crc: int) -> bool:
-    """Whether the content of the batch at `position` matches its CRC."""
+    """Return whether the content of the batch at `position` matches its CRC."""
     return crc32c(buffer[position + 21 : position + size_bytes]) == crc
 
 
-#: Bytes before what a batch's length counts.
+#: Bytes of a batch that its length field does not count.
 _BEFORE_LENGTH = 12
 
 
-class Length(NamedTuple):
-    """Where a batch is, and how long it is."""
+class BatchSpan(NamedTuple):
+    """Position and size of a batch, and the number of offsets it covers."""
 
     position: int
     size_bytes: int
-    #: How many offsets it covers.
     offsets: int
 
 
-def lengths(view: memoryview) -> tuple[list[Length], int]:
-    """The complete batches at the beginning of these bytes, and the size of the one after them, of which only a part is
-    here; 0 if there is none, or what is there is none."""
-    found: list[Length] = []
+def batch_spans(view: memoryview) -> tuple[list[BatchSpan], int]:
+    """Split bytes into batches by their lengths alone: their offsets and epochs may be wrong, if a process died while
+    filling them in. Return the complete batches, and the size of an incomplete one that follows them; 0 if nothing
+    follows, or the bytes there are not a batch."""
+    found: list[BatchSpan] = []
     at, end = 0, len(view)
     while end - at >= HEADER_BYTES:
         size = _BEFORE_LENGTH + int.from_bytes(view[at + 8 : at + 12], "big", signed=True)
@@ -193,14 +185,17 @@ def lengths(view: memoryview) -> tuple[list[Length], int]:
             return found, 0
         if size > end - at:
             return found, size
-        found.append(Length(at, size, count))
+        found.append(BatchSpan(at, size, count))
         at += size
     return found, 0
 
 
-def visible(rows: Rows, aborted: Sequence[tuple[int, int]]) -> Rows:
-    """The batches with records for a reader: no markers, nothing of the `aborted` transactions (producer id, first
-    offset), which are sorted by offset."""
+def visible_batches(rows: Rows, aborted: Sequence[tuple[int, int]]) -> Rows:
+    """Select the batches whose records a reader may see: no markers, and nothing from the `aborted` transactions.
+
+    `aborted` lists (producer id, first offset), sorted by offset. From that offset to the producer's next marker, its
+    transactional batches are skipped.
+    """
     special = (rows[:, ATTRIBUTES] & (CONTROL_BIT | TRANSACTIONAL_BIT)) != 0
     if not special.any():
         return rows

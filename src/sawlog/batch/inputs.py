@@ -1,9 +1,7 @@
-"""What may be given where records are appended, as types: a checker finds a wrong one before the kernel refuses it.
+"""Types of the arguments that append records, and the errors for records that cannot be stored.
 
-pyarrow ships no types, so `pa.Table` would mean anything to a type checker. `GivenTable` and `GivenSchema` say the
-least that its objects have.
-
-The errors for records that cannot be stored. The kernel calls `refuse` with the kind.
+pyarrow ships no types, so to a type checker `pa.Table` is `Any`. `TableInput` and `SchemaInput` declare the minimum
+that its objects have. The kernel calls `record_error` to create its exceptions.
 """
 
 from __future__ import annotations
@@ -15,40 +13,40 @@ from ..errors import InvalidRecord, InvalidRecordType, LogClosed, RecordTooLarge
 from . import kernel
 from .kernel import Record
 
-#: Bytes of a value or a key; None: there is none.
-GivenBytes = bytes | bytearray | memoryview | None
-#: Headers by name, or as pairs where a name may be repeated.
-GivenHeaders = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]] | None
+#: A value or a key; None means null.
+BytesInput = bytes | bytearray | memoryview | None
+#: Headers by name, or as pairs, in which names may repeat.
+HeadersInput = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]] | None
 #: A value alone, a `Record`, a mapping with the names of `append`'s parameters, or a tuple in their order.
-GivenRecord = (
-    GivenBytes
+RecordInput = (
+    BytesInput
     | Record
     | Mapping[str, object]
-    | tuple[GivenBytes]
-    | tuple[GivenBytes, GivenBytes]
-    | tuple[GivenBytes, GivenBytes, GivenHeaders]
-    | tuple[GivenBytes, GivenBytes, GivenHeaders, int | None]
+    | tuple[BytesInput]
+    | tuple[BytesInput, BytesInput]
+    | tuple[BytesInput, BytesInput, HeadersInput]
+    | tuple[BytesInput, BytesInput, HeadersInput, int | None]
 )
 
 
-class GivenSchema(Protocol):
+class SchemaInput(Protocol):
     """A `pyarrow.Schema`."""
 
     @property
     def names(self) -> list[str]:
-        """The names of its fields."""
+        """Names of the fields."""
 
 
-class GivenTable(Protocol):
+class TableInput(Protocol):
     """A `pyarrow.Table` or a `pyarrow.RecordBatch`."""
 
     @property
     def num_rows(self) -> int:
-        """How many rows it has."""
+        """Number of rows."""
 
     @property
     def nbytes(self) -> int:
-        """The size of its columns in bytes."""
+        """Size of the columns in bytes."""
 
 
 _REFUSALS: dict[str, tuple[type[SawlogError], str]] = {
@@ -70,8 +68,8 @@ _REFUSALS: dict[str, tuple[type[SawlogError], str]] = {
 }
 
 
-def refuse(kind: str, what: Any, value: Any) -> SawlogError:
-    """The error for a record that cannot be stored; the kernel calls this with the kind."""
+def record_error(kind: str, what: Any, value: Any) -> SawlogError:
+    """Create the error for a record that cannot be stored. `kind` is a key of `_REFUSALS` or handled here."""
     if kind == "timestamp":
         hint = "; is it in microseconds or nanoseconds?" if value > kernel.MAX_TIMESTAMP else ""
         return InvalidRecord(
@@ -98,7 +96,7 @@ def refuse(kind: str, what: Any, value: Any) -> SawlogError:
 
 
 def _shown(value: Any) -> str:
-    """A short representation of any object; some objects cannot even be printed."""
+    """Return a short representation of any object, even one whose `repr` raises."""
     try:
         shown = repr(value)
     except Exception:

@@ -1,8 +1,8 @@
-"""Decodes batches to records.
+"""Decode batches to records.
 
-The engine reads in *chunks*: a buffer, and a `rows` array with the positions of the batches in it. Steps, always in
-this order: `kernel.scan_batches` finds the headers, `first_bad_crc` verifies the content, `unpack` decompresses what is
-compressed, then `records` or `sawlog.batch.arrow` decode the records.
+Readers work on a buffer and a `rows` array with the positions of the batches in it. The steps are always the same:
+`kernel.scan_batches` finds the headers, `first_bad_crc` verifies the content, `unpack` decompresses, and `records` or
+`sawlog.batch.arrow` decode.
 
 Every error is a `CorruptBatch`; callers that know path and position add them.
 """
@@ -31,22 +31,22 @@ from .header import (
     SIZE,
     Rows,
     new_rows,
-    visible,
+    visible_batches,
 )
 from .kernel import Record
 
-#: Up to this size the kernel computes a CRC faster than a call to the package. Above, that is as fast, or faster if
-#: the bytes are in no cache.
+#: Up to this size the kernel computes a CRC faster than the crc32c package. Above, the package is as fast, and faster
+#: on bytes that are not in the CPU's cache.
 SMALL_BYTES = 32_768
 
-#: No space for offsets, data and bitmap of a column that is not wanted.
+#: Placeholder for offsets, data and bitmap of a column that is not decoded.
 _NO_PAYLOAD = (memoryview(np.empty(1, np.int32)), memoryview(bytearray(1)), memoryview(bytearray(1)))
 
 MALFORMED = "the records of a batch do not parse, although its checksum is right"
 
 
 def first_bad_crc(view: memoryview, rows: Rows) -> int:
-    """The number of the first row whose content does not match its CRC, or -1."""
+    """Return the number of the first row whose content does not match its CRC, or -1."""
     if len(rows) and int(rows[:, SIZE].min()) <= SMALL_BYTES:
         return _first_bad_of_mixed(view, rows)
     for i, (position, size, crc) in enumerate(rows[:, (POSITION, SIZE, CRC)].tolist()):
@@ -72,9 +72,10 @@ def _first_bad_of_mixed(view: memoryview, rows: Rows) -> int:
 
 
 def unpack(view: memoryview, rows: Rows, max_bytes: int) -> Iterator[tuple[memoryview, Rows, CorruptBatch | None]]:
-    """The same batches in runs that the kernel can decode: plain ones in place, each compressed one decompressed.
+    """Yield the batches in runs that the kernel can decode: uncompressed ones in place, each compressed one
+    decompressed.
 
-    A batch that cannot be decompressed is yielded as its row with the error, after the batches before it.
+    A batch that cannot be decompressed is yielded last, as its row and the error.
     """
     if not kernel.any_attribute(memoryview(rows), COMPRESSION_MASK):
         yield view, rows, None
@@ -101,10 +102,8 @@ def unpack(view: memoryview, rows: Rows, max_bytes: int) -> Iterator[tuple[memor
 
 
 def malformed(view: memoryview, rows: Rows, max_bytes: int) -> Iterator[tuple[int, CorruptBatch]]:
-    """The batches whose records cannot be decoded although their checksum may be right, by number, with the reason.
-
-    Nothing after one that cannot be decompressed is examined: call again from the next row.
-    """
+    """Yield the row number and error of the first batch whose records cannot be decoded, although its checksum may be
+    right. Later batches are not examined: call again from the next row."""
     done = 0
     for body, run, error in unpack(view, rows, max_bytes):
         if error is not None:
@@ -116,7 +115,7 @@ def malformed(view: memoryview, rows: Rows, max_bytes: int) -> Iterator[tuple[in
             body, memoryview(run), len(run), numbers[:total], numbers[total:], *_NO_PAYLOAD, *_NO_PAYLOAD, False, False
         )
         bad: int = said[0]
-        if said[6]:  # headers have not been examined yet; before `bad`, they may be wrong too
+        if said[6]:  # `decode_columns` does not check headers; those before `bad` may be malformed too
             wrong = _first_bad_headers(body, run if bad < 0 else run[:bad], said[6])
             bad = bad if wrong < 0 else wrong
         if bad >= 0:
@@ -126,7 +125,8 @@ def malformed(view: memoryview, rows: Rows, max_bytes: int) -> Iterator[tuple[in
 
 
 def _first_bad_headers(view: memoryview, rows: Rows, most: int) -> int:
-    """The number of the first row with a record whose headers do not parse, or -1; there are at most that many."""
+    """Return the number of the first row with a record whose headers do not parse, or -1. `most` is the maximum number
+    of headers."""
     size = int((rows[:, BODY_END] - rows[:, BODY]).sum())
     lists, names, contents = (memoryview(np.empty(n + 1, np.int32)) for n in (int(rows[:, COUNT].sum()), most, most))
     data = memoryview(np.empty(2 * size, np.uint8))
@@ -138,9 +138,9 @@ def _first_bad_headers(view: memoryview, rows: Rows, most: int) -> int:
 
 
 def records(view: memoryview, rows: Rows, start: int, end: int, found: list[Record], max_bytes: int) -> int:
-    """Append the records with start <= offset < end to `found`; -1, or the row that does not parse.
+    """Append the records with start <= offset < end to `found`. Return -1, or the row that does not parse.
 
-    Raises the error of a batch that cannot be decompressed; `found` then holds what came before it.
+    Raises `CorruptBatch` for a batch that cannot be decompressed; `found` then has the records before it.
     """
     done = 0
     for body, run, error in unpack(view, rows, max_bytes):
@@ -162,8 +162,8 @@ def plain_cursors(
     *,
     check: bool = False,
 ) -> Generator[kernel.RecordCursor, None, tuple[int, int, int]]:
-    """Cursors over the plain batches at the beginning of a page, each to be drained before the next. Returns where the
-    first other batch starts (the number of its buffer, its position there), and the next offset."""
+    """Yield cursors over the plain batches at the beginning of a page; drain each before the next. Return the place of
+    the first other batch (number of its buffer, position there) and the next offset."""
     for number, view in enumerate(buffers):
         position, size = 0, len(view)
         while position < size:
@@ -188,18 +188,18 @@ def page_records(
     partition: int,
     max_bytes: int,
 ) -> Iterator[kernel.RecordCursor]:
-    """Cursors over the records of a page from `start` on, checked, without those of the `aborted` transactions."""
+    """Yield cursors over the records of a page from `start` on, verified, without those of `aborted` transactions."""
     end = 2**63 - 1
     number, position, start = yield from plain_cursors(buffers, start, end, topic, partition, check=True)
     if number == len(buffers):
         return
-    # No batch before this one is part of a transaction, so `visible` need not know them.
+    # No batch before this one is part of a transaction, so `visible_batches` need not see them.
     rest = buffers[number][position:]
     if number + 1 < len(buffers):
         rest = memoryview(b"".join((rest, *buffers[number + 1 :])))
     rows, complete = rows_of(rest)
     bad = first_bad_crc(rest, rows)
-    for body, run, error in unpack(rest, visible(rows if bad < 0 else rows[:bad], aborted), max_bytes):
+    for body, run, error in unpack(rest, visible_batches(rows if bad < 0 else rows[:bad], aborted), max_bytes):
         if error is not None:
             raise error
         cursor = kernel.RecordCursor(body, memoryview(run), start, end, topic, partition)
@@ -213,7 +213,7 @@ def page_records(
 
 
 def rows_of(view: memoryview) -> tuple[Rows, bool]:
-    """The headers of the batches in a buffer, and whether there is nothing else in it."""
+    """Return the headers of the batches in a buffer, and whether the buffer contains nothing else."""
     parts: list[Rows] = []
     position, least, why = 0, -1, kernel.SCAN_MORE
     while why == kernel.SCAN_MORE:
@@ -225,8 +225,8 @@ def rows_of(view: memoryview) -> tuple[Rows, bool]:
 
 
 def decode(buffer: Any, start: int = 0, end: int = 2**63 - 1, *, max_bytes: int = 1 << 30) -> list[Record]:
-    """All records of one or more complete batches, checked, those of aborted transactions too; `start` and `end` are
-    offsets."""
+    """Decode and verify all records of one or more complete batches, including those of aborted transactions. `start`
+    and `end` are offsets."""
     view = memoryview(buffer).cast("B")
     found: list[Record] = []
     rows = new_rows(256)

@@ -1,8 +1,8 @@
-"""Parses untrusted JSON: a value or `ValueError`, whatever the text is.
+"""Parse untrusted JSON: return a value or raise `ValueError`, whatever the text is.
 
-Python's own parser has three more results. Brackets nested a thousand deep end in `RecursionError`; `Infinity` and
-`1e999` become a float that cannot be converted to `int`, which is an unexpected `OverflowError`; and `NaN` is not equal
-to itself. We write none of them.
+Python's own parser has three more outcomes. Brackets nested a thousand deep raise `RecursionError`; `Infinity` and
+`1e999` become a float whose conversion to `int` raises an unexpected `OverflowError`; and `NaN` is not equal to itself.
+sawlog writes none of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The parsed text; `ValueError` if it is not JSON, or a value that a program should not get."""
+    """Parse a JSON text; raise `ValueError` if it is not strict JSON or has a number that is not finite."""
     if not isinstance(text, str):
         text = text.decode(json.detect_encoding(text), "surrogatepass")
     try:
@@ -33,5 +33,5 @@ def _refuse(text: str) -> None:
     raise ValueError(f"{text} is not a number in JSON")
 
 
-# `json.loads` with these two makes a decoder for each call, which takes as long as parsing a small file.
+# `json.loads` with these two would create a decoder per call, which takes as long as parsing a small file.
 _DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse)

@@ -235,7 +235,7 @@ class Connection(asyncio.BufferedProtocol):
     def _may_begin_in_full(self) -> bool:
         """Whether the next request may start although the budget is used up. All but fetches end soon and release their
         memory."""
-        if not self._budget.is_over or self._queue[0][:2] != _FETCH:
+        if not self._budget.deadline_passed or self._queue[0][:2] != _FETCH:
             return True
         self._wait_for_room()
         return False
@@ -280,7 +280,7 @@ class Connection(asyncio.BufferedProtocol):
         budget = self._budget
         if self._reader.reserved_bytes:
             return False  # its room is reserved, and released when the request is complete
-        if budget.used_bytes < budget.max_bytes or not (self._slots or budget.is_over):
+        if budget.used_bytes < budget.max_bytes or not (self._slots or budget.deadline_passed):
             return False
         self._wait_for_room()
         return True

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
-from ..storage.counters import DONE, SYNCS, Histogram
+from ..storage.counters import COUNTERS, SYNC_DURATIONS, Histogram
 
 #: A name, or none for that of its family; labels; a number.
 Sample = tuple[str, Mapping[str, str], float]
@@ -37,7 +37,7 @@ def _histogram(histogram: Histogram, name: str, labels: Mapping[str, str]) -> li
 
 def _done(name: str) -> Family:
     """Return a counter of the process."""
-    return f"sawlog_{name}_total", "counter", _DONE[name], [("", {}, DONE[name])]
+    return f"sawlog_{name}_total", "counter", _DONE[name], [("", {}, COUNTERS[name])]
 
 
 class Metrics:
@@ -98,7 +98,7 @@ class Metrics:
                 "sawlog_fsync_seconds",
                 "histogram",
                 "How long syncs of files took.",
-                _histogram(SYNCS, "sawlog_fsync_seconds", {}),
+                _histogram(SYNC_DURATIONS, "sawlog_fsync_seconds", {}),
             ),
             *map(_done, _DONE),
         ]

@@ -3,7 +3,7 @@
 A transactional id has a producer id and an epoch. Its transaction collects partitions and committed offsets, and ends
 with a marker in every partition (`Log.append_marker`). The log defines the effect of markers on readers.
 
-Ending has three steps:
+OneShotEvent has three steps:
 
 1. *Decide*: "PrepareCommit" or "PrepareAbort" is durable in the ledger. This is the commit point.
 2. *Mark*: a marker is written to each partition, and the offsets to the groups.

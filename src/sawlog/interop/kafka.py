@@ -44,7 +44,7 @@ from ..log.log import Log
 from ..log.segment import Segment
 from ..log.transaction_index import OpenTransaction
 from ..log.transactions import Transactions, aborted_rows, overlapping
-from ..storage import Directory, FileDirectory, SharedHold, Storage
+from ..storage import Directory, FileDirectory, SharedFileLock, Storage
 from . import kafka_files as files
 from .foreign import (
     Damage,
@@ -438,7 +438,7 @@ class _Unmapped:
         return self._inner.open_shared(name)
 
 
-def _broker_of(directory: Directory) -> tuple[SharedHold | None, files.BrokerState, tuple[str, int]]:
+def _broker_of(directory: Directory) -> tuple[SharedFileLock | None, files.BrokerState, tuple[str, int]]:
     """Lock the broker's directory above a partition and read its checkpoints, if there is one."""
     nothing = None, files.BrokerState(), ("", 0)
     if not isinstance(directory, FileDirectory):

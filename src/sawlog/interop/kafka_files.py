@@ -45,7 +45,7 @@ from ..batch import kernel
 from ..batch.checksum import crc32c
 from ..batch.header import HEADER_BYTES
 from ..errors import CorruptFile, DirectoryLocked, SourceInUse
-from ..storage import Directory, SharedHold
+from ..storage import Directory, SharedFileLock
 from ..store.names import is_topic_name
 from .detection import child_of
 from .foreign import Detection, Place
@@ -226,12 +226,12 @@ def read_broker_state(directory: Directory) -> BrokerState:
     return BrokerState(directory.exists(CLEAN_SHUTDOWN), found[0], found[1], found[2], tuple(problems))
 
 
-def lock_broker_directory(directory: Directory) -> SharedHold | None:
+def lock_broker_directory(directory: Directory) -> SharedFileLock | None:
     """Prevent a broker from starting on its directory, if its lock file exists; `SourceInUse` if one is running."""
     if not directory.exists(LOCK):
         return None
     try:
-        return SharedHold(directory, LOCK)
+        return SharedFileLock(directory, LOCK)
     except DirectoryLocked as error:
         raise SourceInUse(
             f"a Kafka broker is running on {directory.path} ({LOCK} is locked): stop it, then try again"

@@ -33,9 +33,9 @@ import numpy as np
 
 from .. import background
 from ..batch import kernel
-from ..batch.build import NOBODY, Encoded, Producer, Recipe
+from ..batch.build import NO_PRODUCER, Encoded, EncoderOptions, Producer
 from ..batch.header import BASE, LAST, MAX_TIME, POSITION, SIZE, Rows
-from ..batch.inputs import GivenRecord, refuse
+from ..batch.inputs import RecordInput, record_error
 from ..clock import now_ms
 from ..config import Interval, LogConfig
 from ..errors import (
@@ -51,7 +51,7 @@ from ..errors import (
     SyncFailed,
 )
 from ..storage import Directory, Lock
-from ..storage.forking import forkable, in_children
+from ..storage.forking import forkable, notify_after_fork
 from .active_segment import ActiveSegment
 from .append_block import AppendBlock, AppendBlocks, DurableAppendBlock
 from .checkpointer import Checkpointer, LogLineage
@@ -201,18 +201,20 @@ class Appender(kernel.AppenderFields):
         on_files = isinstance(self.active.segment.storage, kernel.FileFields)
         if not kernel.COMPILED or policy == "always" or not on_files:
             return None
-        builder = kernel.BatchBuilder(refuse, max_total=recipe.max_batch_bytes, capacity=2 * kernel.SMALL_CRC_BYTES)
+        builder = kernel.BatchBuilder(
+            record_error, max_total=recipe.max_batch_bytes, capacity=2 * kernel.SMALL_CRC_BYTES
+        )
         made = kernel.FastAppender(
             self,
             self.watermarks.visible,
             builder,
-            NOBODY,
+            NO_PRODUCER,
             recipe.append_time,
             recipe.max_record_bytes if recipe.codec == 0 else -1,
             policy.bytes if isinstance(policy, Interval) else -1,
             self.short_bytes,
         )
-        in_children(made)
+        notify_after_fork(made)
         return made
 
     def _owns_lock(self) -> bool:
@@ -231,7 +233,7 @@ class Appender(kernel.AppenderFields):
         return min(_SHORT_BYTES, self.config.segment_bytes // 4)
 
     @property
-    def recipe(self) -> Recipe:
+    def recipe(self) -> EncoderOptions:
         """Encoding settings for batches of this log."""
         return self.encoders.recipe
 
@@ -297,7 +299,7 @@ class Appender(kernel.AppenderFields):
         self,
         batch: Encoded,
         expect_offset: int | None = None,
-        producer: Producer = NOBODY,
+        producer: Producer = NO_PRODUCER,
         placement: Placement | None = None,
     ) -> range:
         """Assign the next offsets to an encoded batch and write it. A caller that retries after an interrupt passes a
@@ -352,7 +354,7 @@ class Appender(kernel.AppenderFields):
         return range(offset, last + 1)
 
     def place_many(
-        self, records: Iterable[GivenRecord], expect_offset: int | None = None, producer: Producer = NOBODY
+        self, records: Iterable[RecordInput], expect_offset: int | None = None, producer: Producer = NO_PRODUCER
     ) -> range:
         """Encode these records as one batch and place it."""
         encoder = self.encoders.take()

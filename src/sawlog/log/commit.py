@@ -47,7 +47,7 @@ from threading import get_ident
 
 from .. import background
 from ..batch import kernel
-from ..clock import give_way
+from ..clock import yield_thread
 from ..errors import LogFailed, SawlogError, SyncFailed
 from ..storage import Directory, Published, open_published
 from ..storage.forking import forkable
@@ -324,7 +324,7 @@ class Watermarks(kernel.WatermarksFields):
             ends = self.commit.durable_offset, segments.visible_offset, self.written[0], segments.next_offset
             if ends[0] <= ends[1] <= ends[2] <= ends[3]:
                 return ends
-            give_way()
+            yield_thread()
         path = segments.directory.path
         raise AssertionError(f"durable, visible, written and next offset of {path} are out of order: {ends}")
 

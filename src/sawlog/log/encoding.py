@@ -27,10 +27,10 @@ from collections.abc import Callable
 
 from .. import background
 from ..batch import kernel
-from ..batch.build import KEEP_BYTES, MAX_BATCH_BYTES, Encoded, Encoder, Recipe, seal
+from ..batch.build import KEEP_BYTES, MAX_BATCH_BYTES, Encoded, Encoder, EncoderOptions, seal
 from ..batch.compression import codec_id
 from ..batch.header import HEADER_BYTES
-from ..batch.inputs import refuse
+from ..batch.inputs import record_error
 from ..clock import Deadline
 from ..config import LogConfig
 from ..errors import SawlogError
@@ -42,7 +42,7 @@ _KEPT = 8
 class EncoderPool:
     """Reusable encoders, one per concurrent caller. Thread-safe without a lock."""
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: EncoderOptions) -> None:
         self.recipe = recipe
         self._free: list[Encoder] = []
 
@@ -59,10 +59,10 @@ class EncoderPool:
             self._free.append(encoder)
 
 
-def recipe_of(config: LogConfig) -> Recipe:
+def recipe_of(config: LogConfig) -> EncoderOptions:
     """Return the encoding settings for a log with this configuration."""
     codec = codec_id(config.compression)
-    return Recipe(
+    return EncoderOptions(
         codec,
         config.compression_level,
         config.timestamp_type == "append",
@@ -118,7 +118,7 @@ class Batcher:
 
     def __init__(
         self,
-        recipe: Recipe,
+        recipe: EncoderOptions,
         *,
         limit: int = 0,
         on_full: Callable[[], None] | None = None,
@@ -131,7 +131,7 @@ class Batcher:
         most = recipe.max_batch_bytes if max_bytes is None else min(max_bytes, recipe.max_batch_bytes)
         self._recipe = recipe
         self._builder = kernel.BatchBuilder(
-            refuse,
+            record_error,
             limit=limit,
             on_full=on_full,
             max_record=recipe.max_record_bytes,

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..batch import kernel
-from ..batch.build import NOBODY, Producer
+from ..batch.build import NO_PRODUCER, Producer
 from ..batch.checksum import crc32c
 from ..batch.compression import decompress
 from ..batch.header import (
@@ -55,9 +55,9 @@ from ..batch.header import (
     SIZE,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
-    Length,
+    BatchSpan,
     Rows,
-    lengths,
+    batch_spans,
     new_rows,
 )
 from ..batch.read import MALFORMED, first_bad_crc, malformed
@@ -125,7 +125,7 @@ def _place_sole(appender: Appender, data: memoryview, max_unpacked_bytes: int | 
         return None
     if max_unpacked_bytes is not None:
         _check_records(data, attributes & COMPRESSION_MASK, count, delta, max_unpacked_bytes)
-    producer = NOBODY if producer_id < 0 else Producer(producer_id, epoch, sequence)
+    producer = NO_PRODUCER if producer_id < 0 else Producer(producer_id, epoch, sequence)
     if appender.config.timestamp_type == "create":
         return appender.place(kernel.Encoded(data, delta + 1, -1, newest), producer=producer)
     with appender.lock:  # so that timestamps increase with offsets
@@ -441,7 +441,7 @@ def number(appender: Appender, directory: Directory, name: str, offset: int) -> 
     return None
 
 
-def _give_offsets(storage: Storage, batches: Sequence[Length], offset: int, epoch: int) -> None:
+def _give_offsets(storage: Storage, batches: Sequence[BatchSpan], offset: int, epoch: int) -> None:
     """Write offsets and epoch, but not the length between them: a power cut may leave garbage wherever it interrupts a
     write, and the next process needs the lengths to find the batches."""
     belonging = epoch.to_bytes(4, "big", signed=True)
@@ -460,11 +460,11 @@ def check(appender: Appender, directory: Directory, name: str) -> int:
     return sum(count for _, _, count in batches)
 
 
-def _batches_in(directory: Directory, name: str) -> list[Length]:
+def _batches_in(directory: Directory, name: str) -> list[BatchSpan]:
     """Return position, size and offset count of all batches of a file."""
     mapped = directory.open_sealed(name)
     try:
-        found, _ = lengths(mapped.view(0, mapped.size))
+        found, _ = batch_spans(mapped.view(0, mapped.size))
         end = found[-1].position + found[-1].size_bytes if found else 0
         if end < mapped.size:
             raise CorruptBatch(f"no complete batch at byte {end} of {directory.path}/{name}; not stored")
@@ -473,7 +473,7 @@ def _batches_in(directory: Directory, name: str) -> list[Length]:
     return found
 
 
-def _fits(config: LogConfig, batches: Sequence[Length]) -> bool:
+def _fits(config: LogConfig, batches: Sequence[BatchSpan]) -> bool:
     """Whether these batches and their indexes stay within the limits of a segment."""
     size = sum(size for _, size, _ in batches)
     entries = min(len(batches), size // config.index_interval_bytes + 1)

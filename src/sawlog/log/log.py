@@ -25,9 +25,9 @@ from os import PathLike
 from typing import TYPE_CHECKING, Literal
 
 from ..batch import kernel
-from ..batch.build import NOBODY, Producer
+from ..batch.build import NO_PRODUCER, Producer
 from ..batch.header import DEFAULT_COLUMNS, Rows
-from ..batch.inputs import GivenHeaders, GivenRecord, GivenTable
+from ..batch.inputs import HeadersInput, RecordInput, TableInput
 from ..batch.kernel import Record
 from ..clock import milliseconds
 from ..closing import Closing
@@ -365,7 +365,7 @@ class Log(Partition, Closing):
         self,
         value: bytes | None,
         key: bytes | None = None,
-        headers: GivenHeaders = (),
+        headers: HeadersInput = (),
         timestamp: int | datetime | None = None,
         expect_offset: int | None = None,
     ) -> int:
@@ -385,7 +385,7 @@ class Log(Partition, Closing):
         return offset
 
     def append_many(
-        self, records: Iterable[GivenRecord], expect_offset: int | None = None, *, producer: Producer = NOBODY
+        self, records: Iterable[RecordInput], expect_offset: int | None = None, *, producer: Producer = NO_PRODUCER
     ) -> range:
         """Append records as one batch, all or none even across a crash, and return their offsets.
 
@@ -397,7 +397,7 @@ class Log(Partition, Closing):
         appender.settle(placed.stop)
         return placed
 
-    def append_arrow(self, table: GivenTable, expect_offset: int | None = None) -> range:
+    def append_arrow(self, table: TableInput, expect_offset: int | None = None) -> range:
         """Append the rows of an Arrow table: `value`, and optionally `key`, `timestamp`, `headers`.
 
         The rows become batches of about 128 KiB. All of them are appended or none, except that a crash in the middle
@@ -478,7 +478,7 @@ class Log(Partition, Closing):
         key: bytes | None = None,
         max_bytes: int | None = None,
         *,
-        headers: GivenHeaders = (),
+        headers: HeadersInput = (),
         timestamp: int | datetime | None = None,
         expect_offset: int | None = None,
     ) -> int:
@@ -504,7 +504,7 @@ class Log(Partition, Closing):
         key: bytes | None = None,
         max_bytes: int | None = None,
         *,
-        headers: GivenHeaders = (),
+        headers: HeadersInput = (),
         timestamp: int | datetime | None = None,
         expect_offset: int | None = None,
     ) -> int:
@@ -528,7 +528,7 @@ class Log(Partition, Closing):
         self,
         value: bytes | None,
         key: bytes | None = None,
-        headers: GivenHeaders = (),
+        headers: HeadersInput = (),
         timestamp: int | datetime | None = None,
     ) -> int:
         """Append one record without blocking the event loop. Concurrent tasks share a batch and its fdatasync.
@@ -783,7 +783,7 @@ class Log(Partition, Closing):
 
     # --- internal: appending without waiting for the disk
 
-    def _place_many(self, records: Iterable[GivenRecord], expect_offset: int | None = None) -> range:
+    def _place_many(self, records: Iterable[RecordInput], expect_offset: int | None = None) -> range:
         """Append records as `append_many` does, without waiting for the disk; see `when_settled`."""
         return (self._access.appender or self._writable()).place_many(records, expect_offset)
 

@@ -20,7 +20,7 @@ from ..addresses import refuse_address
 from ..config import LogConfig
 from ..errors import CorruptFile, InvalidConfig, LogClosed, LogNotFound, ReadOnlyLog, StorageError
 from ..storage import Directory, FileDirectory
-from ..storage.forking import forkable, in_children
+from ..storage.forking import forkable, notify_after_fork
 from . import checkpoint
 from .appender import Appender
 from .checkpoint import Checkpoint
@@ -191,7 +191,7 @@ class Access:
         #: Whether a fork copied this from a parent process that writes. It is then read-only.
         self._inherited = False
         if appender is not None:
-            in_children(self)
+            notify_after_fork(self)
 
     def _reader_of(self, segments: SegmentSet) -> Reader:
         return Reader(segments, self.config, lambda: not self.closed, self._place, self.remote)
@@ -254,7 +254,7 @@ class Access:
                     self._use(appender.segments)
                     self.appender = appender
                     self._look_if_needed()
-                    in_children(self)
+                    notify_after_fork(self)
                     on_lock()
                     appender.begin()
                 except BaseException:

@@ -37,7 +37,7 @@ from ..batch.header import (
     Rows,
 )
 from ..batch.kernel import Record
-from ..clock import Deadline, Pauses
+from ..clock import Deadline, PollBackoff
 from ..config import LogConfig, whole_number
 from ..errors import CorruptBatch, OffsetOutOfRange, RecordRemoved, RemoteUnavailable, StorageError
 from . import times
@@ -685,7 +685,7 @@ class Reader:
         read in a leader epoch: `OffsetOutOfRange` if that ended before `offset`, however far the log has grown
         since."""
         segments = self.segments
-        deadline, pauses = Deadline(timeout), Pauses()
+        deadline, pauses = Deadline(timeout), PollBackoff()
         segments.refresh()
         while True:
             if segments.successor is not None:  # the lock was released: others write now

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from ..batch import kernel
-from ..caching import LRU, Cached, CachePolicy
+from ..caching import LRU, CachedSegment, CachePolicy
 from ..config import LogConfig
 from ..errors import CorruptBatch, OffsetOutOfRange, StorageError
 from ..storage import Directory
@@ -86,7 +86,7 @@ class SegmentSet(kernel.SegmentSetFields):
         #: Incremented whenever the list is replaced. A reader that finds damage compares it before it raises.
         self.version = 0
         #: The mapped segments that the policy knows.
-        self._mapped: dict[Cached, Segment] = {}
+        self._mapped: dict[CachedSegment, Segment] = {}
         self._policy = _policy(config)
         self._mapped_lock = forkable(threading.Lock())
         self._newest = None

@@ -24,7 +24,7 @@ from ..batch import kernel
 from ..batch.build import seal
 from ..batch.checksum import combine, crc32c
 from ..batch.header import HEADER_BYTES, TIMESTAMP_TYPE_BIT
-from ..batch.inputs import GivenHeaders, refuse
+from ..batch.inputs import HeadersInput, record_error
 from ..clock import now_ms
 from ..config import MAX_SEGMENT_BYTES
 from ..errors import InvalidConfig, InvalidRecordType, LogClosed, StorageError, StreamAborted, StreamTooLong
@@ -93,7 +93,7 @@ def _around(key: Any, headers: Any, timestamp: Any) -> tuple[bytes, bytes, int]:
     if key is None and not headers and timestamp is None:
         return _PLAIN_BEFORE, _PLAIN_AFTER, now_ms()
     # An ordinary batch with an empty value is the template.
-    builder = kernel.BatchBuilder(refuse)
+    builder = kernel.BatchBuilder(record_error)
     builder.add(b"", key, headers, timestamp)
     record = bytes(memoryview(builder.buffer)[HEADER_BYTES : builder.position])
     key_bytes = b"" if key is None else bytes(key)
@@ -161,7 +161,7 @@ def append_stream(
     chunks: Iterable[bytes],
     key: Any,
     max_bytes: int | None,
-    headers: GivenHeaders,
+    headers: HeadersInput,
     timestamp: int | None,
     expect_offset: int | None,
 ) -> int:
@@ -438,7 +438,7 @@ async def append_stream_async(
     run_to_end: Callable[..., Any],
     *,
     key: Any = None,
-    headers: GivenHeaders = (),
+    headers: HeadersInput = (),
     timestamp: int | None = None,
     max_bytes: int | None = None,
     expect_offset: int | None = None,

@@ -27,12 +27,12 @@ class TurnNote:
     def encode(self) -> bytes:
         """Return the contents of the lock file."""
         body = f"{json.dumps(asdict(self))}\n".encode()
-        return LINE.put(body)
+        return LINE.append_to(body)
 
     @classmethod
     def decode(cls, data: bytes) -> TurnNote | None:
         """Parse the contents of the lock file; None unless every byte is valid."""
-        body = LINE.opened(data)
+        body = LINE.strip_from(data)
         if not body:
             return None
         try:

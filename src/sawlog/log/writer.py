@@ -16,8 +16,8 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from ..batch import kernel
-from ..batch.build import NOBODY, Encoded, Producer, Recipe
-from ..batch.inputs import GivenHeaders, GivenRecord
+from ..batch.build import NO_PRODUCER, Encoded, EncoderOptions, Producer
+from ..batch.inputs import HeadersInput, RecordInput
 from ..closing import Closing
 from ..config import KIB
 from ..errors import InvalidConfig, LogClosed
@@ -36,14 +36,14 @@ class Target(Protocol):
     writers: set[Writer]
 
     @property
-    def recipe(self) -> Recipe:
+    def recipe(self) -> EncoderOptions:
         """Encoding settings for batches."""
 
     def place(
         self,
         batch: Encoded,
         expect_offset: int | None = None,
-        producer: Producer = NOBODY,
+        producer: Producer = NO_PRODUCER,
         placement: Placement | None = None,
     ) -> range:
         """Store a batch and return its offsets. `placement` identifies the batch when the call is retried."""
@@ -94,14 +94,14 @@ class Writer(Closing):
         self,
         value: bytes | None,
         key: bytes | None = None,
-        headers: GivenHeaders = (),
+        headers: HeadersInput = (),
         timestamp: int | None = None,
     ) -> None:
         """Add one record. Its offset is known once it is placed. `timestamp` is in milliseconds since 1970."""
         with self._lock:
             self._batcher.add(value, key, headers, timestamp)
 
-    def append_many(self, records: Iterable[GivenRecord]) -> None:
+    def append_many(self, records: Iterable[RecordInput]) -> None:
         """Add records in any form that `Log.append_many` accepts, but not as one batch."""
         for record in records:
             if isinstance(record, kernel.Record):

@@ -1,13 +1,13 @@
-"""Where bytes are stored: files, memory, mappings, all behind one small interface.
+"""Byte storage: files, mapped files and memory behind one small interface.
 
-`Storage` is a sequence of bytes that grows at its end; `Directory` is where storages are created, found and replaced by
-name. Everything above works with any pair that keeps the promises in `interface.py`; `sawlog.testing` has a test suite
-for that. Only this package talks to the operating system.
+A `Storage` is an append-only sequence of bytes; a `Directory` creates, opens, replaces and deletes storages by name.
+Everything above works with any pair that fulfils the contract in `interface.py`; `sawlog.testing` has a conformance
+suite for it. Only this package talks to the operating system.
 """
 
 from .file import FileDirectory, FileStorage
 from .interface import Directory, Lock, Published, Storage
-from .locks import SharedHold
+from .locks import SharedFileLock
 from .mapped import MappedStorage
 from .memory import MemoryDirectory, MemoryStorage
 from .published import open_published
@@ -21,7 +21,7 @@ __all__ = [
     "MemoryDirectory",
     "MemoryStorage",
     "Published",
-    "SharedHold",
+    "SharedFileLock",
     "Storage",
     "open_published",
 ]

@@ -1,20 +1,15 @@
-"""Small files with a checksum: how all of them are written and read.
+"""Small metadata files that end with a checksum.
 
-A file has a body and, at its end, the CRC-32C of the body in eight hexadecimal digits. It is replaced as a whole
-(`Directory.replace`), so it is either the old one or the new one; if any byte has changed, it is not believed.
+Each file is a body followed by the CRC-32C of the body in eight hexadecimal digits. A file is always replaced as a
+whole (`Directory.replace`), so a reader finds the old or the new version; if any byte has changed, reading raises
+`CorruptFile`. There are two layouts:
 
-What is around the digits depends on who else reads the file:
+    LINE      crc32c 1c291ca3             text with a title (`TitledFile`): checkpoint, producers, upkeep, the note of
+                                          a shared log
+    FIELD       "crc32c": "1c291ca3"      JSON that any tool can read (`load`, `store`), one field per line:
+              }                           sawlog.json, topic.json, transaction intents, job state
 
-    LINE      crc32c 1c291ca3             text with a title: checkpoint, producers, upkeep, the note of a shared log
-    FIELD       "crc32c": "1c291ca3"      JSON that any tool can read, one field per line: sawlog.json, topic.json,
-              }                           intents and their notes, what a job remembers
-
-Logs and stores of earlier versions have both, and version 0.2 can still read what is written today: so there are two
-seals and one way to use them, and not one format.
-
-Threads: any; all of it is values and functions.
-
-Small files of a store: JSON that any tool can read, with a checksum as its last line.
+For example, a document of a store:
 
 ```
 {
@@ -24,7 +19,7 @@ Small files of a store: JSON that any tool can read, with a checksum as its last
 }
 ```
 
-The checksum covers every byte before its own line; see `sawlog.storage.checksummed`.
+The checksum covers every byte before its own line. Thread-safe: nothing here has state.
 """
 
 from __future__ import annotations
@@ -43,29 +38,29 @@ from .interface import Directory
 
 
 @dataclass(frozen=True, slots=True)
-class Seal:
-    """How a checksum is attached to a body: what is before and after its digits."""
+class ChecksumTrailer:
+    """A layout: the bytes before and after the digits of the checksum."""
 
     before: bytes
     after: bytes
 
-    def put(self, body: bytes) -> bytes:
-        """The body with its checksum."""
+    def append_to(self, body: bytes) -> bytes:
+        """Return the body followed by its checksum."""
         return body + self.before + f"{crc32c(body):08x}".encode() + self.after
 
-    def opened(self, data: bytes) -> bytes | None:
-        """The body; None if any byte has changed."""
-        body, _, mark = data.rpartition(self.before)
-        return body if mark == f"{crc32c(body):08x}".encode() + self.after else None
+    def strip_from(self, data: bytes) -> bytes | None:
+        """Return the body, or None if the checksum does not match."""
+        body, _, trailer = data.rpartition(self.before)
+        return body if trailer == f"{crc32c(body):08x}".encode() + self.after else None
 
 
-LINE = Seal(b"crc32c ", b"\n")
-FIELD = Seal(b'  "crc32c": "', b'"\n}\n')
+LINE = ChecksumTrailer(b"crc32c ", b"\n")
+FIELD = ChecksumTrailer(b'  "crc32c": "', b'"\n}\n')
 
 
 @contextmanager
 def parsing(what: str) -> Iterator[None]:
-    """A block in which a body is taken apart: `CorruptFile`, if it cannot be."""
+    """Turn the errors of parsing code in this block into `CorruptFile`."""
     try:
         yield
     except (ValueError, LookupError, TypeError, AttributeError) as error:
@@ -74,52 +69,52 @@ def parsing(what: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class TitledFile:
-    """Text that begins with a title and ends with its checksum on a line."""
+    """Text that begins with a title and ends with a checksum line."""
 
-    #: What it is called in messages.
+    #: Name of the file in error messages.
     what: str
     title: str
 
     def encode(self, text: str) -> bytes:
-        """The bytes of the file; the text follows the title immediately."""
-        return LINE.put(f"{self.title}{text}".encode())
+        """Return the bytes of the file; the text follows the title immediately."""
+        return LINE.append_to(f"{self.title}{text}".encode())
 
     def decode(self, data: bytes) -> bytes:
-        """The text after the title; `CorruptFile` unless every byte is right."""
-        body, title = LINE.opened(data), self.title.encode()
+        """Return the text after the title; raise `CorruptFile` if the title or the checksum is wrong."""
+        body, title = LINE.strip_from(data), self.title.encode()
         if body is None or not body.startswith(title):
             raise CorruptFile(f"the checksum of {self.what} does not match")
         return body[len(title) :]
 
     def encode_fields(self, fields: Mapping[str, Any]) -> bytes:
-        """The bytes of a file whose text is JSON, on one line."""
+        """Return the bytes of a file whose text is one line of JSON."""
         return self.encode(f"\n{json.dumps(fields)}\n")
 
     def decode_fields(self, data: bytes) -> Any:
-        """The JSON of such a file; `CorruptFile` unless every byte is right."""
+        """Return the parsed JSON of a file made by `encode_fields`; raise `CorruptFile` if it is damaged."""
         body = self.decode(data)
         with parsing(self.what):
             return parse_json(body)
 
     def find(self, directory: Directory, name: str) -> bytes | None:
-        """The bytes of the file; None if there is none."""
+        """Return the bytes of the file; None if it is missing."""
         return directory.read(name) if directory.exists(name) else None
 
 
-#: The errors of a document that is not there.
+#: Error numbers of a missing document.
 MISSING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 T = TypeVar("T")
 
 
 def encode(fields: dict[str, Any]) -> bytes:
-    """The bytes of a document, one field per line."""
+    """Return the bytes of a document, one field per line."""
     lines = (f"  {json.dumps(name)}: {json.dumps(value)},\n" for name, value in fields.items())
-    return FIELD.put(("{\n" + "".join(lines)).encode())
+    return FIELD.append_to(("{\n" + "".join(lines)).encode())
 
 
 def decode(data: bytes, path: str) -> dict[str, Any]:
-    """The fields; `CorruptFile` if any byte has changed."""
-    if FIELD.opened(data) is None:
+    """Return the fields of a document; raise `CorruptFile` if any byte has changed."""
+    if FIELD.strip_from(data) is None:
         raise CorruptFile(f"{path}: its checksum does not match; restore it from a copy")
     with parsing(path):
         fields: dict[str, Any] = parse_json(data)
@@ -133,12 +128,12 @@ def load(directory: Directory, name: str) -> dict[str, Any]:
 
 
 def store(directory: Directory, name: str, fields: dict[str, Any], *, durable: bool = True) -> None:
-    """Replace a document atomically; durably unless it has no meaning after a power cut."""
+    """Replace a document atomically. Pass `durable=False` for one that has no meaning after a power cut."""
     directory.replace(name, encode(fields), durable=durable)
 
 
 def field(fields: dict[str, Any], name: str, kind: type[T], path: str) -> T:
-    """One field of the right type, or `CorruptFile`."""
+    """Return a field after checking its type; raise `CorruptFile` if it is missing or has another type."""
     value = fields.get(name)
     if type(value) is not kind:
         raise CorruptFile(f"{path}: {name} is {value!r}, expected {kind.__name__}")

@@ -1,11 +1,11 @@
-"""Storages in files, and the directory that contains them.
+"""`FileStorage` and `FileDirectory`: storages in files of the local file system.
 
-Writing is `pwrite` at a position that we track ourselves: no file position is shared with a forked child, and a failed
-append cannot leave later ones after a torn one. The part of a file that is still growing is read through a mapping of
-what had been written when it was created, and through `pread` after that. The bytes of such a mapping never disappear:
-nothing below the size that a log has committed is ever truncated in place (see `sawlog.log.trimming`).
+Appends use `pwrite` at a position tracked here: no file position is shared with a forked child, and no append can land
+after a torn one. A growing file is read through a mapping of the bytes that existed when the mapping was created, and
+through `pread` beyond it. Mapped bytes never disappear: nothing below a log's committed size is truncated in place (see
+`sawlog.log.trimming`).
 
-Names are opened relative to one descriptor of the directory and never through a symbolic link.
+Names are opened relative to a descriptor of the directory, never through a symbolic link.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from ..batch import kernel
 from ..errors import LogClosed, ReadBeyondEnd, SawlogError, StorageError, SyncFailed
 from .handle import OPEN_FLAGS, Handle, identity_of
 from .interface import Buffer, Directory, Lock, Published, Storage
-from .locks import FileLock, SharedHold
+from .locks import FileLock, SharedFileLock
 from .mapped import MappedStorage, forget_pages
 from .published import PublishedFile, is_published
 from .system import boot_id, claim_blocks, reporting, reserve_blocks, storage_error, sync_data
 
-__all__ = ["FileDirectory", "FileLock", "FileStorage", "Handle", "SharedHold", "forget_pages"]
+__all__ = ["FileDirectory", "FileLock", "FileStorage", "Handle", "SharedFileLock", "forget_pages"]
 
-#: Reads after the mapping are copied until they add up to this; then the file is mapped again.
+#: Reads beyond the mapping are copied until they add up to this; then the file is mapped again.
 _REMAP_BYTES = 1 << 20
-#: File times change in steps of a few milliseconds; this is well above that.
+#: File system timestamps advance in steps of a few milliseconds; this is well above that.
 _CLOCK_STEP_NS = 50_000_000
 #: The file that both a log and a store lock first.
 _LOCK = "LOCK"
-#: The maximum that is reserved after the end of a file at once.
+#: Smallest and largest reservation after the end of a file.
 _RESERVE_LEAST_BYTES, _RESERVE_MOST_BYTES = 1 << 20, 32 << 20
 
 
 class FileStorage(kernel.FileFields):
-    """A file that this process appends to, or (`shared`) that another process does."""
+    """A file that this process appends to, or, if `shared`, that another process appends to."""
 
     __slots__ = ("_copied_bytes", "_directory", "_path", "_shared", "name")
     #: The beginning of the file, if it is mapped.
     mapping: memoryview | None
     _handle: Handle
-    #: Bytes written; for a shared file, as of the last time that somebody asked.
+    #: Bytes written; for a shared file, as of the last use of `size`.
     _size: int
-    #: Where the blocks end that were reserved.
+    #: End of the reserved blocks.
     _reserved: int
 
     views_are_free = False
@@ -72,7 +72,7 @@ class FileStorage(kernel.FileFields):
         return self._size
 
     def append(self, data: Buffer) -> int:
-        """Write at the end; a short write is continued, a failed one is rolled back."""
+        """Write at the end. A short write is continued, a failed one is rolled back."""
         position = self._size
         try:
             written = os.pwrite(self._handle.fd, data, position)
@@ -105,34 +105,34 @@ class FileStorage(kernel.FileFields):
         return made
 
     def reserve(self, size_bytes: int) -> None:
-        """Ask the file system for blocks after the end, doubling, so that a small file stays small on disk. Writing
-        into them was measured to be 20 to 33 % cheaper. The file's size does not change, and if there are none,
-        appending works without them."""
+        """Ask the file system for blocks beyond the end, doubling, so that a small file stays small on disk. Writing
+        into reserved blocks was measured to be 20 to 33 % cheaper. The file's size does not change, and a failure is
+        ignored: appending works without the reservation."""
         if self._size + size_bytes > self._reserved:
             step = min(max(self._size, _RESERVE_LEAST_BYTES), _RESERVE_MOST_BYTES)
             self._reserved = self._size + size_bytes + step
             reserve_blocks(self._handle.fd, self._size, self._reserved - self._size)
 
     def claim(self, size_bytes: int) -> None:
-        """Reserve blocks for that many bytes, on a file system that can; else check how much is free."""
+        """Reserve blocks for that many bytes where the file system supports it; otherwise check the free space."""
         with reporting("reserving room in", self._path):
             reserved = claim_blocks(self._handle.fd, self._size, size_bytes)
         if reserved:
             self._reserved = max(self._reserved, self._size + size_bytes)
 
     def release(self) -> None:
-        """Release what was reserved and not used."""
+        """Release the unused part of the reservation."""
         if self._reserved > self._size:
             self._reserved = 0
             self.truncate(self._size)
 
     def write_at(self, position: int, data: Buffer) -> None:
-        """Overwrite bytes that nobody has seen yet."""
+        """Overwrite bytes that no reader has seen yet."""
         with reporting("writing", self._path):
             self._write(position, data)
 
     def read(self, position: int, size: int) -> bytes:
-        """A copy; loops, because a single pread returns at most 2 GiB."""
+        """Copy the bytes. Loops, because a single pread returns at most 2 GiB."""
         with reporting("reading", self._path):
             data = os.pread(self._handle.fd, size, position)
             while len(data) < size:
@@ -145,7 +145,8 @@ class FileStorage(kernel.FileFields):
         return data
 
     def view(self, position: int, size: int) -> memoryview:
-        """From the mapping if it is large enough; a shared file, which its writer may truncate, is always copied."""
+        """Return a slice of the mapping, or a copy beyond it. A shared file is always copied, because its writer may
+        truncate it."""
         end = position + size
         mapped = self.mapping
         if mapped is not None and end <= len(mapped):
@@ -166,7 +167,7 @@ class FileStorage(kernel.FileFields):
         return mapped
 
     def truncate(self, size: int) -> None:
-        """Truncate the file; the caller makes sure that nobody maps what is cut off."""
+        """Truncate the file. The caller ensures that no process has the removed part mapped."""
         with reporting("truncating", self._path):
             os.ftruncate(self._handle.fd, size)
         self._size = size
@@ -174,17 +175,17 @@ class FileStorage(kernel.FileFields):
             self.use_mapping(None)
 
     def sync(self) -> None:
-        """fdatasync: content and size."""
+        """Make content and size durable with fdatasync."""
         sync_data(self._handle.fd, self._path)
 
     def forget(self, position: int, size: int) -> None:
-        """Release the pages of the mapping; they stay in the system's cache."""
+        """Release the pages of the mapping; they stay in the page cache."""
         mapped = self.mapping
         if mapped is not None:
             forget_pages(mapped, position, min(size, len(mapped) - position))
 
     def close(self) -> None:
-        """Close the descriptor. Without this call, it is closed with the last reader that holds the storage."""
+        """Close the descriptor. Without this call, it is closed when the last reference to the storage is gone."""
         self.use_mapping(None)
         self._handle.close()
 
@@ -195,8 +196,8 @@ class FileStorage(kernel.FileFields):
 
 
 def _sync_names(path: str) -> None:
-    """Sync the name of a directory, and those of the directories above it, up to the mount point. Directories that may
-    not be opened are skipped: whoever created them is responsible."""
+    """Make the name of a directory durable, and those of its parents up to the mount point. Stops at a parent that may
+    not be opened: its owner created the names in it."""
     while True:
         parent = os.path.dirname(path)
         with reporting("reading", parent):
@@ -221,7 +222,7 @@ def _sync_names(path: str) -> None:
 class FileDirectory:
     """A directory of the file system, held open by a descriptor."""
 
-    #: Also set if it could not be opened.
+    #: -1 if the constructor failed or the directory is closed.
     fd = -1
 
     def __init__(self, path: str | os.PathLike[str], *, create: bool = True) -> None:
@@ -239,8 +240,8 @@ class FileDirectory:
 
     @classmethod
     def _make(cls, path: str) -> None:
-        """mkdir -p that makes every name durable, also of directories that existed before, unless a lock file exists in
-        here: then its creator has done so."""
+        """mkdir -p that makes every name durable, including those of existing directories. Skipped if the directory has
+        a lock file: its creator has done this already."""
         if not os.path.exists(f"{path}/{_LOCK}"):
             cls._make_missing(path)
             _sync_names(path)
@@ -260,15 +261,15 @@ class FileDirectory:
                         raise
 
     def names(self) -> list[str]:
-        """All names of anything but directories, sorted."""
+        """Return the names of everything except directories, sorted."""
         return sorted(entry.name for entry in self._entries() if not entry.is_dir(follow_symlinks=False))
 
     def children(self) -> list[str]:
-        """The names of all directories in it, sorted."""
+        """Return the names of the directories, sorted."""
         return sorted(entry.name for entry in self._entries() if entry.is_dir(follow_symlinks=False))
 
     def _entries(self) -> list[os.DirEntry[str]]:
-        """Uses its own descriptor: two threads that list at the same time would share the position of one."""
+        """List the directory through a descriptor of its own: threads that share one would share its position."""
         with reporting("listing", self.path):
             fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.fd)
             try:
@@ -278,7 +279,7 @@ class FileDirectory:
                 os.close(fd)
 
     def child(self, name: str, *, create: bool = False) -> FileDirectory:
-        """The directory of that name in this one."""
+        """Open a subdirectory."""
         path = f"{self.path}/{name}"
         if create:
             with reporting("creating", path):
@@ -291,7 +292,7 @@ class FileDirectory:
             return FileDirectory._of(path, os.open(name, os.O_RDONLY | os.O_DIRECTORY | OPEN_FLAGS, dir_fd=self.fd))
 
     def remove_child(self, name: str) -> None:
-        """rm -r, never through a symbolic link."""
+        """Delete a subdirectory recursively, never through a symbolic link."""
         with reporting("removing", f"{self.path}/{name}"):
             try:
                 shutil.rmtree(name, dir_fd=self.fd)
@@ -299,28 +300,28 @@ class FileDirectory:
                 pass
 
     def move(self, name: str, target: Directory, new: str) -> None:
-        """Rename between directories of one file system."""
+        """Rename into another directory of the same file system."""
         if not isinstance(target, FileDirectory):
             raise StorageError(errno.EXDEV, f"{self.path}/{name} cannot be moved to {target.path}")
         with reporting("renaming", f"{self.path}/{name}"):
             os.rename(name, new, src_dir_fd=self.fd, dst_dir_fd=target.fd)
 
     def link(self, name: str, target: Directory, new: str) -> None:
-        """A hard link, in the same file system."""
+        """Create a hard link in a directory of the same file system."""
         if not isinstance(target, FileDirectory):
             raise StorageError(errno.EXDEV, f"{self.path}/{name} cannot have a name in {target.path}")
         with reporting("linking", f"{self.path}/{name}"):
             os.link(name, new, src_dir_fd=self.fd, dst_dir_fd=target.fd, follow_symlinks=False)
 
     def stamp(self) -> object:
-        """The time of the last change of a name. A very recent time is not reliable: the clock of the file system may
-        not have advanced since."""
+        """Return the directory's modification time. None if it is very recent: another change may get the same time,
+        because the file system's clock advances in steps."""
         with reporting("reading", self.path):
             changed = os.fstat(self.fd).st_mtime_ns
         return changed if time.time_ns() - changed > _CLOCK_STEP_NS else None
 
     def _stat(self, name: str) -> os.stat_result | None:
-        try:  # no context manager here: opening a log does this for every file
+        try:  # no context manager: opening a log does this for every file
             return os.stat(name, dir_fd=self.fd, follow_symlinks=False)
         except FileNotFoundError:
             return None
@@ -328,25 +329,25 @@ class FileDirectory:
             raise self._error(error, "reading the size of", name) from error
 
     def _error(self, error: OSError, doing: str, name: str) -> SawlogError:
-        """What to raise for it: a thread may read while another closes the log, or deletes the topic."""
+        """Convert an OSError; `LogClosed` if another thread has closed the log or deleted the topic meanwhile."""
         if self.fd < 0:
             return LogClosed(f"{self.path} was closed, or deleted, while {name} was read")
         return storage_error(error, doing, f"{self.path}/{name}")
 
     def exists(self, name: str) -> bool:
-        """Whether a regular file of that name exists."""
+        """Return whether a regular file of that name exists."""
         found = self._stat(name)
         return found is not None and stat.S_ISREG(found.st_mode)
 
     def size(self, name: str) -> int:
-        """Bytes in the file."""
+        """Return the size of the file in bytes."""
         try:
             return os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_size
         except OSError as error:
             raise self._error(error, "reading the size of", name) from error
 
     def identity(self, name: str) -> object:
-        """Device and inode."""
+        """Return device and inode; None if the file is missing."""
         found = self._stat(name)
         return None if found is None else identity_of(found)
 
@@ -357,7 +358,7 @@ class FileDirectory:
             raise self._error(error, "opening", name) from error
 
     def create(self, name: str) -> Storage:
-        """Create, fsync the file, fsync the directory: only then may anything be appended."""
+        """Create a file, fsync it, and fsync the directory, all before anything is appended."""
         handle = self._open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             sync_data(handle.fd, f"{self.path}/{name}")
@@ -369,15 +370,15 @@ class FileDirectory:
             raise
 
     def open(self, name: str) -> Storage:
-        """For appending and reading."""
+        """Open a file to append and read."""
         return FileStorage(self, name, self._open(name, os.O_RDWR))
 
     def open_shared(self, name: str) -> Storage:
-        """For reading what another process appends to."""
+        """Open a file for reading that another process appends to."""
         return FileStorage(self, name, self._open(name, os.O_RDONLY), shared=True)
 
     def open_sealed(self, name: str) -> Storage:
-        """Mapped as a whole."""
+        """Map the whole file."""
         handle = self._open(name, os.O_RDONLY)
         try:
             with reporting("mapping", f"{self.path}/{name}"):
@@ -386,7 +387,7 @@ class FileDirectory:
             handle.close()
 
     def read(self, name: str) -> bytes:
-        """The whole file. What is no file, such as a pipe, is not waited for: it has no bytes."""
+        """Read the whole file. Does not block on a pipe or another special file: it reads as empty."""
         handle = self._open(name, os.O_RDONLY | os.O_NONBLOCK)
         try:
             with reporting("reading", f"{self.path}/{name}"), open(handle.fd, "rb", buffering=0, closefd=False) as file:
@@ -395,7 +396,7 @@ class FileDirectory:
             handle.close()
 
     def replace(self, name: str, data: Buffer, *, durable: bool = True) -> None:
-        """Write next to it, fsync, rename, fsync the directory."""
+        """Write a temporary file, fsync it, rename it, and fsync the directory."""
         temporary = f"{name}.tmp"
         handle = self._open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
@@ -415,7 +416,7 @@ class FileDirectory:
             self.sync()
 
     def published(self, name: str, *, create: bool = False) -> Published | None:
-        """In a small file that is mapped where that is safe; see published.py."""
+        """Open a small file for published numbers, mapped where that is safe; see published.py."""
         if not boot_id():
             return None
         try:
@@ -435,19 +436,19 @@ class FileDirectory:
         return None
 
     def _discard(self, name: str) -> None:
-        """Remove what a failed write left: on a full disk it takes space. Errors are ignored."""
+        """Delete the leftover of a failed write, which takes space on a full disk. Best effort: errors are ignored."""
         try:
             os.unlink(name, dir_fd=self.fd)
         except OSError:
             pass
 
     def rename(self, old: str, new: str) -> None:
-        """Atomic within the directory."""
+        """Rename within the directory, atomically."""
         with reporting("renaming", f"{self.path}/{old}"):
             os.rename(old, new, src_dir_fd=self.fd, dst_dir_fd=self.fd)
 
     def remove(self, name: str) -> None:
-        """Unlink; processes that have it open keep it."""
+        """Unlink the name. Processes that have the file open can still use it."""
         with reporting("removing", f"{self.path}/{name}"):
             try:
                 os.unlink(name, dir_fd=self.fd)
@@ -455,18 +456,18 @@ class FileDirectory:
                 pass
 
     def sync(self) -> None:
-        """fsync of the directory: the names in it."""
+        """Make the names in the directory durable with fsync."""
         try:
             os.fsync(self.fd)
         except OSError as error:
             raise SyncFailed(error.errno, f"{error.strerror} while syncing the directory {self.path}") from error
 
     def lock(self, name: str, *, alone: bool = True) -> Lock:
-        """flock, without waiting."""
+        """Take a flock without waiting."""
         return FileLock(self, name, alone=alone)
 
     def dispose(self) -> None:
-        """rmdir; files of others keep the directory."""
+        """Remove the directory if it is empty."""
         try:
             os.rmdir(self.path)
         except OSError as error:
@@ -474,8 +475,8 @@ class FileDirectory:
                 raise storage_error(error, "removing", self.path) from error
 
     def close(self) -> None:
-        """Close the descriptor once. Without this call, it is closed when the directory is no longer referenced: not
-        every caller that fails can close it."""
+        """Close the descriptor. Safe to call twice. Without this call it is closed with the last reference: a caller
+        that fails early may have no chance to close it."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
@@ -483,8 +484,8 @@ class FileDirectory:
     __del__ = close
 
 
-def keep_private(directory: Directory) -> None:
-    """Let only its owner read a directory, if it is one of a file system."""
+def restrict_to_owner(directory: Directory) -> None:
+    """Set mode 0700 on a directory of the file system; no-op for any other kind."""
     if isinstance(directory, FileDirectory):
         with reporting("changing the mode of", directory.path):
             os.fchmod(directory.fd, stat.S_IRWXU)

@@ -1,12 +1,12 @@
-"""Locks between threads that are free in a forked child.
+"""Fork safety: release inherited locks in a forked child, and notify objects that they are in one.
 
-A child has one thread: the one that forked. If another thread of its parent was appending, the child's copy of that
-log's lock is held and never released: any thread in the child that asks for it, even to be told that the log belongs to
-the parent or to close it, would wait forever. So every lock of an object that outlives a call is created by `forkable`
-and is free again in a child. Locks that the forking thread itself holds stay held: it will release them.
+A child has a single thread, the one that forked. If another thread of the parent was appending, the child's copy of
+that log's lock is held and never released: any use of the log in the child, even to close it or to learn that it
+belongs to the parent, would deadlock. So every lock that outlives a call is registered with `forkable`, and is free
+again in a child. Locks held by the forking thread itself stay held: it will release them.
 
-The data that the locks protect may be half-changed in the child. That does not matter: a child may not write through
-what it inherited, and it reads the log like any other process, not from its parent's memory (`in_children`).
+The data protected by such a lock may be half-changed in the child. That is harmless: a child may not write through
+inherited objects, and reads a log like any other process, not from its parent's memory (`notify_after_fork`).
 """
 
 from __future__ import annotations
@@ -21,41 +21,41 @@ _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def forkable(lock: T) -> T:
-    """Register the lock or condition, which from now on is free in every forked child, and return it."""
+    """Register a lock or condition to be free in every forked child, and return it."""
     _locks.add(lock)
     return lock
 
 
-_told: weakref.WeakSet[Any] = weakref.WeakSet()
+_fork_aware: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-class Inherited(Protocol):
-    """An object that changes in a forked child."""
+class ForkAware(Protocol):
+    """An object that must change in a forked child."""
 
     def after_fork(self) -> None:
-        """Called in the child before anything else. It must not raise and must be fast: there may be thousands."""
+        """Called in the child before any other code. Must not raise, and must be fast: there may be thousands."""
 
 
 def this_process() -> int:
-    """A number that differs in a forked child."""
+    """Return a number that differs in a forked child."""
     return os.getpid()
 
 
-def in_children(what: Inherited) -> None:
-    """Notify this object, as long as it lives, when it is in a forked child."""
-    _told.add(what)
+def notify_after_fork(what: ForkAware) -> None:
+    """Call the object's `after_fork` in every forked child, for as long as the object lives."""
+    _fork_aware.add(what)
 
 
-def _free() -> None:
-    for each in list(_told):
+def _after_fork_in_child() -> None:
+    for each in list(_fork_aware):
         each.after_fork()
     for lock in list(_locks):
         owned = getattr(lock, "_is_owned", None)
-        # CPython's own method, which its modules also use; where it does not exist, the lock stays held.
+        # CPython's private method, which the standard library uses too; without it the lock stays held.
         renew = getattr(lock, "_at_fork_reinit", None)
         if renew is not None and not (owned is not None and owned()):
             renew()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_free)
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,4 +1,4 @@
-"""A descriptor with one owner, and how names are opened: never through a symbolic link, never left to a child."""
+"""`Handle`, a file descriptor with one owner, and the flags with which every name is opened."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import os
 
 from ..batch import kernel
 
-#: Added to the flags of every `os.open` of a name.
+#: Added to every `os.open` of a name: never follow a symbolic link, never leak the descriptor to a child program.
 OPEN_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Handle(kernel.DescriptorFields):
-    """A descriptor with one owner: closed once, by the last user, and never twice."""
+    """A descriptor with one owner. Closed exactly once, at the latest with its last reference."""
 
     __slots__ = ()
-    #: -1 if it is closed, or an interrupt stopped the constructor.
+    #: -1 once closed, or if an interrupt stopped the constructor.
     fd: int
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
 
     def close(self) -> None:
-        """Close it if it is still open."""
+        """Close the descriptor. Safe to call twice."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
@@ -30,5 +30,5 @@ class Handle(kernel.DescriptorFields):
 
 
 def identity_of(found: os.stat_result) -> tuple[int, int]:
-    """What tells a file from another that gets its name: device and inode."""
+    """Return device and inode, which tell a file from another one that replaces it under the same name."""
     return found.st_dev, found.st_ino

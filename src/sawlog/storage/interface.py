@@ -1,28 +1,28 @@
-"""The interfaces of a storage and a directory, and what they promise.
+"""The contract of storages, directories and locks.
 
-Failure is part of the promise: an `append` happens completely or not at all. If the partial bytes of a failed append
-could not be rolled back either, the error says so (`torn`), and the log above stops writing. `sync` either makes
-everything durable that was written before it, or raises `SyncFailed`, and is not retried.
+The contract covers failures: an `append` happens completely or not at all. If the partial bytes of a failed append
+could not be rolled back, the error says so (`torn`), and the log above stops writing. `sync` makes everything durable
+that was written before it, or raises `SyncFailed` and is not retried.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
-#: What can be written. Python 3.12 has collections.abc.Buffer; we support 3.11.
+#: Writable types. Python 3.12 has collections.abc.Buffer; 3.11, which we support, does not.
 Buffer = bytes | bytearray | memoryview
 
 
 class Storage(Protocol):
-    """A sequence of bytes that grows at its end.
+    """An append-only sequence of bytes.
 
-    Threads: one appends, truncates and syncs; any number read. A view stays valid as long as it is held, whatever
-    happens to the storage afterwards.
+    One thread at a time appends, truncates and syncs; any number of threads read. A view stays valid for as long as it
+    is referenced, whatever happens to the storage afterwards.
     """
 
     name: str
-    #: Whether a view costs nothing, however large it is, because the bytes are mapped or in memory. Elsewhere a reader
-    #: asks only for what it needs. A custom storage may omit it: then it is assumed that they cost something.
+    #: True if a view of any size is free, because the bytes are mapped or in memory. Otherwise readers request only the
+    #: bytes they need. Optional for a custom storage; the default is False.
     views_are_free: bool
 
     @property
@@ -33,153 +33,152 @@ class Storage(Protocol):
         """Append bytes, all or none, and return the position where they start."""
 
     def reserve(self, size_bytes: int) -> None:
-        """A hint before `append`: this many bytes are about to be appended, and probably more after them."""
+        """Hint that this many bytes are about to be appended, and probably more after them."""
 
     def claim(self, size_bytes: int) -> None:
-        """Make sure that there is space for that many more bytes, or raise `StorageFull`. Reserved until `release`, as
-        far as the system can do that."""
+        """Ensure that there is space for that many more bytes, or raise `StorageFull`. The space stays reserved until
+        `release`, where the system supports it."""
 
     def release(self) -> None:
-        """A hint: nothing more will be appended for now."""
+        """Hint that nothing more will be appended for now."""
 
     def write_at(self, position: int, data: Buffer) -> None:
-        """Overwrite bytes that were appended before: only the header of a batch that nobody has seen yet."""
+        """Overwrite appended bytes. Used only for the header of a batch that no reader has seen yet."""
 
     def read(self, position: int, size: int) -> bytes:
-        """A copy of exactly these bytes; `ReadBeyondEnd` if they do not all exist."""
+        """Return a copy of exactly these bytes; raise `ReadBeyondEnd` if they do not all exist."""
 
     def view(self, position: int, size: int) -> memoryview:
-        """Exactly these bytes, without a copy if possible."""
+        """Return exactly these bytes, without a copy if possible; raise `ReadBeyondEnd` if they do not all exist."""
 
     def truncate(self, size: int) -> None:
         """Drop everything from `size` on."""
 
     def sync(self) -> None:
-        """Return when everything written before is durable."""
+        """Make everything written so far durable. Blocks."""
 
     def forget(self, position: int, size: int) -> None:
-        """A hint: this reader no longer needs these bytes in memory."""
+        """Hint that the reader no longer needs these bytes in memory."""
 
     def close(self) -> None:
-        """Close the handle; views that are held stay valid."""
+        """Close the handle. Existing views stay valid."""
 
     def remove(self) -> None:
-        """Close, and delete the bytes."""
+        """Close the handle and delete the bytes."""
 
 
 class Lock(Protocol):
-    """Held from its creation until `release`, or until the process dies."""
+    """A lock, held from its creation until `release` or the end of the process."""
 
     @property
     def held(self) -> bool:
-        """Whether this process still holds it: not after `release`, and not in a forked child."""
+        """True while this process holds the lock: not after `release`, and not in a forked child."""
 
     @property
     def current(self) -> bool:
-        """Whether it is held and still effective: the name has not been deleted or given to another file."""
+        """True while the lock is held and effective: its name was not deleted or given to another file."""
 
     @property
     def found(self) -> bytes:
-        """The note of the previous holder (see `leave`); empty if there is none."""
+        """Note of the previous holder (see `leave`); empty if there is none."""
 
     def leave(self, note: bytes) -> None:
-        """Write a short note for readers of the lock file (`Directory.read`). It does not survive a power cut, and an
-        error in writing it is not reported."""
+        """Write a short note for readers of the lock file (`Directory.read`). Best effort: it does not survive a power
+        cut, and write errors are ignored."""
 
     def release(self) -> None:
         """Release the lock."""
 
 
 class Published(Protocol):
-    """Two numbers, 0 or more, that one process stores and any number of processes load, without a lock or a sync.
+    """Two non-negative numbers that one process stores and any number of processes load, without a lock or a sync.
 
-    They survive the end of the process that stored them, however it ended. After a restart of the machine they are
-    invalid, and `load` returns None.
+    They survive the end of the process that stored them, even if it was killed. After a reboot they are invalid, and
+    `load` returns None.
     """
 
     def store(self, first: int, second: int) -> None:
-        """Replace both atomically: no reader gets one old and one new number. Cannot fail."""
+        """Replace both numbers atomically: no reader sees one old and one new number. Never raises."""
 
     def load(self) -> tuple[int, int] | None:
-        """Both numbers; None if nothing was stored since the machine was started, or they cannot be read."""
+        """Return both numbers; None if nothing was stored since the last boot, or they cannot be read."""
 
     def close(self) -> None:
-        """Close the handle; the numbers are kept."""
+        """Close the handle and keep the numbers."""
 
 
 class Directory(Protocol):
-    """Where storages are created, found, replaced and deleted by name; may contain other directories."""
+    """A directory of storages and subdirectories. Creates, opens, replaces and deletes storages by name."""
 
     path: str
 
     def names(self) -> list[str]:
-        """The names of all storages, sorted; directories below this one are in `children`."""
+        """Return the names of all storages, sorted. Subdirectories are in `children`."""
 
     def children(self) -> list[str]:
-        """The names of the directories below this one, sorted."""
+        """Return the names of all subdirectories, sorted."""
 
     def child(self, name: str, *, create: bool = False) -> Directory:
-        """The directory of that name below this one; created durably if it is missing and `create` is set."""
+        """Open a subdirectory. With `create` it is created durably if missing."""
 
     def remove_child(self, name: str) -> None:
-        """Delete a directory below this one with all its contents, if it exists; durable after `sync`."""
+        """Delete a subdirectory and its contents, if it exists. Durable after `sync`."""
 
     def move(self, name: str, target: Directory, new: str) -> None:
-        """Move a file or a directory to a name in another directory of the same kind, replacing a file of that name;
-        durable after `sync` of both."""
+        """Move a file or a subdirectory to a name in another directory of the same kind, replacing a file of that name.
+        Durable after `sync` of both."""
 
     def link(self, name: str, target: Directory, new: str) -> None:
-        """Give a file whose bytes no longer change a second name, in another directory of the same kind; durable after
-        `sync` of that one. An error if there is such a name. A directory may be without this method, and any call may
-        fail: then the bytes are copied."""
+        """Give an immutable file a second name in another directory of the same kind. Durable after `sync` of that
+        directory; an error if the name exists. Optional, and any call may fail: the caller then copies the bytes."""
 
     def stamp(self) -> object:
-        """A value that changes whenever a name is created, replaced or removed in here; None if that is not known."""
+        """Return a value that changes whenever a name is created, replaced or removed here; None if unknown."""
 
     def exists(self, name: str) -> bool:
-        """Whether the name exists."""
+        """Return whether a storage of that name exists."""
 
     def size(self, name: str) -> int:
-        """Size of the storage in bytes."""
+        """Return the size of a storage in bytes."""
 
     def identity(self, name: str) -> object:
-        """Changes when the name is replaced by another file; equal while it is the same one. None if missing."""
+        """Return a value that is equal as long as the name refers to the same file; None if the name is missing."""
 
     def create(self, name: str) -> Storage:
-        """Create an empty storage; the name is durable when this returns. An error if it exists."""
+        """Create an empty storage. The name is durable on return; an error if it exists."""
 
     def open(self, name: str) -> Storage:
         """Open an existing storage to append and read."""
 
     def open_shared(self, name: str) -> Storage:
-        """Open an existing storage to read while another process appends to it; its size follows."""
+        """Open an existing storage to read while another process appends to it. Its size follows the file."""
 
     def open_sealed(self, name: str) -> Storage:
-        """Open an existing storage that no longer changes, to read only."""
+        """Open an existing storage that no longer changes, for reading only."""
 
     def read(self, name: str) -> bytes:
-        """All bytes of a small file."""
+        """Return all bytes of a small file."""
 
     def replace(self, name: str, data: Buffer, *, durable: bool = True) -> None:
-        """Make `data` the content of `name`, atomically and durably: after a crash it is either the old or the new.
-        Without `durable` it survives only the end of the process; after a power cut the content may be anything."""
+        """Replace the content of `name` atomically and durably: after a crash it is either the old or the new content.
+        Without `durable` it survives only the end of the process; a power cut may leave anything."""
 
     def published(self, name: str, *, create: bool = False) -> Published | None:
-        """Two numbers under a name of their own; writable with `create`, else only readable. None if they are missing
-        or nothing can be published here: then readers trust every complete batch."""
+        """Open two published numbers, writable with `create`, else read-only. None if they are missing or publishing is
+        not supported here: readers then trust every complete batch."""
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file, replacing one of that name; durable after `sync`. Also renames a directory to a new name."""
+        """Rename a file, replacing one of that name; or a subdirectory, to an unused name. Durable after `sync`."""
 
     def remove(self, name: str) -> None:
-        """Delete a name if it exists; durable after `sync`."""
+        """Delete a name if it exists. Durable after `sync`."""
 
     def sync(self) -> None:
-        """Return when all names are durable."""
+        """Make all names durable. Blocks."""
 
     def lock(self, name: str, *, alone: bool = True) -> Lock:
-        """Take the lock, or raise `DirectoryLocked` immediately. With `alone` it covers the whole directory, else only
-        that name."""
+        """Take a lock, or raise `DirectoryLocked` immediately. With `alone` it covers the whole directory, otherwise
+        only that name."""
 
     def dispose(self) -> None:
         """Delete the directory itself if it is empty."""

@@ -1,7 +1,7 @@
-"""Locks on files: that of a writer, and one that keeps another program from starting.
+"""File locks: `FileLock` of a writer, and `SharedFileLock`, which keeps another program from starting.
 
-The kernel releases them when the process dies. A forked child closes its copies at once, so that it does not keep its
-parent's locks alive.
+The operating system releases both when the process dies. A forked child closes its copies immediately, so that it does
+not keep its parent's locks alive.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from .handle import OPEN_FLAGS, Handle, identity_of
 from .interface import Directory, Lock
 from .system import fcntl, reporting
 
-#: The maximum length of a note in a lock file.
+#: Maximum length of a note in a lock file.
 _NOTE_BYTES = 1 << 16
 
 
 def process_name() -> str:
-    """This process, for people who look for it."""
+    """Return a description of this process for people: its id and host."""
     return f"process {os.getpid()} on {socket.gethostname()}"
 
 
 @runtime_checkable
 class OpenDirectory(Protocol):
-    """A directory of the file system that is held open by a descriptor: `FileDirectory`."""
+    """A directory of the file system with an open descriptor, such as `FileDirectory`."""
 
     path: str
     fd: int
 
     def identity(self, name: str) -> object:
-        """Device and inode of the file of that name; None if there is none."""
+        """Return device and inode of a file; None if it is missing."""
 
 
 class FileLock:
-    """flock, which the kernel releases when the process dies, however it dies.
+    """An exclusive flock, which the operating system releases when the process dies, even if it is killed.
 
-    Both the file and its directory are locked. The file says who holds the lock, but a file can be deleted, and then
-    locks nothing; the directory cannot be deleted as long as it contains a log.
+    With `alone`, both the file and its directory are locked. The file names the holder, but a deleted file locks
+    nothing; the directory cannot be deleted while it contains a log.
 
-    A child that was forked, or that is being started by another thread, has copies of the descriptors, which hold the
-    lock as well. So the lock is not released by closing them but by an unlock, which applies to all copies; a child
-    only closes its own copies. The lock is held until `release`, or until the object is no longer referenced: an
-    interrupt may have come between its creation and the return to the caller.
+    A child that was forked, or that another thread is starting, has copies of the descriptors, and they hold the lock
+    too. So `release` unlocks, which applies to all copies, instead of only closing; a child only closes its own copies.
+    The lock is held until `release` or until the object is garbage collected: an interrupt may have come between its
+    creation and the return to the caller.
     """
 
     def __init__(self, directory: OpenDirectory, name: str, *, alone: bool = True) -> None:
@@ -80,8 +80,8 @@ class FileLock:
         _held.add(self)
 
     def leave(self, note: bytes) -> None:
-        """Write who holds the lock, and the note. This is informative: if the disk is full, the lock still holds. The
-        file is written first and truncated afterwards, so that a concurrent reader finds a signature."""
+        """Write the holder's name and the note. Best effort: if the disk is full, the lock still holds. The file is
+        written before it is truncated, so that a concurrent reader always finds a name."""
         signed = f"{process_name()}\n".encode() + note
         try:
             os.pwrite(self._fds[0], signed, 0)
@@ -91,19 +91,19 @@ class FileLock:
 
     @property
     def held(self) -> bool:
-        """Whether this process holds it."""
+        """True while this process holds the lock."""
         return bool(self._fds)
 
     @property
     def current(self) -> bool:
-        """Whether it is held, and the name still refers to the file that is locked."""
+        """True while the lock is held and the name still refers to the locked file."""
         return self.held and self._directory.identity(self._name) == self._identity
 
     def release(self) -> None:
         """Release the lock."""
         if self._pid == os.getpid():
             deque(map(fcntl.flock, self._fds, repeat(fcntl.LOCK_UN)), 0)
-        # With nothing between the two where an interrupt could come: a descriptor that is taken is closed.
+        # One C call pops and closes each descriptor, so that no interrupt can come between the two.
         deque(map(os.close, map(self._fds.pop, repeat(0, len(self._fds)))), 0)
         _held.discard(self)
 
@@ -112,10 +112,9 @@ class FileLock:
             self.release()
 
 
-class SharedHold:
-    """A shared POSIX lock on a file that another program locks while it runs, as Java programs do: while this is held,
-    that program does not start. Nothing is written. The kernel releases it when this process closes the file or
-    dies."""
+class SharedFileLock:
+    """A shared POSIX lock on a file that another program locks exclusively while it runs, as Java programs do: while it
+    is held, that program does not start. Writes nothing. Released when this process closes the file or dies."""
 
     def __init__(self, directory: Directory, name: str) -> None:
         if fcntl is None or not isinstance(directory, OpenDirectory):
@@ -134,7 +133,7 @@ class SharedHold:
         self._handle.close()
 
 
-#: Locks of this process. A forked child closes its copies, so that it does not keep its parent's locks alive.
+#: Locks of this process; a forked child closes its copies of them.
 _held: WeakSet[FileLock] = WeakSet()
 
 
@@ -148,7 +147,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def lock_within(directory: Directory, name: str, seconds: float) -> Lock:
-    """Take a lock that others hold briefly; `DirectoryLocked` if it is not free for so long."""
+    """Take a lock that others hold briefly, waiting up to `seconds`; then raise `DirectoryLocked`."""
     deadline = Deadline(seconds)
     while True:
         try:

@@ -1,7 +1,7 @@
-"""A sealed file as a mapping: read by all, changed by none.
+"""`MappedStorage`: an immutable file, mapped as a whole.
 
-Every process that maps it shares the same memory. It is replaced by rename or unlinked, never truncated or edited, so a
-reader's mapping cannot lose its bytes (which would kill the process with SIGBUS).
+All processes that map it share the same memory. Such a file is replaced by rename or unlinked, never truncated or
+edited, so a mapping cannot lose its bytes (which would kill the process with SIGBUS).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 def copied_bytes(buffers: Iterable[Buffer]) -> int:
-    """How much of some buffers is memory of this process, and not of a mapped file."""
+    """Return how many bytes of these buffers are this process's own memory rather than a mapped file."""
     return sum(len(each) for each in buffers if not (isinstance(each, memoryview) and isinstance(each.obj, mmap.mmap)))
 
 
 class ReadOnly:
-    """The calls of a storage that would change it, for one that can only be read."""
+    """Mixin of a read-only storage: the methods that would change it raise."""
 
     __slots__ = ()
     name: str
@@ -36,23 +36,20 @@ class ReadOnly:
         raise io.UnsupportedOperation(f"{self.name} is sealed")
 
     def append(self, data: Buffer) -> int:
-        """Sealed means immutable."""
         self._refuse()
 
     def write_at(self, position: int, data: Buffer) -> None:
-        """Sealed means immutable."""
         self._refuse()
 
     def truncate(self, size: int) -> None:
-        """Sealed means immutable."""
         self._refuse()
 
     def sync(self) -> None:
-        """Nothing was written."""
+        """No-op: nothing was written."""
 
 
 class MappedStorage(kernel.MappedFields, ReadOnly):
-    """Bytes that no longer change."""
+    """A mapped file whose bytes no longer change."""
 
     __slots__ = ("_directory", "_path", "_size", "name")
     views_are_free = True
@@ -69,43 +66,43 @@ class MappedStorage(kernel.MappedFields, ReadOnly):
 
     @property
     def size(self) -> int:
-        """Bytes in the file."""
+        """Size of the file in bytes."""
         return self._size
 
     def read(self, position: int, size: int) -> bytes:
-        """A copy."""
+        """Return a copy."""
         return bytes(self.view(position, size))
 
     def view(self, position: int, size: int) -> memoryview:
-        """A part of the mapping; it keeps the mapping alive."""
+        """Return a slice of the mapping, which keeps the mapping alive."""
         if position + size > self._size:
             raise ReadBeyondEnd(errno.ENODATA, f"{self._path} has {self._size} bytes, not {position + size}")
         return self.mapping[position : position + size]
 
     def forget(self, position: int, size: int) -> None:
-        """Release the pages; they stay in the system's cache."""
+        """Release the pages; they stay in the page cache."""
         forget_pages(self.mapping, position, size)
 
     def close(self) -> None:
-        """The mapping is released with its last user: somebody may be reading right now."""
+        """No-op: readers may be using the mapping. It is released with its last reference."""
 
     def remove(self) -> None:
-        """Close, and delete the name; other mappings of it stay valid."""
+        """Delete the name. Existing mappings stay valid."""
         self.close()
         self._directory.remove(self.name)
 
     def reserve(self, size_bytes: int) -> None:
-        """It does not grow."""
+        """No-op: the file does not grow."""
 
     def claim(self, size_bytes: int) -> None:
-        """It does not grow."""
+        """No-op: the file does not grow."""
 
     def release(self) -> None:
-        """Nothing is reserved."""
+        """No-op: nothing is reserved."""
 
 
 def forget_pages(view: memoryview, position: int, size: int) -> None:
-    """Drop whole pages of a mapping from this process's memory; accessing them again reloads them."""
+    """Drop whole pages of a mapping from this process's memory. The next access loads them again."""
     page = mmap.PAGESIZE
     first = (position + page - 1) // page * page
     last = (position + size) // page * page

@@ -1,6 +1,6 @@
-"""Storages in memory, for tests, for temporary logs, and as the simplest example of the interface.
+"""`MemoryStorage` and `MemoryDirectory`: for tests, temporary logs, and as the simplest example of the interface.
 
-A `MemoryDirectory` lives as long as it is referenced: a log closed and reopened on the same one finds its data.
+A log that is closed and reopened on the same `MemoryDirectory` object finds its data.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .interface import Buffer, Directory, Lock, Published, Storage
 
 
 class MemoryStorage:
-    """Bytes in a buffer that is replaced, not resized, when it grows: views of the old one stay valid."""
+    """Bytes in a buffer that is replaced, not resized, when it grows, so that views of the old one stay valid."""
 
     views_are_free = True
 
@@ -23,7 +23,7 @@ class MemoryStorage:
         self._size = 0
 
     def _second(self, directory: MemoryDirectory, name: str) -> MemoryStorage:
-        """The same bytes under another name."""
+        """Return a storage that shares these bytes under another name."""
         made = MemoryStorage(directory, name)
         made._buffer, made._size = self._buffer, self._size
         return made
@@ -34,7 +34,7 @@ class MemoryStorage:
         return self._size
 
     def append(self, data: Buffer) -> int:
-        """Copy to the end."""
+        """Copy the data to the end."""
         position, end = self._size, self._size + len(data)
         if end > len(self._buffer):
             grown = bytearray(max(end, 2 * len(self._buffer)))
@@ -45,42 +45,42 @@ class MemoryStorage:
         return position
 
     def write_at(self, position: int, data: Buffer) -> None:
-        """Overwrite."""
+        """Overwrite bytes."""
         self._buffer[position : position + len(data)] = data
 
     def read(self, position: int, size: int) -> bytes:
-        """A copy."""
+        """Return a copy."""
         return bytes(self.view(position, size))
 
     def view(self, position: int, size: int) -> memoryview:
-        """A part of the buffer."""
+        """Return a read-only slice of the buffer."""
         if position + size > self._size:
             raise ReadBeyondEnd(errno.ENODATA, f"{self.name} has {self._size} bytes, not {position + size}")
         return memoryview(self._buffer).toreadonly()[position : position + size]
 
     def truncate(self, size: int) -> None:
-        """Copy the head to a new buffer: views of the old one must not see what is appended next."""
+        """Copy the remaining bytes to a new buffer, because views of the old one must not see later appends."""
         kept = bytearray(max(size, 4096))
         kept[:size] = memoryview(self._buffer)[:size]
         self._buffer, self._size = kept, size
 
     def sync(self) -> None:
-        """Nothing to do."""
+        """No-op."""
 
     def reserve(self, size_bytes: int) -> None:
-        """Nothing to do."""
+        """No-op."""
 
     def claim(self, size_bytes: int) -> None:
-        """Nothing to do."""
+        """No-op."""
 
     def release(self) -> None:
-        """Nothing is reserved."""
+        """No-op."""
 
     def forget(self, position: int, size: int) -> None:
-        """Nothing to do."""
+        """No-op."""
 
     def close(self) -> None:
-        """The directory keeps the bytes."""
+        """No-op: the directory keeps the bytes."""
 
     def remove(self) -> None:
         """Delete the name."""
@@ -88,7 +88,7 @@ class MemoryStorage:
 
 
 class PublishedMemory:
-    """Two numbers that all users of the directory share."""
+    """Published numbers, shared by all users of the directory."""
 
     def __init__(self) -> None:
         self._numbers: tuple[int, int] | None = None
@@ -100,11 +100,11 @@ class PublishedMemory:
         return self._numbers
 
     def close(self) -> None:
-        """The directory keeps the numbers."""
+        """No-op: the directory keeps the numbers."""
 
 
 class MemoryLock:
-    """One holder per name, and with `alone` one per directory. The note is in a file with the lock's name."""
+    """A lock with one holder per name, and with `alone` one per directory. A file with the lock's name has the note."""
 
     def __init__(self, directory: MemoryDirectory, name: str, *, alone: bool) -> None:
         self._taken = {name, ""} if alone else {name}  # no file has the empty name: it represents the directory
@@ -121,7 +121,7 @@ class MemoryLock:
 
     @property
     def current(self) -> bool:
-        """Whether it is held, and the name still refers to the file that is locked."""
+        """True while the lock is held and the name still refers to the locked file."""
         return self.held and self._directory.identity(self._name) is self._file
 
     def leave(self, note: bytes) -> None:
@@ -138,7 +138,7 @@ class MemoryLock:
 
 
 class MemoryDirectory:
-    """Names and their bytes."""
+    """Storages by name."""
 
     def __init__(self, path: str = "memory:") -> None:
         self.path = path
@@ -148,15 +148,15 @@ class MemoryDirectory:
         self._published: dict[str, PublishedMemory] = {}
 
     def names(self) -> list[str]:
-        """All names of storages, sorted."""
+        """Return the names of all storages, sorted."""
         return sorted(self._files)
 
     def children(self) -> list[str]:
-        """All names of directories, sorted."""
+        """Return the names of all subdirectories, sorted."""
         return sorted(self._children)
 
     def child(self, name: str, *, create: bool = False) -> MemoryDirectory:
-        """The object of that name."""
+        """Return the subdirectory's object."""
         if name not in self._children:
             if not create:
                 raise StorageError(errno.ENOENT, f"no such directory: {self.path}/{name}")
@@ -181,7 +181,7 @@ class MemoryDirectory:
         target._files[new] = found
 
     def link(self, name: str, target: Directory, new: str) -> None:
-        """Another object with the same bytes."""
+        """Create another object with the same bytes."""
         if not isinstance(target, MemoryDirectory):
             raise StorageError(errno.EXDEV, f"{self.path}/{name} cannot have a name in {target.path}")
         if target.exists(new):
@@ -189,7 +189,7 @@ class MemoryDirectory:
         target._files[new] = self._find(name)._second(target, new)
 
     def stamp(self) -> object:
-        """Changes are not counted."""
+        """Return None: changes are not tracked."""
         return None
 
     def _move_to(self, path: str) -> None:
@@ -198,7 +198,7 @@ class MemoryDirectory:
             child._move_to(f"{path}/{name}")
 
     def exists(self, name: str) -> bool:
-        """Whether the name exists."""
+        """Return whether a storage of that name exists."""
         return name in self._files
 
     def _find(self, name: str) -> MemoryStorage:
@@ -207,40 +207,40 @@ class MemoryDirectory:
         return self._files[name]
 
     def size(self, name: str) -> int:
-        """Bytes under that name."""
+        """Return the size of a storage in bytes."""
         return self._find(name).size
 
     def identity(self, name: str) -> object:
-        """The storage object itself."""
+        """Return the storage object itself."""
         return self._files.get(name)
 
     def create(self, name: str) -> Storage:
-        """A new, empty storage."""
+        """Create an empty storage."""
         if name in self._files:
             raise StorageError(errno.EEXIST, f"{self.path}/{name} exists")
         self._files[name] = MemoryStorage(self, name)
         return self._files[name]
 
     def open(self, name: str) -> Storage:
-        """The object of that name."""
+        """Return the storage's object."""
         return self._find(name)
 
     open_shared = open
     open_sealed = open
 
     def read(self, name: str) -> bytes:
-        """All bytes."""
+        """Return all bytes."""
         found = self._find(name)
         return found.read(0, found.size)
 
     def replace(self, name: str, data: Buffer, *, durable: bool = True) -> None:
-        """A new object under the name."""
+        """Put a new object under the name."""
         made = MemoryStorage(self, name)
         made.append(data)
         self._files[name] = made
 
     def published(self, name: str, *, create: bool = False) -> Published | None:
-        """The object of that name; an empty file represents it among the names."""
+        """Return the object of that name; an empty file represents it in `names`."""
         if create:
             if name not in self._files:
                 self.create(name)
@@ -251,19 +251,19 @@ class MemoryDirectory:
         self.move(old, self, new)
 
     def remove(self, name: str) -> None:
-        """Delete the name; users of the object keep it. A lock on it is no longer effective."""
+        """Delete the name. Users of the object keep it; a lock on the name is no longer effective."""
         self._files.pop(name, None)
         self._locked.discard(name)
         self._published.pop(name, None)
 
     def sync(self) -> None:
-        """Nothing to do."""
+        """No-op."""
 
     def lock(self, name: str, *, alone: bool = True) -> Lock:
         return MemoryLock(self, name, alone=alone)
 
     def dispose(self) -> None:
-        """Nothing to delete but the names."""
+        """No-op."""
 
     def close(self) -> None:
-        """The bytes are kept for the next open."""
+        """No-op: the bytes are kept for the next open."""

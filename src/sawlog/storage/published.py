@@ -1,20 +1,19 @@
-"""Two numbers in a small file, for readers in other processes: `Published` on files.
+"""`Published` on files: two numbers in a small file, for readers in other processes.
 
 ```
  0   8  "sawlog" and two zero bytes
- 8  16  boot id: identifies the start of the machine to which the slots belong
+ 8  16  boot id: identifies the boot of the machine during which the slots were written
 64  64  two slots: see `sawlog.batch.kernel.Slots`
 ```
 
-The file is never synced, replaced or truncated: a store changes a few bytes in the page cache, where every process of
-this machine sees them, also after the process that wrote them was killed. A power cut may leave anything in it; the
-boot id is part of each slot's check, so that nobody trusts what was written before a restart of the machine, or on
-another machine.
+The file is never synced or replaced: a store changes a few bytes in the page cache, where every process of this machine
+sees them, even after the writer was killed. A power cut may leave anything in the file. The boot id is part of each
+slot's check value, so that readers reject numbers from before a reboot or from another machine.
 
-A custom directory that does not implement this publishes with `replace` and `read` (`open_published`).
+For a custom directory that does not implement this, `open_published` falls back to `replace` and `read`.
 
 The writer maps the file where that is safe on a full disk (`system.maps_safely`), and a store then takes 0.05 µs;
-elsewhere it writes the slots with `pwrite`. Readers map it where the writer does, and never write.
+elsewhere it writes the slots with `pwrite`. Readers map the file where the writer does, and never write.
 """
 
 from __future__ import annotations
@@ -34,18 +33,18 @@ from .system import boot_id, maps_safely
 _TITLE = b"sawlog\0\0"
 _BOOT_AT, _SLOTS_AT = 8, 64
 _SIZE = _SLOTS_AT + SLOTS_BYTES
-#: From Python 3.13 on, a mapping does not need its own descriptor.
+#: From Python 3.13 on, a mapping does not need to keep a descriptor open.
 _UNTRACKED: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
-#: How often a reader retries while a writer is storing.
+#: Maximum number of reads while a writer is storing.
 _TRIES = 100
 
 
 class PublishedFile:
-    """See the module's docstring. `handle` is open for writing if `writable`; it is closed here."""
+    """`Published` in a file. Takes ownership of `handle`, which is open for writing if `writable`."""
 
-    #: Replace both numbers: into the mapped page, or by a write.
+    #: Replace both numbers, in the mapped page or with `pwrite`.
     store: Callable[[int, int], None]
-    #: Where `store` puts them, if that is all it does.
+    #: The mapped slots, if `store` does nothing but write them.
     slots: Slots | None = None
 
     def __init__(self, handle: Handle, *, writable: bool) -> None:
@@ -55,7 +54,7 @@ class PublishedFile:
         if writable and not is_published(handle.fd):
             if os.fstat(handle.fd).st_size > _SIZE:
                 os.ftruncate(handle.fd, _SIZE)
-            # The head last: a file that has it is complete.
+            # The head last: it marks the file as complete.
             os.pwrite(handle.fd, bytes(SLOTS_BYTES), _SLOTS_AT)
             os.pwrite(handle.fd, _head(), 0)
         if maps_safely(handle.fd):
@@ -64,7 +63,7 @@ class PublishedFile:
             handle.close()
             self._slots = Slots(view[_SLOTS_AT:], _secret(), writable)
             self.slots = self._slots
-            self.store = self._slots.store  # called at every append: avoids a call of ours
+            self.store = self._slots.store  # bound directly, to save a call per append
         else:
             self._handle = handle
             self._copy = bytearray(os.pread(handle.fd, SLOTS_BYTES, _SLOTS_AT).ljust(SLOTS_BYTES, b"\0"))
@@ -72,8 +71,8 @@ class PublishedFile:
             self.store = self._write
 
     def _write(self, first: int, second: int) -> None:
-        """A write that a full disk may refuse. Readers then see less than they could, but not more than they may: if
-        the first number was to go back, the file is truncated, so that nobody trusts it."""
+        """Store with `pwrite`, which fails on a full disk. Readers then see old numbers, which is safe as long as the
+        first one grows. If it was to decrease, the file is truncated, so that readers reject it."""
         assert self._handle is not None
         fd, before = self._handle.fd, self.load()
         try:
@@ -90,7 +89,7 @@ class PublishedFile:
         self._copy[:] = os.pread(self._handle.fd, SLOTS_BYTES, _SLOTS_AT).ljust(SLOTS_BYTES, b"\0")
 
     def load(self) -> tuple[int, int] | None:
-        """What was stored since the machine was started."""
+        """Return the numbers stored since the last boot; None if there are none or they cannot be read."""
         for _ in range(_TRIES):
             if self._handle is not None:
                 try:
@@ -103,8 +102,8 @@ class PublishedFile:
         return None
 
     def close(self) -> None:
-        """Release the mapping; what is stored from now on is lost. The current numbers are kept in both slots: one bad
-        bit then hides nothing."""
+        """Release the mapping; later stores are lost. First copy the current numbers to both slots, so that damage to
+        one slot loses nothing."""
         if self._writable:
             self._slots.repeat()
         if self._handle is not None:
@@ -120,14 +119,14 @@ class PublishedFile:
 
 
 def is_published(fd: int) -> bool:
-    """Whether this module has created the file completely since the machine was started."""
+    """Return whether this module created the file, completely, since the last boot."""
     boot = boot_id()
     head = os.pread(fd, _BOOT_AT + len(boot), 0)
     return bool(boot) and head == _TITLE + boot and os.fstat(fd).st_size == _SIZE
 
 
 def open_published(directory: Directory, name: str, *, create: bool = False) -> Published | None:
-    """`Directory.published`, or the same with calls that every directory has."""
+    """Call `Directory.published`, or fall back to methods that every directory has."""
     if hasattr(directory, "published"):
         return directory.published(name, create=create)
     if not boot_id():
@@ -136,7 +135,7 @@ def open_published(directory: Directory, name: str, *, create: bool = False) -> 
 
 
 class PublishedByReplacing:
-    """For a directory that cannot map: the bytes of `PublishedFile`, replaced as a whole each time."""
+    """`Published` for a custom directory: replaces a whole file, with the layout of `PublishedFile`, at each store."""
 
     def __init__(self, directory: Directory, name: str) -> None:
         self._directory, self._name = directory, name
@@ -144,8 +143,7 @@ class PublishedByReplacing:
         self._writer = Slots(memoryview(self._slots), _secret(), True)
 
     def store(self, first: int, second: int) -> None:
-        """A new file; if it cannot be written, readers see the previous numbers, or, if the first was to go back,
-        none."""
+        """Replace the file. If that fails, readers see the previous numbers, or none if the first was to decrease."""
         before = self.load()
         self._writer.store(first, second)
         if not self._replace() and before is not None and first < before[0]:
@@ -159,7 +157,7 @@ class PublishedByReplacing:
         return True
 
     def load(self) -> tuple[int, int] | None:
-        """From the current file."""
+        """Read the numbers from the current file."""
         try:
             data = self._directory.read(self._name)
         except StorageError:
@@ -170,7 +168,7 @@ class PublishedByReplacing:
         return found
 
     def close(self) -> None:
-        """There is no handle. The current numbers are kept in both slots."""
+        """Copy the current numbers to both slots. There is no handle to close."""
         self._writer.repeat()
         if self._writer.load() is not None:
             self._replace()
@@ -181,6 +179,6 @@ def _head() -> bytes:
 
 
 def _secret() -> int:
-    """What makes the checks of another start of the machine fail."""
+    """Return a number derived from the boot id, which makes check values from another boot fail."""
     boot = boot_id()
     return int.from_bytes(boot[:8], "big") ^ int.from_bytes(boot[8:], "big")

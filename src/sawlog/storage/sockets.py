@@ -1,18 +1,18 @@
-"""Connections between processes of one machine: stream sockets with a name in a directory.
+"""Unix domain sockets between processes of one machine, with names in a directory.
 
-A name has mode 0600 when its process accepts connections, and is refused when that process is dead, however it died
-(`remove_dead` removes such names). Only processes of the same user connect: the directory has mode 0700, and where the
-system tells who connects, that is checked.
+A name has mode 0600 once its process accepts connections. If the process dies, connecting to the name is refused, and
+`remove_dead` removes it. Only processes of the same user connect: the directory has mode 0700, and the peer's user is
+checked where the system reports it.
 
-A socket's address has at most 107 bytes on Linux, and a path may be longer. So the address is the directory's
-descriptor, by its name in /proc, and the name in it; where there is no /proc, a long path is an error.
+A socket address has at most 107 bytes on Linux, and a path may be longer. So the address goes through the directory's
+descriptor in /proc; without /proc, a long path is an error.
 
-Everything that waits has a deadline. Errors are `StorageError`: ETIMEDOUT if the time is over, ECONNRESET if the other
-side has ended, ECONNREFUSED or ENOENT if there is nobody.
+Every blocking call has a deadline. Errors are `StorageError`: ETIMEDOUT after the deadline, ECONNRESET if the peer has
+closed the connection, ECONNREFUSED or ENOENT if no process listens.
 
-Threads: a `Channel` is for one at a time, a `Listener` for any. One thread of the process waits for all connections; it
-ends when there is nothing to wait for. A forked child closes its copies at once: a connection ends with the process
-that opened it.
+A `Channel` is for one thread at a time; a `Listener` is thread-safe. One selector thread per process watches all
+sockets; it exits when there is nothing to watch. A forked child closes its copies immediately: a connection ends with
+the process that opened it.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from functools import partial
 
 from ..clock import Deadline
 from ..errors import StorageError
-from .forking import forkable, in_children
+from .forking import forkable, notify_after_fork
 from .interface import Buffer, Directory
 from .locks import OpenDirectory
 from .system import reporting
 
-#: Connections that wait to be accepted, and those that are open at the same time; more are refused.
+#: Limits on connections that wait to be accepted, and on open connections; more are refused.
 _BACKLOG, _MOST = 128, 512
-#: The thread ends when there was nothing to wait for during this time.
+#: The selector thread exits after this long without a socket to watch.
 _IDLE_S = 5.0
-#: How long to wait if the system has no descriptor for another connection.
+#: Pause after a failed `accept`, usually because the process is out of descriptors.
 _SHORTAGE_S = 0.1
-#: A name that is not accepting connections yet is left alone for this long.
+#: `remove_dead` leaves a name that does not accept connections yet alone for this long.
 _BINDING_S = 60.0
-#: How long to look whether a process is alive.
-_LOOK_S = 1.0
+#: Time limit of `remove_dead` for connecting to a name.
+_PROBE_S = 1.0
 #: The mode of a name that accepts connections: only its user may connect.
 _LISTENING = stat.S_IRUSR | stat.S_IWUSR
 
@@ -56,26 +56,26 @@ _logger = logging.getLogger("sawlog")
 
 
 class Channel:
-    """A connection. Bytes arrive completely and in order, or the connection ends."""
+    """A connection."""
 
     def __init__(self, connected: socket.socket, path: str) -> None:
         self._socket = connected
         self._path = path
-        in_children(self)
+        notify_after_fork(self)
 
     def fileno(self) -> int:
-        """The descriptor; -1 if it is closed."""
+        """Return the descriptor; -1 once closed."""
         return self._socket.fileno()
 
     def send(self, *parts: Buffer, deadline: Deadline) -> None:
-        """Send bytes, all of them."""
+        """Send all bytes of all parts."""
         with _reporting("writing to", self._path):
             for part in parts:
                 self._socket.settimeout(_rest(deadline))
                 self._socket.sendall(part)
 
     def receive(self, size_bytes: int, deadline: Deadline) -> bytearray:
-        """Exactly this many bytes."""
+        """Receive exactly this many bytes."""
         data = bytearray(size_bytes)
         view, at = memoryview(data), 0
         with _reporting("reading from", self._path):
@@ -88,36 +88,36 @@ class Channel:
         return data
 
     def has_more(self, seconds: float) -> bool:
-        """Whether something can be read, or the other side has ended; waits for up to that long."""
+        """Wait up to `seconds` and return whether there is data to read or the peer has closed the connection."""
         with _reporting("reading from", self._path):
             waiting = select.poll()
             waiting.register(self._socket, select.POLLIN)
             return bool(waiting.poll(seconds * 1000))
 
     def close(self) -> None:
-        """End the connection. Safe to call twice."""
+        """Close the connection. Safe to call twice."""
         self._socket.close()
 
     after_fork = close
 
 
-class _Switchboard:
-    """One thread per process that waits for all connections, as long as there are any names."""
+class _SelectorThread:
+    """The process's selector and its thread, which runs as long as there are sockets to watch."""
 
     def __init__(self) -> None:
         self._lock = forkable(threading.RLock())
         self._selector: selectors.BaseSelector | None = None
         self._thread: threading.Thread | None = None
-        in_children(self)
+        notify_after_fork(self)
 
     def after_fork(self) -> None:
-        """In a forked child, which has no such thread. What its parent waits for is not affected."""
+        """Start over in a forked child, which has no such thread. The parent's selector is not affected."""
         if self._selector is not None:
             self._selector.close()
         self._selector = self._thread = None
 
     def add(self, what: socket.socket | Channel, call: Callable[[], None]) -> None:
-        """Call back, in the thread, when something can be read. A thread that waits already notices it."""
+        """Call `call` in the selector thread whenever the socket is readable. A thread already waiting notices it."""
         with self._lock:
             if self._selector is None:
                 self._selector = selectors.DefaultSelector()
@@ -137,7 +137,7 @@ class _Switchboard:
                 selector.unregister(key.fileobj)
 
     def remove(self, what: socket.socket | Channel) -> bool:
-        """Do not look at it any more; returns whether anybody did."""
+        """Stop watching a socket. Return whether it was watched."""
         with self._lock:
             try:
                 assert self._selector is not None
@@ -151,7 +151,7 @@ class _Switchboard:
             for key, _ in selector.select(None if selector.get_map() else _IDLE_S):
                 try:
                     key.data()
-                except Exception:  # such as: no more threads can be started
+                except Exception:  # for instance, no more threads can be started
                     _logger.exception("a connection was not served")
             with self._lock:
                 if not selector.get_map() and self._thread is threading.current_thread():
@@ -160,14 +160,14 @@ class _Switchboard:
                     return
 
 
-_switchboard = _Switchboard()
+_selector_thread = _SelectorThread()
 
 
 class Listener:
-    """Accepts connections under a name, and tells which of them have something to read.
+    """A listening socket that reports which of its connections are readable.
 
-    An interrupt may come after the socket is registered and before the caller has the listener. So the process-wide
-    selector holds it weakly, and it removes itself and its name when it is collected.
+    An interrupt may come after the socket is registered and before the caller has the listener. So the selector thread
+    holds the listener weakly, and its finalizer deregisters the socket and removes the name.
     """
 
     def __init__(self, directory: OpenDirectory, name: str, ready: Callable[[Channel], None]) -> None:
@@ -180,20 +180,21 @@ class Listener:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         end = partial(_end, self._socket, directory, name)
         self._end = weakref.finalize(self, end)
-        in_children(self)
+        notify_after_fork(self)
         try:
             self._bind()
             self._socket.setblocking(False)
-            _switchboard.add(self._socket, _weakly(self._accept, end))
+            _selector_thread.add(self._socket, _weakly(self._accept, end))
         except BaseException:
             self._end()
             raise
 
     def _bind(self) -> None:
-        """The name gets its mode when connections are accepted: else another process would take us for dead."""
+        """Bind the name. It gets its final mode only after `listen`: until then connections are refused, and another
+        process would take this one for dead."""
         fd = self._directory.fd
         with _reporting("listening on", self._path):
-            with suppress(OSError):  # only the owner can, and nobody else needs to
+            with suppress(OSError):  # only the owner can, and only the owner needs to
                 os.fchmod(fd, stat.S_IRWXU)
             with suppress(OSError):  # on Linux the name then has this mode from the beginning
                 os.fchmod(self._socket.fileno(), 0)
@@ -205,7 +206,7 @@ class Listener:
         try:
             connected, _ = self._socket.accept()
         except BlockingIOError:
-            return  # it has gone away
+            return  # the client has gone away
         except OSError:
             if not self._closed:
                 time.sleep(_SHORTAGE_S)
@@ -218,17 +219,17 @@ class Listener:
         self.watch(channel)
 
     def watch(self, channel: Channel) -> None:
-        """Look at a connection: `ready` is called when it has something to read, or has ended, and then nobody looks at
-        it until it is given back here. If the listener is closed, the connection ends."""
+        """Watch a connection until it is readable or closed by the peer, then call `ready` once. Call again to resume
+        watching. If the listener is closed, this closes the connection."""
         with self._lock:
             if self._closed:
                 channel.close()
             else:
-                _switchboard.add(channel, lambda: self._arrived(channel))
+                _selector_thread.add(channel, lambda: self._arrived(channel))
 
     def _arrived(self, channel: Channel) -> None:
         with self._lock:
-            if self._closed or not _switchboard.remove(channel):
+            if self._closed or not _selector_thread.remove(channel):
                 return
         ready = self._ready()
         if ready is None:
@@ -237,18 +238,19 @@ class Listener:
             ready(channel)
 
     def close(self) -> None:
-        """Remove the name and accept nothing more. Connections that nobody reads from end. Safe to call twice."""
+        """Remove the name, stop accepting, and close the watched connections. Safe to call twice."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
             self._end()
             for channel in list(self._channels):
-                if _switchboard.remove(channel):
+                if _selector_thread.remove(channel):
                     channel.close()
 
     def after_fork(self) -> None:
-        """In a forked child: the name is the parent's. Its connections close themselves."""
+        """Close the copy in a forked child without removing the name, which is the parent's. Channels close their
+        own copies."""
         self._closed = True
         self._end.detach()
         self._socket.close()
@@ -256,7 +258,7 @@ class Listener:
 
 def _end(listening: socket.socket, directory: OpenDirectory, name: str) -> None:
     """Deregister a listening socket, remove its name if it is bound, and close it."""
-    _switchboard.remove(listening)
+    _selector_thread.remove(listening)
     with suppress(OSError):
         if listening.getsockname():
             os.unlink(name, dir_fd=directory.fd)
@@ -264,7 +266,7 @@ def _end(listening: socket.socket, directory: OpenDirectory, name: str) -> None:
 
 
 def _weakly(method: Callable[[], None], gone: Callable[[], object]) -> Callable[[], None]:
-    """A function that calls a bound method as long as its object lives, and `gone` after that."""
+    """Return a function that calls a bound method for as long as its object lives, and `gone` after that."""
     held = weakref.WeakMethod(method)
 
     def call() -> None:
@@ -278,7 +280,7 @@ def _weakly(method: Callable[[], None], gone: Callable[[], object]) -> Callable[
 
 
 def open_private(root: Directory, name: str) -> Directory:
-    """A directory for names of sockets below another one, created if it is missing. Nothing in it is durable."""
+    """Open a subdirectory for socket names, created with mode 0700 if missing. Nothing in it is durable."""
     if not isinstance(root, OpenDirectory):
         raise StorageError(errno.ENOTSUP, f"{root.path} cannot contain a socket")
     with _reporting("creating", f"{root.path}/{name}"), suppress(FileExistsError):
@@ -287,9 +289,9 @@ def open_private(root: Directory, name: str) -> Directory:
 
 
 def listen(directory: Directory, name: str, ready: Callable[[Channel], None]) -> Listener:
-    """Accept connections under a name in a directory. The bound method `ready` is called with each that has something
-    to read, or has ended, in a thread that all names of the process share: it must not raise or wait. Its object is
-    held weakly; when it is gone, connections end."""
+    """Accept connections under a name in a directory. The bound method `ready` is called with each connection that is
+    readable or closed by its peer, in the process's selector thread: it must not raise or block. Its object is held
+    weakly; once it is gone, connections are closed."""
     if not hasattr(socket, "AF_UNIX") or not isinstance(directory, OpenDirectory):
         raise StorageError(errno.ENOTSUP, f"{directory.path} cannot contain a socket")
     return Listener(directory, name, ready)
@@ -315,14 +317,14 @@ def _connect(made: socket.socket, address: str, deadline: Deadline) -> None:
         made.settimeout(_rest(deadline))
         try:
             made.connect(address)
-        except BlockingIOError as error:  # too many wait to be accepted
+        except BlockingIOError as error:  # the listener's backlog is full
             deadline.pause(or_raise=error)
         else:
             return
 
 
 def remove_dead(directory: Directory) -> None:
-    """Remove the names of processes that have ended without removing them."""
+    """Remove the names left behind by dead processes."""
     if not isinstance(directory, OpenDirectory):
         return
     for name in directory.names():
@@ -332,13 +334,13 @@ def remove_dead(directory: Directory) -> None:
                 continue
             if stat.S_IMODE(found.st_mode) != _LISTENING and time.time() - found.st_mtime < _BINDING_S:
                 continue
-            connect(directory, name, Deadline(_LOOK_S)).close()
+            connect(directory, name, Deadline(_PROBE_S)).close()
         except StorageError as error:
             if error.errno == errno.ECONNREFUSED:
                 with suppress(OSError):
                     os.unlink(name, dir_fd=directory.fd)
         except OSError:
-            continue  # just removed
+            continue  # removed meanwhile
 
 
 def _address(directory: OpenDirectory, name: str) -> str:
@@ -347,7 +349,7 @@ def _address(directory: OpenDirectory, name: str) -> str:
 
 
 def _is_ours(connected: socket.socket) -> bool:
-    """Whether the other side is a process of the same user, or of the administrator."""
+    """Return whether the peer runs as the same user or as root."""
     if not hasattr(socket, "SO_PEERCRED"):
         return True
     _, user, _ = struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
@@ -355,7 +357,7 @@ def _is_ours(connected: socket.socket) -> bool:
 
 
 def _rest(deadline: Deadline) -> float | None:
-    """The time that is left, for a call that waits; it raises if there is none."""
+    """Return the remaining time for a socket timeout; raise `TimeoutError` if there is none."""
     rest = deadline.rest_s
     if rest is not None and rest <= 0:
         raise TimeoutError
@@ -364,8 +366,8 @@ def _rest(deadline: Deadline) -> float | None:
 
 @contextmanager
 def _reporting(doing: str, path: str) -> Iterator[None]:
-    """Convert errors of the system inside the block to ours. Python has two without a number: a timeout, and an address
-    that is too long."""
+    """Convert OSErrors in the block to `StorageError`. Two of Python's have no errno: a timeout, and an address that is
+    too long."""
     try:
         with reporting(doing, path):
             yield

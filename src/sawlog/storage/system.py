@@ -1,4 +1,4 @@
-"""Converts errors of the operating system to ours; and the calls that differ between systems."""
+"""Operating system calls that differ between platforms, and the conversion of OSErrors to `StorageError`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .counters import count_sync
 
 try:
     import fcntl
-except ImportError:  # not a POSIX system; taking a lock raises an error
+except ImportError:  # not a POSIX system: taking a lock raises
     fcntl = None  # type: ignore[assignment]
 
 if sys.platform != "win32":
@@ -39,12 +39,12 @@ __all__ = [
     "sync_data",
 ]
 
-#: Disk full, quota exceeded, file-size limit reached: the same for a log.
+#: Disk full, quota exceeded, file-size limit reached: all mean that a log cannot grow.
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def storage_error(error: OSError, doing: str, path: str) -> StorageError:
-    """Our error for one of the system's, with the operation and the path."""
+    """Convert an OSError to a `StorageError` that names the operation and the path."""
     if error.errno in FULL:
         made: StorageError = StorageFull(
             error.errno, f"no space left while {doing} {path}; nothing of this write was kept; free some space"
@@ -56,7 +56,7 @@ def storage_error(error: OSError, doing: str, path: str) -> StorageError:
 
 @contextmanager
 def reporting(doing: str, path: str) -> Iterator[None]:
-    """Convert errors of the system inside the block to ours."""
+    """Convert OSErrors in the block to `StorageError`."""
     try:
         yield
     except SawlogError:
@@ -66,7 +66,7 @@ def reporting(doing: str, path: str) -> Iterator[None]:
 
 
 def most_descriptors() -> int:
-    """How many files this process may have open."""
+    """Return the limit on open file descriptors of this process."""
     if sys.platform == "win32":
         return 512
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -74,13 +74,13 @@ def most_descriptors() -> int:
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def allow_more_descriptors() -> None:
-    """Let this process have as many files open as the system allows it: the usual default is for programs that open
-    few, and a server with a thousand partitions is none."""
+    """Raise the soft limit on open files to the hard limit: the default is too low for a server with a thousand
+    partitions."""
     if sys.platform != "win32":
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft != hard:
@@ -90,7 +90,7 @@ def allow_more_descriptors() -> None:
 
 @cache
 def boot_id() -> bytes:
-    """16 bytes that are different each time the machine is started; empty if the system does not provide them."""
+    """Return 16 bytes that differ after each boot of the machine; empty if the system does not provide them."""
     try:
         with open("/proc/sys/kernel/random/boot_id", "rb") as file:
             return uuid.UUID(file.read(36).decode()).bytes
@@ -105,13 +105,13 @@ def boot_id() -> bytes:
     return b""
 
 
-#: File systems that write to a mapped page whose block is allocated without needing another one: ext2 to ext4, XFS,
-#: tmpfs. Copy-on-write file systems may have no space for the copy, and then kill the process (SIGBUS).
+#: File systems that overwrite allocated blocks in place: ext2 to ext4, XFS, tmpfs. A copy-on-write file system may have
+#: no space for the copy of a mapped page, and then kills the process (SIGBUS).
 _MAPPED_SAFELY = frozenset({0xEF53, 0x58465342, 0x01021994})
 
 
 def maps_safely(fd: int) -> bool:
-    """Whether a file of this file system can be written through a mapping, also when the disk is full."""
+    """Return whether a file on this file system can be written through a mapping even when the disk is full."""
     try:
         found = ctypes.create_string_buffer(256)  # struct statfs begins with f_type, a long
         call = ctypes.CDLL(None, use_errno=True).fstatfs
@@ -123,7 +123,7 @@ def maps_safely(fd: int) -> bool:
 
 
 def _find_fallocate() -> Callable[[int, int, int, int], int] | None:
-    """Linux's own call: Python offers only the POSIX one, which would extend the file."""
+    """Find Linux's fallocate: Python offers only posix_fallocate, which would extend the file."""
     try:
         found = ctypes.CDLL(None, use_errno=True).fallocate
         found.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
@@ -137,17 +137,17 @@ _fallocate = _find_fallocate()
 
 
 def reserve_blocks(fd: int, position: int, size_bytes: int) -> bool:
-    """Ask for blocks after the end of a file, whose size does not change; returns whether there are any."""
+    """Reserve blocks beyond the end of a file without changing its size. Return whether that worked."""
     return _fallocate is not None and _fallocate(fd, _KEEP_SIZE, position, size_bytes) == 0
 
 
-#: If this much is free in addition, nothing is reserved: reserved blocks cost time at the next fdatasync.
+#: With this much free space to spare, nothing is reserved: reserved blocks slow down the next fdatasync.
 _PLENTY_BYTES = 256 << 20
 
 
 def claim_blocks(fd: int, position: int, size_bytes: int) -> bool:
-    """Make sure that there is space after the end of a file, or raise an OSError. Returns whether blocks were reserved:
-    not if there is plenty, nor if the system cannot; then the free space is checked."""
+    """Ensure that there is space beyond the end of a file, or raise an OSError. Return whether blocks were reserved:
+    not if there is plenty of space, nor if the system cannot, in which case only the free space is checked."""
     found = os.fstatvfs(fd)
     free = found.f_bavail * found.f_frsize
     if free > 16 * size_bytes + _PLENTY_BYTES:
@@ -164,13 +164,13 @@ def claim_blocks(fd: int, position: int, size_bytes: int) -> bool:
 
 
 def space_of(path: str) -> tuple[int, int]:
-    """(bytes in all, bytes that are free) of the file system that contains a path."""
+    """Return (total bytes, free bytes) of the file system that contains a path."""
     found = os.statvfs(path)
     return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
 
 def free_bytes(path: str) -> int | None:
-    """How much is free where a path is; None if that is not known, as for a store in memory."""
+    """Return the free bytes of the file system that contains a path; None if unknown, as for a store in memory."""
     try:
         return space_of(path)[1]
     except OSError:
@@ -191,6 +191,6 @@ def sync_data(fd: int, path: str) -> None:
         raise SyncFailed(
             error.errno,
             f"{error.strerror} while syncing {path}; it is not retried, because the system may "
-            "have dropped what it could not write",
+            "have dropped the unwritten pages",
         ) from error
     count_sync(watch.elapsed_s)

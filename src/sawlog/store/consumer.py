@@ -57,8 +57,8 @@ from types import TracebackType
 
 from .. import background
 from ..batch.kernel import Record, RecordCursor
-from ..clock import Deadline, Pauses
-from ..closing import Ending
+from ..clock import Deadline, PollBackoff
+from ..closing import OneShotEvent
 from ..errors import (
     DirectoryLocked,
     GroupError,
@@ -131,7 +131,7 @@ class Consumer:
         #: Held while partitions are added, removed and committed; never while the store is asked for topics.
         self._lock = forkable(threading.RLock())
         #: Set on close; also wakes a thread that waits for records.
-        self._ended = forkable(Ending())
+        self._ended = forkable(OneShotEvent())
         #: Whether all partitions and the membership are released.
         self._released = False
         #: The thread that reads.
@@ -176,7 +176,7 @@ class Consumer:
         """Return up to `max_records` records as soon as there are any; an empty list after `timeout_s`."""
         if max_records < 1:
             raise InvalidConfig(f"max_records must be at least 1, not {max_records}")
-        deadline, pauses = Deadline(timeout_s), Pauses()
+        deadline, pauses = Deadline(timeout_s), PollBackoff()
         self._check_open()
         while True:
             pauses.look()
@@ -208,7 +208,7 @@ class Consumer:
 
     def _waiting_feed(self) -> Iterator[RecordCursor]:
         """Like `feed`, but block where there is nothing new."""
-        pauses = Pauses()
+        pauses = PollBackoff()
         pauses.look()
         for cursor in self.feed():
             if cursor is not None:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ..batch import kernel
 from ..batch.build import Encoder
-from ..batch.inputs import refuse
+from ..batch.inputs import record_error
 from ..batch.kernel import Record
 from ..config import LogConfig
 from ..errors import InvalidRecord, InvalidRecordType
@@ -39,7 +39,7 @@ def partition_for(key: bytes, partitions: int) -> int:
     try:
         found: int = kernel.partition_of(key, partitions)
     except TypeError as error:
-        raise refuse("type", "key", key) from error
+        raise record_error("type", "key", key) from error
     return found
 
 

@@ -20,9 +20,9 @@ from types import TracebackType
 from typing import Any, Final
 
 from ..batch import kernel
-from ..batch.build import NOBODY, Encoded, Producer, Recipe
+from ..batch.build import NO_PRODUCER, Encoded, EncoderOptions, Producer
 from ..batch.checksum import crc32c
-from ..batch.inputs import GivenHeaders
+from ..batch.inputs import HeadersInput
 from ..closing import Closing
 from ..errors import InvalidRecord
 from ..log.encoding import Batcher, LingerTimer
@@ -46,10 +46,10 @@ class Packer:
         self,
         partitions: int,
         place: Callable[[int, Encoded], object],
-        recipe: Recipe,
+        recipe: EncoderOptions,
         *,
         partition: int | None = None,
-        producer: Callable[[int], Producer] = lambda number: NOBODY,
+        producer: Callable[[int], Producer] = lambda number: NO_PRODUCER,
         batch_bytes: int = BATCH_BYTES,
         linger_ms: float | None = None,
     ) -> None:
@@ -155,7 +155,7 @@ class TopicWriter(Closing):
         self,
         value: bytes | None,
         key: bytes | None = None,
-        headers: GivenHeaders = (),
+        headers: HeadersInput = (),
         timestamp: int | None = None,
     ) -> None:
         """Add one record. Its offset is known once it is placed. The timestamp is in milliseconds since 1970."""

@@ -52,8 +52,8 @@ from .device import Step
 from .disk import MODES, FaultyStorage, Mode
 
 #: How a crash can end: only the process dies, or the power is cut.
-Ending = Literal["dies"] | Mode
-ENDINGS: tuple[Ending, ...] = ("dies", *MODES)
+OneShotEvent = Literal["dies"] | Mode
+ENDINGS: tuple[OneShotEvent, ...] = ("dies", *MODES)
 #: Limits for the change of the second crash: a small one hits the recovery, a large one the work after it. One of these
 #: is chosen at random.
 _SOON = (6, 20, 60)
@@ -95,7 +95,7 @@ class Scenario:
     seed: int
     #: The first disk change that did not happen, counted from 1.
     crash_at: int
-    mode: Ending
+    mode: OneShotEvent
     #: Number of consecutive crashes.
     depth: int = 2
 
@@ -150,7 +150,7 @@ class Outcome:
 
 class _Enumeration:
     def __init__(
-        self, kind: Callable[[int], Workload], label: str, seed: int, endings: Sequence[Ending], depth: int
+        self, kind: Callable[[int], Workload], label: str, seed: int, endings: Sequence[OneShotEvent], depth: int
     ) -> None:
         self.kind, self.label, self.seed = kind, label, seed
         self.endings = endings
@@ -173,7 +173,7 @@ class _Enumeration:
 
     def _crash_here(self, disk: FaultyStorage, workload: Workload, step: Step) -> None:
         # With nothing pending, all endings give the same disk.
-        endings: Sequence[Ending] = self.endings
+        endings: Sequence[OneShotEvent] = self.endings
         if disk.is_settled:
             endings = ("lose",) if "lose" in endings else endings[:1]
         for ending in endings:
@@ -199,7 +199,7 @@ class _Enumeration:
         workload: Workload,
         disk: FaultyStorage,
         promise: Any,
-        ending: Ending,
+        ending: OneShotEvent,
         chance: random.Random,
         crashes: list[str],
     ) -> None:
@@ -209,7 +209,7 @@ class _Enumeration:
             workload.recover(disk, promise, power_cut=power_cut)
             return
         first = disk.steps + 1 + chance.randrange(chance.choice(_SOON))
-        next_ending: Ending = chance.choice(ENDINGS)
+        next_ending: OneShotEvent = chance.choice(ENDINGS)
         caught: list[tuple[FaultyStorage, Any, str]] = []
 
         def watch(step: Step) -> None:
@@ -226,7 +226,7 @@ class _Enumeration:
         self._recover(workload, found, then, next_ending, chance, crashes)
 
 
-def _crashed(disk: FaultyStorage, ending: Ending, chance: random.Random) -> FaultyStorage:
+def _crashed(disk: FaultyStorage, ending: OneShotEvent, chance: random.Random) -> FaultyStorage:
     found = disk.process_dies() if ending == "dies" else disk.crash(ending, chance.getrandbits(64))
     found.seed = chance.getrandbits(32)
     return found
@@ -258,7 +258,7 @@ def enumerate_crashes(
     workload: type[Workload],
     seed: int = 0,
     *,
-    endings: Sequence[Ending] = ENDINGS,
+    endings: Sequence[OneShotEvent] = ENDINGS,
     depth: int = 2,
     wanted: Callable[[Scenario], bool] | None = None,
     on_scenario: Callable[[Scenario], None] | None = None,

@@ -24,7 +24,7 @@ import typing
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, overload
 
-from ..batch.inputs import GivenSchema
+from ..batch.inputs import SchemaInput
 from ..batch.text import parse_json
 from ..errors import InvalidConfig, InvalidRecordType
 from .json_types import model_of, parser_of
@@ -211,7 +211,7 @@ class ArrowRows:
     For large tables of keys and values use `append_arrow`: one record per row.
     """
 
-    def __init__(self, schema: GivenSchema) -> None:
+    def __init__(self, schema: SchemaInput) -> None:
         import pyarrow as pa
 
         if not isinstance(schema, pa.Schema):

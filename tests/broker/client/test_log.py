@@ -8,7 +8,7 @@ import pytest
 
 import sawlog
 from sawlog.batch.build import Producer, encode
-from sawlog.batch.header import scan, visible
+from sawlog.batch.header import scan, visible_batches
 from sawlog.broker.client import RemoteStore, RemoteTopic
 from sawlog.broker.client.batches import complete
 from sawlog.isolation import Isolation
@@ -145,7 +145,7 @@ def test_markers_and_what_was_aborted_are_not_seen(aborted: list[tuple[int, int]
 
     if (7, 1) in aborted:  # an idempotent batch of that producer between is not in the transaction
         assert 3 in seen
-    assert visible(rows, aborted)[:, BASE].tolist() == seen
+    assert visible_batches(rows, aborted)[:, BASE].tolist() == seen
 
 
 def test_a_transaction_is_seen_when_it_is_committed(broker: Broker, store: RemoteStore) -> None:

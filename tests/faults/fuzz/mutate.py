@@ -241,7 +241,7 @@ def lined(seed: bytes, others: Sequence[bytes], chance: random.Random) -> bytes:
     made = bytes(text(seed, others, chance))
     if chance.random() < 0.15:
         return made
-    return LINE.put(made.rpartition(LINE.before)[0] or made)
+    return LINE.append_to(made.rpartition(LINE.before)[0] or made)
 
 
 def document(seed: bytes, others: Sequence[bytes], chance: random.Random) -> bytes:
@@ -249,7 +249,7 @@ def document(seed: bytes, others: Sequence[bytes], chance: random.Random) -> byt
     made = bytes(text(seed, others, chance))
     if chance.random() < 0.15:
         return made
-    return FIELD.put(made.rpartition(FIELD.before)[0] or made)
+    return FIELD.append_to(made.rpartition(FIELD.before)[0] or made)
 
 
 def plain_text(seed: bytes, others: Sequence[bytes], chance: random.Random) -> bytes:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sawlog import LRU, InvalidConfig, Log, LogConfig
-from sawlog.caching import Cached
+from sawlog.caching import CachedSegment
 
 
 class Recorded:
@@ -18,15 +18,15 @@ class Recorded:
         self.gives_up = gives_up
         self.used: list[int] = []
         self.forgotten: list[int] = []
-        self.to_give_up: list[Cached] = []
+        self.to_give_up: list[CachedSegment] = []
 
-    def use(self, segment: Cached) -> list[Cached]:
+    def use(self, segment: CachedSegment) -> list[CachedSegment]:
         self.used.append(segment.base_offset)
         assert segment.size > 0
         given, self.to_give_up = self.to_give_up, [segment]
         return given if self.gives_up and len(self.used) % 3 == 0 else []
 
-    def forget(self, segment: Cached) -> None:
+    def forget(self, segment: CachedSegment) -> None:
         self.forgotten.append(segment.base_offset)
 
 
@@ -82,11 +82,11 @@ def test_a_policy_forgets_what_is_gone(path: Path) -> None:
 
 def test_a_policy_that_gives_up_nonsense_does_no_harm(path: Path) -> None:
     class Nonsense:
-        def use(self, segment: Cached) -> Iterator[Cached]:
+        def use(self, segment: CachedSegment) -> Iterator[CachedSegment]:
             yield segment  # the one that is about to be read
             yield segment
 
-        def forget(self, segment: Cached) -> None:
+        def forget(self, segment: CachedSegment) -> None:
             pass
 
     with Log.open(path, LogConfig(segment_cache=Nonsense), mode="r") as log:

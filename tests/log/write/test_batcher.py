@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sawlog.batch.build import Recipe
+from sawlog.batch.build import EncoderOptions
 from sawlog.batch.compression import codec_id
 from sawlog.batch.read import decode
 from sawlog.errors import LogClosed, RecordTooLarge
@@ -29,7 +29,7 @@ def test_every_record_is_in_one_batch_in_order(values: list[bytes], limit: int, 
             stored.extend(values_of(batch))
             batcher.release()
 
-    batcher = Batcher(Recipe(codec_id(compression)), limit=limit, on_full=store, keep=1)
+    batcher = Batcher(EncoderOptions(codec_id(compression)), limit=limit, on_full=store, keep=1)
     for value in values:
         batcher.add(value)
         assert batcher.count == 0 or batcher.size_bytes < limit
@@ -39,7 +39,7 @@ def test_every_record_is_in_one_batch_in_order(values: list[bytes], limit: int, 
 
 
 def test_the_same_batch_is_returned_until_it_is_released() -> None:
-    batcher = Batcher(Recipe(), keep=1)
+    batcher = Batcher(EncoderOptions(), keep=1)
     assert batcher.is_empty
     assert batcher.ended() is None
     batcher.add(b"one")
@@ -57,7 +57,7 @@ def test_the_same_batch_is_returned_until_it_is_released() -> None:
 
 
 def test_a_batch_that_was_taken_by_an_interrupted_call_is_not_lost() -> None:
-    batcher = Batcher(Recipe())
+    batcher = Batcher(EncoderOptions())
     batcher.add(b"one")
     batcher.builder.take(bytearray(100))  # as in `ended`, which an interrupt has ended before it returned
     assert not batcher.is_empty
@@ -68,7 +68,7 @@ def test_a_batch_that_was_taken_by_an_interrupted_call_is_not_lost() -> None:
 
 
 def test_several_batches_may_be_on_their_way() -> None:
-    batcher = Batcher(Recipe(), keep=1)
+    batcher = Batcher(EncoderOptions(), keep=1)
     taken = []
     for value in (b"one", b"two", b"three"):
         batcher.add(value)
@@ -83,7 +83,7 @@ def test_several_batches_may_be_on_their_way() -> None:
 
 
 def test_after_the_end_no_record_is_accepted() -> None:
-    batcher = Batcher(Recipe())
+    batcher = Batcher(EncoderOptions())
     batcher.add(b"one")
     assert values_of(batcher.ended(close=True)) == [b"one"]
     with pytest.raises(LogClosed):
@@ -93,7 +93,7 @@ def test_after_the_end_no_record_is_accepted() -> None:
 
 
 def test_a_limit_of_its_own_refuses_a_record() -> None:
-    batcher = Batcher(Recipe(max_batch_bytes=1000), max_bytes=300)
+    batcher = Batcher(EncoderOptions(max_batch_bytes=1000), max_bytes=300)
     batcher.add(b"x" * 100)
     with pytest.raises(RecordTooLarge):
         batcher.add(b"x" * 200)

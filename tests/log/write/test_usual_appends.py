@@ -21,7 +21,7 @@ import pytest
 
 from sawlog import Interval, Log, LogClosed, LogConfig, LogFailed, OffsetMismatch, Producer, StorageError, StorageFull
 from sawlog.batch import kernel
-from sawlog.batch.build import NOBODY
+from sawlog.batch.build import NO_PRODUCER
 from sawlog.errors import InvalidRecord, RecordTooLarge
 from sawlog.log.appender import Appender, Placement
 from sawlog.storage import file as file_module
@@ -363,7 +363,7 @@ LEFT: dict[str, Callable[[Appender], None]] = {
     "bytes": lambda it: setattr(it.active.segment.storage, "_size", it.active.segment.tail[1] + 5),
     "nothing reserved": lambda it: setattr(it.active.segment.storage, "_reserved", 0),
 }
-NOTHING = (NOBODY, 3, 3, None)
+NOTHING = (NO_PRODUCER, 3, 3, None)
 
 
 @pytest.mark.parametrize("left", LEFT)

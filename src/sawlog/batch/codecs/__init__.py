@@ -1,1 +1,1 @@
-"""Kafka's four codecs, one module each: `compress` and `decompress` of whole buffers, within what bounds.py allows."""
+"""Kafka's four codecs, one module each: `compress` and `decompress` whole buffers within the limits in bounds.py."""

@@ -1,7 +1,7 @@
-"""How much a batch may decompress to, and running a decoder into a buffer of at most that size.
+"""Limits on decompressed sizes, and running a decoder into a buffer of at most that size.
 
-What is returned is never longer than `limit_of(input bytes, max_bytes)`. The output is allocated once; errors of a
-codec's library become ours (see compression.py). Pure functions over buffers, safe from any thread.
+A result is never longer than `limit_of(input bytes, max_bytes)`. The output is allocated once; errors of a codec's
+library are converted (see compression.py). Pure functions over buffers, safe from any thread.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Decode = Callable[[memoryview, memoryview], int]
 
 
 def limit_of(packed_bytes: int, max_bytes: int) -> int:
-    """The most that `packed_bytes` may unpack to."""
+    """Return the maximum size that `packed_bytes` may decompress to."""
     return min(max_bytes, max(RATIO_FREE_BYTES, RATIO_MAX * packed_bytes))
 
 
@@ -67,7 +67,7 @@ def too_many_blocks(name: str) -> DecompressionLimit:
 
 
 def filled(room: NDArray[np.uint8], size_bytes: int) -> memoryview:
-    """The start of a buffer that nobody else has a view of. The unused rest is released if it is large.
+    """Return the filled part of a buffer without other views, and release the rest if it is large.
 
     A small rest is kept: malloc learns from the sizes it gets back to keep such buffers at hand. Shrinking them first
     made every batch pay for fresh pages, which tripled the time for 100 KB of lz4.
@@ -94,7 +94,7 @@ def attempt(name: str, decode: Decode, view: memoryview, room_bytes: int) -> mem
 
 
 def run(name: str, decode: Decode, view: memoryview, bound: int, limit: int) -> memoryview:
-    """Decode what cannot legitimately decompress to more than `bound`, and must not decompress to more than `limit`."""
+    """Decode data that cannot legitimately exceed `bound`, and must not exceed `limit`, when decompressed."""
     plain = attempt(name, decode, view, min(bound, limit))
     if plain is not None:
         return plain
@@ -104,7 +104,7 @@ def run(name: str, decode: Decode, view: memoryview, bound: int, limit: int) -> 
 
 
 def as_ours(name: str, error: cramjam.DecompressionError) -> Exception:
-    """An error of a codec's library as one of ours."""
+    """Convert an error of a codec's library to a `CorruptBatch` or `MemoryError`."""
     text = str(error)
     if "not enough memory" in text or "allocation" in text:
         return MemoryError(f"{name}: {text}")
@@ -112,7 +112,7 @@ def as_ours(name: str, error: cramjam.DecompressionError) -> Exception:
 
 
 def after_skippable(name: str, view: memoryview, position: int, magic: int) -> int:
-    """Where the skippable frame at `position` ends; lz4 and zstd share them."""
+    """Return the end of the skippable frame at `position`; lz4 and zstd share that format."""
     if magic & 0xFFFFFFF0 != 0x184D2A50:
         raise CorruptBatch(f"{name}: no frame begins at byte {position} of {len(view)}")
     (length,) = u32_le(view, position + 4)

@@ -1,4 +1,4 @@
-"""Everything that is done per record, in Cython's pure-Python mode: the same units run compiled or not.
+"""All per-record work, in Cython's pure-Python mode: the same units run compiled or interpreted.
 
 ```
 records       Record; batches to records: all (decode_records), one by one (RecordCursor, page_cursor), a certain one
@@ -24,22 +24,21 @@ declarations  names of columns and numbers, and two structs: .pxi for the compil
 
 The bytes are Kafka's RecordBatch v2, drawn in `header.py`.
 
-Compiled, all units are one module: `__init__.pyx` includes them, and the extension stands beside this file, where
-Python prefers it. So a call from unit to unit is a call within C, and the compiler can put one into the other. That
-asks three things of a unit. A name belongs to one unit alone. There is no `from __future__ import annotations`, which
-Cython takes only at the beginning of a module; interpreted, annotations are evaluated and mean nothing. And `cython` is
-always `sawlog.batch.cyshim`'s, which the compiler does not look at.
+Compiled, all units are one module: `__init__.pyx` includes them, and Python prefers the extension next to this file. A
+call between units is then a C call, which the compiler can inline. This imposes three rules: a name is defined
+in one unit only; there is no `from __future__ import annotations`, which Cython accepts only at the beginning of a
+module; interpreted, annotations are evaluated and have no effect; and `cython` is always imported from
+`sawlog.batch.cyshim`, which the compiler ignores.
 
-Promises. No input makes these functions read or write outside their buffers, loop for ever or crash: every length
-is checked against what is left before it is used. What they find wrong they report by a return value, and the
-Python around them turns it into an error with path and position. They check structure, not content: the CRC is the
-caller's business. Nothing here does I/O but `files`, and nothing but a `RecordCursor` and `Slots` keeps a buffer after
-it returns.
+Guarantees. No input makes these functions read or write outside their buffers, loop forever or crash: every length is
+checked against the remaining bytes before it is used. Errors are reported by return values, which the calling Python
+code turns into exceptions with path and position. The kernel checks structure, not content: verifying the CRC is up to
+the caller. Only `files` does I/O, and only a `RecordCursor` and `Slots` keep a buffer after the call returns.
 
-Threads. The Arrow functions run without the GIL. A `BatchBuilder` is safe between threads only where the
-interpreter's lock makes a compiled call atomic; `sawlog.log.writer` adds a lock where that does not hold.
+Threads. The Arrow functions run without the GIL. A `BatchBuilder` is thread-safe only where the GIL makes a compiled
+call atomic; `sawlog.log.writer` adds a lock elsewhere.
 
-Interpreted, the same code is some 20 to 200 times slower: a correctness fallback (see `sawlog.kernel_info()`).
+Interpreted, the same code is 20 to 200 times slower: a correctness fallback (see `sawlog.kernel_info()`).
 """
 
 from __future__ import annotations

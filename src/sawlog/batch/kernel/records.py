@@ -261,11 +261,6 @@ class RecordCursor:
         self.stopped = False
         return None
 
-    @property
-    def following(self):
-        """The name of `next_offset` before 0.3."""
-        return self.next_offset
-
     def __iter__(self):
         return self
 

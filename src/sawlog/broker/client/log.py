@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...batch import kernel
 from ...batch import read as batch_read
-from ...batch.build import Encoder, Recipe
-from ...batch.header import DEFAULT_COLUMNS, LAST, POSITION, SIZE, Rows, visible
+from ...batch.build import Encoder, EncoderOptions
+from ...batch.header import DEFAULT_COLUMNS, LAST, POSITION, SIZE, Rows, visible_batches
 from ...batch.kernel import Record
 from ...config import MIB, LogConfig
 from ...errors import BrokerTimeout, CorruptBatch, OffsetOutOfRange, RecordTooLarge
@@ -40,7 +40,9 @@ class RemoteLog:
     #: Not known: the protocol has no word for them.
     segments: None = None
 
-    def __init__(self, cluster: Cluster, place: Place, config: LogConfig, recipe: Recipe, sender: Sender) -> None:
+    def __init__(
+        self, cluster: Cluster, place: Place, config: LogConfig, recipe: EncoderOptions, sender: Sender
+    ) -> None:
         self._cluster = cluster
         self._place = place
         self._recipe = recipe
@@ -178,7 +180,7 @@ class RemoteLog:
                     raise BrokerTimeout(f"{self.path}: the broker sends nothing from offset {position} on")
                 continue
             position = int(rows[-1, LAST]) + 1
-            shown = visible(rows, answered.aborted)
+            shown = visible_batches(rows, answered.aborted)
             if len(shown):
                 yield answered.records, shown
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from ...batch.build import NOBODY, Encoded, Producer
+from ...batch.build import NO_PRODUCER, Encoded, Producer
 from ..wire.apis import Key
 from ..wire.errors import ErrorCode
 from ..wire.schema import Body
@@ -40,7 +40,7 @@ class Sender:
             if self._identity is None:
                 self._identity = self._new_identity()
             if self._identity[0] < 0:
-                return NOBODY
+                return NO_PRODUCER
             return Producer(*self._identity, self._sequences.get(number, 0))
 
     def _new_identity(self) -> tuple[int, int]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...batch.build import Encoder, Recipe
-from ...batch.inputs import GivenHeaders, GivenRecord
+from ...batch.build import Encoder, EncoderOptions
+from ...batch.inputs import HeadersInput, RecordInput
 from ...errors import InvalidRecord
 from ...log.encoding import recipe_of
 from ...log.writer import BATCH_BYTES
@@ -118,7 +118,7 @@ class RemoteTopic:
         self,
         value: bytes | None,
         key: bytes | None = None,
-        headers: GivenHeaders = (),
+        headers: HeadersInput = (),
         timestamp: Any = None,
         *,
         partition: int | None = None,
@@ -130,7 +130,7 @@ class RemoteTopic:
         batch = Encoder(self._recipe).one(value, key, headers, timestamp, self._sender.producer(number))
         return Position(number, self._sender.place(number, batch))
 
-    def append_many(self, records: Iterable[GivenRecord], *, partition: int | None = None) -> dict[int, range]:
+    def append_many(self, records: Iterable[RecordInput], *, partition: int | None = None) -> dict[int, range]:
         """Append records, one batch per partition, and return their offsets."""
         parts: defaultdict[int, list[Any]] = defaultdict(list)
         together = self._sticky.take(0)
@@ -177,13 +177,13 @@ class RemoteTopic:
         recipe = recipe_of(self._config.with_(compression=compression, compression_level=None))
         return self._packer(self._limited(recipe), partition, linger_ms)
 
-    def _packer(self, recipe: Recipe, partition: int | None, linger_ms: float | None) -> Packer:
+    def _packer(self, recipe: EncoderOptions, partition: int | None, linger_ms: float | None) -> Packer:
         sender = self._sender
         return Packer(
             self.partitions, sender.place, recipe, partition=partition, producer=sender.producer, linger_ms=linger_ms
         )
 
-    def _limited(self, recipe: Recipe) -> Recipe:
+    def _limited(self, recipe: EncoderOptions) -> EncoderOptions:
         """With the largest batch that the broker takes, and without a time: the broker sets that of the append."""
         largest = int(settings.serving(self.settings)["max.message.bytes"])
         return replace(recipe, append_time=False, max_batch_bytes=largest)

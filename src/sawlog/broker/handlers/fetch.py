@@ -208,7 +208,7 @@ class _Fetch:
             partition.wait(woken.set)
         try:
             while True:
-                while budget.is_over and not broker.is_stopping:
+                while budget.deadline_passed and not broker.is_stopping:
                     await budget.wait_for_room()
                 self._max_bytes = broker.limits.fetch_bytes(self._request["max_bytes"])
                 rest = self._deadline - broker.loop.time()

@@ -68,7 +68,7 @@ class MemoryBudget:
         return self.used_bytes + self.promised_bytes >= self.max_bytes
 
     @property
-    def is_over(self) -> bool:
+    def deadline_passed(self) -> bool:
         """Whether nothing more should be read or answered."""
         return self.used_bytes + self.promised_bytes >= self.max_bytes + (self.max_bytes >> 2)
 

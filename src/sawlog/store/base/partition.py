@@ -20,13 +20,13 @@ from typing import (
 
 from ...batch import kernel
 from ...batch import read as batch_read
-from ...batch.build import NOBODY, Encoded, Encoder, Producer, Recipe
-from ...batch.header import DEFAULT_COLUMNS, LAST, POSITION, Rows, visible
-from ...batch.inputs import GivenHeaders, GivenRecord, GivenTable
+from ...batch.build import NO_PRODUCER, Encoded, Encoder, EncoderOptions, Producer
+from ...batch.header import DEFAULT_COLUMNS, LAST, POSITION, Rows, visible_batches
+from ...batch.inputs import HeadersInput, RecordInput, TableInput
 from ...batch.kernel import Record
-from ...clock import Deadline, Pauses, milliseconds, pause
+from ...clock import Deadline, PollBackoff, milliseconds, pause
 from ...config import LogConfig, whole_number
-from ...display import html_page, records_html, shown_soon
+from ...display import html_page, records_html, render_soon
 from ...errors import (
     AmbiguousAppend,
     CorruptBatch,
@@ -198,7 +198,7 @@ class Partition(ABC):
 
     def _repr_html_(self) -> str:
         """Return offsets, size and the last records as HTML for a notebook. Returns soon, even if a lock is held."""
-        return shown_soon(self, lambda: html_page(repr(self), records_html(self._to_show())))
+        return render_soon(self, lambda: html_page(repr(self), records_html(self._to_show())))
 
     def _to_show(self) -> list[Record]:
         """Return the last records, or none if they are too large to show."""
@@ -257,7 +257,7 @@ class Partition(ABC):
     # --- appending
 
     @property
-    def _recipe(self) -> Recipe:
+    def _recipe(self) -> EncoderOptions:
         """Settings for encoding batches."""
         return recipe_of(self.config)
 
@@ -265,7 +265,7 @@ class Partition(ABC):
         self,
         value: bytes | None,
         key: bytes | None = None,
-        headers: GivenHeaders = (),
+        headers: HeadersInput = (),
         timestamp: int | datetime | None = None,
         expect_offset: int | None = None,
     ) -> int:
@@ -274,7 +274,7 @@ class Partition(ABC):
         return self.append_batches(bytes(batch.data), trusted=True, expect_offset=expect_offset).start
 
     def append_many(
-        self, records: Iterable[GivenRecord], expect_offset: int | None = None, *, producer: Producer = NOBODY
+        self, records: Iterable[RecordInput], expect_offset: int | None = None, *, producer: Producer = NO_PRODUCER
     ) -> range:
         """Append records as one batch, all or none, and return their offsets.
 
@@ -284,7 +284,7 @@ class Partition(ABC):
         batch = Encoder(self._recipe).many(records, producer)
         return self.append_batches(bytes(batch.data), trusted=True, expect_offset=expect_offset)
 
-    def append_arrow(self, table: GivenTable, expect_offset: int | None = None) -> range:
+    def append_arrow(self, table: TableInput, expect_offset: int | None = None) -> range:
         """Append the rows of an Arrow table and return their offsets. Columns: `value`, and optionally `key`,
         `timestamp`, `headers`."""
         return self.append_batches(encoded_table(self._recipe, table), trusted=True, expect_offset=expect_offset)
@@ -295,7 +295,7 @@ class Partition(ABC):
         key: bytes | None = None,
         max_bytes: int | None = None,
         *,
-        headers: GivenHeaders = (),
+        headers: HeadersInput = (),
         timestamp: int | datetime | None = None,
         expect_offset: int | None = None,
     ) -> int:
@@ -308,7 +308,7 @@ class Partition(ABC):
         self,
         value: bytes | None,
         key: bytes | None = None,
-        headers: GivenHeaders = (),
+        headers: HeadersInput = (),
         timestamp: int | datetime | None = None,
     ) -> int:
         """Append one record without blocking the event loop, and return its offset."""
@@ -322,7 +322,7 @@ class Partition(ABC):
         key: bytes | None = None,
         max_bytes: int | None = None,
         *,
-        headers: GivenHeaders = (),
+        headers: HeadersInput = (),
         timestamp: int | datetime | None = None,
         expect_offset: int | None = None,
     ) -> int:
@@ -362,7 +362,7 @@ class Partition(ABC):
             if page.next_offset <= at:
                 return
             data = memoryview(page.raw)
-            rows = visible(_checked(data), page.aborted if committed else ())
+            rows = visible_batches(_checked(data), page.aborted if committed else ())
             if len(rows):
                 yield data, rows
             at = page.next_offset
@@ -564,7 +564,7 @@ class _BatchTarget:
         self._doubt: AmbiguousAppend | None = None
 
     @property
-    def recipe(self) -> Recipe:
+    def recipe(self) -> EncoderOptions:
         """Settings for encoding batches."""
         return self._partition._recipe
 
@@ -572,7 +572,7 @@ class _BatchTarget:
         self,
         batch: Encoded,
         expect_offset: int | None = None,
-        producer: Producer = NOBODY,
+        producer: Producer = NO_PRODUCER,
         placement: Placement | None = None,
     ) -> range:
         """Append a batch and return its offsets."""
@@ -595,7 +595,7 @@ class _BatchTarget:
             raise AmbiguousAppend(f"this writer cannot go on: {self._doubt}") from self._doubt
 
 
-def encoded_table(recipe: Recipe, table: GivenTable) -> bytes:
+def encoded_table(recipe: EncoderOptions, table: TableInput) -> bytes:
     """Encode the rows of an Arrow table as batches."""
     data = b"".join(bytes(batch.data) for batch in Encoder(recipe).table(table, BATCH_BYTES))
     if not data:
@@ -638,7 +638,7 @@ async def collected(chunks: AsyncIterable[bytes], max_bytes: int | None) -> byte
 
 def _paced(cursors: Iterator[kernel.RecordCursor | None], timeout: float | None) -> Iterator[kernel.RecordCursor]:
     """Yield the cursors of `_following`, and sleep where there is none, for ever longer."""
-    deadline, pauses = Deadline(timeout), Pauses()
+    deadline, pauses = Deadline(timeout), PollBackoff()
     pauses.look()
     for cursor in cursors:
         if cursor is not None:

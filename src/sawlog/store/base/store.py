@@ -16,9 +16,9 @@ from typing import (
     runtime_checkable,
 )
 
-from ...batch.inputs import GivenRecord
+from ...batch.inputs import RecordInput
 from ...closing import Closing
-from ...display import shown_soon
+from ...display import render_soon
 from ...errors import CorruptFile, StorageError, TopicNotFound
 from ...isolation import Isolation
 from ..descriptions import store_html
@@ -123,7 +123,7 @@ class StoreTransaction(Protocol):
     def append(self, topic: str, value: bytes | None, key: bytes | None = None) -> None:
         """Add one record; its offset is known after the commit."""
 
-    def append_many(self, topic: str, records: Iterable[GivenRecord], partition: int | None = None) -> None:
+    def append_many(self, topic: str, records: Iterable[RecordInput], partition: int | None = None) -> None:
         """Add records, all or none of them."""
 
     def commit(self) -> PlacedOffsets:
@@ -336,7 +336,7 @@ class Store(Closing):
             names = self.topics()
             return store_html(self.path, names, (self.topic(name).describe() for name in names), self.groups.list())
 
-        return shown_soon(self, look)
+        return render_soon(self, look)
 
     # --- snapshots
 

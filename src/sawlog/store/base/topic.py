@@ -17,10 +17,10 @@ from typing import (
 
 from ...batch import kernel
 from ...batch.header import DEFAULT_COLUMNS
-from ...batch.inputs import GivenHeaders, GivenRecord, GivenTable
+from ...batch.inputs import HeadersInput, RecordInput, TableInput
 from ...batch.kernel import Record
 from ...config import LogConfig
-from ...display import shown_soon
+from ...display import render_soon
 from ...errors import DataLoss, InvalidRecord
 from ...isolation import Isolation
 from ...log.encoding import recipe_of
@@ -173,7 +173,7 @@ class Topic(ABC):
         self,
         value: bytes | None,
         key: bytes | None = None,
-        headers: GivenHeaders = (),
+        headers: HeadersInput = (),
         timestamp: int | datetime | None = None,
         *,
         partition: int | None = None,
@@ -184,14 +184,14 @@ class Topic(ABC):
 
     @abstractmethod
     def append_many(
-        self, records: Iterable[GivenRecord], *, partition: int | None = None, expect_offset: int | None = None
+        self, records: Iterable[RecordInput], *, partition: int | None = None, expect_offset: int | None = None
     ) -> dict[int, range]:
         """Append records, one batch per partition, and return their offsets. A record is as in
         `Partition.append_many`. With `expect_offset` all go to one partition, starting at that offset."""
 
     @abstractmethod
     def append_arrow(
-        self, table: GivenTable, *, partition: int | None = None, expect_offset: int | None = None
+        self, table: TableInput, *, partition: int | None = None, expect_offset: int | None = None
     ) -> dict[int, range]:
         """Append the rows of an Arrow table, by their keys, and return their offsets."""
 
@@ -202,7 +202,7 @@ class Topic(ABC):
         key: bytes | None = None,
         max_bytes: int | None = None,
         *,
-        headers: GivenHeaders = (),
+        headers: HeadersInput = (),
         timestamp: int | datetime | None = None,
         partition: int | None = None,
         expect_offset: int | None = None,
@@ -243,7 +243,7 @@ class Topic(ABC):
     def _repr_html_(self) -> str:
         """Return settings, partitions and the newest records as HTML for a notebook. Returns soon, even if a lock is
         held."""
-        return shown_soon(self, lambda: topic_html(self.describe(), self._newest()))
+        return render_soon(self, lambda: topic_html(self.describe(), self._newest()))
 
     def _newest(self) -> list[Record]:
         """Return the newest of the last records of some partitions."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
-from ...batch.inputs import GivenHeaders, GivenRecord
+from ...batch.inputs import HeadersInput, RecordInput
 from ...log.writer import Writer
 
 if TYPE_CHECKING:
@@ -20,14 +20,14 @@ class AppendTarget(Protocol):
         self,
         value: bytes | None,
         key: bytes | None,
-        headers: GivenHeaders,
+        headers: HeadersInput,
         timestamp: int | datetime | None,
         expect_offset: int | None = None,
         /,
     ) -> int:
         """Append one record and return its offset. With `expect_offset`, append it there or raise `OffsetMismatch`."""
 
-    def append_many(self, records: Iterable[GivenRecord], expect_offset: int | None = None, /) -> range:
+    def append_many(self, records: Iterable[RecordInput], expect_offset: int | None = None, /) -> range:
         """Append records as one batch and return their offsets."""
 
     def append_arrow(self, table: pa.Table | pa.RecordBatch, expect_offset: int | None = None, /) -> range:

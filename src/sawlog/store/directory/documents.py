@@ -24,7 +24,7 @@ from typing import Any
 
 from ...errors import InvalidConfig, ReadOnlyLog, StorageError
 from ...storage import Directory, checksummed
-from ...storage.file import keep_private
+from ...storage.file import restrict_to_owner
 from ...storage.locks import lock_within
 from ..names import LOCK, REGISTRY
 
@@ -71,7 +71,7 @@ class Registry:
             raise ReadOnlyLog(f'the store {self._root.path} was opened with mode="r"')
         directory = self._root.child(REGISTRY, create=True)
         try:
-            keep_private(directory)
+            restrict_to_owner(directory)
             lock = lock_within(directory, LOCK, _PATIENCE_S)
             try:
                 found = _load(directory, file)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from ...batch.inputs import GivenHeaders, GivenRecord, GivenTable
+from ...batch.inputs import HeadersInput, RecordInput, TableInput
 from ...config import LogConfig
 from ...display import counted, size_text
 from ...errors import DirectoryLocked, LogClosed, SawlogError
@@ -173,7 +173,7 @@ class Topic(base.Topic):
         self,
         value: bytes | None,
         key: bytes | None = None,
-        headers: GivenHeaders = (),
+        headers: HeadersInput = (),
         timestamp: int | datetime | None = None,
         *,
         partition: int | None = None,
@@ -204,7 +204,7 @@ class Topic(base.Topic):
             return _made(Position, (number, appends.append(value, key, headers, timestamp, expect_offset)))
 
     def append_many(
-        self, records: Iterable[GivenRecord], *, partition: int | None = None, expect_offset: int | None = None
+        self, records: Iterable[RecordInput], *, partition: int | None = None, expect_offset: int | None = None
     ) -> dict[int, range]:
         """Append records, one batch per partition, and return their offsets. A record is as in `Log.append_many`. With
         `expect_offset` all of them go to one partition, starting at that offset; `OffsetMismatch`."""
@@ -222,7 +222,7 @@ class Topic(base.Topic):
             return {number: log.append_batches(encoded[number], trusted=True) for number, log in logs.items()}
 
     def append_arrow(
-        self, table: GivenTable, *, partition: int | None = None, expect_offset: int | None = None
+        self, table: TableInput, *, partition: int | None = None, expect_offset: int | None = None
     ) -> dict[int, range]:
         """Append the rows of an Arrow table, by their keys, and return their offsets. Columns as in
         `Log.append_arrow`, `expect_offset` as in `append_many`."""
@@ -250,7 +250,7 @@ class Topic(base.Topic):
         key: bytes | None = None,
         max_bytes: int | None = None,
         *,
-        headers: GivenHeaders = (),
+        headers: HeadersInput = (),
         timestamp: int | datetime | None = None,
         partition: int | None = None,
         expect_offset: int | None = None,

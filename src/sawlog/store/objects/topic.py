@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from ...batch.build import Encoder
-from ...batch.inputs import GivenHeaders, GivenRecord, GivenTable
+from ...batch.inputs import HeadersInput, RecordInput, TableInput
 from ...config import LogConfig
 from ...display import counted, size_text
 from ...errors import TopicNotFound
@@ -201,7 +201,7 @@ class ObjectTopic(base.Topic):
         self,
         value: bytes | None,
         key: bytes | None = None,
-        headers: GivenHeaders = (),
+        headers: HeadersInput = (),
         timestamp: int | datetime | None = None,
         *,
         partition: int | None = None,
@@ -217,7 +217,7 @@ class ObjectTopic(base.Topic):
         return Position(number, log.append(value, key, headers, timestamp, expect_offset))
 
     def append_many(
-        self, records: Iterable[GivenRecord], *, partition: int | None = None, expect_offset: int | None = None
+        self, records: Iterable[RecordInput], *, partition: int | None = None, expect_offset: int | None = None
     ) -> dict[int, range]:
         """Append records, one batch per partition, all of them or none, and return their offsets. With `expect_offset`,
         all of them go to one partition and start at that offset; otherwise `OffsetMismatch` is raised."""
@@ -244,7 +244,7 @@ class ObjectTopic(base.Topic):
         return {number: range(*placed) for number, placed in zip(encoded, found, strict=True)}
 
     def append_arrow(
-        self, table: GivenTable, *, partition: int | None = None, expect_offset: int | None = None
+        self, table: TableInput, *, partition: int | None = None, expect_offset: int | None = None
     ) -> dict[int, range]:
         """Append the rows of an Arrow table, partitioned by key, all of them or none, and return their offsets."""
         rows: pa.Table = table
@@ -268,7 +268,7 @@ class ObjectTopic(base.Topic):
         key: bytes | None = None,
         max_bytes: int | None = None,
         *,
-        headers: GivenHeaders = (),
+        headers: HeadersInput = (),
         timestamp: int | datetime | None = None,
         partition: int | None = None,
         expect_offset: int | None = None,

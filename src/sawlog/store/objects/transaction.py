@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from ...batch.build import encode
-from ...batch.inputs import GivenRecord
+from ...batch.inputs import RecordInput
 from ...errors import AmbiguousAppend, TransactionAborted, TransactionError
 from ..directory.transactions.staging import Part, PlacedOffsets, check_name
 from .session import StoreSession, results
@@ -25,7 +25,7 @@ class ObjectTransaction:
         self._session = session
         self._topic_of = topic_of
         self._name, self._sequence = name, sequence
-        self._parts: dict[tuple[str, int], list[GivenRecord]] = {}
+        self._parts: dict[tuple[str, int], list[RecordInput]] = {}
         self._topics: dict[str, ObjectTopic] = {}
         self._state: Literal["open", "committed", "aborted"] = "open"
         self._placed: PlacedOffsets = {}
@@ -39,7 +39,7 @@ class ObjectTransaction:
         """Add one record. Its offset is known after the commit."""
         self.append_many(topic, [(value, key)])
 
-    def append_many(self, topic: str, records: Iterable[GivenRecord], partition: int | None = None) -> None:
+    def append_many(self, topic: str, records: Iterable[RecordInput], partition: int | None = None) -> None:
         """Add records, all of them or none."""
         self._check_open()
         found = self._topics.get(topic) or self._topics.setdefault(topic, self._topic_of(topic))

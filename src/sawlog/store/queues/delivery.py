@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ...batch.kernel import Record
-from ...clock import Pauses, now_ms, pause, rechecks
+from ...clock import PollBackoff, now_ms, pause, rechecks
 from ...errors import SawlogError
 from ..assignment import Share
 from ..base import Partition, Topic
@@ -167,7 +167,7 @@ class Delivery:
     def exchange(self, acked: Sequence[Message], answers: Sequence[Answer], limit: int) -> Delivered:
         """Finish messages, record other answers, and fetch up to `limit` messages. Durable on return; if it raises,
         nothing has changed."""
-        pauses = Pauses()
+        pauses = PollBackoff()
         while True:
             try:
                 topic = self._topic_of(self._options.topic)

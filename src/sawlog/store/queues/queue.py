@@ -41,9 +41,9 @@ from types import TracebackType
 from typing import Any
 
 from ... import background
-from ...batch.inputs import GivenHeaders
-from ...clock import Deadline, Pauses, Stopwatch, now_ms
-from ...closing import Ending
+from ...batch.inputs import HeadersInput
+from ...clock import Deadline, PollBackoff, Stopwatch, now_ms
+from ...closing import OneShotEvent
 from ...errors import GroupError, InvalidConfig, LogClosed, ReadOnlyLog, SawlogError
 from ...storage.forking import forkable, this_process
 from ..base import Position, Store
@@ -113,7 +113,7 @@ class Queue:
         #: How many the last fetch asked for.
         self._batch = 0
         self._fetched = Stopwatch()
-        self._ended = forkable(Ending())
+        self._ended = forkable(OneShotEvent())
         self._late = 0
         self._ailing = False
         store.topic(topic)  # `TopicNotFound` now, and not at the first message
@@ -178,7 +178,7 @@ class Queue:
         found = self._take()
         if found is not None:
             return found
-        pauses = Pauses()
+        pauses = PollBackoff()
         self._check_open()
         while True:
             pauses.look()
@@ -298,7 +298,7 @@ class Queue:
         self,
         value: bytes | None,
         key: bytes | None = None,
-        headers: GivenHeaders = (),
+        headers: HeadersInput = (),
         *,
         delay_s: float = 0.0,
     ) -> Position:

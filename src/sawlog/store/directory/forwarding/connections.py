@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from ....clock import Deadline
 from ....log.log import Log
-from ....storage.forking import forkable, in_children
+from ....storage.forking import forkable, notify_after_fork
 from ....storage.interface import Buffer
 from ..transactions.completion import PeerLost
 from . import frames
@@ -85,7 +85,7 @@ class PeerConnections:
         self._peer_listener = peer_listener
         self._lock = forkable(threading.Lock())
         self._idle: defaultdict[str, list[PeerConnection]] = defaultdict(list)
-        in_children(self)
+        notify_after_fork(self)
 
     def after_fork(self) -> None:
         """Drop the connections in a forked child: they are the parent's and already closed here."""

@@ -24,10 +24,10 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from ....batch import kernel
-from ....batch.build import NOBODY, Encoded, Producer, Recipe
+from ....batch.build import NO_PRODUCER, Encoded, EncoderOptions, Producer
 from ....batch.checksum import crc32c
 from ....batch.header import BASE, LAST, POSITION, PRODUCER_ID, SIZE, Rows
-from ....batch.inputs import GivenHeaders, GivenRecord
+from ....batch.inputs import HeadersInput, RecordInput
 from ....clock import Deadline, milliseconds
 from ....errors import (
     AmbiguousAppend,
@@ -139,7 +139,7 @@ class Forwarder:
         return self._address is not None
 
     @property
-    def recipe(self) -> Recipe:
+    def recipe(self) -> EncoderOptions:
         """Encoding parameters of batches."""
         return self._encoders.recipe
 
@@ -149,7 +149,7 @@ class Forwarder:
         self,
         value: bytes | None,
         key: bytes | None = None,
-        headers: GivenHeaders = (),
+        headers: HeadersInput = (),
         timestamp: int | datetime | None = None,
         expect_offset: int | None = None,
     ) -> int:
@@ -161,7 +161,7 @@ class Forwarder:
             self._encoders.give_back(encoder)
         return self._store(memoryview(data), 1, expect_offset).start
 
-    def append_many(self, records: Iterable[GivenRecord], expect_offset: int | None = None) -> range:
+    def append_many(self, records: Iterable[RecordInput], expect_offset: int | None = None) -> range:
         """Append records as one batch and return their offsets."""
         encoder = self._encoders.take()
         try:
@@ -356,7 +356,7 @@ class _Target:
         self.writers = forwarder.writers
 
     @property
-    def recipe(self) -> Recipe:
+    def recipe(self) -> EncoderOptions:
         """Encoding parameters of batches."""
         return self._forwarder.recipe
 
@@ -364,7 +364,7 @@ class _Target:
         self,
         batch: Encoded,
         expect_offset: int | None = None,
-        producer: Producer = NOBODY,
+        producer: Producer = NO_PRODUCER,
         placement: Placement | None = None,
     ) -> range:
         """Store a batch."""

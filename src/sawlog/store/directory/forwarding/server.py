@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from ....clock import Deadline, is_over
+from ....clock import Deadline, deadline_passed
 from ....errors import DirectoryLocked, LogClosed, SawlogError
 from ....log.log import Log
 from ..lock_leases import Streak
@@ -82,7 +82,7 @@ class ForwardSession:
     def _append(self, head: Head, body: bytearray, expect_offset: int | None = None) -> Head:
         topic, number = _text(head, "topic"), _number(head, "partition")
         log = self._held(topic, _text(head, "topic_id"), number)
-        if log is None or is_over(_number(head, "until_ns")):
+        if log is None or deadline_passed(_number(head, "until_ns")):
             return {"elsewhere": True}
         streak = self._streaks[topic, number]
         if streak.is_long(log.next_offset) and self._give_back(topic, number):

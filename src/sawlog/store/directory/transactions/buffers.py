@@ -14,8 +14,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Protocol
 
-from ....batch.build import Encoded, Encoder, Recipe
-from ....batch.inputs import GivenRecord
+from ....batch.build import Encoded, Encoder, EncoderOptions
+from ....batch.inputs import RecordInput
 from ....errors import RecordTooLarge, TopicNotFound
 from ....log.encoding import Batcher, recipe_of
 from ....log.log import Log
@@ -106,7 +106,7 @@ class BufferedPart:
     def __init__(self, topic: Topic, number: int, on_full: Callable[[BufferedPart], None]) -> None:
         self.topic, self.number = topic, number
         config = topic.config
-        self._recipe: Recipe = recipe_of(config)
+        self._recipe: EncoderOptions = recipe_of(config)
         self._segment_bytes = config.segment_bytes
         self._batcher = Batcher(
             self._recipe,
@@ -120,7 +120,7 @@ class BufferedPart:
         #: Number of records ignored because this is a replay.
         self.ignored = 0
 
-    def encode(self, records: Iterable[GivenRecord]) -> Encoded:
+    def encode(self, records: Iterable[RecordInput]) -> Encoded:
         """Encode records as one batch. `RecordTooLarge` if it does not fit into a segment: after the commit it would be
         too late."""
         batch = Encoder(self._recipe).many(records)

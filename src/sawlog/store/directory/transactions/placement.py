@@ -19,7 +19,7 @@ from contextlib import nullcontext, suppress
 from types import TracebackType
 
 from ....batch import kernel
-from ....batch.header import Length, lengths
+from ....batch.header import BatchSpan, batch_spans
 from ....errors import CorruptFile, SawlogError
 from ....log.ingest import NumberedFile
 from ....log.log import Log
@@ -161,7 +161,7 @@ class Placement:
         if count != part.count:
             raise CorruptFile(f"{self._pending.path}: {count} records are staged, but {part.count} were committed")
 
-    def _groups(self, intent: Intent, piece: Piece) -> Iterator[tuple[memoryview, list[Length]]]:
+    def _groups(self, intent: Intent, piece: Piece) -> Iterator[tuple[memoryview, list[BatchSpan]]]:
         """Yield the batches of a piece in order, a few megabytes at a time, with position, size and number of offsets
         of each."""
         if not piece.file:
@@ -258,7 +258,7 @@ class Placement:
                     log._release()
 
 
-def _number_again(data: bytearray, batches: Sequence[Length]) -> None:
+def _number_again(data: bytearray, batches: Sequence[BatchSpan]) -> None:
     """Overwrite offsets that a process left when it died, with a power cut, while numbering a file."""
     at = base = 0
     for _, size, count in batches:
@@ -266,13 +266,13 @@ def _number_again(data: bytearray, batches: Sequence[Length]) -> None:
         at, base = at + size, base + count
 
 
-def _groups_in(read: Callable[[int, int], bytes], piece: Piece) -> Iterator[tuple[memoryview, list[Length]]]:
+def _groups_in(read: Callable[[int, int], bytes], piece: Piece) -> Iterator[tuple[memoryview, list[BatchSpan]]]:
     """Yield the complete batches of a piece. The log validates their content when they are appended."""
     position, end, want = piece.position, piece.position + piece.size_bytes, _PLACE_BYTES
     while position < end:
         wanted = min(want, end - position)
         block = memoryview(read(position, wanted))
-        found, following = lengths(block)
+        found, following = batch_spans(block)
         at = found[-1].position + found[-1].size_bytes if found else 0
         if following <= end - position - at:
             want = max(want, following)

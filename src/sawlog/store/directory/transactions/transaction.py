@@ -28,7 +28,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Literal
 
-from ....batch.inputs import GivenHeaders, GivenRecord
+from ....batch.inputs import HeadersInput, RecordInput
 from ....clock import milliseconds
 from ....errors import LogClosed, ReplayMismatch, StorageError, TransactionAborted, TransactionError
 from ....storage.forking import forkable, this_process
@@ -88,7 +88,7 @@ class Transaction:
         topic: str | Topic,
         value: bytes | None,
         key: bytes | None = None,
-        headers: GivenHeaders = (),
+        headers: HeadersInput = (),
         timestamp: int | datetime | None = None,
         partition: int | None = None,
     ) -> None:
@@ -103,7 +103,7 @@ class Transaction:
                 self._end("aborted")  # the staged content is unknown after a failed write
                 raise
 
-    def append_many(self, topic: str | Topic, records: Iterable[GivenRecord], partition: int | None = None) -> None:
+    def append_many(self, topic: str | Topic, records: Iterable[RecordInput], partition: int | None = None) -> None:
         """Add many records, all or none of them; a record is as in `Log.append_many`."""
         with self._lock:
             self._check_open()

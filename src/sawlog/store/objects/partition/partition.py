@@ -13,8 +13,8 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from ....batch import read as batch_read
-from ....batch.build import MAX_BATCH_BYTES, Recipe
-from ....batch.header import BASE, COUNT, LAST, POSITION, Rows, visible
+from ....batch.build import MAX_BATCH_BYTES, EncoderOptions
+from ....batch.header import BASE, COUNT, LAST, POSITION, Rows, visible_batches
 from ....batch.read import decode
 from ....clock import Deadline, milliseconds
 from ....config import LogConfig, whole_number
@@ -91,7 +91,7 @@ class ObjectPartition(Partition):
         return self._topic, self._number
 
     @property
-    def _recipe(self) -> Recipe:
+    def _recipe(self) -> EncoderOptions:
         return recipe_for(self._config)
 
     @property
@@ -304,7 +304,7 @@ class ObjectPartition(Partition):
             yield from super()._pages(start, end, max_bytes, committed=committed, page_bytes=page_bytes)
             return
         for data, rows in self._chunks(start, end, "committed" if committed else "uncommitted"):
-            shown = visible(rows, ())  # without markers; aborted records are left out already
+            shown = visible_batches(rows, ())  # without markers; aborted records are left out already
             if len(shown):
                 yield data, shown
 
@@ -450,7 +450,7 @@ class ObjectPartition(Partition):
             report.problems.append(Problem(path, where, wrong.reason, extent.next_offset))
 
 
-def recipe_for(config: LogConfig) -> Recipe:
+def recipe_for(config: LogConfig) -> EncoderOptions:
     """Return the settings for encoding batches of a topic. No batch is too large: consolidation cuts them."""
     return recipe_of(config.with_(segment_bytes=max(config.segment_bytes, MAX_BATCH_BYTES)))
 
