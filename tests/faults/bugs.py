@@ -749,7 +749,11 @@ _RETURNED = (
     _mutant(
         "interrupted truncation undone",
         "a truncation that readers know of is not finished when the log is next opened (ours, once)",
-        ("_Recovery._finish_truncation", "None if self.report.clean else unfinished_truncation(epochs, segments)", "None"),
+        (
+            "_Recovery._finish_truncation",
+            "None if self.report.clean else unfinished_truncation(epochs, segments)",
+            "None",
+        ),
         by="readers",
     ),
 )
