@@ -440,7 +440,7 @@ _SHOWING = (
         "Spark's position without epoch",
         "the streaming source keeps offsets without their leader epochs (ours, once)",
         (
-            "Places.positions",
+            "SubscribedPartitions.positions",
             "EpochPosition(*topic.partition(number).position(isolation=isolation))",
             "EpochPosition(topic.partition(number).position(isolation=isolation)[0])",
         ),
@@ -696,7 +696,7 @@ _RETURNED = (
     _mutant(
         "replay recognised by its name alone",
         "a query with the same name and another topic counts as a replay, and stores nothing (ours, once)",
-        ("Repeated.transaction_name", "return f", "return short or f"),
+        ("ReplayCandidate.transaction_name", "return f", "return short or f"),
         by="promised",
     ),
     _mutant(

@@ -42,19 +42,19 @@ def test_json_that_we_write_is_read() -> None:
 
 def checkpoint(value: str) -> bytes:
     fields = '"clean": false, "segment": 0, "position": 0, "log_start": 0'
-    return LINE.put(f'sawlog checkpoint 1\n{{{fields}, "durable_offset": {value}}}\n'.encode())
+    return LINE.append_to(f'sawlog checkpoint 1\n{{{fields}, "durable_offset": {value}}}\n'.encode())
 
 
 def upkeep(value: str) -> bytes:
     fields = '"cleaned": [], "damaged": false, "recompressed_offset": 0, "scrubbed": {}'
-    return LINE.put(f'sawlog upkeep 1\n{{{fields}, "tombstones": {value}}}\n'.encode())
+    return LINE.append_to(f'sawlog upkeep 1\n{{{fields}, "tombstones": {value}}}\n'.encode())
 
 
 def intent(value: str) -> bytes:
     part = f'{{"topic": "t", "topic_id": "i", "partition": 0, "offset": {value}, "count": 1, "pieces": []}}'
     data = '"at_ms": 0,\n  "data_bytes": 0,\n  "data_crc32c": "00000000"'
     body = f'{{\n  "id": "x",\n  "name": null,\n  "sequence": null,\n  "parts": [{part}],\n  {data},\n'.encode()
-    return FIELD.put(body)
+    return FIELD.append_to(body)
 
 
 @pytest.mark.parametrize("value", ["1e999", "Infinity", "NaN", DEEP], ids=lambda text: text[:12])
@@ -118,7 +118,7 @@ def test_an_intent_that_leads_elsewhere_is_corrupt(changes: dict[str, Any]) -> N
 
 @pytest.mark.parametrize("value", ["1e999", DEEP], ids=lambda text: text[:12])
 def test_a_note_with_a_number_that_is_none_is_none(value: str) -> None:
-    made = LINE.put(f'{{"shape": "", "segment": {value}, "position": 0, "next_offset": 0}}\n'.encode())
+    made = LINE.append_to(f'{{"shape": "", "segment": {value}, "position": 0, "next_offset": 0}}\n'.encode())
     assert TurnNote.decode(made) is None
 
 

@@ -160,7 +160,7 @@ def test_a_truncation_that_is_interrupted_twice_ends_writing(monkeypatch: pytest
 
     with monkeypatch.context() as patched:
         patched.setattr(type(appender.commit), "fail", interrupted)
-        patched.setattr("sawlog.log.appender.cut", interrupted)
+        patched.setattr("sawlog.log.appender.truncate_segment", interrupted)
         with pytest.raises(KeyboardInterrupt):
             log.truncate(1)
     for change in (lambda: log.append(b"x"), lambda: log.append_many([b"x"]), log.seal, lambda: log.trim(1)):
@@ -417,7 +417,7 @@ def test_an_append_whose_taking_back_is_interrupted_is_taken_back_by_the_next_ca
             raise KeyboardInterrupt
 
         monkeypatch.setattr(Appender, "_place_run", failing)
-        monkeypatch.setattr(append, "cut_at", interrupted)
+        monkeypatch.setattr(append, "find_cut_point", interrupted)
         with pytest.raises(KeyboardInterrupt):
             log.append_batches(raw)
         assert log.append(b"after") == 1
@@ -459,7 +459,7 @@ def test_upkeep_ends_an_append_that_could_not_be_rolled_back(monkeypatch: pytest
         def work() -> None:
             with kept:
                 log.append(b"not kept")
-                monkeypatch.setattr(append, "cut_at", interrupted)
+                monkeypatch.setattr(append, "find_cut_point", interrupted)
                 raise KeyboardInterrupt
 
         kept = log.appending()

@@ -68,7 +68,7 @@ TABLE: tuple[Threshold, ...] = (
         "store.base.partition:Partition.writer(batch_bytes) store.base.topic:Topic.writer(batch_bytes) "
         "store.base.topic:Topic.partition_writer(batch_bytes) "
         "store.directory.forwarding.forwarder:BATCH_BYTES "
-        "store.directory.forwarding.forwarder:Outlet.writer(batch_bytes) "
+        "store.directory.forwarding.forwarder:Forwarder.writer(batch_bytes) "
         "store.writer:BATCH_BYTES store.writer:Packer.__init__(batch_bytes)",
         100,
         300,

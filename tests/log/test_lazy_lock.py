@@ -435,7 +435,7 @@ def test_a_held_log_may_be_closed_while_upkeep_waits_for_it(place: Place, monkey
             if not closing.done():
                 appender = log._access.appender
                 assert appender is not None
-                appender.upkeep._lock.release()
+                appender.maintenance_lock._lock.release()
         assert isinstance(work.exception(timeout=60), LogClosed)
     assert not [name for name in place.names() if name.endswith((".tmp", ".swap"))]
     assert place.open().recovery.clean

@@ -387,7 +387,7 @@ def test_the_file_of_an_earlier_version_says_nothing_of_transactions(place: Plac
     log.close()
     found = ProducersFile.decode(place.files()["producers"])
     lines = ["sawlog producers 1 3", "leader epoch 0", "7 0 0 0 0 0 1", "8 0 0 0 2 2 1"]
-    place.write("producers", LINE.put(("\n".join(lines) + "\n").encode()))
+    place.write("producers", LINE.append_to(("\n".join(lines) + "\n").encode()))
     place.remove(named(0, ".txnindex"))
     assert ProducersFile.decode(place.files()["producers"]).batches[0].producer == found.batches[0].producer
     assert both(place.open(mode="r"))[0] == []

@@ -25,6 +25,8 @@ _BUFFER_BYTES = 64 << 10
 
 T = TypeVar("T")
 
+running_loop = asyncio.get_running_loop
+
 
 async def in_thread(call: Callable[..., T], *arguments: Any) -> T:
     """Run a blocking call in a thread. If the task is cancelled meanwhile, wait for the call to return first: it may

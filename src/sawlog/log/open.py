@@ -128,11 +128,9 @@ class AsyncAppenders:
         return self._find(appender)
 
     def _find(self, appender: Appender) -> AsyncAppender:
-        from asyncio import get_running_loop
+        from .async_appends import AsyncAppender, running_loop
 
-        from .async_appends import AsyncAppender
-
-        loop = get_running_loop()
+        loop = running_loop()
         found = self._of.get(id(loop))
         if found is None or found.loop is not loop:
             for number, gone in list(self._of.items()):

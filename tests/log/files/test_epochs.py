@@ -890,7 +890,7 @@ def as_version_02(place: Place, *, closed: bool, epochs: dict[int, int] | None =
     saved = Checkpoint.decode(made.files()["checkpoint"])
     fields = {name: getattr(saved, name) for name in ("clean", "durable_offset", "segment", "position", "log_start")}
     assert saved.clean == closed
-    made.write("checkpoint", LINE.put(f"sawlog checkpoint 1\n{json.dumps(fields)}\n".encode()))
+    made.write("checkpoint", LINE.append_to(f"sawlog checkpoint 1\n{json.dumps(fields)}\n".encode()))
     for name in ("visible", FILE):
         if name in made.names():
             made.remove(name)

@@ -345,7 +345,7 @@ def test_closing_does_not_wait_for_upkeep_to_finish(place: Place, monkeypatch: p
         work = pool.submit(log.compact)
         assert began.wait(60)
         closed = pool.submit(log.close)
-        assert eventually(lambda: appender.upkeep._closing)
+        assert eventually(lambda: appender.maintenance_lock._closing)
         closing.set()
         closed.result(timeout=60)
         assert type(work.exception(timeout=60)).__name__ == "LogClosed"
