@@ -152,7 +152,7 @@ def test_the_schema_grows_with_the_values(
     keep(format=form, schema="n bigint, deep struct<a: int, b: string>")
     add(data, b'{"n": 5, "other": [1, 2], "N": 3, "bad name": 1, "none": {}}', b'{"n": "not a number"}')
     assert keep(format=form, schema="inferred").quarantined == 1
-    columns = {field.name: tables.ddl.shown(field.type) for field in tables.snapshot(Lake(lake, form).info).schema}
+    columns = {field.name: tables.columns.shown(field.type) for field in tables.snapshot(Lake(lake, form).info).schema}
     assert columns["n"] == "bigint"
     assert columns["deep"] == "struct<a:int,b:string>"
     assert columns["other"] == "array<bigint>"
