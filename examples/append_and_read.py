@@ -2,7 +2,8 @@
 
 from tempfile import TemporaryDirectory
 
-from sawlog import Log, OffsetOutOfRange
+from sawlog import Log
+from sawlog.errors import OffsetOutOfRange
 
 with TemporaryDirectory() as directory:
     with Log.open(directory) as log:

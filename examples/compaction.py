@@ -20,5 +20,5 @@ with TemporaryDirectory() as directory, sawlog.open(directory) as store:
         print(record.offset, record.key, record.value)
     try:
         log.read(0)
-    except sawlog.RecordRemoved as error:
+    except sawlog.errors.RecordRemoved as error:
         print(error)

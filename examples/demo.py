@@ -187,7 +187,7 @@ def described(path: Path) -> tuple[sawlog.GroupRow, ...]:
     with sawlog.open(path, mode="r") as store:
         try:
             return store.groups.describe("revenue-job").rows
-        except sawlog.GroupNotFound:
+        except sawlog.errors.GroupNotFound:
             return tuple(
                 sawlog.GroupRow(topic, number, None, each.lowest, each.next, each.next - each.lowest, None)
                 for topic in ("clicks", "orders")

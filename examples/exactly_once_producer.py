@@ -2,7 +2,8 @@
 
 from tempfile import TemporaryDirectory
 
-from sawlog import Log, OutOfOrderSequence, Producer, ProducerFenced
+from sawlog import Log, Producer
+from sawlog.errors import OutOfOrderSequence, ProducerFenced
 
 orders = [b"order 1", b"order 2", b"order 3"]
 

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from sawlog import Log, StreamAborted
+from sawlog import Log
+from sawlog.errors import StreamAborted
 
 
 def chunks_of(path: Path) -> Iterator[bytes]:

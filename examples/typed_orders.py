@@ -23,7 +23,7 @@ with TemporaryDirectory() as directory, sawlog.open(directory) as store:
 
     try:
         print("total:", sum(record.value.amount for record in orders.scan()))
-    except sawlog.DecodeFailed as error:
+    except sawlog.errors.DecodeFailed as error:
         print(error)
 
     careful = topic.typed(value=JSON(Order), key=Utf8(), errors_to="orders-bad")

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sawlog import Interval, Log, LogClosed, LogConfig, background
+from sawlog import Interval, Log, LogConfig, background
+from sawlog.errors import LogClosed
 
 from .log.places import eventually
 

@@ -130,7 +130,7 @@ def test_troubleshooting_has_the_messages_that_an_installation_prints(monkeypatc
     kernel, package = blocks(PAGES["troubleshooting.md"].partition("\n## Installing\n")[2].partition("\n## ")[0], "")
     assert kernel.strip() == f"RuntimeWarning: sawlog: {sawlog.KernelInfo(False, '…/kernel/__init__.py')}"
     monkeypatch.setitem(sys.modules, "duckdb", None)
-    with pytest.raises(sawlog.MissingPackage) as caught:
+    with pytest.raises(sawlog.errors.MissingPackage) as caught:
         load_duckdb()
     assert package.strip() == f"sawlog.errors.MissingPackage: {caught.value}"
 

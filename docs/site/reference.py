@@ -62,7 +62,6 @@ FIRST = (
     "TypedLog",
     "TypedConsumer",
     "TypedRecord",
-    "SawlogError",
     "Queue",
     "Message",
 )
@@ -100,7 +99,6 @@ def pages() -> list[Page]:
 
 #: Page of a public name of `sawlog`, by the beginning of its module's name; the first that fits.
 _ROOMS = {
-    "sawlog.errors": "errors",
     "sawlog.aio": "aio",
     "sawlog.typed": "typed",
     "sawlog.store.queues": "queues",
@@ -112,7 +110,9 @@ _ROOMS = {
 
 def _pages_of_sawlog() -> Iterator[Page]:
     by_room: dict[str, list[str]] = {room: [] for room in _ROOMS.values()}
-    for name in sorted(sawlog.__all__, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST)):
+    for name in sorted(
+        set(sawlog.__all__) - {"errors"}, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST)
+    ):
         home = getattr(getattr(sawlog, name), "__module__", None) or "sawlog"
         room = next(room for beginning, room in _ROOMS.items() if home.startswith(beginning))
         by_room[room].append(name)
@@ -128,7 +128,8 @@ def _pages_of_sawlog() -> Iterator[Page]:
     yield page("typed", "Typed records", "`topic.typed` and `log.typed` return views whose records are objects.")
     yield page("aio", "asyncio", "`sawlog.open_async` and `sawlog.open_log_async`.", *_async_classes())
     errors = importlib.import_module("sawlog.errors")
-    yield page("errors", "Errors", inspect.getdoc(errors) or "")
+    names = [name for name, each in inspect.getmembers(errors, inspect.isclass) if each.__module__ == "sawlog.errors"]
+    yield Page("errors", "Errors", inspect.getdoc(errors) or "", [Part("sawlog.errors", names, intro=False)])
 
 
 def _async_classes() -> Iterator[Part]:

@@ -9,7 +9,8 @@ from time import perf_counter
 
 from rich.text import Text
 
-from sawlog import CorruptBatch, Log
+from sawlog import Log
+from sawlog.errors import CorruptBatch
 
 from .screen import Screen
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import sawlog
-from sawlog import LogClosed, ReadOnlyLog, TopicNotFound
 from sawlog.aio.consumer import AsyncConsumer
 from sawlog.aio.store import AsyncStore
+from sawlog.errors import LogClosed, ReadOnlyLog, TopicNotFound
 
 
 async def filled(store: AsyncStore, count: int = 10, partitions: int = 2) -> None:

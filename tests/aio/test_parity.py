@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 import sawlog
-from sawlog import Position, StorageError
+from sawlog import Position
 from sawlog.aio.store import AsyncStore
 from sawlog.aio.topic import AsyncTopic
+from sawlog.errors import StorageError
 from sawlog.store import base
 
 

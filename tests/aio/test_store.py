@@ -13,10 +13,12 @@ import pytest
 
 import sawlog
 import sawlog.aio
-from sawlog import (
+from sawlog import Log
+from sawlog.aio.store import AsyncStore
+from sawlog.aio.topic import AsyncTopic
+from sawlog.errors import (
     DirectoryLocked,
     InvalidRecord,
-    Log,
     LogClosed,
     OffsetMismatch,
     OffsetOutOfRange,
@@ -24,8 +26,6 @@ from sawlog import (
     TopicExists,
     TopicNotFound,
 )
-from sawlog.aio.store import AsyncStore
-from sawlog.aio.topic import AsyncTopic
 
 
 def test_the_classes_can_be_named_by_programs() -> None:
@@ -131,7 +131,7 @@ def test_a_log_reads_truncates_and_trims(tmp_path: Path) -> None:
         async with sawlog.open_log_async(tmp_path / "log") as log:
             assert await log.append_many([b"%d" % i for i in range(10)]) == range(10)
             assert await log.append(b"10") == 10
-            with pytest.raises(sawlog.OffsetMismatch):
+            with pytest.raises(sawlog.errors.OffsetMismatch):
                 await log.append_many([b"x"], expect_offset=3)
             assert await log.truncate(9) == 2
             assert await log.trim(2) == 2
@@ -420,7 +420,7 @@ def test_a_store_to_read_refuses_to_append(path: Path) -> None:
             topic = await reader.topic("orders")
             assert await values(topic) == [b"x"]
             for write in (topic.append(b"y"), topic.append_many([b"y"])):
-                with pytest.raises(sawlog.ReadOnlyLog):
+                with pytest.raises(sawlog.errors.ReadOnlyLog):
                     await write
             assert isinstance(reader, AsyncStore)
 

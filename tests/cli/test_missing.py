@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sawlog import CorruptBatch, SawlogError
+from sawlog.errors import CorruptBatch, SawlogError
 from sawlog.store.directory.store import Store
 
 from .conftest import Cli

@@ -34,7 +34,7 @@ from functools import cache
 from typing import TypeVar
 from unittest.mock import patch
 
-from sawlog import SawlogError
+from sawlog.errors import SawlogError
 from sawlog.storage import Directory, MemoryDirectory
 
 from .report import Tally, say

@@ -16,8 +16,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from sawlog import Interval, InvalidRecordType, Log, SawlogError, StreamAborted, StreamTooLong
+from sawlog import Interval, Log
 from sawlog.batch.build import Producer, encode
+from sawlog.errors import InvalidRecordType, SawlogError, StreamAborted, StreamTooLong
 
 from .interrupts import Stop, Within, is_free, stop
 from .promises import LogPromise, Row

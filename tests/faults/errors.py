@@ -30,7 +30,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from sawlog import Log, LogConfig, LogFailed, SawlogError, background
+from sawlog import Log, LogConfig, background
+from sawlog.errors import LogFailed, SawlogError
 from sawlog.log import recovery
 from sawlog.storage import FileDirectory
 from sawlog.storage import file as file_module

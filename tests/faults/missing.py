@@ -23,9 +23,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from sawlog import CorruptBatch, Log, SawlogError, Store
+from sawlog import Log, Store
 from sawlog.batch.header import BatchHeader, scan
-from sawlog.errors import CorruptFile
+from sawlog.errors import CorruptBatch, CorruptFile, SawlogError
 from sawlog.log.checkpoint import Checkpoint
 from sawlog.log.files import CHECKPOINT, VISIBLE
 from sawlog.log.recovery_report import Where

@@ -19,9 +19,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from sawlog import CorruptBatch, Log, LogConfig, OffsetOutOfRange, Producer, Record
+from sawlog import Log, LogConfig, Producer, Record
 from sawlog.batch.build import encode
 from sawlog.batch.header import BatchHeader, scan
+from sawlog.errors import CorruptBatch, OffsetOutOfRange
 from sawlog.log.checkpoint import Checkpoint
 from sawlog.log.recovery import Where
 from sawlog.log.verify import Problem

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from sawlog import CorruptBatch, Log, SawlogError, Store
+from sawlog import Log, Store
 from sawlog.batch.build import encode
 from sawlog.batch.header import BatchHeader, scan
-from sawlog.errors import CorruptData, CorruptFile, TransactionAborted
+from sawlog.errors import CorruptBatch, CorruptData, CorruptFile, SawlogError, TransactionAborted
 from sawlog.log.checkpoint import Checkpoint
 from sawlog.storage import Directory, MemoryDirectory
 from sawlog.store.directory.transactions.intent import Part, Piece

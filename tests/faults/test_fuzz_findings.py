@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 import pytest
 
-from sawlog import CorruptBatch, Log, LogConfig
+from sawlog import Log, LogConfig
 from sawlog.batch.text import parse_json
 from sawlog.cli import offsets, units
-from sawlog.errors import CorruptFile, InvalidConfig
+from sawlog.errors import CorruptBatch, CorruptFile, InvalidConfig
 from sawlog.log.checkpoint import Checkpoint
 from sawlog.log.maintenance_state import MaintenanceState
 from sawlog.log.transaction_index import ProducersFile

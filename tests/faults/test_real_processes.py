@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from sawlog import DirectoryLocked, Log
+from sawlog import Log
+from sawlog.errors import DirectoryLocked
 
 from ..processes import content
 from ..processes.launch import PATIENCE_S, finish, ready, run, start

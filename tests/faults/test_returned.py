@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 import pytest
 
-from sawlog import InvalidConfig, Log, LogConfig, LogFailed, Producer, StorageFull, StreamAborted
+from sawlog import Log, LogConfig, Producer
 from sawlog.batch.build import encode
+from sawlog.errors import InvalidConfig, LogFailed, StorageFull, StreamAborted
 from sawlog.log import appender as append
 from sawlog.log import rewrite
 from sawlog.log.active_segment import ActiveSegment

@@ -23,7 +23,8 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from sawlog import Log, LogConfig, OffsetOutOfRange
+from sawlog import Log, LogConfig
+from sawlog.errors import OffsetOutOfRange
 from sawlog.testing import FaultyStorage
 
 from .report import Tally

@@ -17,7 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from sawlog import Interval, Log, LogConfig, LogNotFound
+from sawlog import Interval, Log, LogConfig
+from sawlog.errors import LogNotFound
 from sawlog.testing import FaultyStorage, Workload
 
 from ..log.transactional import Entry, Model, batch, fetched

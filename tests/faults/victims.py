@@ -25,10 +25,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from sawlog import Log, LogConfig, LogNotFound
+from sawlog import Log, LogConfig
 from sawlog.batch.build import Producer, encode
 from sawlog.config import Interval
-from sawlog.errors import GroupNotFound
+from sawlog.errors import GroupNotFound, LogNotFound
 from sawlog.store import committed_offsets
 from sawlog.store.directory.store import Store
 from sawlog.store.directory.transactions.commits import INLINE_BYTES

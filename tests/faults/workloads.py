@@ -22,9 +22,10 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from sawlog import CorruptBatch, Interval, Log, LogConfig, LogNotFound, Record, SawlogError, UpkeepConfig
+from sawlog import Interval, Log, LogConfig, Record, UpkeepConfig
 from sawlog.batch.build import Producer, encode
 from sawlog.batch.header import scan as batches_of
+from sawlog.errors import CorruptBatch, LogNotFound, SawlogError
 from sawlog.log.files import CHECKPOINT, LEADER_EPOCHS, VISIBLE, file_name
 from sawlog.log.verify import missing_ends
 from sawlog.storage import Directory, open_published

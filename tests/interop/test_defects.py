@@ -8,19 +8,18 @@ from typing import Any
 
 import pytest
 
-from sawlog import (
+from sawlog import Log, interop
+from sawlog.errors import (
     BaseMismatch,
     ChecksumMismatch,
     ForeignDamage,
     IndexGap,
     IndexSizeMismatch,
-    Log,
     MissingRecords,
     NoBase,
     OffsetsOutOfOrder,
     TornFile,
     UnreadableRecord,
-    interop,
 )
 from sawlog.interop import Kind
 

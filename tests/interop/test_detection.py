@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import sawlog
-from sawlog import InvalidConfig, Log, StorageError, UnknownFormat, interop
+from sawlog import Log, interop
+from sawlog.errors import InvalidConfig, StorageError, UnknownFormat
 
 from .files import lay
 from .fixtures import FIXTURES, GUMLOG, LAMINARMQ, NAMES, PLAIN, RUSTLOG
@@ -125,9 +126,9 @@ def test_open_trusts_the_given_format(tmp_path: Path) -> None:
 
 def test_a_directory_without_segments_is_not_a_log_of_the_given_format(tmp_path: Path) -> None:
     for format in ("laminarmq", "rustlog", "gumlog", "plain"):
-        with pytest.raises(sawlog.LogNotFound, match=format):
+        with pytest.raises(sawlog.errors.LogNotFound, match=format):
             interop.open(tmp_path, format=format)
-        with Log.in_memory() as log, pytest.raises(sawlog.LogNotFound):
+        with Log.in_memory() as log, pytest.raises(sawlog.errors.LogNotFound):
             interop.import_log(tmp_path, log, format=format)
 
 
@@ -163,9 +164,9 @@ def test_a_closed_log_raises(tmp_path: Path) -> None:
     assert next(scan).value == b"hello"
     log.close()
     log.close()
-    with pytest.raises(sawlog.LogClosed):
+    with pytest.raises(sawlog.errors.LogClosed):
         log.read(7)
-    with pytest.raises(sawlog.LogClosed):
+    with pytest.raises(sawlog.errors.LogClosed):
         list(log)
 
 
@@ -190,10 +191,10 @@ def test_an_export_requires_a_new_or_empty_directory(tmp_path: Path) -> None:
         interop.export_log(log, tmp_path / "new/below/that", format="plain")
         (tmp_path / "file").write_bytes(b"")
         for taken in ("empty", "new", "file"):
-            with pytest.raises(sawlog.ExportRefused):
+            with pytest.raises(sawlog.errors.ExportRefused):
                 interop.export_log(log, tmp_path / taken, format="plain")
         for strange in ("/", ".", ".."):
-            with pytest.raises(sawlog.ExportRefused):
+            with pytest.raises(sawlog.errors.ExportRefused):
                 interop.export_log(log, strange, format="plain")
     assert not list(tmp_path.rglob("*.partial"))
 
@@ -211,7 +212,7 @@ def test_a_range_of_offsets_can_be_exported(tmp_path: Path) -> None:
         log.append_many([b"%d" % i for i in range(10)])
         report = interop.export_log(log, tmp_path / "out", format="gumlog", start=3, end=7)
         assert (report.start_offset, report.next_offset, report.records) == (3, 7, 4)
-        with pytest.raises(sawlog.OffsetOutOfRange):
+        with pytest.raises(sawlog.errors.OffsetOutOfRange):
             interop.export_log(log, tmp_path / "more", format="gumlog", start=11)
     with interop.open(tmp_path / "out") as found:
         assert [(record.offset, record.value) for record in found] == [(i, b"%d" % i) for i in range(3, 7)]

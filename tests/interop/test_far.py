@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sawlog import Log, OffsetsOutOfOrder, interop
+from sawlog import Log, interop
+from sawlog.errors import OffsetsOutOfOrder
 from sawlog.interop import Kind
 
 from ..looping import for_each

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sawlog import ImportMismatch, Log, LogConfig, interop
+from sawlog import Log, LogConfig, interop
+from sawlog.errors import ImportMismatch
 from sawlog.interop import Kind
 
 from .files import lay

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sawlog import ForeignDamage, Log, LogConfig, interop
+from sawlog import Log, LogConfig, interop
+from sawlog.errors import ForeignDamage
 from sawlog.interop import ForeignLog
 from sawlog.storage import MemoryDirectory
 

@@ -12,16 +12,14 @@ from pathlib import Path
 import pytest
 
 import sawlog
-from sawlog import (
+from sawlog import Log, LogConfig, interop
+from sawlog.errors import (
     ChecksumMismatch,
     ImportMismatch,
     InvalidConfig,
-    Log,
-    LogConfig,
     RecordRemoved,
     UnknownFormat,
     UnreadableRecord,
-    interop,
 )
 
 from ..processes.launch import PATIENCE_S, start

@@ -17,23 +17,21 @@ from typing import Any
 import pytest
 
 import sawlog
-from sawlog import (
+from sawlog import Log, Store, interop
+from sawlog.batch.compression import compress
+from sawlog.batch.header import scan
+from sawlog.errors import (
     ChecksumMismatch,
     ForeignDamage,
     ImportMismatch,
-    Log,
     LogClosed,
     OffsetOutOfRange,
     RecordRemoved,
     SawlogError,
     SourceInUse,
-    Store,
     TopicNotFound,
     UnknownFormat,
-    interop,
 )
-from sawlog.batch.compression import compress
-from sawlog.batch.header import scan
 from sawlog.interop import Kind
 
 from ..batch import wire

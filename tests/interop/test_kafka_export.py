@@ -12,8 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sawlog import ExportRefused, InvalidConfig, Log, LogConfig, SourceInUse, Store, interop
+from sawlog import Log, LogConfig, Store, interop
 from sawlog.batch.header import BASE, COUNT, LAST, scan
+from sawlog.errors import ExportRefused, InvalidConfig, SourceInUse
 from sawlog.log.ingest import rows_of
 from sawlog.store.directory.topic import Topic
 

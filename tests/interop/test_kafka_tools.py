@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from sawlog import RecordRemoved, SourceInUse, Store, interop
+from sawlog import Store, interop
+from sawlog.errors import RecordRemoved, SourceInUse
 from sawlog.interop import Kind
 
 from .brokers import Broker, dump, needs_kafka

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sawlog import ExportRefused, InvalidConfig, Log, LogConfig, OffsetOutOfRange, UnreadableRecord, interop
+from sawlog import Log, LogConfig, interop
+from sawlog.errors import ExportRefused, InvalidConfig, OffsetOutOfRange, UnreadableRecord
 from sawlog.interop.laminarmq import LaminarmqLog
 
 from ..looping import for_each

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sawlog import IndexGap, IndexSizeMismatch, InvalidConfig, Log, UnreadableRecord, interop
+from sawlog import Log, interop
+from sawlog.errors import IndexGap, IndexSizeMismatch, InvalidConfig, UnreadableRecord
 from sawlog.interop import Kind
 
 from .files import bytes_of, lay, pairs

@@ -14,9 +14,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sawlog import Log, Producer, Record, RecordRemoved
+from sawlog import Log, Producer, Record
 from sawlog.batch.arrow import COLUMNS, HEADER_TYPE
 from sawlog.batch.header import scan
+from sawlog.errors import RecordRemoved
 from sawlog.log.appender import Appender
 
 from ..batch.clients import CLIENTS, Seen, seen

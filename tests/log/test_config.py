@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from sawlog import Interval, InvalidConfig, LogConfig, SawlogError
+from sawlog import Interval, LogConfig
 from sawlog.config import MAX_SEGMENT_BYTES
+from sawlog.errors import InvalidConfig, SawlogError
 
 
 @pytest.mark.parametrize(

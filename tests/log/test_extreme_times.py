@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from sawlog import InvalidConfig, InvalidRecord, Log, LogConfig, SawlogError
+from sawlog import Log, LogConfig
+from sawlog.errors import InvalidConfig, InvalidRecord, SawlogError
 
 from ..batch.wire import Header, batch
 

@@ -10,20 +10,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sawlog import (
+from sawlog import Log, LogConfig
+from sawlog.batch.build import encode
+from sawlog.errors import (
     CorruptBatch,
     InvalidConfig,
     InvalidRecord,
     InvalidRecordType,
-    Log,
-    LogConfig,
     OffsetMismatch,
     RecordTooLarge,
     SawlogError,
     StreamAborted,
     StreamTooLong,
 )
-from sawlog.batch.build import encode
 from sawlog.log import tables
 from sawlog.storage import MemoryDirectory
 

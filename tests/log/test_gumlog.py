@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sawlog import Log, LogConfig, OffsetOutOfRange
+from sawlog import Log, LogConfig
 from sawlog.batch.build import encode
 from sawlog.batch.read import decode
+from sawlog.errors import OffsetOutOfRange
 
 from .places import Place, fill, named, values
 

@@ -20,8 +20,9 @@ from itertools import pairwise
 
 import pytest
 
-from sawlog import Log, OffsetOutOfRange, OutOfOrderSequence, Producer
+from sawlog import Log, Producer
 from sawlog.batch.build import encode
+from sawlog.errors import OffsetOutOfRange, OutOfOrderSequence
 
 from .places import INDEX, TIME_INDEX, Place, fill, named, values
 

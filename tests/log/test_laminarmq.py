@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import pytest
 
-from sawlog import InvalidConfig, Log, LogConfig, OffsetMismatch, OffsetOutOfRange, StreamTooLong
+from sawlog import Log, LogConfig
 from sawlog.batch.build import encode
+from sawlog.errors import InvalidConfig, OffsetMismatch, OffsetOutOfRange, StreamTooLong
 
 from .places import INDEX, TIME_INDEX, Place, named, now_ms, values
 

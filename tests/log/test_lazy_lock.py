@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from sawlog import DirectoryLocked, InvalidConfig, Log, LogClosed, LogConfig, LogNotFound, ReadOnlyLog
+from sawlog import Log, LogConfig
+from sawlog.errors import DirectoryLocked, InvalidConfig, LogClosed, LogNotFound, ReadOnlyLog
 from sawlog.log import lock as locking
 from sawlog.log import rewrite
 from sawlog.log.checkpoint import Checkpoint
@@ -545,7 +546,7 @@ def test_the_lock_of_one_process_is_seen_by_another(file_place: FilePlace) -> No
     made(file_place)
     log = lazily(file_place)
     script = (  # a process of its own for each line that it is sent
-        "import os, sys; from sawlog import Log, DirectoryLocked\n"
+        "import os, sys; from sawlog import Log; from sawlog.errors import DirectoryLocked\n"
         "while sys.stdin.readline():\n"
         "    if child := os.fork():\n"
         "        os.waitpid(child, 0)\n"

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 import sawlog
-from sawlog import DirectoryLocked, InvalidConfig, Log, LogClosed, LogConfig, LogNotFound, SawlogError, StorageError
+from sawlog import Log, LogConfig
 from sawlog.batch.build import encode
+from sawlog.errors import DirectoryLocked, InvalidConfig, LogClosed, LogNotFound, SawlogError, StorageError
 
 from .places import INDEX, LOG, TIME_INDEX, FilePlace, Place, fill, named, values
 

@@ -22,10 +22,11 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from sawlog import LogConfig, OffsetMismatch, OffsetOutOfRange, Producer, Record, RecordTooLarge, StreamAborted
+from sawlog import LogConfig, Producer, Record
 from sawlog.batch.arrow import HEADER_TYPE
 from sawlog.batch.build import encode
 from sawlog.batch.read import decode
+from sawlog.errors import OffsetMismatch, OffsetOutOfRange, RecordTooLarge, StreamAborted
 
 from .places import FilePlace, MemoryPlace, Place, named
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import pytest
 
-from sawlog import Log, LogConfig, OffsetOutOfRange, RecordTooLarge
+from sawlog import Log, LogConfig
 from sawlog.batch.build import encode
 from sawlog.batch.read import decode
+from sawlog.errors import OffsetOutOfRange, RecordTooLarge
 
 from .places import INDEX, TIME_INDEX, Place, fill, named, now_ms, values
 

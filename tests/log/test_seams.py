@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from sawlog import Interval, Log, LogConfig, LogFailed, OffsetOutOfRange
+from sawlog import Interval, Log, LogConfig
 from sawlog.background import Task
 from sawlog.batch.build import encode
+from sawlog.errors import LogFailed, OffsetOutOfRange
 from sawlog.log import open
 from sawlog.storage.file import FileDirectory
 from sawlog.store.base import Partition

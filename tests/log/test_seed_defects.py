@@ -9,10 +9,11 @@ from datetime import timedelta
 
 import pytest
 
-from sawlog import CorruptBatch, Log, LogConfig, OffsetOutOfRange, SawlogError, StreamAborted
+from sawlog import Log, LogConfig
 from sawlog.batch.build import encode
 from sawlog.batch.checksum import crc32c
 from sawlog.batch.compression import compress
+from sawlog.errors import CorruptBatch, OffsetOutOfRange, SawlogError, StreamAborted
 
 from .places import INDEX, TIME_INDEX, FilePlace, Place, fill, named, now_ms, values
 from .sampling import some_of, some_or_all

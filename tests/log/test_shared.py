@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sawlog import DirectoryLocked, Log, LogClosed, LogConfig, SyncFailed
+from sawlog import Log, LogConfig
+from sawlog.errors import DirectoryLocked, LogClosed, SyncFailed
 from sawlog.log.shared import SharedLog
 from sawlog.log.turn_note import TurnNote
 from sawlog.storage import Directory, FileDirectory, MemoryDirectory

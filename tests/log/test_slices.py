@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from sawlog import CorruptBatch, DataLoss, Log, LogConfig, StorageError
+from sawlog import Log, LogConfig
+from sawlog.errors import CorruptBatch, DataLoss, StorageError
 from sawlog.log import slices
 from sawlog.log.slices import Slice
 from sawlog.testing import Fault, FaultyDirectory

@@ -9,18 +9,16 @@ from typing import Any
 
 import pytest
 
-from sawlog import (
+from sawlog import Log, LogConfig, Producer
+from sawlog.batch.header import scan
+from sawlog.errors import (
     InvalidConfig,
     InvalidRecord,
-    Log,
-    LogConfig,
     OffsetOutOfRange,
-    Producer,
     ProducerFenced,
     ProducerInTransaction,
     RecordRemoved,
 )
-from sawlog.batch.header import scan
 from sawlog.log import slices
 from sawlog.log.files import PRODUCERS
 from sawlog.log.lookup import Lookup

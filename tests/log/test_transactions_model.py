@@ -18,7 +18,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from sawlog import Log, LogConfig, OffsetOutOfRange, RecordRemoved
+from sawlog import Log, LogConfig
+from sawlog.errors import OffsetOutOfRange, RecordRemoved
 
 from .places import FilePlace, MemoryPlace, Place
 from .transactional import Entry, Model, batch, fetched

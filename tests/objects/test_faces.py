@@ -176,7 +176,7 @@ def test_streams_become_records(store: Any) -> None:
         yield b"a"
         raise ValueError("broken")
 
-    with pytest.raises(sawlog.StreamAborted):
+    with pytest.raises(sawlog.errors.StreamAborted):
         topic.partition(0).append_stream(failing())
     assert len(topic.partition(0)) == 1
 

@@ -23,8 +23,9 @@ import pytest
 from pyspark.errors import PySparkException
 
 import sawlog.spark
-from sawlog import DataLoss, Store, tables
+from sawlog import Store, tables
 from sawlog.clock import Deadline
+from sawlog.errors import DataLoss
 from sawlog.pipelines import table
 from sawlog.pipelines.table import TableParams
 from sawlog.tables import FORMATS

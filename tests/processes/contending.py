@@ -16,8 +16,8 @@ import threading
 import time
 from contextlib import suppress
 
-from sawlog import DirectoryLocked, Log, LogClosed, LogConfig
-from sawlog.errors import GroupError
+from sawlog import Log, LogConfig
+from sawlog.errors import DirectoryLocked, GroupError, LogClosed
 from sawlog.store.directory.store import Store
 
 from . import content

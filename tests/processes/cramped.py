@@ -25,9 +25,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from sawlog import SawlogError
 from sawlog.batch.build import encode
-from sawlog.errors import TransactionPending
+from sawlog.errors import SawlogError, TransactionPending
 from sawlog.store.directory.store import Store
 from sawlog.store.directory.transactions.commits import INLINE_BYTES
 from sawlog.store.directory.transactions.intent import Part

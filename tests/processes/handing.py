@@ -28,7 +28,8 @@ from functools import partial
 from typing import Any
 
 import sawlog.store.directory.store
-from sawlog import DirectoryLocked, SawlogError, Store
+from sawlog import Store
+from sawlog.errors import DirectoryLocked, SawlogError
 from sawlog.storage import FileDirectory
 from sawlog.store.directory.forwarding.listener import SocketListener
 from sawlog.testing.faulty import Call, FaultyDirectory

@@ -18,8 +18,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pyarrow as pa
 
-from sawlog import Log, LogConfig, StorageFull
+from sawlog import Log, LogConfig
 from sawlog.batch.build import encode
+from sawlog.errors import StorageFull
 
 from .launch import say
 from .operations import Promise

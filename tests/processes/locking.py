@@ -11,7 +11,8 @@ import os
 import sys
 from collections.abc import Callable
 
-from sawlog import DirectoryLocked, Log, LogClosed, LogConfig
+from sawlog import Log, LogConfig
+from sawlog.errors import DirectoryLocked, LogClosed
 
 from .launch import say
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from sawlog import Log, LogConfig, LogFailed, Record
+from sawlog import Log, LogConfig, Record
 from sawlog.batch.build import encode
+from sawlog.errors import LogFailed
 
 from . import content
 

@@ -21,8 +21,9 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 
-from sawlog import Log, LogConfig, LogNotFound, OffsetOutOfRange, Record
+from sawlog import Log, LogConfig, Record
 from sawlog.batch.read import decode
+from sawlog.errors import LogNotFound, OffsetOutOfRange
 
 from . import content
 from .launch import say

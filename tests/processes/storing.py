@@ -16,8 +16,8 @@ from __future__ import annotations
 import sys
 import time
 
-from sawlog import DirectoryLocked, Log, LogClosed
-from sawlog.errors import TopicExists
+from sawlog import Log
+from sawlog.errors import DirectoryLocked, LogClosed, TopicExists
 from sawlog.storage import FileDirectory
 from sawlog.store.directory.store import Store
 from sawlog.store.directory.transactions.commits import INLINE_BYTES

@@ -13,8 +13,9 @@ import resource
 import signal
 import sys
 
-from sawlog import Log, LogConfig, StorageFull
+from sawlog import Log, LogConfig
 from sawlog.batch import kernel
+from sawlog.errors import StorageFull
 
 from .launch import say
 

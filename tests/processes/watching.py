@@ -16,8 +16,9 @@ import sys
 import time
 from collections.abc import Iterable
 
-from sawlog import Log, LogConfig, LogNotFound, OffsetOutOfRange, Record, RecordRemoved
+from sawlog import Log, LogConfig, Record
 from sawlog.batch.read import decode
+from sawlog.errors import LogNotFound, OffsetOutOfRange, RecordRemoved
 
 from .launch import say
 from .rewriting import Seen

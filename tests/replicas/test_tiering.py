@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import sawlog
-from sawlog import InvalidConfig, Log, Store
+from sawlog import Log, Store
 from sawlog.batch.header import POSITION, SIZE
-from sawlog.errors import RemoteUnavailable, StoreNotFound
+from sawlog.errors import InvalidConfig, RemoteUnavailable, StoreNotFound
 from sawlog.log.ingest import rows_of
 from sawlog.store.directory.replica import ReplicaAddress
 from sawlog.store.objects.bucket.bucket import Bucket

@@ -25,8 +25,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sawlog
-from sawlog import DataLoss, Store, StoreNotFound, Topic
-from sawlog.errors import SawlogError, StorageError
+from sawlog import Store, Topic
+from sawlog.errors import DataLoss, SawlogError, StorageError, StoreNotFound
 from sawlog.spark import commit, places, reading, writing
 from sawlog.spark.options import read_options, write_options
 from sawlog.spark.reading import BatchReader, Task

@@ -18,9 +18,9 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from tests.processes.launch import finish, ready, start
 
 import sawlog
-from sawlog import DirectoryLocked, Store, Topic
+from sawlog import Store, Topic
 from sawlog.batch.header import scan
-from sawlog.errors import InvalidConfig, InvalidRecord, StoreNotFound, TopicNotFound
+from sawlog.errors import DirectoryLocked, InvalidConfig, InvalidRecord, StoreNotFound, TopicNotFound
 from sawlog.spark import commit, source
 from sawlog.spark.options import WriteOptions, write_options
 from sawlog.spark.writing import TaskCommit, stage

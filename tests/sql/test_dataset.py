@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sawlog import DataLoss, InvalidRecord, Store, Topic
+from sawlog import Store, Topic
+from sawlog.errors import DataLoss, InvalidRecord
 from sawlog.sql.declared import dataset_of
 from sawlog.sql.filters import Bounds
 from sawlog.sql.snapshot import TopicSnapshot

@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import sawlog
-from sawlog import CorruptBatch, LogClosed, MissingPackage, QueryFailed, Store, Topic
+from sawlog import Store, Topic
+from sawlog.errors import CorruptBatch, LogClosed, MissingPackage, QueryFailed
 from sawlog.log import slices
 from sawlog.sql import engine, statistics
 

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from sawlog import MissingPackage, Topic
+from sawlog import Topic
+from sawlog.errors import MissingPackage
 
 from .conftest import COUNT, SCHEMA, Asked, T, rows
 

@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sawlog import CorruptBatch, DataLoss, StorageError, Store, Topic
+from sawlog import Store, Topic
+from sawlog.errors import CorruptBatch, DataLoss, StorageError
 from sawlog.log import slices
 from sawlog.sql import engine, grouping
 

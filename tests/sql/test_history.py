@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from sawlog import InvalidConfig, Store, Topic
+from sawlog import Store, Topic
+from sawlog.errors import InvalidConfig
 from sawlog.sql import engine
 from sawlog.sql.declared import dataset_of
 from sawlog.sql.history import History, HistoryFile

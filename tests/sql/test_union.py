@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sawlog import DataLoss, InvalidConfig, Store, Topic, tables
+from sawlog import Store, Topic, tables
+from sawlog.errors import DataLoss, InvalidConfig
 from sawlog.sql import engine
 from sawlog.tables.columns import RECORD
 

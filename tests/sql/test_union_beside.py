@@ -22,7 +22,8 @@ import pyarrow as pa
 import pytest
 
 import sawlog
-from sawlog import DataLoss, Store
+from sawlog import Store
+from sawlog.errors import DataLoss
 from sawlog.tables import FORMATS
 
 from ..tables.conftest import Lake, places

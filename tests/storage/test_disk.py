@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from sawlog import Log, StorageFull, SyncFailed
+from sawlog import Log
+from sawlog.errors import StorageFull, SyncFailed
 from sawlog.storage import Directory, FileDirectory
 from sawlog.store.directory.forwarding.listener import NoListener
 from sawlog.store.directory.store import Store

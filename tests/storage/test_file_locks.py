@@ -15,12 +15,14 @@ from typing import Any
 
 import pytest
 
-from sawlog import DirectoryLocked, Log
+from sawlog import Log
+from sawlog.errors import DirectoryLocked
 from sawlog.storage import FileDirectory
 
 _FORKED_BY_C = """
 import ctypes, os, sys, time
-from sawlog import DirectoryLocked, Log
+from sawlog import Log
+from sawlog.errors import DirectoryLocked
 log = Log.open(sys.argv[1])
 pid = ctypes.CDLL(None).fork()  # as a C library does it: Python's own hooks do not run
 if pid == 0:
@@ -49,7 +51,8 @@ def test_a_lock_that_was_given_up_is_free_although_a_child_has_copies(tmp_path: 
 
 _FORKED_BY_PYTHON = """
 import os, sys, time
-from sawlog import DirectoryLocked, Log
+from sawlog import Log
+from sawlog.errors import DirectoryLocked
 log = Log.open(sys.argv[1])
 pid = os.fork()
 if pid == 0:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from sawlog import StorageError
+from sawlog.errors import StorageError
 from sawlog.storage import FileDirectory, MemoryDirectory, Published, open_published
 from sawlog.storage import file as file_module
 from sawlog.storage import published as published_module
@@ -343,7 +343,7 @@ def test_who_may_only_read_loads_and_changes_nothing(directory: FileDirectory, w
             assert other.tell("reader.load()") == (8, 1)
             assert other.tell("directory.published('missing')") is None
             other.tell(
-                "from sawlog import StorageError\n"
+                "from sawlog.errors import StorageError\n"
                 "try:\n"
                 f"    directory.published({NAME!r}, create=True)\n"
                 "except StorageError: refused = True\n"

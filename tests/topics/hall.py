@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from sawlog import StorageError, Store
+from sawlog import Store
 from sawlog.clock import Deadline
+from sawlog.errors import StorageError
 from sawlog.storage.interface import Buffer
 from sawlog.store.directory.forwarding import frames
 from sawlog.store.directory.forwarding.frames import Pipe

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from sawlog import InvalidConfig, LogClosed
-from sawlog.errors import GroupError
+from sawlog.errors import GroupError, InvalidConfig, LogClosed
 from sawlog.storage import MemoryDirectory
 from sawlog.store.consumer import Consumer
 from sawlog.store.directory.store import Store

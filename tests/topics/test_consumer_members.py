@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sawlog import LogClosed
-from sawlog.errors import GroupFenced, StorageError
+from sawlog.errors import GroupFenced, LogClosed, StorageError
 from sawlog.storage import MemoryDirectory
 from sawlog.store.consumer import Consumer
 from sawlog.store.directory.store import Store

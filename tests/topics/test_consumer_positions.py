@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from sawlog import CorruptBatch, Log, ReadOnlyLog
-from sawlog.errors import GroupError, PositionLost, TopicNotFound
+from sawlog import Log
+from sawlog.errors import CorruptBatch, GroupError, PositionLost, ReadOnlyLog, TopicNotFound
 from sawlog.storage import MemoryDirectory
 from sawlog.store.directory.store import Store
 from sawlog.store.position import PartitionPosition

@@ -13,22 +13,17 @@ import pyarrow as pa
 import pytest
 
 import sawlog
-from sawlog import (
-    Consumer,
+from sawlog import Consumer, Log, Record, Store, Topic, Writer
+from sawlog.aio.store import AsyncStore
+from sawlog.errors import (
     DirectoryLocked,
     InvalidConfig,
     InvalidRecord,
     InvalidRecordType,
-    Log,
     OffsetMismatch,
-    Record,
-    Store,
     StoreNotFound,
     StreamTooLong,
-    Topic,
-    Writer,
 )
-from sawlog.aio.store import AsyncStore
 from sawlog.store.assignment import Share
 from sawlog.store.directory.forwarding.forwarder import Forwarder
 from sawlog.store.writer import TopicWriter

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from sawlog import InvalidConfig, LogClosed, ReadOnlyLog
-from sawlog.errors import GroupActive, GroupNotFound, TopicNotFound
+from sawlog.errors import GroupActive, GroupNotFound, InvalidConfig, LogClosed, ReadOnlyLog, TopicNotFound
 from sawlog.storage import MemoryDirectory
 from sawlog.store import committed_offsets as module
 from sawlog.store.committed_offsets import Committed, OffsetStore

@@ -15,23 +15,24 @@ from typing import Any
 
 import pytest
 
-from sawlog import (
+from sawlog import Producer, Store, Topic
+from sawlog.batch.build import encode
+from sawlog.batch.header import scan
+from sawlog.clock import Deadline
+from sawlog.errors import (
     AmbiguousAppend,
     CorruptBatch,
     DirectoryLocked,
     InvalidRecord,
     LogClosed,
-    Producer,
     ReadOnlyLog,
     RecordTooLarge,
+    SawlogError,
     StorageError,
-    Store,
-    Topic,
+    StorageFull,
+    TopicNotFound,
+    TransactionAborted,
 )
-from sawlog.batch.build import encode
-from sawlog.batch.header import scan
-from sawlog.clock import Deadline
-from sawlog.errors import SawlogError, StorageFull, TopicNotFound, TransactionAborted
 from sawlog.storage import MemoryDirectory
 from sawlog.store.directory.forwarding import frames
 from sawlog.store.directory.forwarding.connections import PeerConnection

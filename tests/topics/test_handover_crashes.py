@@ -16,8 +16,8 @@ from contextlib import suppress
 
 import pytest
 
-from sawlog import Log, LogFailed, SawlogError, StorageError, Store
-from sawlog.errors import TransactionAborted, TransactionError, TransactionPending
+from sawlog import Log, Store
+from sawlog.errors import LogFailed, SawlogError, StorageError, TransactionAborted, TransactionError, TransactionPending
 from sawlog.store.directory.transactions.commits import INLINE_BYTES
 from sawlog.testing import FaultyStorage
 from sawlog.testing.faulty import Call, Fault, FaultyDirectory

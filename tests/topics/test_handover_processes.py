@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from sawlog import AmbiguousAppend, DirectoryLocked, Store
+from sawlog import Store
+from sawlog.errors import AmbiguousAppend, DirectoryLocked
 
 from .nursery import Child, Nursery, until
 from .stores import values

@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from sawlog import InvalidConfig
 from sawlog.batch.build import encode
 from sawlog.clock import now_ms
-from sawlog.errors import CorruptData, CorruptFile, TransactionAborted
+from sawlog.errors import CorruptData, CorruptFile, InvalidConfig, TransactionAborted
 from sawlog.log.log import Log
 from sawlog.storage import Lock, MemoryDirectory, checksummed
 from sawlog.store.directory.store import Store

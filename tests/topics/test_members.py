@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sawlog import InvalidConfig
 from sawlog import clock as clock_module
+from sawlog.errors import InvalidConfig
 from sawlog.storage import Directory, FileDirectory, MemoryDirectory
 from sawlog.store.members import Members, check_group_name, forget_group, give_up, group_directory, groups_with_members
 

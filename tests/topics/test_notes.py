@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sawlog import CorruptFile
 from sawlog.clock import now_ms
+from sawlog.errors import CorruptFile
 from sawlog.storage import Directory, FileDirectory, MemoryDirectory, checksummed
 from sawlog.store.directory.store import Store
 from sawlog.store.directory.transactions import committed_names

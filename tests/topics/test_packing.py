@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from sawlog import InvalidRecord, RecordTooLarge, StorageFull
 from sawlog.batch.build import Encoded, EncoderOptions, Producer
 from sawlog.batch.header import scan
 from sawlog.batch.read import decode
+from sawlog.errors import InvalidRecord, RecordTooLarge, StorageFull
 from sawlog.store.partitioner import partition_for
 from sawlog.store.writer import Packer
 

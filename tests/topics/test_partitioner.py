@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sawlog import InvalidRecordType
 from sawlog.batch import kernel
+from sawlog.errors import InvalidRecordType
 from sawlog.store.partitioner import Sticky, partition_for, partitions_for
 
 with warnings.catch_warnings():

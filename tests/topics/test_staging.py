@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from sawlog import LogClosed, ReadOnlyLog
 from sawlog.batch.build import encode
+from sawlog.errors import LogClosed, ReadOnlyLog
 from sawlog.store.directory.store import Store
 from sawlog.store.directory.transactions.staging import Intent, Part, Piece
 

@@ -9,8 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from sawlog import DirectoryLocked, InvalidConfig, Log, LogClosed, ReadOnlyLog
-from sawlog.errors import CorruptFile, InvalidTopicName, SawlogError, StoreNotFound, TopicExists, TopicNotFound
+from sawlog import Log
+from sawlog.errors import (
+    CorruptFile,
+    DirectoryLocked,
+    InvalidConfig,
+    InvalidTopicName,
+    LogClosed,
+    ReadOnlyLog,
+    SawlogError,
+    StoreNotFound,
+    TopicExists,
+    TopicNotFound,
+)
 from sawlog.storage import Directory, MemoryDirectory, checksummed
 from sawlog.store.directory.store import Store
 from sawlog.testing.faulty import FaultyDirectory

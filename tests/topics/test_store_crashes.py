@@ -23,8 +23,7 @@ from typing import Any, Literal
 
 import pytest
 
-from sawlog import SawlogError
-from sawlog.errors import TransactionAborted, TransactionError, TransactionPending
+from sawlog.errors import SawlogError, TransactionAborted, TransactionError, TransactionPending
 from sawlog.storage import MemoryDirectory
 from sawlog.store.directory.store import Store
 from sawlog.store.directory.transactions.commits import INLINE_BYTES

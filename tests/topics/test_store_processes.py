@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sawlog import DirectoryLocked
-from sawlog.errors import TopicNotFound
+from sawlog.errors import DirectoryLocked, TopicNotFound
 from sawlog.store.directory.store import Store
 
 from ..faults.seeds import repeat, some_of

@@ -7,8 +7,15 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from sawlog import InvalidRecord, InvalidRecordType, OffsetOutOfRange, Record, RecordTooLarge
-from sawlog.errors import DirectoryLocked, TopicNotFound
+from sawlog import Record
+from sawlog.errors import (
+    DirectoryLocked,
+    InvalidRecord,
+    InvalidRecordType,
+    OffsetOutOfRange,
+    RecordTooLarge,
+    TopicNotFound,
+)
 from sawlog.store.base import Offsets, Position
 from sawlog.store.directory.topic import Topic
 from sawlog.store.partitioner import partition_for

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from sawlog import InvalidConfig, InvalidRecordType, LogClosed
+from sawlog.errors import InvalidConfig, InvalidRecordType, LogClosed
 from sawlog.store.directory.topic import Topic
 from sawlog.store.partitioner import partition_for
 

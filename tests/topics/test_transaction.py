@@ -9,9 +9,14 @@ from typing import Any
 
 import pytest
 
-from sawlog import DirectoryLocked, InvalidConfig, InvalidRecord, LogClosed, LogFailed, RecordTooLarge
 from sawlog.errors import (
     CorruptFile,
+    DirectoryLocked,
+    InvalidConfig,
+    InvalidRecord,
+    LogClosed,
+    LogFailed,
+    RecordTooLarge,
     StorageFull,
     TopicNotFound,
     TransactionAborted,

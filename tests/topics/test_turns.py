@@ -12,8 +12,8 @@ from time import monotonic, sleep
 
 import pytest
 
-from sawlog import DirectoryLocked, Log, Store, Topic
-from sawlog.errors import InvalidConfig
+from sawlog import Log, Store, Topic
+from sawlog.errors import DirectoryLocked, InvalidConfig
 from sawlog.store.directory import lock_leases
 
 from ..processes.launch import finish, ready, start

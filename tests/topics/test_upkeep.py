@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from sawlog import DirectoryLocked, LogClosed, Store
+from sawlog import Store
+from sawlog.errors import DirectoryLocked, LogClosed
 from sawlog.log import rewrite
 
 from ..looping import for_each

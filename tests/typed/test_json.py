@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sawlog import JSON, ArrowRows, InvalidConfig, InvalidRecordType
+from sawlog import JSON, ArrowRows
+from sawlog.errors import InvalidConfig, InvalidRecordType
 
 
 class Colour(Enum):

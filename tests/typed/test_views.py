@@ -12,19 +12,8 @@ from typing import Any
 import pytest
 
 import sawlog
-from sawlog import (
-    JSON,
-    Bytes,
-    DecodeFailed,
-    Headers,
-    InvalidConfig,
-    InvalidRecord,
-    InvalidRecordType,
-    Log,
-    Nullable,
-    Store,
-    Utf8,
-)
+from sawlog import JSON, Bytes, Headers, Log, Nullable, Store, Utf8
+from sawlog.errors import DecodeFailed, InvalidConfig, InvalidRecord, InvalidRecordType
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ def test_another_address_of_the_cluster_is_tried(broker: Broker) -> None:
 
 @pytest.mark.parametrize("text", ["", "host:port", ":9092", "a:1,,b:2"])
 def test_an_address_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(sawlog.InvalidConfig, match="HOST:PORT"):
+    with pytest.raises(sawlog.errors.InvalidConfig, match="HOST:PORT"):
         connect(text)
 
 

@@ -93,7 +93,7 @@ def test_a_group_that_does_not_exist_is_not_found(store: RemoteStore) -> None:
         lambda: store.groups.seek("nobody", SHARES),
         lambda: store.groups.delete("nobody"),
     ):
-        with pytest.raises(sawlog.GroupNotFound, match="no group 'nobody'"):
+        with pytest.raises(sawlog.errors.GroupNotFound, match="no group 'nobody'"):
             work()
 
 
@@ -118,7 +118,7 @@ def test_a_group_with_members_is_not_moved(store: RemoteStore, member: str) -> N
         lambda: store.groups.seek("live", SHARES),
         lambda: store.groups.delete("live"),
     ):
-        with pytest.raises(sawlog.GroupActive, match="has live members"):
+        with pytest.raises(sawlog.errors.GroupActive, match="has live members"):
             work()
 
 
@@ -135,6 +135,6 @@ def test_members_whose_partitions_the_broker_assigns_are_shown(broker: Broker, s
     (one,) = found.members
     assert (one.id, one.name, one.topics) == (answer["member_id"], "a consumer", ("orders",))
     assert [row.partition for row in found.rows] == [0, 1]
-    with pytest.raises(sawlog.GroupActive):
+    with pytest.raises(sawlog.errors.GroupActive):
         store.groups.delete("new")
     connection.close()

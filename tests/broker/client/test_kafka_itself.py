@@ -36,7 +36,7 @@ def _when_ready(address: str) -> RemoteStore:
             store = connect(address)
             store.create_topic("ready", exist_ok=True)
             return store
-        except (BrokerError, sawlog.SawlogError):
+        except (BrokerError, sawlog.errors.SawlogError):
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.5)
@@ -84,7 +84,7 @@ def test_offsets(kafka: RemoteStore) -> None:
     assert log.epoch_end(log.leader_epoch) == 100
     assert topic.trim({0: 10}) == 10
     assert log.lowest_offset == 10
-    with pytest.raises(sawlog.OffsetOutOfRange):
+    with pytest.raises(sawlog.errors.OffsetOutOfRange):
         list(log.scan(3))
 
 
@@ -104,15 +104,15 @@ def test_groups(kafka: RemoteStore) -> None:
 def test_errors(kafka: RemoteStore) -> None:
     kafka.create_topic("there", 2)
     for work, error in (
-        (lambda: kafka.topic("nope"), sawlog.TopicNotFound),
-        (lambda: kafka.create_topic("there"), sawlog.TopicExists),
-        (lambda: kafka.create_topic("a/b"), sawlog.InvalidTopicName),
-        (lambda: kafka.create_topic("x", nonsense=1), sawlog.InvalidConfig),
-        (lambda: kafka.alter_topic("there", 1), sawlog.InvalidConfig),
-        (lambda: kafka.delete_topic("nope"), sawlog.TopicNotFound),
-        (lambda: kafka.groups.describe("nobody"), sawlog.GroupNotFound),
-        (lambda: kafka.groups.delete("nobody"), sawlog.GroupNotFound),
-        (lambda: kafka.create_topic("y", 0), (sawlog.InvalidConfig, BrokerRefused)),
+        (lambda: kafka.topic("nope"), sawlog.errors.TopicNotFound),
+        (lambda: kafka.create_topic("there"), sawlog.errors.TopicExists),
+        (lambda: kafka.create_topic("a/b"), sawlog.errors.InvalidTopicName),
+        (lambda: kafka.create_topic("x", nonsense=1), sawlog.errors.InvalidConfig),
+        (lambda: kafka.alter_topic("there", 1), sawlog.errors.InvalidConfig),
+        (lambda: kafka.delete_topic("nope"), sawlog.errors.TopicNotFound),
+        (lambda: kafka.groups.describe("nobody"), sawlog.errors.GroupNotFound),
+        (lambda: kafka.groups.delete("nobody"), sawlog.errors.GroupNotFound),
+        (lambda: kafka.create_topic("y", 0), (sawlog.errors.InvalidConfig, BrokerRefused)),
     ):
         with pytest.raises(error):
             work()

@@ -64,10 +64,10 @@ def test_pages_are_complete_batches(broker: Broker, topic: RemoteTopic) -> None:
 
 def test_an_offset_that_is_gone_is_out_of_range(topic: RemoteTopic) -> None:
     topic.trim({0: 500})
-    with pytest.raises(sawlog.OffsetOutOfRange) as caught:
+    with pytest.raises(sawlog.errors.OffsetOutOfRange) as caught:
         list(topic.partition(0).scan(10))
     assert (caught.value.lowest, caught.value.next) == (500, 1000)
-    with pytest.raises(sawlog.OffsetOutOfRange):
+    with pytest.raises(sawlog.errors.OffsetOutOfRange):
         topic.partition(0).fetch(2000, 100)
 
 
@@ -181,7 +181,7 @@ def test_a_response_may_end_within_a_batch() -> None:
 def test_damage_on_the_way_is_noticed() -> None:
     raw = bytearray(batch(0))
     raw[-1] ^= 1
-    with pytest.raises(sawlog.CorruptBatch, match="checksum"):
+    with pytest.raises(sawlog.errors.CorruptBatch, match="checksum"):
         complete(memoryview(raw))
-    with pytest.raises(sawlog.CorruptBatch, match="no batch"):
+    with pytest.raises(sawlog.errors.CorruptBatch, match="no batch"):
         complete(memoryview(bytes(200)))

@@ -42,7 +42,7 @@ def test_a_description_says_what_the_store_says(broker: Broker, store: RemoteSto
 
 def test_an_existing_topic_is_returned_only_if_that_is_wanted(store: RemoteStore) -> None:
     first = store.create_topic("orders", 2)
-    with pytest.raises(sawlog.TopicExists, match="already exists"):
+    with pytest.raises(sawlog.errors.TopicExists, match="already exists"):
         store.create_topic("orders")
     again = store.create_topic("orders", 5, exist_ok=True)
     assert (again.id, again.partitions) == (first.id, 2)
@@ -51,15 +51,19 @@ def test_an_existing_topic_is_returned_only_if_that_is_wanted(store: RemoteStore
 @pytest.mark.parametrize(
     ("work", "error", "told"),
     [
-        (lambda store: store.topic("nope"), sawlog.TopicNotFound, "no topic 'nope' at 127.0.0.1"),
-        (lambda store: store.delete_topic("nope"), sawlog.TopicNotFound, "no topic 'nope' at 127.0.0.1"),
-        (lambda store: store.alter_topic("nope", 3), sawlog.TopicNotFound, "no topic 'nope'"),
-        (lambda store: store.create_topic("a/b"), sawlog.InvalidTopicName, "a/b"),
-        (lambda store: store.create_topic("a", retention_ms="soon"), sawlog.InvalidConfig, "retention.ms"),
-        (lambda store: store.create_topic("a", nonsense=1), sawlog.InvalidConfig, "nonsense"),
-        (lambda store: store.alter_topic("there", 1), sawlog.InvalidConfig, "2 partitions"),
-        (lambda store: store.alter_topic("there", segment_bytes=-5), sawlog.InvalidConfig, "segment.bytes"),
-        (lambda store: store.topic("there").partition(7).lowest_offset, sawlog.TopicNotFound, "partitions 0 to 1"),
+        (lambda store: store.topic("nope"), sawlog.errors.TopicNotFound, "no topic 'nope' at 127.0.0.1"),
+        (lambda store: store.delete_topic("nope"), sawlog.errors.TopicNotFound, "no topic 'nope' at 127.0.0.1"),
+        (lambda store: store.alter_topic("nope", 3), sawlog.errors.TopicNotFound, "no topic 'nope'"),
+        (lambda store: store.create_topic("a/b"), sawlog.errors.InvalidTopicName, "a/b"),
+        (lambda store: store.create_topic("a", retention_ms="soon"), sawlog.errors.InvalidConfig, "retention.ms"),
+        (lambda store: store.create_topic("a", nonsense=1), sawlog.errors.InvalidConfig, "nonsense"),
+        (lambda store: store.alter_topic("there", 1), sawlog.errors.InvalidConfig, "2 partitions"),
+        (lambda store: store.alter_topic("there", segment_bytes=-5), sawlog.errors.InvalidConfig, "segment.bytes"),
+        (
+            lambda store: store.topic("there").partition(7).lowest_offset,
+            sawlog.errors.TopicNotFound,
+            "partitions 0 to 1",
+        ),
     ],
 )
 def test_errors_are_those_of_a_store(store: RemoteStore, work, error, told) -> None:
@@ -70,7 +74,7 @@ def test_errors_are_those_of_a_store(store: RemoteStore, work, error, told) -> N
 
 def test_a_refused_change_changes_nothing(broker: Broker, store: RemoteStore) -> None:
     store.create_topic("there", 2)
-    with pytest.raises(sawlog.InvalidConfig):
+    with pytest.raises(sawlog.errors.InvalidConfig):
         store.alter_topic("there", 1, retention_ms=5)
     assert "retention.ms" not in broker.store.topic("there").settings
 
@@ -121,10 +125,10 @@ def test_what_is_too_large_is_refused_alone(store: RemoteStore) -> None:
     topic = store.create_topic("orders", max_message_bytes=2000)
     with topic.writer() as writer:
         writer.append(b"fits")
-        with pytest.raises(sawlog.RecordTooLarge):
+        with pytest.raises(sawlog.errors.RecordTooLarge):
             writer.append(b"x" * 3000)
         writer.append(b"fits too")
-    with pytest.raises(sawlog.RecordTooLarge):
+    with pytest.raises(sawlog.errors.RecordTooLarge):
         topic.partition(0).append_stream([b"x" * 1500] * 2)
     assert [record.value for record in topic.partition(0).scan()] == [b"fits", b"fits too"]
 

@@ -298,7 +298,8 @@ def read(name: str, address: str, diary: Diary, rng: random.Random) -> None:
 
 def append(name: str, data: str, diary: Diary, rng: random.Random) -> None:
     """Numbers for each key, appended to `in` by the library."""
-    from sawlog import AmbiguousAppend, SawlogError, Store
+    from sawlog import Store
+    from sawlog.errors import AmbiguousAppend, SawlogError
 
     numbers: dict[str, int] = defaultdict(int)
     with Store.open(data, upkeep_interval_s=None) as store:
@@ -321,7 +322,8 @@ def append(name: str, data: str, diary: Diary, rng: random.Random) -> None:
 
 def write(name: str, data: str, diary: Diary, rng: random.Random) -> None:
     """Library transactions over all partitions, numbered by a name that outlives the process: each is stored once."""
-    from sawlog import SawlogError, Store
+    from sawlog import Store
+    from sawlog.errors import SawlogError
 
     place = name.partition(".")[0]
     keys = [f"{place}/{index}" for index in range(PARTITIONS)]

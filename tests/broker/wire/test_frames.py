@@ -12,9 +12,9 @@ from kio.schema.response_header.v0.header import ResponseHeader as ResponseHeade
 from kio.schema.response_header.v1.header import ResponseHeader as ResponseHeaderOfKio1
 from kio.serial import entity_reader, entity_writer
 
-from sawlog import SawlogError
 from sawlog.broker import wire
 from sawlog.broker.wire import ErrorCode, Key, Malformed, Unencodable, UnsupportedVersion
+from sawlog.errors import SawlogError
 
 from ...looping import for_each
 

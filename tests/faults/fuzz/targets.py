@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sawlog import Log, LogConfig, OffsetOutOfRange, interop
+from sawlog import Log, LogConfig, interop
 from sawlog.batch import kernel
 from sawlog.batch.arrow import COLUMNS, to_arrow
 from sawlog.batch.build import Producer, encode
@@ -30,7 +30,7 @@ from sawlog.batch.header import BASE, BODY, BODY_END, COMPRESSION_MASK, COUNT, L
 from sawlog.batch.header import scan as scan_headers
 from sawlog.batch.read import decode, first_bad_crc, malformed
 from sawlog.cli import offsets
-from sawlog.errors import CorruptBatch, SawlogError
+from sawlog.errors import CorruptBatch, OffsetOutOfRange, SawlogError
 from sawlog.log.checkpoint import Checkpoint
 from sawlog.log.files import CHECKPOINT, PRODUCERS, file_name, run_name
 from sawlog.log.index import SegmentIndex

@@ -22,10 +22,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sawlog import CorruptFile, Interval, Log, LogConfig, OffsetOutOfRange, StorageError, StorageFull
+from sawlog import Interval, Log, LogConfig
 from sawlog.batch import kernel
 from sawlog.batch.build import encode
 from sawlog.batch.header import scan
+from sawlog.errors import CorruptFile, OffsetOutOfRange, StorageError, StorageFull
 from sawlog.log import checkpoint
 from sawlog.log.checkpoint import Checkpoint
 from sawlog.log.epochs import MAX_EPOCH, Epochs, load_epochs
@@ -1009,7 +1010,9 @@ def test_a_follower_in_another_process_is_told_the_end_of_its_epoch(tmp_path: Pa
     log = Log.open(tmp_path / "log", QUIET)
     fill(log, 8)
     with Elsewhere(tmp_path / "log") as other:
-        other.tell("from sawlog import Log, OffsetOutOfRange; log = Log.open(place, mode='r')")
+        other.tell(
+            "from sawlog import Log; from sawlog.errors import OffsetOutOfRange; log = Log.open(place, mode='r')"
+        )
         other.tell("records = log.follow(timeout=30)")
         other.tell(
             "def following():\n"

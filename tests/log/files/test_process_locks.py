@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sawlog import DirectoryLocked, Log
+from sawlog import Log
+from sawlog.errors import DirectoryLocked
 
 from ...processes.launch import finish, ready, run, start
 

@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
-from sawlog import CorruptBatch, Log, LogConfig, OutOfOrderSequence, Producer, RecordRemoved, UpkeepConfig
+from sawlog import Log, LogConfig, Producer, UpkeepConfig
 from sawlog.batch.compression import CODECS
 from sawlog.batch.header import scan
+from sawlog.errors import CorruptBatch, OutOfOrderSequence, RecordRemoved
 from sawlog.log import compaction, maintenance_state, rebatch, rewrite
 from sawlog.log.compaction import CompactionReport
 from sawlog.log.maintenance_state import load_state

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sawlog import InvalidConfig, InvalidRecord, Log, LogConfig, OffsetMismatch
+from sawlog import Log, LogConfig
 from sawlog.batch.build import encode
 from sawlog.config import MAX_OFFSET
+from sawlog.errors import InvalidConfig, InvalidRecord, OffsetMismatch
 
 CONFIG = LogConfig(durability="os", segment_bytes=1 << 20)
 GAPS = (1, 2**31 - 2, 2**31, 2**31 + 5, 10**10, 10**12, 2**44)

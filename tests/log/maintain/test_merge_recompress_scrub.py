@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from sawlog import CorruptBatch, InvalidConfig, Log, LogClosed, LogConfig, Producer, ReadOnlyLog, UpkeepConfig
+from sawlog import Log, LogConfig, Producer, UpkeepConfig
 from sawlog.batch.compression import CODECS
+from sawlog.errors import CorruptBatch, InvalidConfig, LogClosed, ReadOnlyLog
 from sawlog.log import maintenance, maintenance_state, rewrite
 from sawlog.log.maintenance_state import MaintenanceState, load_state
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sawlog import CorruptBatch, Log, LogConfig
-from sawlog.errors import StorageFull
+from sawlog import Log, LogConfig
+from sawlog.errors import CorruptBatch, StorageFull
 from sawlog.log.checkpoint import Checkpoint
 from sawlog.log.files import CHECKPOINT, LOCK
 from sawlog.log.recovery_report import Where

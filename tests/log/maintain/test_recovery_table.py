@@ -17,8 +17,9 @@ from itertools import product
 
 import pytest
 
-from sawlog import CorruptBatch, Log
+from sawlog import Log
 from sawlog.batch import kernel
+from sawlog.errors import CorruptBatch
 from sawlog.log.checkpoint import Checkpoint
 from sawlog.log.epochs import Epochs
 from sawlog.log.recovery import RECOVERY_ACTIONS, Action, Where

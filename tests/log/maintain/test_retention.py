@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from sawlog import InvalidConfig, Log, RetentionReport
+from sawlog import Log, RetentionReport
 from sawlog.batch.build import encode
+from sawlog.errors import InvalidConfig
 
 from ..places import TIME_INDEX, Place, fill, named, now_ms, values
 

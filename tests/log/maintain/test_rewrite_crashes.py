@@ -22,7 +22,8 @@ from typing import Any
 
 import pytest
 
-from sawlog import Log, LogConfig, LogFailed, SawlogError, UpkeepConfig
+from sawlog import Log, LogConfig, UpkeepConfig
+from sawlog.errors import LogFailed, SawlogError
 from sawlog.storage import MemoryDirectory, MemoryStorage
 from sawlog.testing.faulty import Call, Fault, FaultyDirectory
 

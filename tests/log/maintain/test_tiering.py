@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from sawlog import InvalidConfig, Log, LogConfig, OffsetOutOfRange
+from sawlog import Log, LogConfig
 from sawlog.config import UpkeepConfig
-from sawlog.errors import RemoteUnavailable
+from sawlog.errors import InvalidConfig, OffsetOutOfRange, RemoteUnavailable
 from sawlog.log.epochs import Epochs
 from sawlog.log.recovery_report import Where
 from sawlog.log.remote import UNKNOWN, RemoteRun, RemoteSegments, load_remote

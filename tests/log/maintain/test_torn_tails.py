@@ -12,8 +12,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from sawlog import CorruptBatch, Log, Producer
+from sawlog import Log, Producer
 from sawlog.batch.build import encode
+from sawlog.errors import CorruptBatch
 from sawlog.log import recovery
 
 from ..places import Place, fill, named, now_ms, values

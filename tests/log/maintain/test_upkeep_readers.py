@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from sawlog import Log, LogConfig, Producer, RecordRemoved
+from sawlog import Log, LogConfig, Producer
 from sawlog.batch.header import scan
 from sawlog.batch.read import decode
+from sawlog.errors import RecordRemoved
 from sawlog.log import reader as reading
 from sawlog.log import rewrite
 from sawlog.log.followed_segments import FollowedSegmentSet

@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from sawlog import Log, LogClosed, LogConfig
+from sawlog import Log, LogConfig
+from sawlog.errors import LogClosed
 from sawlog.storage import MemoryDirectory
 from sawlog.testing import FaultyDirectory
 from sawlog.testing.faulty import Call

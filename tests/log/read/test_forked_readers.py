@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sawlog import Log, LogClosed, LogConfig
+from sawlog import Log, LogConfig
+from sawlog.errors import LogClosed
 
 
 def in_child(work: Callable[[], object]) -> str:

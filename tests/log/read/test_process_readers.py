@@ -18,7 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from sawlog import Log, LogConfig, LogNotFound, OffsetOutOfRange
+from sawlog import Log, LogConfig
+from sawlog.errors import LogNotFound, OffsetOutOfRange
 from sawlog.log import recovery
 from sawlog.log.followed_segments import FollowedSegmentSet
 

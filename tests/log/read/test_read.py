@@ -9,17 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sawlog import (
-    CorruptBatch,
-    InvalidConfig,
-    InvalidRecord,
-    InvalidRecordType,
-    Log,
-    OffsetOutOfRange,
-    ReadOnlyLog,
-    Record,
-)
+from sawlog import Log, Record
 from sawlog.batch.read import decode
+from sawlog.errors import CorruptBatch, InvalidConfig, InvalidRecord, InvalidRecordType, OffsetOutOfRange, ReadOnlyLog
 
 from ..places import FilePlace, Place, fill, named, values
 

@@ -15,9 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sawlog import Log, LogConfig, Record, SawlogError
+from sawlog import Log, LogConfig, Record
 from sawlog.batch.build import encode
 from sawlog.batch.header import scan
+from sawlog.errors import SawlogError
 from sawlog.isolation import Isolation
 
 from ..places import FilePlace

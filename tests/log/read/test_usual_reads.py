@@ -14,8 +14,9 @@ from typing import Any, cast
 
 import pytest
 
-from sawlog import CorruptBatch, Log, LogClosed, OffsetOutOfRange, Record, RecordRemoved
+from sawlog import Log, Record
 from sawlog.batch.header import BatchHeader, scan
+from sawlog.errors import CorruptBatch, LogClosed, OffsetOutOfRange, RecordRemoved
 from sawlog.isolation import Isolation
 from sawlog.log.replica_source import Fetched
 from sawlog.storage.file import FileStorage

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from sawlog import CorruptBatch, DecompressionLimit, Log
+from sawlog import Log
 from sawlog.batch.checksum import crc32c
+from sawlog.errors import CorruptBatch, DecompressionLimit
 from sawlog.log import verify as verifying
 from sawlog.log.verify import VerifyReport
 

@@ -17,8 +17,9 @@ import random
 
 import pytest
 
-from sawlog import CorruptBatch, Log, OffsetOutOfRange, Producer, Record
+from sawlog import Log, Producer, Record
 from sawlog.batch.build import encode
+from sawlog.errors import CorruptBatch, OffsetOutOfRange
 
 from ..places import MemoryPlace, Place
 

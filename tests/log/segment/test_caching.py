@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sawlog import LRU, InvalidConfig, Log, LogConfig
+from sawlog import LRU, Log, LogConfig
 from sawlog.caching import CachedSegment
+from sawlog.errors import InvalidConfig
 
 
 class Recorded:

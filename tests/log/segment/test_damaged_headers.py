@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from sawlog import CorruptBatch, Log, Producer
+from sawlog import Log, Producer
+from sawlog.errors import CorruptBatch
 
 from ..places import MemoryPlace, named, values
 

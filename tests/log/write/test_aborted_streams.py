@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from sawlog import Log, LogConfig, SawlogError
+from sawlog import Log, LogConfig
+from sawlog.errors import SawlogError
 from sawlog.testing import FaultyStorage
 
 

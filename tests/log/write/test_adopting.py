@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from sawlog import Log, LogConfig, LogFailed, OffsetMismatch, Producer, StorageError
+from sawlog import Log, LogConfig, Producer
 from sawlog.batch.build import encode
+from sawlog.errors import LogFailed, OffsetMismatch, StorageError
 from sawlog.storage import Directory
 from sawlog.storage.file import FileDirectory
 from sawlog.testing import FaultyStorage

@@ -13,21 +13,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sawlog import (
-    CorruptBatch,
-    InvalidRecord,
-    InvalidRecordType,
-    Log,
-    LogClosed,
-    LogConfig,
-    OffsetMismatch,
-    Record,
-    RecordTooLarge,
-    SawlogError,
-)
+from sawlog import Log, LogConfig, Record
 from sawlog.batch.build import encode
 from sawlog.batch.header import scan
 from sawlog.batch.read import decode
+from sawlog.errors import (
+    CorruptBatch,
+    InvalidRecord,
+    InvalidRecordType,
+    LogClosed,
+    OffsetMismatch,
+    RecordTooLarge,
+    SawlogError,
+)
 from sawlog.log import tables
 
 from ...looping import for_each

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from sawlog import InvalidRecordType, Log, LogClosed, LogConfig, RecordTooLarge
+from sawlog import Log, LogConfig
+from sawlog.errors import InvalidRecordType, LogClosed, RecordTooLarge
 from sawlog.storage import MemoryDirectory
 
 from ..places import Place, values

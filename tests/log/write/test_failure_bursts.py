@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from sawlog import Log, LogConfig, LogFailed, OffsetOutOfRange
+from sawlog import Log, LogConfig
+from sawlog.errors import LogFailed, OffsetOutOfRange
 
 
 @pytest.fixture(autouse=True)

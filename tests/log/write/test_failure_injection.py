@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sawlog import StorageError, StorageFull, SyncFailed
+from sawlog.errors import StorageError, StorageFull, SyncFailed
 from sawlog.storage import FileDirectory, MemoryDirectory
 from sawlog.testing import DirectorySuite, StorageSuite
 from sawlog.testing.faulty import OPERATIONS, Call, Fault, FaultyDirectory

@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from sawlog import Interval, Log, LogConfig, LogFailed, StorageError, SyncFailed
+from sawlog import Interval, Log, LogConfig
 from sawlog.batch.build import encode
+from sawlog.errors import LogFailed, StorageError, SyncFailed
 from sawlog.log import checkpoint
 from sawlog.storage import MemoryDirectory
 from sawlog.testing import FaultyStorage

@@ -22,7 +22,8 @@ from typing import Any
 
 import pytest
 
-from sawlog import Log, LogConfig, SawlogError
+from sawlog import Log, LogConfig
+from sawlog.errors import SawlogError
 from sawlog.log import recovery
 from sawlog.storage import file as file_module
 from sawlog.storage import handle as handle_module
@@ -338,7 +339,7 @@ def test_a_write_that_stops_half_way_is_taken_back_or_reported_as_torn(
     tmp_path: Path, undo_works: bool, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Short write, then the error; then the truncation that takes it back works or does not."""
-    from sawlog import LogFailed, StorageError, StorageFull
+    from sawlog.errors import LogFailed, StorageError, StorageFull
 
     log = Log.open(tmp_path, CONFIG)
     log.append(b"before")

@@ -18,7 +18,8 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from sawlog import Log, LogClosed, LogConfig, LogFailed, OffsetOutOfRange, Record, Writer
+from sawlog import Log, LogConfig, Record, Writer
+from sawlog.errors import LogClosed, LogFailed, OffsetOutOfRange
 from sawlog.log import commit as group_commit
 from sawlog.log.commit import GroupCommit
 from sawlog.storage import MemoryDirectory

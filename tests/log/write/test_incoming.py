@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from sawlog import Log, LogConfig, SawlogError
+from sawlog import Log, LogConfig
 from sawlog.batch import kernel
 from sawlog.batch.build import Producer, encode
 from sawlog.batch.checksum import crc32c
 from sawlog.batch.read import malformed
+from sawlog.errors import SawlogError
 from sawlog.log import appender, ingest
 from sawlog.storage import MemoryDirectory
 

@@ -121,7 +121,7 @@ def test_a_named_transaction_that_was_interrupted_anywhere_is_stored_once_when_i
                 with interrupter.on(), store.transaction("job", 1) as tx:
                     tx.append("a", b"1")
                     tx.append("b", b"1")
-            except (Stop, sawlog.TransactionError):
+            except (Stop, sawlog.errors.TransactionError):
                 fired += 1
             del interrupter
             gc.collect()
@@ -129,7 +129,7 @@ def test_a_named_transaction_that_was_interrupted_anywhere_is_stored_once_when_i
                 with store.transaction("job", 1) as tx:
                     tx.append("a", b"1")
                     tx.append("b", b"1")
-            except sawlog.SawlogError:
+            except sawlog.errors.SawlogError:
                 pass  # a log has failed, and says so: opening the store again completes it
         with sawlog.open(path, upkeep_interval_s=None) as store:
             with store.transaction("job", 1) as tx:

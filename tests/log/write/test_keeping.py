@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from sawlog import CorruptBatch, InvalidRecord, Log, LogConfig, OffsetMismatch, Producer, RecordRemoved, SawlogError
+from sawlog import Log, LogConfig, Producer
 from sawlog.batch import kernel
 from sawlog.batch.header import scan
+from sawlog.errors import CorruptBatch, InvalidRecord, OffsetMismatch, RecordRemoved, SawlogError
 from sawlog.storage import MemoryDirectory
 from sawlog.testing.faulty import Fault, FaultyDirectory
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from sawlog import InvalidRecord, Log, OutOfOrderSequence, Producer, ProducerError, ProducerFenced, SawlogError
+from sawlog import Log, Producer
 from sawlog.batch.build import encode
+from sawlog.errors import InvalidRecord, OutOfOrderSequence, ProducerError, ProducerFenced, SawlogError
 
 from ..places import Place, fill, now_ms, values
 

@@ -11,19 +11,17 @@ from typing import Any
 
 import pytest
 
-from sawlog import (
+from sawlog import Log, LogConfig, Record
+from sawlog.batch.header import HEADER_BYTES
+from sawlog.errors import (
     InvalidRecordType,
-    Log,
     LogClosed,
-    LogConfig,
     OffsetMismatch,
-    Record,
     RecordTooLarge,
     SawlogError,
     StreamAborted,
     StreamTooLong,
 )
-from sawlog.batch.header import HEADER_BYTES
 from sawlog.log.streams import StreamedBatch
 
 from ...batch import wire

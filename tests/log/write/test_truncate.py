@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from sawlog import CorruptBatch, Log, LogConfig, OffsetOutOfRange, Producer, Record
+from sawlog import Log, LogConfig, Producer, Record
 from sawlog.batch.build import encode
 from sawlog.batch.header import BatchHeader
+from sawlog.errors import CorruptBatch, OffsetOutOfRange
 from sawlog.testing import MODES, FaultyStorage, Mode, Step
 
 from ..places import Place, fill, named, values

@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 
-from sawlog import Interval, Log, LogClosed, LogConfig, LogFailed, OffsetMismatch, Producer, StorageError, StorageFull
+from sawlog import Interval, Log, LogConfig, Producer
 from sawlog.batch import kernel
 from sawlog.batch.build import NO_PRODUCER
-from sawlog.errors import InvalidRecord, RecordTooLarge
+from sawlog.errors import InvalidRecord, LogClosed, LogFailed, OffsetMismatch, RecordTooLarge, StorageError, StorageFull
 from sawlog.log.appender import Appender, Placement
 from sawlog.storage import file as file_module
 from sawlog.storage import published as published_module

@@ -20,9 +20,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sawlog import CorruptBatch, Interval, Log, LogConfig, OffsetOutOfRange, StorageFull, clock
+from sawlog import Interval, Log, LogConfig, clock
 from sawlog.batch.build import encode
 from sawlog.batch.header import scan
+from sawlog.errors import CorruptBatch, OffsetOutOfRange, StorageFull
 from sawlog.log import commit, tables
 from sawlog.log.commit import GroupCommit
 from sawlog.log.segments import SegmentSet
@@ -220,7 +221,9 @@ def test_what_is_not_durable_is_shown_to_no_other_process(tmp_path: Path) -> Non
     writer = Log.open(directory, QUIET)
     stamped(writer, 3)
     with Elsewhere(tmp_path / "log") as other:
-        other.tell("from sawlog import clock, Log, OffsetOutOfRange; log = Log.open(place, mode='r')")
+        other.tell(
+            "from sawlog import clock, Log; from sawlog.errors import OffsetOutOfRange; log = Log.open(place, mode='r')"
+        )
         other.tell(
             "def seen(log):\n"
             "    try: log.read(3); read = True\n"

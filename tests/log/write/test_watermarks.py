@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from sawlog import Interval, InvalidConfig, Log, LogConfig
+from sawlog import Interval, Log, LogConfig
 from sawlog.batch.build import encode
+from sawlog.errors import InvalidConfig
 from sawlog.storage import MemoryDirectory, MemoryStorage
 
 from ..places import Place, eventually, fill

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from sawlog import InvalidRecordType, Log, LogClosed, LogConfig, Record, RecordTooLarge, StorageError, Writer
+from sawlog import Log, LogConfig, Record, Writer
+from sawlog.errors import InvalidRecordType, LogClosed, RecordTooLarge, StorageError
 from sawlog.storage import MemoryDirectory
 
 from ..places import Place, eventually, fill, values

@@ -12,17 +12,15 @@ from typing import Any
 import pytest
 
 import sawlog
-from sawlog import (
+from sawlog import Message, Queue, Store
+from sawlog.errors import (
     CorruptBatch,
     GroupActive,
     GroupError,
     InvalidConfig,
     InvalidRecord,
     LogClosed,
-    Message,
-    Queue,
     ReadOnlyLog,
-    Store,
     TopicNotFound,
 )
 from sawlog.store.queues import delivery as delivery_module

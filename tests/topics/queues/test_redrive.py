@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import sawlog
-from sawlog import DirectoryLocked, InvalidConfig, Redriven, Store, TopicNotFound, redrive
+from sawlog import Redriven, Store, redrive
+from sawlog.errors import DirectoryLocked, InvalidConfig, TopicNotFound
 from sawlog.store.queues import redrive as module
 
 
