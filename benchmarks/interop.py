@@ -56,7 +56,7 @@ def _broker(bench: Bench, batch_records: int, *, compacted: bool = False) -> Bro
     count = bench.scaled(500_000, 150_000)
     data, path, source = Dataset(1024, count), bench.path(), bench.path()
     records = 0
-    with Store.open(source, upkeep_interval_s=None) as store:
+    with Store.open(source, maintenance_interval_s=None) as store:
         topic = store.create_topic("measured", PARTITIONS, durability="os")
         rows = [(value, key) for key, value in data.batch]
         for number in range(PARTITIONS):
@@ -92,7 +92,7 @@ def _importing(bench: Bench, broker: Broker) -> Candidate:
     @contextmanager
     def trial() -> Iterator[Trial]:
         target = bench.path()
-        with Store.open(target, upkeep_interval_s=None) as store:
+        with Store.open(target, maintenance_interval_s=None) as store:
             store.create_topic("measured", PARTITIONS)  # some fsyncs a partition, however much is in it
             done: list[interop.ImportReport] = []
             yield Trial(
@@ -154,7 +154,7 @@ def _kafka(bench: Bench) -> list[Row]:
 def _export(bench: Bench) -> list[Row]:
     broker = _broker(bench, LARGE_BATCH)
     source = bench.path()
-    with Store.open(source, upkeep_interval_s=None) as store:
+    with Store.open(source, maintenance_interval_s=None) as store:
         interop.import_log(broker.path, store)
         topic = store["measured"]
 

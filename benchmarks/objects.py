@@ -102,9 +102,9 @@ PLACE = Service()
 
 
 def opened(bench: Bench, url: str, *, slow: bool = True, **options: Any) -> ObjectStore:
-    """A store without upkeep, far away or near, without a cache unless one is asked for."""
+    """A store without maintenance, far away or near, without a cache unless one is asked for."""
     given = PLACE.slow(bench) if slow else PLACE.server(bench).options
-    return ObjectStore.open(url, options=given, **{"upkeep_interval_s": None, "cache_bytes": 0, **options})
+    return ObjectStore.open(url, options=given, **{"maintenance_interval_s": None, "cache_bytes": 0, **options})
 
 
 # --- appends
@@ -167,7 +167,7 @@ def _filled(bench: Bench, size: int) -> tuple[str, Path]:
     url, path = PLACE.server(bench).new_url(), bench.path()
     value = os.urandom(VALUE_BYTES)
     batch = encode([(value, b"%08d" % number) for number in range(100)])
-    with opened(bench, url, slow=False) as store, sawlog.open(path, upkeep_interval_s=None) as directory:
+    with opened(bench, url, slow=False) as store, sawlog.open(path, maintenance_interval_s=None) as directory:
         topic, other = store.create_topic("t"), directory.create_topic("t", durability="os")
         chunk = batch * (4_000_000 // len(batch))
         for _ in range(size // len(chunk)):
@@ -217,7 +217,7 @@ def _scan(bench: Bench) -> list[Row]:
     slow = PLACE.slow(bench)
     with (
         opened(bench, url) as plain,
-        ObjectStore.open(url, options=slow, upkeep_interval_s=None, cache_path=bench.path()) as cached,
+        ObjectStore.open(url, options=slow, maintenance_interval_s=None, cache_path=bench.path()) as cached,
         sawlog.open(path, "r") as directory,
     ):
         count, size = plain.topic("t").partition(0).visible_offset, plain.topic("t").partition(0).size_bytes
@@ -311,7 +311,7 @@ def _commit(bench: Bench) -> list[Row]:
 def _open(bench: Bench) -> list[Row]:
     commits, partitions = bench.scaled(100_000, 10_000), 1000
     url = PLACE.server(bench).new_url()
-    with ObjectStore.open(f"memory://{url}", upkeep_interval_s=None) as store:
+    with ObjectStore.open(f"memory://{url}", maintenance_interval_s=None) as store:
         topic = store.create_topic("t", partitions)
         data = encode([bytes(20)])
         session = store._session
@@ -366,7 +366,9 @@ def _requests(bench: Bench) -> list[Row]:
         url = PLACE.server(bench).new_url()
         with (
             _counted(bench) as (proxy, options),
-            ObjectStore.open(url, options=options, cache_bytes=0, linger_ms=linger_ms, upkeep_interval_s=10) as store,
+            ObjectStore.open(
+                url, options=options, cache_bytes=0, linger_ms=linger_ms, maintenance_interval_s=10
+            ) as store,
         ):
             partition = store.create_topic("t").partition(0)
             found = _per_second(proxy, seconds, partial(_work, partition, callers, seconds))

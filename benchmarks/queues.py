@@ -36,7 +36,7 @@ class OurQueue:
     name = "sawlog"
 
     def __init__(self, path: Path) -> None:
-        self._store = sawlog.open(path, upkeep_interval_s=None)
+        self._store = sawlog.open(path, maintenance_interval_s=None)
         self._topic = self._store.create_topic("jobs")
 
     def fill(self, count: int) -> None:
@@ -169,7 +169,7 @@ def _typed(bench: Bench) -> list[Row]:
     order = msgspec.defstruct("Order", [("id", int), ("customer", str), ("note", str)])
     decode = msgspec.json.Decoder(order).decode
     count = bench.scaled(500_000, 100_000)
-    store = sawlog.open(bench.path(), upkeep_interval_s=None)
+    store = sawlog.open(bench.path(), maintenance_interval_s=None)
     topic = store.create_topic("orders", durability="os")
     for first in range(0, count, BATCH):
         topic.append_many([json.dumps({**VALUE, "id": number}).encode() for number in range(first, first + BATCH)])

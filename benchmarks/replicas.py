@@ -73,17 +73,17 @@ def main(megabytes: int) -> None:
     with tempfile.TemporaryDirectory() as name, server(Path(name) / "server") as found:
         place = Path(name)
         url = found.new_url()
-        with sawlog.open(place / "data", upkeep_interval_s=None) as store, slowed(found.endpoint) as endpoint:
+        with sawlog.open(place / "data", maintenance_interval_s=None) as store, slowed(found.endpoint) as endpoint:
             options = {**found.options, "endpoint": endpoint}
             fill(store, megabytes * 1_000_000)
             began = time.perf_counter()
-            done = replicate(place / "data", url, once=True, options=options, upkeep_interval_s=None)
+            done = replicate(place / "data", url, once=True, options=options, maintenance_interval_s=None)
             print(f"ship      {done.size_bytes / (time.perf_counter() - began) / 1e6:8.1f} MB/s")
             began = time.perf_counter()
             back = restore(url, place / "again", options=options)
             print(f"restore   {back.size_bytes / (time.perf_counter() - began) / 1e6:8.1f} MB/s")
             assert back.size_bytes == done.size_bytes
-        with sawlog.open(place / "live", upkeep_interval_s=None) as store:
+        with sawlog.open(place / "live", maintenance_interval_s=None) as store:
             follow(store, place / "live", found.new_url(), found)
 
 
@@ -100,8 +100,8 @@ def follow(store: sawlog.Store, data: Path, url: str, found: servers.Server) -> 
     stopped = threading.Event()
     with Proxy(found.endpoint, Faults(latency_s=LATENCY_S)) as proxy:
         options = {**found.options, "endpoint": proxy.endpoint}
-        with ObjectStore.open(url, options=found.options, upkeep_interval_s=None) as watched:
-            more = {"options": options, "stopped": stopped, "upkeep_interval_s": None}
+        with ObjectStore.open(url, options=found.options, maintenance_interval_s=None) as watched:
+            more = {"options": options, "stopped": stopped, "maintenance_interval_s": None}
             shipping = threading.Thread(target=replicate, args=(data, url), kwargs=more)
             shipping.start()
             time.sleep(2)

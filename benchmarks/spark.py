@@ -86,7 +86,7 @@ class Data:
             for n in range(PARTITIONS)
         ]
         lines = [(self.lines / f"{n}.json").open("wb") for n in range(PARTITIONS)]
-        with sawlog.open(self.store, upkeep_interval_s=None) as store:
+        with sawlog.open(self.store, maintenance_interval_s=None) as store:
             topic = store.create_topic("events", PARTITIONS, durability="os", segment_bytes=256 << 20)
             for number, chunk in enumerate(self.chunks()):
                 at = number % PARTITIONS
@@ -326,7 +326,7 @@ def _micro_batches(bench: Bench) -> list[Row]:
     spark, root = _spark(bench), bench.path()
     root.mkdir(parents=True)
     batches = bench.scaled(30, 8)
-    with sawlog.open(root / "store", upkeep_interval_s=None) as store:
+    with sawlog.open(root / "store", maintenance_interval_s=None) as store:
         store.create_topic("in", 1).append_many([(b"value %d" % n, b"key") for n in range(20 * batches)])
         store.create_topic("out", 1)
 

@@ -32,7 +32,7 @@ _JSON = "id bigint, customer string, amount double, status string, items array<s
 
 def _fill(store: Path, chunks: Iterator[pa.Table], count: int, first: int) -> int:
     """Append that many chunks."""
-    with sawlog.open(store, upkeep_interval_s=None) as opened:
+    with sawlog.open(store, maintenance_interval_s=None) as opened:
         topic = opened.create_topic("events", _PARTITIONS, exist_ok=True, durability="os", segment_bytes=256 << 20)
         rows = 0
         for number in range(first, first + count):

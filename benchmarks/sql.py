@@ -119,7 +119,7 @@ def _orders(bench: Bench) -> Orders:
     count = bench.scaled(10_000_000, 500_000)
     path, parquet = bench.path(), bench.path().with_suffix(".parquet")
     generator = np.random.default_rng(7)
-    with sawlog.open(path, upkeep_interval_s=None) as store:
+    with sawlog.open(path, maintenance_interval_s=None) as store:
         topic = store.create_topic("orders", PARTITIONS, durability="os", segment_bytes=256 << 20)
         for first in range(0, count, BATCH):
             topic.append_arrow(_table(first, min(BATCH, count - first), generator))

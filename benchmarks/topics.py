@@ -49,7 +49,7 @@ class Topic:
     name = "topic"
 
     def __init__(self, path: Path) -> None:
-        self.store = sawlog.open(path, upkeep_interval_s=None)
+        self.store = sawlog.open(path, maintenance_interval_s=None)
         self.topic = self.store.create_topic("measured", PARTITIONS, durability="os")
         self._writer = self.topic.writer()
 

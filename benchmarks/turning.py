@@ -31,7 +31,7 @@ VALUE = bytes(100)
 
 def append(path: str, turns: int) -> None:
     """The process."""
-    with sawlog.open(path, upkeep_interval_s=None) as store:
+    with sawlog.open(path, maintenance_interval_s=None) as store:
         topic = store["measured"]
         print("ready", flush=True)
         sys.stdin.readline()

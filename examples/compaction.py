@@ -13,7 +13,7 @@ with TemporaryDirectory() as directory, sawlog.open(directory) as store:
     log = prices.partition(0)
     log.seal()  # the active segment is not compacted
 
-    [report] = store.upkeep()  # runs in the background, too
+    [report] = store.maintain()  # runs in the background, too
     if report.compaction is not None:
         print(report.compaction.records_removed, "records removed;", report.compaction.segments_after, "segment left")
     for record in prices.scan():

@@ -115,7 +115,7 @@ def main(given: list[str] | None = None) -> int:
 def write(screen: Screen, path: Path, count: int) -> None:
     """The first act."""
     screen.act("Write", "Clicks, orders and the catalogue: few customers and products get most of it, some comes late.")
-    with sawlog.open(path, upkeep_interval_s=None) as store:
+    with sawlog.open(path, maintenance_interval_s=None) as store:
         catalogue = store.create_topic("products", 1, cleanup_policy="compact")
         catalogue.append_many([(value, key) for key, value in events.products()])
         for name in ("clicks", "orders"):
@@ -203,7 +203,7 @@ def compare(screen: Screen, path: Path) -> check.Comparison:
     screen.act(
         "Compare", "Everything once more, without Spark: every event read, looked up and added up in plain Python."
     )
-    with sawlog.open(path, upkeep_interval_s=None) as store, screen.waiting("adding up"):
+    with sawlog.open(path, maintenance_interval_s=None) as store, screen.waiting("adding up"):
         found = check.compare(store)
         healthy = all(topic.partition(n).verify() for topic in store for n in range(topic.partitions))
         staged = [each.name for each in (path / "staging").glob("*.batches")]

@@ -64,7 +64,7 @@ FUNCTIONS = {
     "sawlog.open_log_async": sawlog.open_log_async,
     "sawlog.redrive": sawlog.redrive,
     "sawlog.LogConfig": sawlog.LogConfig,
-    "sawlog.UpkeepConfig": sawlog.UpkeepConfig,
+    "sawlog.MaintenanceConfig": sawlog.MaintenanceConfig,
     "sawlog.Interval": sawlog.Interval,
     "sawlog.Producer": sawlog.Producer,
     "sawlog.JSON": sawlog.JSON,

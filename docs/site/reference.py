@@ -57,7 +57,7 @@ FIRST = (
     "LogConfig",
     "Interval",
     "Writer",
-    "UpkeepConfig",
+    "MaintenanceConfig",
     "TypedTopic",
     "TypedLog",
     "TypedConsumer",

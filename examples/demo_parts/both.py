@@ -30,7 +30,7 @@ def play(screen: Screen, output: Path, path: Path, count: int) -> None:
     )
     totals = sales.Totals()
     newer = round(count * (1 - sales.TAIL))
-    with sawlog.open(path, upkeep_interval_s=None) as store:
+    with sawlog.open(path, maintenance_interval_s=None) as store:
         topic = store.create_topic("sales", PARTITIONS, durability="os", compression_type="lz4")
         sell(screen, topic, totals, 0, newer, count)
         with processes.started(output, JOB, path, output / "lake", output / "parquet") as process:

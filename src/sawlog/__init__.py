@@ -20,10 +20,10 @@ if _typing.TYPE_CHECKING:
     from .batch.build import Producer
     from .batch.kernel import Record
     from .caching import LRU, CachePolicy
-    from .config import Interval, LogConfig, UpkeepConfig
+    from .config import Interval, LogConfig, MaintenanceConfig
     from .log.compaction import CompactionReport
     from .log.log import Log, SegmentInfo
-    from .log.maintenance import MergeReport, RecompressionReport, ScrubReport, UpkeepReport
+    from .log.maintenance import MaintenanceReport, MergeReport, RecompressionReport, ScrubReport
     from .log.recovery_report import RecoveryReport
     from .log.replica_source import Fetched
     from .log.retention import RetentionReport
@@ -68,6 +68,8 @@ __all__ = [
     "KernelInfo",
     "Log",
     "LogConfig",
+    "MaintenanceConfig",
+    "MaintenanceReport",
     "MergeReport",
     "Message",
     "MetadataSerializer",
@@ -94,8 +96,6 @@ __all__ = [
     "TypedLog",
     "TypedRecord",
     "TypedTopic",
-    "UpkeepConfig",
-    "UpkeepReport",
     "Utf8",
     "VerifyReport",
     "Writer",
@@ -127,7 +127,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "config": (
         "Interval",
         "LogConfig",
-        "UpkeepConfig",
+        "MaintenanceConfig",
     ),
     "log.compaction": ("CompactionReport",),
     "log.log": (
@@ -138,7 +138,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "MergeReport",
         "RecompressionReport",
         "ScrubReport",
-        "UpkeepReport",
+        "MaintenanceReport",
     ),
     "log.recovery_report": ("RecoveryReport",),
     "log.replica_source": ("Fetched",),

@@ -141,7 +141,7 @@ class LogConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class UpkeepConfig:
+class MaintenanceConfig:
     """Settings of maintenance, in addition to the retention settings of `LogConfig`."""
 
     #: Keep only the last record of every key (Kafka's cleanup.policy=compact).

@@ -20,7 +20,7 @@ def _place() -> str:
 
 def test_records_are_appended_read_and_followed() -> None:
     async def main() -> None:
-        async with sawlog.open_async(_place(), upkeep_interval_s=None) as store:
+        async with sawlog.open_async(_place(), maintenance_interval_s=None) as store:
             topic = await store.create_topic("orders", 2)
             assert (topic.partitions, await store.topics()) == (2, ["orders"])
             at = await topic.append(b"one", key=b"a")
@@ -47,7 +47,7 @@ def test_records_are_appended_read_and_followed() -> None:
 
 def test_a_consumer_gets_what_comes_and_commits() -> None:
     async def main() -> None:
-        async with sawlog.open_async(_place(), upkeep_interval_s=None) as store:
+        async with sawlog.open_async(_place(), maintenance_interval_s=None) as store:
             topic = await store.create_topic("orders", 2)
             await topic.append_many([b"a", b"b"], partition=0)
             async with store.consumer("billing", ["orders"]) as consumer:
@@ -63,7 +63,7 @@ def test_a_consumer_gets_what_comes_and_commits() -> None:
 
 def test_a_follower_that_waits_can_be_cancelled() -> None:
     async def main() -> None:
-        async with sawlog.open_async(_place(), upkeep_interval_s=None) as store:
+        async with sawlog.open_async(_place(), maintenance_interval_s=None) as store:
             topic = await store.create_topic("orders")
 
             async def forever() -> None:
@@ -90,7 +90,7 @@ def test_the_event_loop_goes_on_while_the_bucket_is_slow(monkeypatch: pytest.Mon
         return slow
 
     async def main() -> None:
-        async with sawlog.open_async(_place(), upkeep_interval_s=None) as store:
+        async with sawlog.open_async(_place(), maintenance_interval_s=None) as store:
             topic = await store.create_topic("orders")
             monkeypatch.setattr(Bucket, "create", slowly(create))
             monkeypatch.setattr(Bucket, "get_range", slowly(get))

@@ -83,7 +83,7 @@ class Gauge:
 
 
 class Churn:
-    """Writes to topics that upkeep keeps small, and remembers what must be there."""
+    """Writes to topics that maintenance keeps small, and remembers what must be there."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -172,7 +172,7 @@ class Soaked:
 
 def soak(directory: Path, minutes: float, seed: int) -> Soaked:
     """One run."""
-    broker = _Watched(directory / "data", "--set", "upkeep_interval_s=3")
+    broker = _Watched(directory / "data", "--set", "maintenance_interval_s=3")
 
     def strike(rng: random.Random, serving: Serving, actors: list[Actor], outcome: Outcome) -> None:
         deadline = time.monotonic() + rng.uniform(0.5, 1.5) * KILL_EVERY_S - 1

@@ -29,7 +29,7 @@ PRODUCERS = 12
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """A store with two topics."""
-    with Store.open(tmp_path / "store", upkeep_interval_s=None) as store:
+    with Store.open(tmp_path / "store", maintenance_interval_s=None) as store:
         store.create_topic("held")
         store.create_topic("free")
     return tmp_path / "store"

@@ -119,7 +119,7 @@ def test_a_file_gives_values_of_the_right_types(tmp_path: Path) -> None:
         ("listen", "127.0.0.1:1", Address("127.0.0.1", 1)),
         ("node-id", "7", 7),
         ("check_records", "False", False),
-        ("upkeep_interval_s", "0.5", 0.5),
+        ("maintenance_interval_s", "0.5", 0.5),
         ("cluster_id", "5", "5"),
     ],
 )

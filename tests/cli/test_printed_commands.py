@@ -81,7 +81,7 @@ def lay_out(place: Path) -> None:
 
 def fill(place: Path) -> None:
     """A store with the topics and the group that examples name."""
-    with Store.open(place / "data", upkeep_interval_s=None) as store:
+    with Store.open(place / "data", maintenance_interval_s=None) as store:
         for name in ("orders", "prices", "pairs", "photos", "copy", "orders-retry"):
             store.create_topic(name, partitions=4 if name == "orders" else 1)
         with store["orders"].writer() as writer:
@@ -94,7 +94,10 @@ def fill(place: Path) -> None:
 
 def consume(place: Path) -> None:
     """A group that has read everything."""
-    with Store.open(place / "data", upkeep_interval_s=None) as store, store.consumer("billing", ["orders"]) as consumer:
+    with (
+        Store.open(place / "data", maintenance_interval_s=None) as store,
+        store.consumer("billing", ["orders"]) as consumer,
+    ):
         for _ in consumer.drain():
             pass
         consumer.commit()
@@ -176,7 +179,7 @@ def interrupt_when_ready(words: list[str]) -> None:
     process = Program(Path("data")).start(*words)
     try:
         while process.poll() is None:
-            with Store.open("data", upkeep_interval_s=None) as store:
+            with Store.open("data", maintenance_interval_s=None) as store:
                 store["orders"].append(b"new", key=b"k")
             if has_printed(process):
                 break
@@ -234,7 +237,7 @@ def has_printed(process: subprocess.Popen[bytes]) -> bool:
 def test_an_example_of_the_help_runs_as_printed(path: str, line: str, place: Path, template: Path) -> None:
     shutil.copytree(template, place, dirs_exist_ok=True)
     created = re.search(r"topic create (\S+)", line)
-    with Store.open("data", upkeep_interval_s=None) as store:
+    with Store.open("data", maintenance_interval_s=None) as store:
         if created and created[1] in store.topics():
             store.delete_topic(created[1])
     if path == "produce" and "greetings" in line and not created:  # the line before creates it

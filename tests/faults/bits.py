@@ -7,7 +7,7 @@ reading first and then for writing, and says what came of it. What it holds sawl
 - Below the durable watermark a flip is reported as corruption: by reading, by `verify`, and by opening if that reads
   there. Everything around it is served, byte for byte. Nothing is cut, nothing deleted, and no offset given again.
 - Above it, where a killed process was writing, it ends the log as a torn tail does: copied aside, told, cut.
-- In a cache (indexes, producers, upkeep, notes in locks) it costs nothing.
+- In a cache (indexes, producers, maintenance, notes in locks) it costs nothing.
 - In a small file with a checksum (catalogue, intents) it is refused with `CorruptFile`; what does not need that file is
   served, nothing is lost, and when the file is restored, all is as it was.
 - There is no other error than ours, and no record that was never written.

@@ -239,7 +239,7 @@ _READING = (
     ),
     _mutant(
         "small files without a checksum",
-        "a checkpoint, producers' or upkeep file is trusted whatever its checksum is",
+        "a checkpoint, producers' or maintenance file is trusted whatever its checksum is",
         ("TitledFile.decode", "LINE.strip_from(data)", "data[:-16]"),
         by="bits",
     ),
@@ -580,8 +580,8 @@ _RETURNED = (
         by="promised",
     ),
     _mutant(
-        "upkeep refused after an interrupt",
-        "after an append that could not be rolled back, upkeep is refused as if the caller held the log (ours, once)",
+        "maintenance refused after an interrupt",
+        "after an append that could not be rolled back, maintenance is refused as if the log were held (ours, once)",
         ("Appender._holds_lock", "self.check_open()", "pass"),
         by="promised",
     ),
@@ -606,12 +606,12 @@ _RETURNED = (
         by="promised",
     ),
     _mutant(
-        "upkeep keeps partitions open",
-        "each partition that upkeep has checked stays open (ours, once)",
+        "maintenance keeps partitions open",
+        "each partition that maintenance has checked stays open (ours, once)",
         (
-            "OpenPartitions.upkeep",
-            "log.close()\n        return UpkeepReport(log.path, tiering=problem)",
-            "self.logs[number] = log\n        return UpkeepReport(log.path, tiering=problem)",
+            "OpenPartitions.maintain",
+            "log.close()\n        return MaintenanceReport(log.path, tiering=problem)",
+            "self.logs[number] = log\n        return MaintenanceReport(log.path, tiering=problem)",
         ),
         by="promised",
     ),
@@ -688,8 +688,8 @@ _RETURNED = (
         by="promised",
     ),
     _mutant(
-        "upkeep keeps the lock",
-        "a writer waits until upkeep has done everything that is due (ours, once)",
+        "maintenance keeps the lock",
+        "a writer waits until maintenance has done everything that is due (ours, once)",
         ("MaintenanceLock.check", "if self._lent and is_release_requested(self._directory):", "if False:"),
         by="promised",
     ),

@@ -4,7 +4,7 @@
 - Appends of every kind with an interrupt at any place of them, sometimes a second one while the first is being handled.
   What was interrupted is there once or not at all; a producer and a writer try again, and have it there once.
 - The background's turn (`tick`) during an append, a truncation or a trim; records that are appended and cut
-  off in the middle of upkeep; upkeep during an append. All of it in one thread, where the locks would let
+  off in the middle of maintenance; maintenance during an append. All of it in one thread, where the locks would let
   another one through: so it is the same every time.
 - A log that was opened with mode "a" gives its lock back, others write, and it continues.
 """
@@ -219,7 +219,7 @@ def tick_within(run: LogWorkload, log: Log, promise: LogPromise) -> None:
         run.act(name, log, promise)
 
 
-def append_within_upkeep(run: LogWorkload, log: Log, promise: LogPromise) -> None:
+def append_within_maintenance(run: LogWorkload, log: Log, promise: LogPromise) -> None:
     """Records come and go while segments are being rewritten."""
     outer = run.random.choice(("compact", "merge", "recompress", "scrub", "forget"))
     inner = run.random.choice(("append", "append_many", "truncate", "trim", "seal", "append_kept"))
@@ -235,7 +235,7 @@ def append_within_upkeep(run: LogWorkload, log: Log, promise: LogPromise) -> Non
         run.act(outer, log, promise)
 
 
-def upkeep_within_append(run: LogWorkload, log: Log, promise: LogPromise) -> None:
+def maintenance_within_append(run: LogWorkload, log: Log, promise: LogPromise) -> None:
     """Segments are rewritten while somebody is about to append, or waits for the disk."""
     outer = run.random.choice(("append", "append_many", "append_batches", "append_stream", "truncate", "trim"))
     # Not compaction beside a truncation: the promise notes what is gone already before it begins.

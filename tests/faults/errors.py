@@ -342,7 +342,7 @@ class OnStore(Target):
     @functools.cached_property
     def _start(self) -> Start:
         disk, run = FaultyStorage(), StoreWorkload(1)
-        with Store.open(disk.plain, upkeep_interval_s=None) as store:
+        with Store.open(disk.plain, maintenance_interval_s=None) as store:
             plain = "create_plain" if self.operation == "large_transaction" else "create"
             for name in (plain, "append_many", plain, "append", "commit"):
                 run.do(name, store, run.promise)
@@ -355,7 +355,7 @@ class OnStore(Target):
     def attempt(self, place: FaultyDirectory, promise: StorePromise, arm: Callable[[], None]) -> None:
         run = StoreWorkload(2)
         run._numbers = 500
-        store = Store.open(place, upkeep_interval_s=None)
+        store = Store.open(place, maintenance_interval_s=None)
         arm()
         try:
             run.do(self.operation, store, promise)
@@ -379,7 +379,7 @@ TARGETS: dict[str, Target] = {
         OnLog("append_many", CONFIG.with_(compression="zstd"), "killed"),
         OnLog("read_everything", CONFIG.with_(max_mapped_segments=1), "killed"),
         OnLog("append_and_sync", CONFIG.with_(durability="os"), "killed"),
-        OnLog("upkeep", CONFIG.with_(compression="zstd", max_mapped_segments=1), "killed"),
+        OnLog("maintenance", CONFIG.with_(compression="zstd", max_mapped_segments=1), "killed"),
         *(OnOpening(how, split=split) for how in ("closed", "killed", "torn") for split in (False, True)),
         OnOpening("empty"),
         *(OnStore(name) for name in stores.OPERATIONS if name != "create_plain"),

@@ -233,7 +233,7 @@ STORE: tuple[tuple[str, str], ...] = (
     (r"groups/|members/.*|staging/.*", "nothing records it"),
     (r"holders/|registry/", "costs nothing"),
     (
-        r"(.*/)?(LOCK|checkpoint|visible|producers|upkeep|leader-epoch-checkpoint|\d+\.(index|timeindex))",
+        r"(.*/)?(LOCK|checkpoint|visible|producers|maintenance|leader-epoch-checkpoint|\d+\.(index|timeindex))",
         "costs nothing",
     ),
 )

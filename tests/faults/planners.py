@@ -182,7 +182,7 @@ class Spark(Planner):
         from sawlog.spark.streaming import StreamReader
 
         disk, before = self._disk.plain, (places.open_store, places.open_for_task)
-        places.open_store = lambda path, mode="r": Store.open(disk, mode, upkeep_interval_s=None)
+        places.open_store = lambda path, mode="r": Store.open(disk, mode, maintenance_interval_s=None)
         places.open_for_task = lambda path: Store.open(disk, "r")
         given = {
             "path": "/simulated",

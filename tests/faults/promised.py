@@ -27,7 +27,7 @@ TESTS = (
     "tests/log/read/test_forked_readers.py",
     "tests/test_background.py",
     "tests/log/test_hostile_values.py",
-    "tests/log/maintain/test_upkeep_yields.py",
+    "tests/log/maintain/test_maintenance_yields.py",
     "tests/spark/test_replays.py",
 )
 

@@ -143,7 +143,7 @@ class ReadersWorkload(Workload):
 
 
 def _opened(disk: FaultyStorage) -> Store:
-    return Store.open(disk, upkeep_interval_s=None)
+    return Store.open(disk, maintenance_interval_s=None)
 
 
 @contextmanager
@@ -289,7 +289,7 @@ class Shift:
     def come(self, name: str, most: int | None, *, on_lost: Any = "earliest", keep_epochs: bool = True) -> None:
         """A member of a group comes, reads that many records, or all, commits and goes."""
         got = self.witness.got.setdefault(name, set())
-        with Store.open(self.disk.plain, upkeep_interval_s=None) as store:
+        with Store.open(self.disk.plain, maintenance_interval_s=None) as store:
             patient = {"auto_commit_ms": None, "session_timeout_ms": 10**9, "max_poll_interval_ms": 10**9}
             with store.consumer(name, [TOPIC], on_lost=on_lost, **patient) as consumer:
                 for _ in range(50):

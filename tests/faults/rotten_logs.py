@@ -41,7 +41,7 @@ _TIMES = [day + more for day in (_FIRST, _SECOND, _THIRD) for more in (-1, 4)]
 _LEADER_EPOCH = range(12, 16)
 #: Those that say where the next batch stands and which offset it begins with: length, base offset, last offset delta.
 _PLACE = {*range(12), *range(23, 27)}
-_CACHES = (".index", ".timeindex", "producers", "upkeep", "LOCK")
+_CACHES = (".index", ".timeindex", "producers", "maintenance", "LOCK")
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ _TIME = 1_000_000_000_000
 
 
 def _open(directory: Directory, mode: Any = "w") -> Store:
-    return Store.open(directory, mode, upkeep_interval_s=None)
+    return Store.open(directory, mode, maintenance_interval_s=None)
 
 
 def _fill(store: Store) -> None:
@@ -261,7 +261,7 @@ class _StoreJudge:
             _fails(CorruptFile, flip.path, lambda: store.alter_topic(topic, partitions=7))
             _fails(CorruptFile, flip.path, lambda: store.delete_topic(topic))
             store.create_topic("new")
-            store.upkeep()
+            store.maintain()
         assert _of_partitions(directory, topic) == [rows for share, rows in self.served.items() if share[0] == topic]
         directory.child("topics").child(topic).replace("topic.json", fixture.files[flip.path])
         with _open(directory) as store:

@@ -289,7 +289,7 @@ class StoreWorkload(Workload):
 
 
 def _opened(disk: FaultyStorage) -> Store:
-    return Store.open(disk.plain, upkeep_interval_s=None)
+    return Store.open(disk.plain, maintenance_interval_s=None)
 
 
 @contextmanager
@@ -538,8 +538,8 @@ def consume(run: StoreWorkload, now: State) -> Steps:
         yield now.committed("readers", offsets), act, {"loose": True}
 
 
-def upkeep(run: StoreWorkload, now: State) -> Steps:
-    yield now, lambda store: store.upkeep(), {}
+def maintain(run: StoreWorkload, now: State) -> Steps:
+    yield now, lambda store: store.maintain(), {}
 
 
 def aborted_stream(run: StoreWorkload, now: State) -> Steps:
@@ -670,7 +670,7 @@ OPERATIONS: dict[str, Callable[[StoreWorkload, State], Steps]] = {
         commit,
         forget_group,
         consume,
-        upkeep,
+        maintain,
         aborted_stream,
         aborted_transaction,
     )
@@ -705,7 +705,16 @@ _PLANS: dict[str, Sequence[str]] = {
         "interrupted_create",
         "interrupted_append",
     ),
-    "everything": ("create", "append_many", "transaction", "commit", "upkeep", "publish", "replace_topic", "delete"),
+    "everything": (
+        "create",
+        "append_many",
+        "transaction",
+        "commit",
+        "maintain",
+        "publish",
+        "replace_topic",
+        "delete",
+    ),
 }
 
 

@@ -101,7 +101,7 @@ def test_it_is_the_same_on_files(on_files: type[Kept]) -> None:
 def test_every_kind_of_file_rots() -> None:
     found = {path for fixture in fixtures() for path in fixture.paths if fixture.files[path]}
     kinds = [
-        *("0.log", ".index", ".timeindex", "checkpoint", "producers", "upkeep", "LOCK", ".log.swap"),
+        *("0.log", ".index", ".timeindex", "checkpoint", "producers", "maintenance", "LOCK", ".log.swap"),
         *("sawlog.json", "orders/topic.json", ".swap/topic.json"),
         *("groups/00000000000000000000.log", "groups/checkpoint", "groups/LOCK", "/owner-orders-0"),
         *(".intent", ".batches", ".lease", ".owner", ".name", ".committed"),

@@ -45,9 +45,9 @@ def checkpoint(value: str) -> bytes:
     return LINE.append_to(f'sawlog checkpoint 1\n{{{fields}, "durable_offset": {value}}}\n'.encode())
 
 
-def upkeep(value: str) -> bytes:
+def maintenance(value: str) -> bytes:
     fields = '"cleaned": [], "damaged": false, "recompressed_offset": 0, "scrubbed": {}'
-    return LINE.append_to(f'sawlog upkeep 1\n{{{fields}, "tombstones": {value}}}\n'.encode())
+    return LINE.append_to(f'sawlog maintenance 1\n{{{fields}, "tombstones": {value}}}\n'.encode())
 
 
 def intent(value: str) -> bytes:
@@ -62,10 +62,10 @@ def intent(value: str) -> bytes:
     ("make", "read"),
     [
         (checkpoint, Checkpoint.decode),
-        (upkeep, MaintenanceState.decode),
+        (maintenance, MaintenanceState.decode),
         (intent, lambda data: Intent.decode(data, "x")),
     ],
-    ids=["checkpoint", "upkeep", "intent"],
+    ids=["checkpoint", "maintenance", "intent"],
 )
 def test_a_small_file_with_a_number_that_is_none_is_corrupt(
     value: str, make: Callable[[str], bytes], read: Callable[[bytes], Any]

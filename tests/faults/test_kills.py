@@ -51,7 +51,7 @@ def test_what_was_acknowledged_survives_a_thousand_kills(tmp_path: Path) -> None
 #: What a victim might say about an empty directory.
 LIES = {
     "truncate and trim": ["at", "0", "1.0"],
-    "upkeep": ["7", "0", "0"],
+    "maintenance": ["7", "0", "0"],
     "producer": ["done", "3"],
     "transactions": ["done", "1000000"],
     "staging": ["done", "0"],

@@ -34,13 +34,13 @@ def _descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_upkeep_leaves_no_partition_open(tmp_path: Path) -> None:
-    with Store.open(tmp_path, upkeep_interval_s=None) as store:
+def test_maintenance_leaves_no_partition_open(tmp_path: Path) -> None:
+    with Store.open(tmp_path, maintenance_interval_s=None) as store:
         topic = store.create_topic("many", 24)
         before = _descriptors()
-        store.upkeep()
+        store.maintain()
         assert _descriptors() <= before + 2
-        assert not topic.open_partitions.logs, "upkeep has opened partitions that stay open"
+        assert not topic.open_partitions.logs, "maintenance has opened partitions that stay open"
 
 
 @pytest.mark.parametrize("work", ["merge_segments", "compact"])
@@ -69,7 +69,7 @@ def test_no_more_segments_are_open_at_once_than_may_be(work: str, monkeypatch: p
 def test_a_transaction_stays_whole_if_its_process_dies_and_then_the_power_is_cut(name: str | None) -> None:
     """Whoever completes it may find an intent whose name is in the cache and not yet on the disk."""
     disk = FaultyStorage(seed=1)
-    with Store.open(disk, upkeep_interval_s=None) as store:
+    with Store.open(disk, maintenance_interval_s=None) as store:
         store.create_topic("orders", 2)
         store["orders"].append(b"first", partition=0)
         store["orders"].append(b"first", partition=1)
@@ -82,12 +82,12 @@ def test_a_transaction_stays_whole_if_its_process_dies_and_then_the_power_is_cut
     cut: list[FaultyStorage] = []
     for dead in died:
         dead.watch = lambda step, dead=dead: cut.append(dead.crash("lose"))  # type: ignore[misc]
-        Store.open(dead, upkeep_interval_s=None).close()
+        Store.open(dead, maintenance_interval_s=None).close()
         dead.watch = None
     assert len(cut) > 20
     # Most of these disks are the same: a cut loses everything since the last sync.
     for left in {str(sorted(tree(each).items())): each for each in cut}.values():
-        with Store.open(left, upkeep_interval_s=None) as store:
+        with Store.open(left, maintenance_interval_s=None) as store:
             found = {len(store["orders"].partition(number)) for number in (0, 1)}
             assert found in ({1}, {2}), "a part of the transaction is there"
 
@@ -253,7 +253,7 @@ def _opened_before_renaming(monkeypatch: pytest.MonkeyPatch, suffix: str, path: 
     def rename(old: str, new: str, **more: Any) -> None:
         if old.endswith(suffix):
             seen.append(old)
-            Store.open(path, upkeep_interval_s=None).close()
+            Store.open(path, maintenance_interval_s=None).close()
         real(old, new, **more)
 
     monkeypatch.setattr(os, "rename", rename)
@@ -261,7 +261,7 @@ def _opened_before_renaming(monkeypatch: pytest.MonkeyPatch, suffix: str, path: 
 
 
 def test_an_intent_that_is_being_written_is_not_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Store.open(tmp_path, upkeep_interval_s=None) as store:
+    with Store.open(tmp_path, maintenance_interval_s=None) as store:
         store.create_topic("t", 2)
         seen = _opened_before_renaming(monkeypatch, ".intent.tmp", store.path)
         with store.transaction() as made:
@@ -272,7 +272,7 @@ def test_an_intent_that_is_being_written_is_not_swept(tmp_path: Path, monkeypatc
 
 
 def test_a_lease_that_is_being_written_is_not_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Store.open(tmp_path, upkeep_interval_s=None) as store:
+    with Store.open(tmp_path, maintenance_interval_s=None) as store:
         store.create_topic("t", 1)
         seen = _opened_before_renaming(monkeypatch, ".lease.tmp", store.path)
         name = store.staging.put("job", encode([b"x"]))
@@ -448,7 +448,7 @@ def test_an_append_whose_rollback_is_interrupted_leaves_no_entry_in_the_index(mo
         assert log.verify(), str(log.verify())
 
 
-def test_upkeep_ends_an_append_that_could_not_be_rolled_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_maintenance_ends_an_append_that_could_not_be_rolled_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """The block of that append still has the lock."""
     with Log.in_memory() as log:
         log.append(b"before")

@@ -303,10 +303,10 @@ class Cutting(Work):
         return trying, pending
 
 
-class Upkeep(Work):
+class Maintenance(Work):
     """Compacts, merges, recompresses and scrubs beside its appends."""
 
-    name = "upkeep"
+    name = "maintenance"
     chained = True
 
     def work(self, place: str, round_: int, state: Any) -> None:
@@ -369,7 +369,7 @@ class Producing(Work):
 
 
 def opened(place: str) -> Store:
-    return Store.open(place, upkeep_interval_s=None)
+    return Store.open(place, maintenance_interval_s=None)
 
 
 def sound(log: Log, found: Counter[str]) -> list[str]:
@@ -728,7 +728,7 @@ WORKS: dict[str, Work] = {
         Appends("large records", _SETTINGS.with_(durability="os", segment_bytes=3_000_000), Large),
         Reopening("reopening", _SETTINGS.with_(segment_bytes=6000), Small),
         Cutting(),
-        Upkeep(),
+        Maintenance(),
         Producing(),
         Transactions(),
         Staging(),

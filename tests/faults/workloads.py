@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from sawlog import Interval, Log, LogConfig, Record, UpkeepConfig
+from sawlog import Interval, Log, LogConfig, MaintenanceConfig, Record
 from sawlog.batch.build import Producer, encode
 from sawlog.batch.header import scan as batches_of
 from sawlog.errors import CorruptBatch, LogNotFound, SawlogError
@@ -34,14 +34,14 @@ from sawlog.testing import Fault, FaultyStorage, Workload
 from .disturbed import (
     aborted_stream,
     aborted_stream_async,
-    append_within_upkeep,
+    append_within_maintenance,
     given,
     hand_back,
     interrupted_append,
     interrupted_producer,
     interrupted_writer,
+    maintenance_within_append,
     tick_within,
-    upkeep_within_append,
 )
 from .offsets import advance, append_kept
 from .promises import LogPromise, Row
@@ -509,10 +509,10 @@ def scrub(run: LogWorkload, log: Log, promise: LogPromise) -> None:
     promise.note(log)
 
 
-def upkeep(run: LogWorkload, log: Log, promise: LogPromise) -> None:
+def maintain(run: LogWorkload, log: Log, promise: LogPromise) -> None:
     promise.compacted = True
     promise.begin_trim(_retained(log, promise))
-    log.upkeep(UpkeepConfig(compact=True, recompress_after_ms=0, scrub_interval_ms=0, min_dirty_ratio=0.1))
+    log.maintain(MaintenanceConfig(compact=True, recompress_after_ms=0, scrub_interval_ms=0, min_dirty_ratio=0.1))
     promise.end_trim(log)
 
 
@@ -560,7 +560,7 @@ OPERATIONS: dict[str, Operation] = {
         merge,
         recompress,
         scrub,
-        upkeep,
+        maintain,
         fill,
         append_kept,
         advance,
@@ -576,8 +576,8 @@ DISTURBED: dict[str, Operation] = {
         interrupted_producer,
         interrupted_writer,
         tick_within,
-        append_within_upkeep,
-        upkeep_within_append,
+        append_within_maintenance,
+        maintenance_within_append,
         hand_back,
     )
 }
@@ -608,7 +608,7 @@ _PLANS: dict[str, tuple[Sequence[str], dict[str, Any], bool]] = {
     "merging": (("fill", "fill", "merge", "append", "fill", "merge"), {}, True),
     "recompression": (("fill", "fill", "seal", "recompress", "append"), {"compression": "lz4"}, False),
     "scrubbing": (("fill", "scrub", "append", "scrub"), {}, True),
-    "upkeeping": (("fill", "fill", "fill", "upkeep", "append", "upkeep"), {"retention_bytes": 2500}, True),
+    "maintaining": (("fill", "fill", "fill", "maintain", "append", "maintain"), {"retention_bytes": 2500}, True),
     "keeping": (
         ("append_kept", "append", "append_kept", "seal", "truncate", "append_kept", "trim", "append_kept"),
         {},
@@ -631,8 +631,8 @@ _PLANS: dict[str, tuple[Sequence[str], dict[str, Any], bool]] = {
         True,
     ),
     "ticking": (("append", *["tick_within"] * 6), {}, False),
-    "beside_upkeep": (
-        ("fill", "fill", "append_within_upkeep", "upkeep_within_append", "fill", "append_within_upkeep"),
+    "beside_maintenance": (
+        ("fill", "fill", "append_within_maintenance", "maintenance_within_append", "fill", "append_within_maintenance"),
         {},
         False,
     ),

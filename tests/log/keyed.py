@@ -153,7 +153,7 @@ class Filling:
             self.log.seal,
         ]
         while len(self.entries) < end:
-            with self.log._hold():  # it is read back before upkeep can remove any of it
+            with self.log._hold():  # it is read back before maintenance can remove any of it
                 self.random.choice(kinds)()
 
     def truncate(self, offset: int) -> None:
@@ -166,7 +166,7 @@ class Filling:
         self.first_producer += 10  # what the old ones may send next is nobody's business here
 
     def leave(self, entries: Iterable[Entry]) -> None:
-        """The model after upkeep."""
+        """The model after maintenance."""
         self.entries = list(entries)
 
 

@@ -81,7 +81,7 @@ WRITES: dict[str, Callable[[Log], object]] = {
     "merge_segments": lambda log: log.merge_segments(),
     "recompress": lambda log: log.recompress(),
     "scrub": lambda log: log.scrub(),
-    "upkeep": lambda log: log.upkeep(),
+    "maintain": lambda log: log.maintain(),
     "apply_retention": lambda log: log.apply_retention(),
     "remove_expired": lambda log: log.remove_expired(10**12),
 }
@@ -405,7 +405,7 @@ def test_holding_a_closed_log_is_refused(place: Place) -> None:
         pass
 
 
-def test_a_held_log_may_be_closed_while_upkeep_waits_for_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_held_log_may_be_closed_while_maintenance_waits_for_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     made(place)
     log = lazily(place)
     log.append_many([(b"1", b"k"), (b"2", b"k")])
@@ -495,7 +495,7 @@ def test_a_crash_while_creating_leaves_an_empty_log_or_none(memory_place: Memory
     assert log.recovery
 
 
-# --- upkeep that holds the lock
+# --- maintenance that holds the lock
 
 
 def lock_of(place: Place) -> Lock:
@@ -504,7 +504,7 @@ def lock_of(place: Place) -> Lock:
     return directory.lock("LOCK")
 
 
-def test_a_writer_waits_for_upkeep_and_not_for_a_writer(place: Place) -> None:
+def test_a_writer_waits_for_maintenance_and_not_for_a_writer(place: Place) -> None:
     made(place)
     lock = lock_of(place)
     with pytest.raises(DirectoryLocked):
@@ -517,7 +517,7 @@ def test_a_writer_waits_for_upkeep_and_not_for_a_writer(place: Place) -> None:
     released.join()
 
 
-def test_a_writer_does_not_wait_for_upkeep_for_ever(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_does_not_wait_for_maintenance_for_ever(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locking, "_PATIENCE_S", 0.05)
     made(place)
     lock = lock_of(place)
@@ -528,7 +528,7 @@ def test_a_writer_does_not_wait_for_upkeep_for_ever(place: Place, monkeypatch: p
     place.open()
 
 
-def test_the_note_of_upkeep_that_is_gone_is_no_reason_to_wait(place: Place) -> None:
+def test_the_note_of_maintenance_that_is_gone_is_no_reason_to_wait(place: Place) -> None:
     made(place)
     lock = lock_of(place)
     lock.leave(locking.MAINTENANCE_NOTE)
@@ -580,9 +580,9 @@ def test_the_lock_of_one_process_is_seen_by_another(file_place: FilePlace) -> No
     assert process.returncode == 0
 
 
-@pytest.mark.parametrize("work", ["compact", "merge_segments", "recompress", "scrub", "upkeep"])
-def test_upkeep_is_refused_while_the_log_is_held(place: Place, work: str) -> None:
-    """It would wait for others' upkeep, which waits for the holder."""
+@pytest.mark.parametrize("work", ["compact", "merge_segments", "recompress", "scrub", "maintain"])
+def test_maintenance_is_refused_while_the_log_is_held(place: Place, work: str) -> None:
+    """It would wait for others' maintenance, which waits for the holder."""
     log = place.open(LogConfig())
     log.append(b"one")
     with log._hold(), pytest.raises(InvalidConfig, match="hold"):

@@ -3,7 +3,8 @@
 The model is a list of what was appended. It knows nothing of indexes: a batch is committed if the next marker of its
 producer says so, aborted if that says abort, and undecided if there is none. After each step the log, a reader that was
 opened at the beginning and one that is opened now must show exactly that, to readers of both isolations, and so must
-the pages that a consumer of Kafka's gets, by the rule of Kafka's clients. Upkeep happens in between, caches are lost.
+the pages that a consumer of Kafka's gets, by the rule of Kafka's clients. Maintenance runs in between, caches
+are lost.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ class TransactionMachine(RuleBasedStateMachine):
         self.log.seal()
 
     @rule(what=st.sampled_from(["merge", "recompress"]))
-    def upkeep(self, what: str) -> None:
+    def maintain(self, what: str) -> None:
         if what == "merge":
             self.log.merge_segments()
         else:

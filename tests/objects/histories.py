@@ -17,7 +17,7 @@ from sawlog.store.objects.store import ObjectStore
 def opened(bucket: Path, cache: Path | None = None, mode: str = "w") -> Iterator[ObjectStore]:
     """The store in a directory that serves as a bucket, with a block cache, which such a store does not have by
     itself."""
-    with ObjectStore.open(f"file://{bucket}", mode, upkeep_interval_s=None) as store:
+    with ObjectStore.open(f"file://{bucket}", mode, maintenance_interval_s=None) as store:
         if cache is not None:
             give_cache(store, cache)
         yield store

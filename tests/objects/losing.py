@@ -51,7 +51,7 @@ class Loss:
         while True:
             try:
                 bucket, clocks = SimulatedBucket(self.world), SimulatedClocks(self.world)
-                return ObjectStore.open(bucket, parameters=PARAMETERS, upkeep_interval_s=None, clocks=clocks)
+                return ObjectStore.open(bucket, parameters=PARAMETERS, maintenance_interval_s=None, clocks=clocks)
             except UnsafeStorage:
                 raise
             except StorageError:

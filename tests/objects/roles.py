@@ -131,14 +131,14 @@ class Site:
         os.environ.update(self.variables)
         while True:
             try:
-                return ObjectStore.open(FaultyBucket(self.url, seed, self.faults), upkeep_interval_s=None)
+                return ObjectStore.open(FaultyBucket(self.url, seed, self.faults), maintenance_interval_s=None)
             except StorageError:
                 time.sleep(0.05)
 
     def found(self, topics: bool = True) -> None:
         """Create the store; with the topics that are written here."""
         os.environ.update(self.variables)
-        with ObjectStore.open(self.url, parameters=parameters(self.grace_s), upkeep_interval_s=None) as store:
+        with ObjectStore.open(self.url, parameters=parameters(self.grace_s), maintenance_interval_s=None) as store:
             if topics:
                 store.create_topic(PLAIN, PARTITIONS[PLAIN])
                 store.create_topic(KEYED, cleanup_policy="compact", min_cleanable_dirty_ratio=0.1)
@@ -264,5 +264,5 @@ def maintain(site: Site, diary: Diary, seed: int) -> None:
     while True:
         with suppress(StorageError, AmbiguousAppend):
             store._maintainer._since_collection = None
-            store.upkeep()
+            store.maintain()
         time.sleep(chance.uniform(0, 0.3))

@@ -119,7 +119,7 @@ class Scenario:
         while True:
             try:
                 bucket, clocks = SimulatedBucket(self.world), SimulatedClocks(self.world)
-                store = ObjectStore.open(bucket, parameters=PARAMETERS, upkeep_interval_s=None, clocks=clocks)
+                store = ObjectStore.open(bucket, parameters=PARAMETERS, maintenance_interval_s=None, clocks=clocks)
                 break
             except StorageError:
                 self.world.sleep(0.1)
@@ -261,12 +261,12 @@ class Scenario:
         store = self.open()
         while True:
             try:
-                self._upkeep(store)
+                self._maintain(store)
             except (AmbiguousAppend, StorageError):
                 pass
             self.world.sleep(self.world.random.uniform(0, 1))
 
-    def _upkeep(self, store: ObjectStore) -> None:
+    def _maintain(self, store: ObjectStore) -> None:
         maintainer = store._maintainer
         maintainer._since_collection = None
         maintainer.run()
@@ -431,7 +431,7 @@ class Scenario:
             # Until nothing is collected any more: notes, the floor, garbage and a sweep take a grace period each.
             for _ in range(12):
                 self.world.now_s += PARAMETERS.grace_s + 1
-                self._upkeep(store)
+                self._maintain(store)
             self.result.wrong += wrong_with_records(self.open(), self.told)
             self.result.wrong += wrong_with_bucket(store._session)
             self._compare_digests(store)

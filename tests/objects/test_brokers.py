@@ -61,8 +61,8 @@ def services(request: pytest.FixtureRequest) -> Iterator[tuple[ObjectService, Ob
     """Two brokers' views of one store with the topic `orders` of two partitions."""
     bucket = Bucket(f"memory://{request.node.name}")
     with (
-        ObjectStore.open(bucket, upkeep_interval_s=None) as one,
-        ObjectStore.open(bucket, upkeep_interval_s=None) as other,
+        ObjectStore.open(bucket, maintenance_interval_s=None) as one,
+        ObjectStore.open(bucket, maintenance_interval_s=None) as other,
     ):
         one.create_topic("orders", 2)
         made = one.serve(), other.serve()
@@ -623,7 +623,7 @@ async def _by_aiokafka(fleet: Fleet) -> set[bytes | None]:
 def test_users_and_rules_hold_at_every_broker(tmp_path: Path, moto: Server) -> None:
     options = ("--set", "sasl_mechanisms=SCRAM-SHA-512", "--set", "super_users=User:admin")
     with Fleet(tmp_path, moto, 2, *options) as fleet:
-        with ObjectStore.open(fleet.url, options=moto.options, upkeep_interval_s=None) as store:
+        with ObjectStore.open(fleet.url, options=moto.options, maintenance_interval_s=None) as store:
             for name in ("admin", "alice"):
                 StoredUsers(store.registry).put(
                     name, [Salted.new(MECHANISMS["SCRAM-SHA-512"], "secret", MIN_ITERATIONS)]

@@ -299,7 +299,7 @@ def test_reading_is_ahead_by_a_bounded_number_of_requests(bucket: Counted, monke
 def test_a_store_reads_a_second_time_from_the_disk(moto: servers.Server, tmp_path: Path) -> None:
     url = moto.new_url()
     options = {**moto.options, "cache_path": str(tmp_path / "cache"), "cache_bytes": "100000000"}
-    with ObjectStore.open(url, options=options, upkeep_interval_s=None) as store:
+    with ObjectStore.open(url, options=options, maintenance_interval_s=None) as store:
         topic = store.create_topic("orders")
         for number in range(20):
             topic.partition(0).append_batches(encode([b"%d" % number]))
@@ -308,7 +308,7 @@ def test_a_store_reads_a_second_time_from_the_disk(moto: servers.Server, tmp_pat
         for file in files(tmp_path / "cache")[:10]:
             file.write_bytes(b"damaged")
         assert [record.value for record in topic.scan()] == [b"%d" % number for number in range(20)]
-    with ObjectStore.open(url, options=moto.options, upkeep_interval_s=None, cache_bytes=0) as store:
+    with ObjectStore.open(url, options=moto.options, maintenance_interval_s=None, cache_bytes=0) as store:
         assert [record.value for record in store.topic("orders").scan()] == [b"%d" % number for number in range(20)]
     with pytest.raises(InvalidConfig, match="cache_bytes"):
         ObjectStore.open(url, options={**moto.options, "cache_bytes": "much"})

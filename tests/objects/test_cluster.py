@@ -77,7 +77,7 @@ def store(seaweedfs: servers.Server) -> Iterator[ObjectStore]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in seaweedfs.variables.items():
             patch.setenv(name, value)
-        with ObjectStore.open(seaweedfs.new_url(), upkeep_interval_s=5.0, cache_bytes=0) as made:
+        with ObjectStore.open(seaweedfs.new_url(), maintenance_interval_s=5.0, cache_bytes=0) as made:
             for name in ("dying", "copies"):
                 made.create_topic(name, 2)
             orders = made.create_topic("orders", 4)

@@ -55,7 +55,7 @@ def world() -> Iterator[World]:
 
 def opened(world: World, mode: Any = "w") -> tuple[ObjectStore, SlowBucket]:
     bucket = SlowBucket(world)
-    return ObjectStore.open(bucket, mode, upkeep_interval_s=None, clocks=SimulatedClocks(world)), bucket
+    return ObjectStore.open(bucket, mode, maintenance_interval_s=None, clocks=SimulatedClocks(world)), bucket
 
 
 def transact(store: ObjectStore) -> None:

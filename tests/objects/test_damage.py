@@ -64,7 +64,7 @@ class Warmed:
                 place = consolidate.Place("orders", store.topic("orders").id, 0)
                 [run] = consolidate.small_runs(place, partition.extents(0, 9), old_commits=100)
                 assert consolidate.consolidate(store.session, run)
-        self.store = ObjectStore.open(f"file://{self.bucket}", upkeep_interval_s=None)
+        self.store = ObjectStore.open(f"file://{self.bucket}", maintenance_interval_s=None)
         give_cache(self.store, self.cache)
         self.partition = self.store.topic("orders").partition(0)
         self.before = self._read()

@@ -48,13 +48,13 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def store(place: str) -> Iterator[Any]:
-    with sawlog.open(place, upkeep_interval_s=None) as store:
+    with sawlog.open(place, maintenance_interval_s=None) as store:
         yield store
 
 
 @pytest.fixture
 def objects() -> Iterator[ObjectStore]:
-    with ObjectStore.open(f"memory://{uuid.uuid4().hex}", upkeep_interval_s=None) as store:
+    with ObjectStore.open(f"memory://{uuid.uuid4().hex}", maintenance_interval_s=None) as store:
         yield store
 
 
@@ -182,7 +182,7 @@ def test_streams_become_records(store: Any) -> None:
 
 
 def test_a_follower_gets_what_comes_later(place: str) -> None:
-    with sawlog.open(place, upkeep_interval_s=None) as writer, sawlog.open(place, "r") as reader:
+    with sawlog.open(place, maintenance_interval_s=None) as writer, sawlog.open(place, "r") as reader:
         log = writer.create_topic("orders").partition(0)
         log.append(b"first")
         found = reader.topic("orders").partition(0).follow(timeout=10)
@@ -355,7 +355,7 @@ def test_what_a_replaced_topic_had_is_forgotten(objects: ObjectStore) -> None:
 
 
 def test_a_group_continues_where_it_committed(place: str) -> None:
-    with sawlog.open(place, upkeep_interval_s=None) as store:
+    with sawlog.open(place, maintenance_interval_s=None) as store:
         topic = store.create_topic("orders", partitions=3)
         topic.append_many([(b"%d" % n, b"%d" % n) for n in range(30)])
         with store.consumer("billing", ["orders"]) as consumer:
@@ -363,7 +363,7 @@ def test_a_group_continues_where_it_committed(place: str) -> None:
             assert consumer.assignment == {("orders", n) for n in range(3)}
             assert consumer.lag() == {("orders", n): 0 for n in range(3)}
         topic.append(b"new", key=b"k")
-    with sawlog.open(place, upkeep_interval_s=None) as store, store.consumer("billing", ["orders"]) as consumer:
+    with sawlog.open(place, maintenance_interval_s=None) as store, store.consumer("billing", ["orders"]) as consumer:
         assert [record.value for record in consumer.drain()] == [b"new"]
         about = store.groups.describe("billing")
         assert [member.topics for member in about.members] == [("orders",)]
@@ -380,7 +380,10 @@ def test_a_group_continues_where_it_committed(place: str) -> None:
 
 
 def test_members_share_partitions_and_pass_them_on(place: str) -> None:
-    with sawlog.open(place, upkeep_interval_s=None) as store, sawlog.open(place, upkeep_interval_s=None) as other:
+    with (
+        sawlog.open(place, maintenance_interval_s=None) as store,
+        sawlog.open(place, maintenance_interval_s=None) as other,
+    ):
         store.create_topic("orders", partitions=4)
         gone: list[set[tuple[str, int]]] = []
         first = store.consumer("billing", ["orders"], on_revoked=gone.append)
@@ -417,7 +420,10 @@ def test_a_group_begins_at_the_end_if_it_says_so(store: Any) -> None:
 
 @pytest.mark.slow
 def test_a_consumer_goes_on_in_a_topic_that_was_recreated_or_has_more_partitions(place: str) -> None:
-    with sawlog.open(place, upkeep_interval_s=None) as store, sawlog.open(place, upkeep_interval_s=None) as other:
+    with (
+        sawlog.open(place, maintenance_interval_s=None) as store,
+        sawlog.open(place, maintenance_interval_s=None) as other,
+    ):
         store.create_topic("orders").append(b"old")
         with other.consumer("g", ["orders"]) as consumer:
             assert [record.value for record in consumer.poll(20.0)] == [b"old"]
@@ -453,7 +459,7 @@ def test_paused_partitions_are_not_read(store: Any) -> None:
 def test_a_member_that_works_keeps_its_partitions_for_longer_than_its_session_timeout(objects: ObjectStore) -> None:
     objects.create_topic("orders")
     with (
-        ObjectStore.open(objects.path, upkeep_interval_s=None) as other,
+        ObjectStore.open(objects.path, maintenance_interval_s=None) as other,
         objects.consumer("g", ["orders"], session_timeout_ms=1500) as worker,
         other.consumer("g", ["orders"], session_timeout_ms=1500) as waiting,
     ):
@@ -467,7 +473,7 @@ def test_a_member_that_works_keeps_its_partitions_for_longer_than_its_session_ti
 
 def test_a_member_that_is_silent_loses_its_partitions_and_cannot_commit(objects: ObjectStore) -> None:
     objects.create_topic("orders").append_many([b"a", b"b"])
-    with ObjectStore.open(objects.path, upkeep_interval_s=None) as other:
+    with ObjectStore.open(objects.path, maintenance_interval_s=None) as other:
         stuck = objects.consumer("g", ["orders"], session_timeout_ms=300)
         assert len(stuck.poll(5.0)) == 2
         stuck._session._demand._asked._began_s -= 1000  # type: ignore[union-attr] # nobody has asked for records for long
@@ -498,7 +504,7 @@ with sawlog.open(sys.argv[1]) as store:
 
 def test_another_process_takes_over_from_one_that_was_killed(tmp_path: Path) -> None:
     place = f"file://{tmp_path}/store"
-    with sawlog.open(place, upkeep_interval_s=None) as store:
+    with sawlog.open(place, maintenance_interval_s=None) as store:
         store.create_topic("orders").append_many([b"%d" % number for number in range(2)])
         with warm.start(["-c", _MEMBER, place], stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
@@ -514,7 +520,7 @@ def test_another_process_takes_over_from_one_that_was_killed(tmp_path: Path) -> 
 
 def test_a_member_that_died_does_not_keep_a_group_from_being_deleted(objects: ObjectStore) -> None:
     objects.create_topic("orders").append(b"a")
-    with ObjectStore.open(objects.path, upkeep_interval_s=None) as other:
+    with ObjectStore.open(objects.path, maintenance_interval_s=None) as other:
         dead = other.consumer("g", ["orders"], session_timeout_ms=500)
         assert dead.poll(5.0)
         dead.commit()
@@ -569,8 +575,17 @@ def test_an_idle_consumer_asks_about_once_a_second(objects: ObjectStore, monkeyp
 
 # --- what is there under the same name
 
-#: Maintenance of one log in files. On object storage `topic.upkeep()` does it for a whole topic.
-FILES_ONLY = {"compact", "apply_retention", "remove_expired", "upkeep", "merge_segments", "recompress", "seal", "scrub"}
+#: Maintenance of one log in files. On object storage `topic.maintain()` does it for a whole topic.
+FILES_ONLY = {
+    "compact",
+    "apply_retention",
+    "remove_expired",
+    "maintain",
+    "merge_segments",
+    "recompress",
+    "seal",
+    "scrub",
+}
 
 
 @pytest.mark.parametrize(
@@ -658,7 +673,7 @@ def test_an_endpoint_in_the_environment_is_checked_as_well(monkeypatch: pytest.M
 @pytest.mark.parametrize("missing", [1, 3])
 def test_a_commit_that_is_missing_before_others_is_damage_and_not_the_end(tmp_path: Path, missing: int) -> None:
     place = f"file://{tmp_path}/bucket"
-    with sawlog.open(place, upkeep_interval_s=None) as store:
+    with sawlog.open(place, maintenance_interval_s=None) as store:
         partition = store.create_topic("orders").partition(0)
         for number in range(6):
             partition.append(b"%d" % number)
@@ -667,9 +682,9 @@ def test_a_commit_that_is_missing_before_others_is_damage_and_not_the_end(tmp_pa
     lost.unlink()
     for mode in ("r", "w"):
         with pytest.raises(CorruptData, match=f"{missing:020} is missing"):
-            sawlog.open(place, mode, upkeep_interval_s=None)  # type: ignore[call-overload]
+            sawlog.open(place, mode, maintenance_interval_s=None)  # type: ignore[call-overload]
     lost.write_bytes(content)
-    with sawlog.open(place, upkeep_interval_s=None) as store:
+    with sawlog.open(place, maintenance_interval_s=None) as store:
         assert len(list(store.topic("orders").partition(0).scan())) == 6
 
 

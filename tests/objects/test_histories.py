@@ -122,7 +122,7 @@ def test_a_commit_that_is_folded_replaces_one_of_another_history_in_memory(both:
 def test_consolidation_of_a_copy_writes_the_copys_own_records(both: Histories) -> None:
     with opened(both.second, both.cache) as store:
         store.session.recent._kept.clear()
-        assert any("merged" in str(each) for each in store.upkeep())
+        assert any("merged" in str(each) for each in store.maintain())
         assert {each.key.partition("/")[0] for each in store.topic("orders").partition(0).extents(0, 9)} == {"segments"}
     with opened(both.second) as store:
         assert set(values(store)) <= set(both.of_second)
@@ -132,11 +132,11 @@ def test_consolidation_of_a_copy_writes_the_copys_own_records(both: Histories) -
 def test_compaction_of_a_copy_writes_the_copys_own_records(both: Histories, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consolidate, "_LEAST_EXTENTS", 1)
     with opened(both.first, both.cache) as store:
-        store.upkeep()
+        store.maintain()
         values(store)
     with opened(both.second, both.cache) as store:
         for _ in range(3):
-            store.upkeep()
+            store.maintain()
     with opened(both.second) as store:
         assert values(store) == both.of_second[-3:]
 

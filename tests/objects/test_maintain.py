@@ -1,4 +1,4 @@
-"""Upkeep of a store on object storage: small extents become segments, old records go, keys stay unique."""
+"""Maintenance of a store on object storage: small extents become segments, old records go, keys stay unique."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def opened(world: World, mode: str = "w") -> ObjectStore:
         SimulatedBucket(world),
         mode,  # type: ignore[arg-type]
         parameters=PARAMETERS,
-        upkeep_interval_s=None,
+        maintenance_interval_s=None,
         clocks=SimulatedClocks(world),
     )
 
@@ -73,7 +73,7 @@ def test_small_extents_become_one_segment_with_final_offsets(world: World, store
     for number in range(20):
         topic.append_many([b"%d" % number, b"more"])
     before = topic.partition(0).fetch(0).raw
-    (report,) = store.upkeep()
+    (report,) = store.maintain()
     assert report.merge
     (extent,) = extents(store, topic)
     assert extent.key.startswith(f"{SEGMENTS}{topic.id}/0/")
@@ -81,7 +81,7 @@ def test_small_extents_become_one_segment_with_final_offsets(world: World, store
     assert data == bytes(before) == bytes(topic.partition(0).fetch(0).raw)  # Kafka's bytes, as they were
     rows = rows_of(memoryview(data))
     assert (rows[:, BASE].tolist(), rows[:, LAST].tolist()) == (list(range(0, 40, 2)), list(range(1, 41, 2)))
-    assert not store.upkeep()
+    assert not store.maintain()
 
 
 def test_what_is_staged_is_consolidated_and_then_removed(world: World, store: ObjectStore) -> None:
@@ -90,7 +90,7 @@ def test_what_is_staged_is_consolidated_and_then_removed(world: World, store: Ob
         for number in range(20):
             topic.append(b"%d" % number)
     assert len(objects(world, "staged/")) == 20
-    store.upkeep()
+    store.maintain()
     collect_for_long(world, store)
     assert not objects(world, "staged/")
     assert values(opened(world, "r").topic("t")) == [b"%d" % number for number in range(20)]
@@ -126,7 +126,7 @@ def test_a_single_extent_in_an_old_commit_is_consolidated_so_that_the_commit_can
     topic.append(b"alone")
     for _ in range(2 * PARAMETERS.checkpoint_every + 1):
         store._session.commit([{"do": "forget names", "names": []}])
-    store.upkeep()
+    store.maintain()
     assert extents(store, topic)[0].key.startswith(SEGMENTS)
 
 
@@ -135,7 +135,7 @@ def test_segments_grow_so_that_few_remain(world: World, store: ObjectStore) -> N
     for number in range(400):
         topic.append(b"%03d" % number)
         if number % 16 == 15:
-            store.upkeep()
+            store.maintain()
     assert len(extents(store, topic)) <= 10
     assert values(topic) == [b"%03d" % number for number in range(400)]
 
@@ -156,7 +156,7 @@ def test_a_commit_is_consolidated_however_large_its_batches_are(world: World, st
     topic.append(bytes(5000))
     for _ in range(2 * PARAMETERS.checkpoint_every + 1):
         store._session.commit([{"do": "forget names", "names": []}])
-    store.upkeep()
+    store.maintain()
     assert extents(store, topic)[0].key.startswith(SEGMENTS)
 
 
@@ -170,7 +170,7 @@ def test_damaged_batches_are_not_consolidated(
     (key, *_) = objects(world, "staged/")
     data, modified_s = world.objects[key]
     world.objects[key] = (data[:-1] + b"!", modified_s)
-    assert not store.upkeep()
+    assert not store.maintain()
     assert "is damaged and was not changed" in caplog.text
     assert len(extents(store, topic)) == 20
 
@@ -182,7 +182,7 @@ def test_a_reader_goes_on_when_what_it_reads_is_consolidated_and_removed(world: 
     with opened(world, "r") as other:
         slow = other.topic("t").partition(0)
         assert slow.visible_offset == 20
-        store.upkeep()
+        store.maintain()
         collect_for_long(world, store)
         with mock.patch("sawlog.store.objects.session.LOOK_S", 1e9):  # as if it had looked a moment ago
             assert len(list(slow.scan())) == 20
@@ -200,7 +200,7 @@ def test_expired_records_are_dropped(store: ObjectStore) -> None:
     topic.append(b"older", timestamp=0)
     topic.append(b"new")
     topic.append(b"old, but not in front", timestamp=1)
-    (report,) = store.upkeep()
+    (report,) = store.maintain()
     assert report.retention is not None
     assert report.retention.removed_records == 2
     assert values(topic) == [b"new", b"old, but not in front"]
@@ -210,17 +210,17 @@ def test_what_is_above_the_size_is_dropped_but_never_the_last(store: ObjectStore
     topic = store.create_topic("t", retention_bytes=250)
     for number in range(5):
         topic.append(b"%d" % number + bytes(50))
-    store.upkeep()
+    store.maintain()
     assert [value[:1] for value in values(topic) if value] == [b"2", b"3", b"4"]
     store.alter_topic("t", retention_bytes=0)
-    store.upkeep()
+    store.maintain()
     assert [value[:1] for value in values(topic) if value] == [b"4"]
 
 
 def test_a_compacted_topic_does_not_expire(store: ObjectStore) -> None:
     topic = store.create_topic("t", cleanup_policy="compact", retention_ms=1)
     topic.append(b"old", key=b"k", timestamp=1)
-    store.upkeep()
+    store.maintain()
     assert values(topic) == [b"old"]
 
 
@@ -228,7 +228,7 @@ def test_the_objects_of_a_deleted_topic_are_removed(world: World, store: ObjectS
     topic = store.create_topic("t")
     for number in range(20):
         topic.append(b"%d" % number)
-    store.upkeep()
+    store.maintain()
     assert objects(world, SEGMENTS)
     store.delete_topic("t")
     collect_for_long(world, store)
@@ -241,7 +241,7 @@ def test_the_objects_of_a_deleted_topic_are_removed(world: World, store: ObjectS
 def compacted(store: ObjectStore, topic: ObjectTopic) -> None:
     """Consolidate what there is, and compact it."""
     with mock.patch.object(consolidate, "_LEAST_EXTENTS", 1):
-        store.upkeep()
+        store.maintain()
 
 
 def test_the_last_record_of_each_key_is_kept_at_its_offset(store: ObjectStore) -> None:
@@ -257,7 +257,7 @@ def test_the_last_record_of_each_key_is_kept_at_its_offset(store: ObjectStore) -
     assert topic.append(b"next", key=b"k0") == (0, 30)
     rows = rows_of(memoryview(bytearray(topic.partition(0).fetch(0).raw)))
     assert rows[1:, BASE].tolist() == (rows[:-1, LAST] + 1).tolist()  # every offset is covered
-    assert not [report for report in store.upkeep() if report.compaction]
+    assert not [report for report in store.maintain() if report.compaction]
 
 
 def test_compaction_goes_on_where_another_process_has_ended(world: World, store: ObjectStore) -> None:
@@ -277,16 +277,16 @@ def test_tombstones_go_after_their_time(store: ObjectStore) -> None:
         compacted(store, topic)
         assert values(topic) == [b"b", None]
     with mock.patch("sawlog.store.objects.maintenance.compact.now_ms", return_value=10_999):
-        assert not store.upkeep()
+        assert not store.maintain()
         topic.append_many([(None, b"k2"), (b"c", b"k3"), (b"d" * 500, b"k4")])
         compacted(store, topic)
         assert values(topic) == [None, None, b"c", b"d" * 500]
     with mock.patch("sawlog.store.objects.maintenance.compact.now_ms", return_value=11_000):
-        store.upkeep()
+        store.maintain()
         assert values(topic) == [None, b"c", b"d" * 500]
-        assert not store.upkeep()  # the other one has time
+        assert not store.maintain()  # the other one has time
         number = store._session.known()
-        store.upkeep()
+        store.maintain()
         assert store._session.known() == number
 
 
@@ -302,16 +302,16 @@ def test_more_keys_than_the_table_holds_take_several_rounds(store: ObjectStore) 
 # --- the maintainer
 
 
-def test_upkeep_is_done_in_the_background_of_an_open_store() -> None:
+def test_maintenance_is_done_in_the_background_of_an_open_store() -> None:
     done = threading.Event()
     run = mock.patch("sawlog.store.objects.maintenance.maintainer.Maintainer.run", side_effect=lambda: [done.set()][:0])
-    with run, ObjectStore.open("memory://background", upkeep_interval_s=0.01):
+    with run, ObjectStore.open("memory://background", maintenance_interval_s=0.01):
         assert done.wait(60)
 
 
-def test_upkeep_needs_a_store_that_writes(world: World, store: ObjectStore) -> None:
+def test_maintenance_needs_a_store_that_writes(world: World, store: ObjectStore) -> None:
     with opened(world, "r") as reading, pytest.raises(ReadOnlyLog):
-        reading.upkeep()
+        reading.maintain()
 
 
 def test_a_checkpoint_is_made_if_the_one_who_should_have_did_not(world: World, store: ObjectStore) -> None:
@@ -319,7 +319,7 @@ def test_a_checkpoint_is_made_if_the_one_who_should_have_did_not(world: World, s
         for _ in range(PARAMETERS.checkpoint_every + 1):
             store._session.commit([{"do": "forget names", "names": []}])
     assert not objects(world, "checkpoints/")
-    store.upkeep()
+    store.maintain()
     assert objects(world, "checkpoints/")
 
 
@@ -328,19 +328,19 @@ def test_an_idle_store_is_left_alone(world: World, store: ObjectStore) -> None:
     topic = store.create_topic("t")
     topic.append_many([encode([b"a"])])
     collect_for_long(world, store)
-    store.upkeep()
-    store.upkeep()
+    store.maintain()
+    store.maintain()
     number, keys = store._session.known(), set(world.objects)
     for _ in range(5):
         world.now_s += PARAMETERS.grace_s
-        store.upkeep()
+        store.maintain()
         Collector(store._session, workers=1).run()
     assert store._session.known() == number
     assert set(world.objects) <= keys | {key for key in world.objects if key.startswith("notes/")}
 
 
 class StoppingBucket(SimulatedBucket):
-    """Counts requests; at one of them it lets the upkeep of its store be stopped, as closing does."""
+    """Counts requests; at one of them it lets the maintenance of its store be stopped, as closing does."""
 
     requests = 0
     stop_at = 0
@@ -358,21 +358,21 @@ class StoppingBucket(SimulatedBucket):
 def test_whoever_closes_a_store_does_not_wait_until_much_is_maintained(world: World, rounds: int) -> None:
     bucket = StoppingBucket(world)
     clocks = SimulatedClocks(world)
-    with ObjectStore.open(bucket, parameters=PARAMETERS, upkeep_interval_s=None, clocks=clocks) as store:
+    with ObjectStore.open(bucket, parameters=PARAMETERS, maintenance_interval_s=None, clocks=clocks) as store:
         topic = store.create_topic("keyed", cleanup_policy="compact", segment_bytes=4096)
         for number in range(400):
             topic.append(bytes(100), key=b"%d" % number)
         if rounds == 1:  # everything is consolidated, nothing is compacted
             with mock.patch.object(store._maintainer, "_compact"):
-                store.upkeep()
+                store.maintain()
         elif rounds == 2:
             for _ in range(4):
-                store.upkeep()
+                store.maintain()
                 world.sleep(2 * PARAMETERS.grace_s)
         store._maintainer._collector._workers = 1  # a simulated bucket has one client
         store._maintainer._since_collection = None
         bucket.store, bucket.stop_at = store, bucket.requests + 30
         with pytest.raises(LogClosed):
-            store.upkeep()
+            store.maintain()
         assert bucket.requests - bucket.stop_at < 5
         assert len(values(topic)) == 400

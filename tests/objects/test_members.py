@@ -54,7 +54,7 @@ class Group:
 
 @pytest.fixture
 def group() -> Iterator[Group]:
-    with ObjectStore.open(f"memory://{uuid.uuid4().hex}", upkeep_interval_s=None) as store:
+    with ObjectStore.open(f"memory://{uuid.uuid4().hex}", maintenance_interval_s=None) as store:
         yield Group(store)
 
 

@@ -14,7 +14,7 @@ from sawlog.store.objects.store import ObjectStore
 
 @pytest.fixture
 def store(tmp_path: Path) -> ObjectStore:
-    made = sawlog.open(f"file://{tmp_path}/store", upkeep_interval_s=None)
+    made = sawlog.open(f"file://{tmp_path}/store", maintenance_interval_s=None)
     assert isinstance(made, ObjectStore)
     made.create_topic("orders")
     return made
@@ -36,7 +36,7 @@ def test_a_name_has_one_entry_however_often_it_is_used(store: ObjectStore) -> No
     store.close()
 
 
-def test_upkeep_forgets_names_that_were_not_used_for_a_month(
+def test_maintenance_forgets_names_that_were_not_used_for_a_month(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as before:
@@ -45,7 +45,7 @@ def test_upkeep_forgets_names_that_were_not_used_for_a_month(
             commit(store, name, 0)
     commit(store, "in use", 1)
     commit(store, "new", 0)
-    store.upkeep()
+    store.maintain()
     assert names(store) == ["named/in%20use", "named/new"]
     store.close()
 

@@ -73,7 +73,7 @@ def _stored_by_a_program_that_repeats(server: Server, look: list[Fault]) -> list
     url = server.new_url()
     with Proxy(server.endpoint) as proxy:
         options = {**server.options, "endpoint": proxy.endpoint, "max_retries": "1"}
-        with ObjectStore.open(Bucket(url, options), upkeep_interval_s=None) as store:
+        with ObjectStore.open(Bucket(url, options), maintenance_interval_s=None) as store:
             topic = store.create_topic("orders")
             topic.append(b"first")
             refused = proxy.counts["412"]

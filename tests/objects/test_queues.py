@@ -19,7 +19,7 @@ from sawlog.store.queues.options import QueueOptions
 
 @pytest.fixture
 def store() -> Iterator[ObjectStore]:
-    with ObjectStore.open(f"memory://{uuid.uuid4().hex}", upkeep_interval_s=None) as store:
+    with ObjectStore.open(f"memory://{uuid.uuid4().hex}", maintenance_interval_s=None) as store:
         yield store
 
 
@@ -53,7 +53,7 @@ def test_workers_that_opened_the_store_themselves_share_the_messages(store: Obje
 
     def work() -> None:
         with (
-            ObjectStore.open(store.path, upkeep_interval_s=None) as mine,
+            ObjectStore.open(store.path, maintenance_interval_s=None) as mine,
             mine.queue("jobs", "workers", prefetch=5) as queue,
         ):
             for message in queue.drain():

@@ -26,7 +26,7 @@ def world() -> World:
 
 def opened(world: World) -> ObjectStore:
     clocks = SimulatedClocks(world)
-    return ObjectStore.open(SimulatedBucket(world), parameters=PARAMETERS, upkeep_interval_s=None, clocks=clocks)
+    return ObjectStore.open(SimulatedBucket(world), parameters=PARAMETERS, maintenance_interval_s=None, clocks=clocks)
 
 
 def filled(world: World, appends: int) -> None:
@@ -62,7 +62,7 @@ def test_nothing_is_wrong_with_a_store_that_lost_nothing(world: World) -> None:
     store = opened(world)
     for _ in range(6):
         store._session.commit([{"do": "forget names", "names": []}])
-        store.upkeep()
+        store.maintain()
         world.now_s += PARAMETERS.grace_s
         Collector(store._session, workers=1).run()
     found = diagnose(SimulatedBucket(world))
@@ -123,9 +123,9 @@ def test_a_store_that_lost_commits_returns_to_the_state_before_them(
         opened(world).topic("t").append(b"%d" % number)
     assert values(world) == list(range(left + 9))
     store = opened(world)
-    for _ in range(6):  # and what is left of the old history does not keep upkeep from its work
+    for _ in range(6):  # and what is left of the old history does not keep maintenance from its work
         world.now_s += PARAMETERS.grace_s
-        store.upkeep()
+        store.maintain()
         Collector(store._session, workers=1).run()
     assert values(world) == list(range(left + 9))
 
@@ -144,7 +144,7 @@ def test_what_is_known_of_the_records_that_are_lost_is_listed(world: World) -> N
 def test_a_lost_end_that_only_the_collector_or_an_upload_has_recorded_is_found(world: World) -> None:
     filled(world, 5)
     store = opened(world)
-    store.upkeep()
+    store.maintain()
     drop(5)(world)
     assert values(world) == [0, 1, 2, 3]  # nothing that a reader looks at records it
     assert "at least 1 commit lost" in repaired(world).findings[0].detail
@@ -201,7 +201,7 @@ def test_a_lost_sawlog_json_without_a_copy_gets_default_terms_and_says_so(world:
 def test_a_store_without_any_commit_returns_to_its_last_checkpoint(world: World) -> None:
     filled(world, 11)
     store = opened(world)
-    store.upkeep()
+    store.maintain()
     for key in [key for key in world.objects if key.startswith(COMMITS)]:
         del world.objects[key]
     with pytest.raises(CorruptData):

@@ -58,7 +58,7 @@ def journal(world: World) -> Journal:
 
 def opened(world: World, parameters: StoreParameters = PARAMETERS) -> ObjectStore:
     clocks = SimulatedClocks(world)
-    return ObjectStore.open(SimulatedBucket(world), parameters=parameters, upkeep_interval_s=None, clocks=clocks)
+    return ObjectStore.open(SimulatedBucket(world), parameters=parameters, maintenance_interval_s=None, clocks=clocks)
 
 
 def appended(value: bytes, **more: object) -> tuple[dict[str, Any], bytes]:
@@ -247,7 +247,7 @@ def test_a_large_commit_becomes_a_tombstone_when_its_batches_are_consolidated_an
         world.now_s += PARAMETERS.grace_s
         collector.run()
     assert len(world.objects[commit_key(first)][0]) > 10_000  # its batches are the only ones
-    store.upkeep()
+    store.maintain()
     world.now_s += PARAMETERS.readers_s - 1
     collector.run()
     assert commit_key(first) in world.objects  # somebody may be reading
@@ -519,12 +519,12 @@ def test_maintenance_notices_that_sawlog_json_was_deleted_or_replaced(world: Wor
     for lost_or_changed in (None, b"{}"):
         store = opened(world)
         store._maintainer._since_check = mock.Mock(elapsed_s=60.0)
-        store.upkeep()
+        store.maintain()
         before = world.objects.pop(STORE)
         if lost_or_changed is not None:
             world.objects[STORE] = (lost_or_changed, world.now_s)
         with pytest.raises(CorruptData, match="was deleted or replaced"):
-            store.upkeep()
+            store.maintain()
         with pytest.raises(CorruptData):
             store.create_topic("t")
         world.objects[STORE] = before
@@ -890,7 +890,7 @@ def test_who_looks_during_a_commit_that_loses_races_does_not_wait_for_its_end(wo
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_committer_whose_thread_died_starts_another() -> None:
-    with ObjectStore.open(f"memory://{uuid.uuid4().hex}", upkeep_interval_s=None) as store:
+    with ObjectStore.open(f"memory://{uuid.uuid4().hex}", maintenance_interval_s=None) as store:
         topic = store.create_topic("t")
 
         def dies(*given: object) -> None:
@@ -903,7 +903,7 @@ def test_a_committer_whose_thread_died_starts_another() -> None:
 
 
 def test_a_caller_that_gave_up_does_not_end_the_committer() -> None:
-    with ObjectStore.open(f"memory://{uuid.uuid4().hex}", upkeep_interval_s=None) as store:
+    with ObjectStore.open(f"memory://{uuid.uuid4().hex}", maintenance_interval_s=None) as store:
         topic = store.create_topic("t")
         with store._session._lock:
             running = store._session.submit([NOTHING])
@@ -915,7 +915,7 @@ def test_a_caller_that_gave_up_does_not_end_the_committer() -> None:
 
 def test_closing_commits_what_waits_and_refuses_the_rest() -> None:
     url = f"memory://{uuid.uuid4().hex}"
-    store = ObjectStore.open(url, upkeep_interval_s=None)
+    store = ObjectStore.open(url, maintenance_interval_s=None)
     topic = store.create_topic("t")
     with store._session._lock:
         waiting = [topic.partition(0).submit(encode([b"%d" % n])) for n in range(5)]
@@ -930,7 +930,7 @@ def test_closing_commits_what_waits_and_refuses_the_rest() -> None:
 
 
 def test_what_cannot_be_stored_fails_alone() -> None:
-    with ObjectStore.open(f"memory://{uuid.uuid4().hex}", upkeep_interval_s=None) as store:
+    with ObjectStore.open(f"memory://{uuid.uuid4().hex}", maintenance_interval_s=None) as store:
         with pytest.raises(TypeError):
             store._session.submit([{"do": "forget names", "names": [b"bytes"]}])
         store._session.commit([NOTHING])
@@ -951,7 +951,7 @@ def test_closing_in_the_committers_own_thread_does_not_wait_for_itself(world: Wo
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_a_forked_child_is_told_to_open_its_own() -> None:
-    store = ObjectStore.open(f"memory://{uuid.uuid4().hex}", upkeep_interval_s=None)
+    store = ObjectStore.open(f"memory://{uuid.uuid4().hex}", maintenance_interval_s=None)
     topic = store.create_topic("t")
     pid = os.fork()
     if not pid:

@@ -196,7 +196,7 @@ def test_opening_a_store_for_writing_costs_one_request_more_than_opening_it_for_
         counts = []
         for mode in ("r", "w"):
             before = state.requests
-            ObjectStore.open(url, mode, options=server.options, upkeep_interval_s=None).close()
+            ObjectStore.open(url, mode, options=server.options, maintenance_interval_s=None).close()
             counts.append(state.requests - before)
         assert counts[1] == counts[0] + 1
 

@@ -38,7 +38,7 @@ def url() -> str:
 
 @pytest.fixture
 def store(url: str) -> Iterator[ObjectStore]:
-    with ObjectStore.open(url, upkeep_interval_s=None) as made:
+    with ObjectStore.open(url, maintenance_interval_s=None) as made:
         yield made
 
 
@@ -177,7 +177,7 @@ def test_collection_keeps_what_a_snapshot_or_a_fork_refers_to_and_nothing_longer
         with mock.patch("sawlog.store.objects.partition.partition.INLINE_BATCH_BYTES", 0):
             append(topic, *range(20, 40))
         store.snapshot("before")
-        assert store.upkeep()
+        assert store.maintain()
         fork = topic.fork("other")
         store.delete_topic("orders")
         collect_for_long(world, store)

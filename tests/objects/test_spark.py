@@ -51,8 +51,8 @@ def url() -> str:
 
 @pytest.fixture
 def store(url: str) -> Iterator[ObjectStore]:
-    """A store without upkeep."""
-    with ObjectStore.open(url, upkeep_interval_s=None) as made:
+    """A store without maintenance."""
+    with ObjectStore.open(url, maintenance_interval_s=None) as made:
         yield made
 
 
@@ -114,7 +114,7 @@ def test_what_was_consolidated_and_removed_since_it_was_planned_is_found_again(
         append(orders, first)
     job = reader(url)
     planned = job.partitions()
-    assert store.upkeep()
+    assert store.maintain()
     collect(store)
     found = [int(value) for task in planned for each in job.read(task) for value in each.column(2).to_pylist()]
     assert sorted(found) == list(range(60))
@@ -140,7 +140,7 @@ def test_what_was_trimmed_and_removed_is_data_loss(
         orders.partition(number).trim(5)
     for first in range(20, 60):
         append(orders, first)
-    assert store.upkeep()
+    assert store.maintain()
     collect(store)
 
     def values() -> list[int]:
@@ -348,7 +348,7 @@ def numbers(topic: ObjectTopic) -> list[int]:
 
 def test_spark_reads_and_writes_a_bucket(spark: Any, moto: servers.Server, capsys: pytest.CaptureFixture[str]) -> None:
     url = moto.new_url()
-    with ObjectStore.open(url, options=moto.options, upkeep_interval_s=None) as store:
+    with ObjectStore.open(url, options=moto.options, maintenance_interval_s=None) as store:
         store.create_topic("orders", 2).append_many([b"%d" % number for number in range(10)])
         store.topic("orders").append_many([(b"%d" % number, b"%d" % number) for number in range(10, 30)])
         found = over(spark.read, moto, url).option("topic", "orders").load()
@@ -369,7 +369,7 @@ def test_the_program_in_the_documents_prints_what_they_show(spark: Any, moto: se
     code = step.text
     for old, new in zip(shown, given, strict=True):
         code = code.replace(old, new)
-    with ObjectStore.open(url, options=moto.options, upkeep_interval_s=None) as store:
+    with ObjectStore.open(url, options=moto.options, maintenance_interval_s=None) as store:
         customers = [(b"coffee", b"customer %d" % number) for number in (7, 8, 9, 7)]
         store.create_topic("orders", 3).append_many(customers)
     assert run_program(code) == step.shown
@@ -378,7 +378,7 @@ def test_the_program_in_the_documents_prints_what_they_show(spark: Any, moto: se
 @pytest.mark.slow
 def test_a_stream_over_a_bucket_is_exact_across_restarts(spark: Any, moto: servers.Server, tmp_path: Path) -> None:
     url = moto.new_url()
-    with ObjectStore.open(url, options=moto.options, upkeep_interval_s=None) as store:
+    with ObjectStore.open(url, options=moto.options, maintenance_interval_s=None) as store:
         topic = store.create_topic("orders", 2)
         for run in range(3):
             topic.append_many([b"%d" % (run * 100 + number) for number in range(100)])
@@ -415,7 +415,7 @@ def drive(server: servers.Server, url: str, scratch: Path, **options: str) -> su
 def test_a_driver_that_is_killed_goes_on_from_its_checkpoint(moto: servers.Server, tmp_path: Path, point: str) -> None:
     """Before anything is committed, and, what matters most, when everything is stored and Spark does not know it."""
     url = moto.new_url()
-    with ObjectStore.open(url, options=moto.options, upkeep_interval_s=None) as store:
+    with ObjectStore.open(url, options=moto.options, maintenance_interval_s=None) as store:
         store.create_topic("copies", 2)
         store.create_topic("orders", 2).append_many([b"%d" % number for number in range(200)])
         mark = tmp_path / "mark"

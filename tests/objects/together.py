@@ -160,7 +160,7 @@ def source(data: Path, site: Site, diary: Diary, seed: int) -> None:
     it was asked to append may be stored or not."""
     chance, number = random.Random(seed), 0
     while True:
-        with suppress(DirectoryLocked, AmbiguousAppend), sawlog.open(data, upkeep_interval_s=None) as store:
+        with suppress(DirectoryLocked, AmbiguousAppend), sawlog.open(data, maintenance_interval_s=None) as store:
             topic = store.topic("orders")
             while True:
                 number += 1
@@ -180,7 +180,7 @@ def ship(data: Path, site: Site, diary: Diary, seed: int) -> None:
     replicator.POLL_S = 0.1
     while True:
         with suppress(Unanswered, AmbiguousAppend):
-            replicate(data, site.url, upkeep_interval_s=None, on_round=lambda _: diary.say())
+            replicate(data, site.url, maintenance_interval_s=None, on_round=lambda _: diary.say())
 
 
 def standby(to: Path, site: Site, diary: Diary, seed: int) -> None:
@@ -228,7 +228,7 @@ class Together(Torture):
     def _found(self) -> None:
         self._at_server()
         Site(self._site.url, self._site.grace_s).found()
-        with ObjectStore.open(self._site.url, upkeep_interval_s=None) as store:
+        with ObjectStore.open(self._site.url, maintenance_interval_s=None) as store:
             store.create_topic("orders", PARTITIONS)
             store.create_topic("copies", 2)
         Site(self._replica.url, self._replica.grace_s).found(topics=False)
@@ -320,7 +320,7 @@ class Together(Torture):
 
     def _wrong_with_replica(self) -> list[str]:
         url, again = self._replica.url, self._folder / "again"
-        done = replicate(self._data, url, once=True, upkeep_interval_s=None)
+        done = replicate(self._data, url, once=True, maintenance_interval_s=None)
         wrong = [f"the replica: {each}" for each in done.problems.values()]
         restore(url, again)
         restore(url, self._standby)
@@ -335,7 +335,7 @@ class Together(Torture):
                 for offset, value in enumerate(values, first):
                     if found.read(offset).value != value.encode():
                         wrong.append(f"source: {value} was acknowledged at {offset} of {partition}")
-        with ObjectStore.open(url, upkeep_interval_s=None) as store, ObjectStore.open(url, "r") as other:
+        with ObjectStore.open(url, maintenance_interval_s=None) as store, ObjectStore.open(url, "r") as other:
             if self._leftovers:
                 self._settle(store)
                 wrong += wrong_with_bucket(store.session)

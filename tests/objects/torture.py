@@ -196,7 +196,7 @@ class Torture:
         (self._folder / "verdict").write_text(json.dumps(verdict))
 
     def _verdict(self, acked: Told) -> tuple[list[str], int]:
-        with ObjectStore.open(self._site.url, upkeep_interval_s=None) as store:
+        with ObjectStore.open(self._site.url, maintenance_interval_s=None) as store:
             wrong = wrong_with_records(store, acked)
             wrong += wrong_with_readers(store, self._folder)
             if self._leftovers:
@@ -213,7 +213,7 @@ class Torture:
         end_s = time.monotonic() + PATIENCE_S
         while quiet < 2 and time.monotonic() < end_s:
             store._maintainer._since_collection = None
-            store.upkeep()
+            store.maintain()
             quiet = 0 if store._maintainer.collected else quiet + 1
             time.sleep(self._site.grace_s * 1.05)
 

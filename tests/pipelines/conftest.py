@@ -47,7 +47,7 @@ def filled(data: Path) -> Callable[..., Path]:
     """A store with a topic `orders`: records with values v0, v1, …, keys k0 to k4, a minute apart; `count` of them."""
 
     def fill(count: int = 30, partitions: int = 2, first: int = 0, **settings: Any) -> Path:
-        with Store.open(data, upkeep_interval_s=None) as store:
+        with Store.open(data, maintenance_interval_s=None) as store:
             topic = store.create_topic("orders", partitions, exist_ok=True, durability="os", **settings)
             for number in range(first, first + count):
                 key, headers = b"k%d" % (number % 5), [("n", b"%d" % number)]

@@ -31,7 +31,7 @@ USES: dict[str, Callable[[str], Any]] = {
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with a store."""
     monkeypatch.chdir(tmp_path)
-    with sawlog.open("data", upkeep_interval_s=None) as store:
+    with sawlog.open("data", maintenance_interval_s=None) as store:
         store.create_topic("orders").append(b"{}")
     return tmp_path
 

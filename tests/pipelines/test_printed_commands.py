@@ -42,7 +42,7 @@ def examples() -> list[tuple[str, str]]:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with the store and the files that are named."""
     monkeypatch.chdir(tmp_path)
-    with Store.open("data", upkeep_interval_s=None) as store:
+    with Store.open("data", maintenance_interval_s=None) as store:
         orders = store.create_topic("orders", partitions=4, durability="os")
         for number in range(20):
             orders.append(json.dumps({**ORDER, "n": number}).encode(), key=b"%d" % (number % 5))
@@ -111,7 +111,7 @@ def test_python_of_the_page_on_spark_runs(place: Path, spark: Any) -> None:
     setup, streaming, batch = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     names: dict[str, Any] = {}
     exec(setup, names)
-    with Store.open("data", upkeep_interval_s=None) as store:
+    with Store.open("data", maintenance_interval_s=None) as store:
         store.create_topic("totals", partitions=2)
     source = spark.readStream.format("sawlog").option("path", str(place / "data")).option("subscribe", "orders")
     names["totals"] = source.option("startingOffsets", "earliest").load().selectExpr("key AS customer", "offset")

@@ -57,7 +57,7 @@ def test_what_is_missing_or_wrong_has_its_exit_code(cli: Cli, filled: Fill, tmp_
     cli("pipeline", "export", "nothing", tmp_path / "out").failed(3)
     cli("pipeline", "export", "orders", tmp_path / "out", "--by", "colour").failed(2)
     cli("pipeline", "ingest", "orders", tmp_path / "missing.csv").failed(2)
-    with Store.open(cli.data, upkeep_interval_s=None) as writer:
+    with Store.open(cli.data, maintenance_interval_s=None) as writer:
         writer["orders"].append(b"mine", partition=0)
         cli("pipeline", "compact", "orders", "--yes").failed(5)
 

@@ -59,7 +59,7 @@ def test_every_record_of_a_key_is_there_in_its_order(
     report = spread(partitions)
     assert (report.records_before, report.records, report.partitions) == (100, 100, partitions)
     assert by_key(contents()) == before
-    with Store.open(data, upkeep_interval_s=None) as store:
+    with Store.open(data, maintenance_interval_s=None) as store:
         orders = store["orders"]
         assert store.topics() == ["orders"]
         assert orders.settings == set_before
@@ -71,7 +71,7 @@ def test_a_key_that_lies_in_several_partitions_is_merged_by_time(
     spread: Spread, filled: Fill, data: Path, contents: Contents
 ) -> None:
     filled(50, partitions=5)
-    with Store.open(data, upkeep_interval_s=None) as store:
+    with Store.open(data, maintenance_interval_s=None) as store:
         store.alter_topic("orders", 7)
     filled(50, first=50)
     with Store.open(data, "r") as store:
@@ -83,7 +83,7 @@ def test_a_key_that_lies_in_several_partitions_is_merged_by_time(
 
 @pytest.mark.slow
 def test_clocks_that_go_back_do_not_mix_a_partition_up(spread: Spread, data: Path, contents: Contents) -> None:
-    with Store.open(data, upkeep_interval_s=None) as store:
+    with Store.open(data, maintenance_interval_s=None) as store:
         topic = store.create_topic("orders", 2)
         for number, when in enumerate([900, 100, 500, 200]):
             topic.append(b"%d" % number, b"key", (), when)
@@ -93,7 +93,7 @@ def test_clocks_that_go_back_do_not_mix_a_partition_up(spread: Spread, data: Pat
 
 @pytest.mark.slow  # ten thousand records; the quick tier has records with keys
 def test_records_without_a_key_are_all_there(spread: Spread, data: Path, contents: Contents) -> None:
-    with Store.open(data, upkeep_interval_s=None) as store:
+    with Store.open(data, maintenance_interval_s=None) as store:
         store.create_topic("orders", 1).append_many([b"%d" % number for number in range(10_000)])
     spread(3)
     assert sorted(int(record.value) for record in contents()) == list(range(10_000))
@@ -117,7 +117,7 @@ def test_records_that_come_meanwhile_follow(spread: Spread, filled: Fill, conten
 
 def test_a_topic_that_is_being_written_to_is_left_alone(refused: Spread, filled: Fill, data: Path) -> None:
     filled(20)
-    with Store.open(data, upkeep_interval_s=None) as writer:
+    with Store.open(data, maintenance_interval_s=None) as writer:
         writer["orders"].append(b"mine", b"k0")
         with pytest.raises(DirectoryLocked):
             refused(3)
@@ -128,7 +128,7 @@ def test_a_topic_that_is_being_written_to_is_left_alone(refused: Spread, filled:
 @pytest.mark.slow  # the quick tier has one that is there before
 def test_a_writer_that_comes_meanwhile_keeps_its_topic(spread: Spread, filled: Fill, data: Path) -> None:
     filled(20)
-    with Store.open(data, upkeep_interval_s=None) as writer:
+    with Store.open(data, maintenance_interval_s=None) as writer:
         with pytest.raises(DirectoryLocked):
             spread(3, lambda count: writer["orders"].append(b"mine", b"k0"))
         assert writer.topics() == ["orders"]
@@ -138,7 +138,7 @@ def test_a_writer_that_comes_meanwhile_keeps_its_topic(spread: Spread, filled: F
 @pytest.mark.slow
 def test_what_a_run_that_died_has_left_is_removed(spread: Spread, filled: Fill, data: Path) -> None:
     filled(20)
-    with Store.open(data, upkeep_interval_s=None) as store:
+    with Store.open(data, maintenance_interval_s=None) as store:
         store.create_topic("orders--rewrite-0123abcd", 3).append(b"half")
     spread(3)
     with Store.open(data, "r") as store:
@@ -148,7 +148,7 @@ def test_what_a_run_that_died_has_left_is_removed(spread: Spread, filled: Fill, 
 @pytest.mark.slow
 def test_groups_begin_anew(spread: Spread, filled: Fill, data: Path) -> None:
     filled(20)
-    with Store.open(data, upkeep_interval_s=None) as store:
+    with Store.open(data, maintenance_interval_s=None) as store:
         store.groups.commit("billing", {("orders", 0): 3})
     spread(3)
     with Store.open(data, "r") as store:
@@ -157,7 +157,7 @@ def test_groups_begin_anew(spread: Spread, filled: Fill, data: Path) -> None:
 
 def test_compacting_keeps_the_last_record_of_each_key(spark: Any, filled: Fill, data: Path, contents: Contents) -> None:
     filled(97, partitions=3)
-    with Store.open(data, upkeep_interval_s=None) as store:
+    with Store.open(data, maintenance_interval_s=None) as store:
         orders = store["orders"]
         orders.append_many([b"no key"] * 3)
         orders.append(None, b"k0", (), moment(200))  # a tombstone, long ago
@@ -185,7 +185,7 @@ def test_what_cannot_be_is_said(refused: Spread, filled: Fill, data: Path) -> No
     filled(1)
     with pytest.raises(InvalidConfig):
         refused(0)
-    with Store.open(data, upkeep_interval_s=None) as store:
+    with Store.open(data, maintenance_interval_s=None) as store:
         store.delete_topic("orders")
     with pytest.raises(TopicNotFound):
         refused(3)

@@ -83,7 +83,7 @@ def stored(data: Path) -> Counter[tuple[int, int]]:
 
 
 def add(data: Path, *values: bytes | None, key: bytes = b"k0") -> None:
-    with Store.open(data, upkeep_interval_s=None) as store:
+    with Store.open(data, maintenance_interval_s=None) as store:
         for value in values:
             store["orders"].append(value, key, (), moment(99))
 
@@ -301,7 +301,7 @@ def test_retention_and_trim_below_the_table_lose_nothing(keep: Keep, union: Any,
     filled(30)
     everything = stored(data)
     keep()
-    with Store.open(data, upkeep_interval_s=None) as store:
+    with Store.open(data, maintenance_interval_s=None) as store:
         found = tables.snapshot(store["orders"].table)
         store["orders"].trim(found.ends)
     assert stored(data) == Counter()
@@ -319,7 +319,7 @@ def test_records_that_are_gone_before_they_were_in_the_table_are_an_error(
     filled(10, partitions=1)
     keep()
     filled(10, partitions=1, first=10)
-    with Store.open(data, upkeep_interval_s=None) as store:
+    with Store.open(data, maintenance_interval_s=None) as store:
         store["orders"].trim({0: 15})
     with pytest.raises(DataLoss, match="records 10 to 14 of partition 0"):
         keep()
@@ -335,7 +335,7 @@ def test_records_that_are_gone_before_they_were_in_the_table_are_an_error(
 def test_a_recreated_topic_is_noticed(keep: Keep, union: Any, filled: Fill, data: Path, tmp_path: Path) -> None:
     filled(10)
     keep()
-    with Store.open(data, upkeep_interval_s=None) as store:
+    with Store.open(data, maintenance_interval_s=None) as store:
         store.delete_topic("orders")
     filled(5)
     assert collected(union()) == stored(data)
@@ -397,7 +397,7 @@ def test_a_new_table_becomes_the_topics_when_it_has_caught_up(
 def test_a_log_that_has_lost_records_of_the_table_is_noticed(keep: Keep, union: Any, filled: Fill, data: Path) -> None:
     filled(10, partitions=1)
     keep()
-    with Store.open(data, upkeep_interval_s=None) as store:
+    with Store.open(data, maintenance_interval_s=None) as store:
         log = store["orders"].partition(0)
         with log._hold():
             log.truncate(6)
@@ -411,7 +411,7 @@ def test_a_log_that_has_lost_records_of_the_table_is_noticed(keep: Keep, union: 
 @slow
 def test_aborted_and_open_transactions_are_left_out(keep: Keep, union: Any, filled: Fill, data: Path) -> None:
     filled(5, partitions=1)
-    with Store.open(data, upkeep_interval_s=None) as store, store.transaction() as transaction:
+    with Store.open(data, maintenance_interval_s=None) as store, store.transaction() as transaction:
         transaction.append("orders", b'{"n": 100}', key=b"k0")
     keep()
     assert collected(union()) == stored(data)
@@ -476,14 +476,14 @@ def test_a_stream_begins_with_the_table_and_goes_on_with_the_log(
     keep(schema=SCHEMA)
     filled(10, first=31)
     everything = sorted(stored(data))
-    with Store.open(data, upkeep_interval_s=None) as store:
+    with Store.open(data, maintenance_interval_s=None) as store:
         store["orders"].trim(tables.snapshot(store["orders"].table).ends)
     first = stream(spark, data, tmp_path / "checkpoint", maxOffsetsPerTrigger=25)
     assert flat(first) == everything
     # A micro-batch that Spark repeats has the same records, although they are in the table now and not in the log.
     keep()
     again = forget_last_commit(tmp_path / "checkpoint")
-    with Store.open(data, upkeep_interval_s=None) as store:
+    with Store.open(data, maintenance_interval_s=None) as store:
         store["orders"].trim(tables.snapshot(store["orders"].table).ends)
     filled(5, first=50)
     second = stream(spark, data, tmp_path / "checkpoint", maxOffsetsPerTrigger=25)

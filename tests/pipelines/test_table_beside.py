@@ -77,11 +77,11 @@ class Writer:
         settings: dict[str, Any] = {"segment_bytes": 16 << 10, "durability": "os"}
         if compacted:
             settings |= {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.01}
-        with Store.open(data, upkeep_interval_s=None) as store:
+        with Store.open(data, maintenance_interval_s=None) as store:
             store.create_topic("orders", 2, **settings)
 
     def work(self, ended: threading.Event) -> None:
-        with Store.open(self._data, upkeep_interval_s=None) as store:
+        with Store.open(self._data, maintenance_interval_s=None) as store:
             topic = store["orders"]
             while not ended.wait(0.02):
                 for _ in range(20):
@@ -101,7 +101,7 @@ class Writer:
         if self._n % 200:
             return
         if self._compacted:
-            topic.upkeep()
+            topic.maintain()
         elif info is not None:
             self._ends.append(tables.snapshot(info).ends)
             topic.trim(self._ends[len(self._ends) // 2])
@@ -177,7 +177,7 @@ def test_a_job_that_is_killed_again_and_again_neither_loses_nor_doubles(spark: A
     job = [sys.executable, str(HERE / "jobs" / "tabling.py"), str(data), str(lake), form]
     environment = {**os.environ, "PYTHONPATH": str(Path(sawlog.__file__).parents[1])}
     environment = {name: value for name, value in environment.items() if not name.startswith("PYSPARK_GATEWAY")}
-    with Store.open(data, upkeep_interval_s=None) as store:
+    with Store.open(data, maintenance_interval_s=None) as store:
         topic = store.create_topic("orders", 2, durability="os")
         for step in ("written", "quarantined", "committed", "merged", "swapped"):
             for n in range(500):

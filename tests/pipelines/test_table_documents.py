@@ -26,7 +26,7 @@ PAGES = {name: (ROOT / "docs" / f"{name}.md").read_text() for name in ("tables-s
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with the store that the pages name."""
     monkeypatch.chdir(tmp_path)
-    with Store.open("data", upkeep_interval_s=None) as store:
+    with Store.open("data", maintenance_interval_s=None) as store:
         orders = store.create_topic("orders", 2, durability="os")
         for number in range(20):
             value = {"id": number, "customer": f"c{number % 3}", "amount": 10.0 * number, "placed_at": "2026-01-01"}

@@ -60,7 +60,7 @@ def test_damage_is_listed_with_its_place(spark: Any, filled: Fill) -> None:
 @pytest.mark.slow  # a job more
 def test_a_topic_that_cannot_be_opened_does_not_hide_the_others(spark: Any, filled: Fill, data: Path) -> None:
     filled(10)
-    with Store.open(data, upkeep_interval_s=None) as store:
+    with Store.open(data, maintenance_interval_s=None) as store:
         store.create_topic("broken")
     damage(data / "topics" / "broken" / "topic.json", 20)
     report = verify.run(spark, VerifyParams(str(data)))
@@ -81,7 +81,7 @@ def test_damage_has_an_exit_code(cli: Cli, filled: Fill) -> None:
 
 def test_everything_is_counted(spark: Any, filled: Fill, data: Path, tmp_path: Path) -> None:
     filled(100, partitions=2)
-    with Store.open(data, upkeep_interval_s=None) as store:
+    with Store.open(data, maintenance_interval_s=None) as store:
         store.create_topic("empty")
         store["orders"].append(b"no key", timestamp=moment(100), partition=1)
         records = list(store["orders"].scan())

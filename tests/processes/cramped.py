@@ -123,7 +123,7 @@ class Doing:
         self.commit()
 
     def open(self) -> Store:
-        return Store.open(self.path, upkeep_interval_s=None)
+        return Store.open(self.path, maintenance_interval_s=None)
 
     def value(self, size: int = 300) -> tuple[str, bytes]:
         name = f"r{next(self.numbers)}"

@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 
-from sawlog import Log, LogConfig, UpkeepConfig
+from sawlog import Log, LogConfig, MaintenanceConfig
 from sawlog.log import compaction
 
 from . import content
@@ -73,7 +73,7 @@ class Seen:
 
 
 class Rewriting:
-    """Appends, and does upkeep beside them."""
+    """Appends, and does maintenance beside them."""
 
     def __init__(self, log: Log, seed: int, tell: Callable[[object], None] = say) -> None:
         self.log = log
@@ -98,14 +98,14 @@ class Rewriting:
             self.tell(line)
 
     def keep_up(self) -> None:
-        """One piece of upkeep."""
+        """One piece of maintenance."""
         kind = self.random.randrange(5)
         if kind == 0:
             self.log.merge_segments()
         elif kind == 1:
             self.log.recompress(self.random.choice(["zstd", "lz4"]))
         elif kind == 2:
-            self.log.upkeep(UpkeepConfig(compact=True, min_dirty_ratio=0, scrub_interval_ms=0))
+            self.log.maintain(MaintenanceConfig(compact=True, min_dirty_ratio=0, scrub_interval_ms=0))
         else:
             assert self.log._access.appender is not None
             compaction.compact(self.log._access.appender, delete_retention_ms=10**9)
@@ -116,10 +116,10 @@ class Rewriting:
                 self.keep_up()
         except Exception as error:
             self.failed.append(error)
-            sys.stderr.write(f"upkeep failed: {error!r}\n")
+            sys.stderr.write(f"maintenance failed: {error!r}\n")
 
     def run(self, steps: Iterable[int], *, trims: bool) -> None:
-        """Append so often, with upkeep beside it; then the end."""
+        """Append so often, with maintenance beside it; then the end."""
         done = threading.Event()
         beside = threading.Thread(target=self.keep_up_until, args=(done,), daemon=True)
         beside.start()

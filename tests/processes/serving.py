@@ -17,7 +17,7 @@ from .launch import say
 
 
 def serve(store: str, group: str, address: str) -> None:
-    with Store.open(store, upkeep_interval_s=None) as opened:
+    with Store.open(store, maintenance_interval_s=None) as opened:
         served = opened.groups.claim(group, address).take()
         say("ready")
         sys.stdin.read()
@@ -25,7 +25,7 @@ def serve(store: str, group: str, address: str) -> None:
 
 
 def join(store: str, group: str) -> None:
-    with Store.open(store, upkeep_interval_s=None) as opened:
+    with Store.open(store, maintenance_interval_s=None) as opened:
         try:
             opened.consumer(group, ["orders"]).close()
             say("joined")
@@ -42,7 +42,7 @@ def broker(store: str, group: str) -> None:
 async def _broker(store: str, group: str) -> None:
     from ..broker.groups.asking import Asked
 
-    with Store.open(store, upkeep_interval_s=None) as opened:
+    with Store.open(store, maintenance_interval_s=None) as opened:
         async with Asked(opened) as asked:
             joined = await asked.joined(group)
             await asked.synced(joined, group)

@@ -17,7 +17,7 @@ TURN = 10
 
 def append(path: str, topic: str, tag: str, count: str) -> None:
     """Append, and say which records are acknowledged."""
-    with Store.open(path, upkeep_interval_s=None) as store:
+    with Store.open(path, maintenance_interval_s=None) as store:
         orders = store[topic]
         say("ready")
         sys.stdin.readline()

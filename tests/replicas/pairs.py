@@ -20,7 +20,7 @@ def address() -> str:
 
 def ship(data: Path, url: str, **more: object) -> Progress:
     """Ship what there is."""
-    return replicate(data, url, once=True, upkeep_interval_s=None, **more)  # type: ignore[arg-type]
+    return replicate(data, url, once=True, maintenance_interval_s=None, **more)  # type: ignore[arg-type]
 
 
 def batches(log: Log) -> bytes:
@@ -71,4 +71,4 @@ def replica(url: str) -> ObjectStore:
 
 def replicator(data: Path, url: str) -> Replicator:
     """One whose rounds a test takes itself."""
-    return Replicator(data, url, upkeep_interval_s=None)
+    return Replicator(data, url, maintenance_interval_s=None)

@@ -55,7 +55,7 @@ class Busy:
 
     def __init__(self, data: Path, seed: int) -> None:
         self.random = random.Random(seed)
-        self.store: Store = sawlog.open(data, upkeep_interval_s=None)
+        self.store: Store = sawlog.open(data, maintenance_interval_s=None)
         self.store.create_topic("orders", partitions=2, segment_bytes=20_000)
         self.store.create_topic("keyed", cleanup_policy="compact", segment_bytes=20_000)
         self._number = 0
@@ -76,7 +76,7 @@ class Busy:
             offset = self.random.randrange(self.store["orders"].partition(0).visible_offset + 1)
             self.store.groups.commit("billing", {("orders", 0): offset})
         elif chosen < 19:
-            self.store["keyed"].upkeep()
+            self.store["keyed"].maintain()
         else:
             log = self.store["orders"].partition(1)
             log.trim(self.random.randrange(log.lowest_offset, log.visible_offset + 1))
@@ -100,7 +100,7 @@ def run(tmp_path: Path, kills: int, seed: int) -> None:
     writer = threading.Thread(target=busy.run, args=(enough,))
     writer.start()
     try:
-        with ObjectStore.open(url, upkeep_interval_s=None) as watched:
+        with ObjectStore.open(url, maintenance_interval_s=None) as watched:
             for _ in range(kills):
                 before = watched.session.look(lambda state: state.number, fresh=True)
                 more = busy.random.randrange(1, 8)
@@ -174,7 +174,7 @@ def test_replicators_and_restores_that_are_killed_often_lose_and_double_nothing(
 
 def test_a_stand_by_that_is_killed_can_be_opened_and_written(tmp_path: Path) -> None:
     data, url, to = tmp_path / "data", f"file://{tmp_path}/bucket", tmp_path / "standby"
-    with sawlog.open(data, upkeep_interval_s=None) as store:
+    with sawlog.open(data, maintenance_interval_s=None) as store:
         store.create_topic("orders").append(b"one")
         ship(data, url)
         with process(_RESTORE.replace("argv[1:]", "argv[1:], follow=True"), url, str(to)):
@@ -206,6 +206,6 @@ def test_a_writer_that_was_killed_is_shipped_up_to_what_it_wrote(tmp_path: Path)
         with process(program, str(data)):
             ship(data, url)
         assert not ship(data, url).problems
-    with sawlog.open(data, upkeep_interval_s=None) as store:
+    with sawlog.open(data, maintenance_interval_s=None) as store:
         assert not ship(data, url).problems
         assert_comes_back(store, url, tmp_path / "again")

@@ -26,7 +26,7 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(data: Path) -> Store:
-    return sawlog.open(data, upkeep_interval_s=None)
+    return sawlog.open(data, maintenance_interval_s=None)
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_leader_epochs_are_kept(data: Path, store: Store, url: str, tmp_path: Pa
     assert log.leader_epoch > 1
     store.groups.commit("billing", {("orders", 0): 9})
     ship(data, url)
-    with ObjectStore.open(url, upkeep_interval_s=None) as there:
+    with ObjectStore.open(url, maintenance_interval_s=None) as there:
         partition = there.topic("orders").partition(0)
         epochs = [epoch for epoch, _ in log.leader_epochs]
         assert [partition.epoch_end(epoch) for epoch in epochs] == [log.epoch_end(epoch) for epoch in epochs]
@@ -134,8 +134,8 @@ def test_epochs_survive_consolidation(data: Path, store: Store, url: str, tmp_pa
             log.truncate(log.next_offset - 1)
             fill(store, count=1, start=1000)
         ship(data, url)
-    with ObjectStore.open(url, upkeep_interval_s=None) as there:
-        assert any(report.merge for report in there.upkeep())
+    with ObjectStore.open(url, maintenance_interval_s=None) as there:
+        assert any(report.merge for report in there.maintain())
     assert_comes_back(store, url, tmp_path / "again")
 
 
@@ -159,7 +159,7 @@ def test_a_replica_that_somebody_wrote_to_is_refused(data: Path, store: Store, u
     store.create_topic("orders")
     fill(store, count=10)
     ship(data, url)
-    with ObjectStore.open(url, upkeep_interval_s=None) as there:
+    with ObjectStore.open(url, maintenance_interval_s=None) as there:
         there.topic("orders").append(b"mine")
     fill(store, count=10)
     assert "has another record at offset 10" in ship(data, url).problems["orders/0"]
@@ -341,7 +341,7 @@ def test_large_shipments_are_uploaded_and_restored(data: Path, store: Store, url
 
 
 def test_a_store_of_its_own_is_never_a_replica(data: Path, store: Store, url: str, tmp_path: Path) -> None:
-    with ObjectStore.open(url, upkeep_interval_s=None) as there:
+    with ObjectStore.open(url, maintenance_interval_s=None) as there:
         there.create_topic("mine")
     with pytest.raises(ImportMismatch, match="is a store of its own with 1 topic,"):
         ship(data, url)
@@ -357,11 +357,11 @@ def test_a_replica_is_neither_expired_nor_compacted_until_it_is_promoted(data: P
     store.create_topic("orders", retention_ms=1)
     store["orders"].append(b"old", timestamp=1000)
     ship(data, url)
-    with ObjectStore.open(url, upkeep_interval_s=None) as there:
-        assert not any(report.retention for report in there.upkeep())
+    with ObjectStore.open(url, maintenance_interval_s=None) as there:
+        assert not any(report.retention for report in there.maintain())
     promote(url)
-    with ObjectStore.open(url, upkeep_interval_s=None) as there:
-        assert any(report.retention for report in there.upkeep())
+    with ObjectStore.open(url, maintenance_interval_s=None) as there:
+        assert any(report.retention for report in there.maintain())
     with pytest.raises(ImportMismatch, match="was promoted"):
         ship(data, url)
 
@@ -373,7 +373,7 @@ def test_producer_ids_in_the_records_are_not_handed_out_again_after_a_promotion(
     log.append_many([b"x"], producer=Producer(2_000_000, 0, 0))
     ship(data, url)
     promote(url)
-    with ObjectStore.open(url, upkeep_interval_s=None) as there:
+    with ObjectStore.open(url, maintenance_interval_s=None) as there:
         assert there.session.commit([{"do": "take numbers", "name": "producer", "count": 1}]) == [2_000_001]
 
 
@@ -406,7 +406,7 @@ def test_a_damaged_partition_does_not_stop_the_others(data: Path, store: Store, 
 
 def test_lag_says_what_is_not_shipped(data: Path, store: Store, url: str) -> None:
     store.create_topic("orders")
-    with Replicator(data, url, given=Options(), upkeep_interval_s=None) as shipping:
+    with Replicator(data, url, given=Options(), maintenance_interval_s=None) as shipping:
         shipping.round()
         fill(store, count=5)
         lag = shipping.lags()["orders"]
@@ -417,7 +417,7 @@ def test_lag_says_what_is_not_shipped(data: Path, store: Store, url: str) -> Non
         assert shipping.progress.is_caught_up
 
 
-def test_a_writer_beside_it_and_upkeep_of_both_change_nothing(
+def test_a_writer_beside_it_and_maintenance_of_both_change_nothing(
     data: Path, store: Store, url: str, tmp_path: Path
 ) -> None:
     store.create_topic("orders", partitions=2)
@@ -428,7 +428,7 @@ def test_a_writer_beside_it_and_upkeep_of_both_change_nothing(
             with replicator(data, url) as shipping:
                 while not stopped.is_set():
                     shipping.round()
-                    shipping._store.upkeep()
+                    shipping._store.maintain()
         except BaseException as error:
             failed.append(error)
 

@@ -33,7 +33,7 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(data: Path) -> Iterator[Store]:
-    with sawlog.open(data, upkeep_interval_s=None) as made:
+    with sawlog.open(data, maintenance_interval_s=None) as made:
         yield made
 
 
@@ -200,7 +200,7 @@ def test_what_was_collected_is_found_by_points_and_what_has_none_is_an_error(
 ) -> None:
     clock = stepping(monkeypatch)
     store.create_topic("orders")
-    with ObjectStore.open(url, parameters=EAGER, upkeep_interval_s=None) as there:
+    with ObjectStore.open(url, parameters=EAGER, maintenance_interval_s=None) as there:
         monkeypatch.setattr(shipping, "LOOK_S", 0.0)
         for minute in range(1, 30):
             clock.return_value = 1_000_000 + 60_000 * minute
@@ -209,7 +209,7 @@ def test_what_was_collected_is_found_by_points_and_what_has_none_is_an_error(
             ship(data, url)
 
         def is_collected() -> bool:
-            there.upkeep()
+            there.maintain()
             Collector(there.session).run()
             return there.session.bucket.get("commits/00000000000000000001") is None
 
@@ -232,7 +232,7 @@ def test_what_was_collected_is_found_by_points_and_what_has_none_is_an_error(
 def test_old_points_are_thinned(data: Path, store: Store, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     hour, day = 3_600_000, 86_400_000
     ship(data, url)
-    with ObjectStore.open(url, upkeep_interval_s=None) as there:
+    with ObjectStore.open(url, maintenance_interval_s=None) as there:
         for number, age in enumerate((40 * day, 40 * day - 1, 2 * day, 2 * day - 1, 2 * day - hour, 5, 4, 3)):
             there.session.bucket.put(f"points/{number:020}-{100 * day - age:015}", b"")
         left = Points(there.session).thin(100 * day)
@@ -254,12 +254,12 @@ def test_a_topic_that_was_deleted_since_is_named(data: Path, store: Store, url: 
 
 
 def test_any_store_on_object_storage_can_be_brought_into_a_directory(url: str, tmp_path: Path) -> None:
-    with ObjectStore.open(url, upkeep_interval_s=None) as there:
+    with ObjectStore.open(url, maintenance_interval_s=None) as there:
         topic = there.create_topic("orders", 2)
         for number in range(40):
             topic.append(b"%d" % number, key=b"%d" % number)
         there.groups.commit("billing", {("orders", 0): 3})
-        there.upkeep()
+        there.maintain()
         restore(url, tmp_path / "again")
         with sawlog.open(tmp_path / "again") as again:
             for number in range(2):
@@ -308,16 +308,16 @@ def test_a_restore_never_continues_with_the_records_of_another_history(tmp_path:
     url = f"file://{bucket}"
     stopped = threading.Event()
     stopped.set()
-    with ObjectStore.open(url, upkeep_interval_s=None) as store:
+    with ObjectStore.open(url, maintenance_interval_s=None) as store:
         store.create_topic("orders").append(b"0 kept")
     shutil.copytree(bucket, tmp_path / "backup")
-    with ObjectStore.open(url, upkeep_interval_s=None) as store:
+    with ObjectStore.open(url, maintenance_interval_s=None) as store:
         store.topic("orders").append(b"1 of the first history")
     restore(url, to, follow=True, stopped=stopped)
     restore(url, to, follow=True, stopped=stopped)
     shutil.rmtree(bucket)
     shutil.copytree(tmp_path / "backup", bucket)
-    with ObjectStore.open(url, upkeep_interval_s=None) as store:
+    with ObjectStore.open(url, maintenance_interval_s=None) as store:
         for number in (1, 2):
             store.topic("orders").append(b"%d of the other history" % number)
     with pytest.raises(ImportMismatch, match="another record at offset 1"):

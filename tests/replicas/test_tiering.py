@@ -45,7 +45,7 @@ class Tiered:
         self.tier()
 
     def open(self) -> Store:
-        return sawlog.open(self.data, upkeep_interval_s=None)
+        return sawlog.open(self.data, maintenance_interval_s=None)
 
     def reopen(self) -> None:
         self.store.close()
@@ -64,7 +64,7 @@ class Tiered:
         return ship(self.data, self.url, **more)
 
     def tier(self) -> list[str]:
-        return [str(each) for each in self.store.upkeep() if each]
+        return [str(each) for each in self.store.maintain() if each]
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ def test_an_unrecorded_replica_is_an_error_that_says_what_to_do(tiered: Tiered) 
     assert values(tiered.log) == expected(0, 200)
 
 
-def test_an_unreachable_replica_is_an_error_and_upkeep_goes_on(tiered: Tiered, tmp_path: Path) -> None:
+def test_an_unreachable_replica_is_an_error_and_maintenance_goes_on(tiered: Tiered, tmp_path: Path) -> None:
     tiered.append(100)
     tiered.ship()
     tiered.store.close()
@@ -202,7 +202,7 @@ def test_an_unreachable_replica_is_an_error_and_upkeep_goes_on(tiered: Tiered, t
     assert values(tiered.log) == expected(0, 300)
 
 
-def test_upkeep_says_that_the_replica_has_lost_the_commit_with_the_records(tmp_path: Path) -> None:
+def test_maintenance_says_that_the_replica_has_lost_the_commit_with_the_records(tmp_path: Path) -> None:
     tiered = Tiered(tmp_path, local_retention_bytes=None)
     bucket = Bucket(tiered.url)
     bucket.delete(max(bucket.list("commits/"), key=lambda entry: entry.size_bytes).key)
@@ -230,7 +230,7 @@ def test_a_promoted_replica_is_read_and_not_trusted_with_more(tiered: Tiered) ->
 
 
 def test_a_topic_that_is_deleted_in_the_replica_is_an_error_and_is_not_shipped_over(tiered: Tiered) -> None:
-    with ObjectStore.open(tiered.url, upkeep_interval_s=None) as replica:
+    with ObjectStore.open(tiered.url, maintenance_interval_s=None) as replica:
         replica.delete_topic("orders")
     tiered.reopen()
     with pytest.raises(RemoteUnavailable, match="deleted there"):
@@ -273,10 +273,10 @@ def test_mirrored_retention_follows_the_start_of_the_log_and_not_what_is_here(ti
 
 def test_a_restored_store_has_everything_here(tiered: Tiered, tmp_path: Path) -> None:
     assert_comes_back(tiered.store, tiered.url, tmp_path / "again")
-    with sawlog.open(tmp_path / "again", upkeep_interval_s=None) as again:
+    with sawlog.open(tmp_path / "again", maintenance_interval_s=None) as again:
         log = again["orders"].partition(0)
         assert (log.local_offset, again.replica) == (0, None)
-        assert not any(again.upkeep())  # it has no replica of its own
+        assert not any(again.maintain())  # it has no replica of its own
 
 
 def test_another_replica_gets_all_of_it_and_takes_over(tiered: Tiered, tmp_path: Path) -> None:
@@ -307,7 +307,7 @@ def test_a_topic_that_took_another_name_is_not_deleted_in_the_replica(tiered: Ti
 
 
 def test_settings_are_checked(tmp_path: Path) -> None:
-    with sawlog.open(tmp_path, upkeep_interval_s=None) as store:
+    with sawlog.open(tmp_path, maintenance_interval_s=None) as store:
         with pytest.raises(InvalidConfig, match="compact"):
             store.create_topic("keyed", cleanup_policy="compact", local_retention_ms=5)
         with pytest.raises(InvalidConfig, match="at most"):
@@ -335,13 +335,13 @@ def test_credentials_are_not_recorded() -> None:
 
 
 def test_a_replica_in_memory_is_not_trusted(tmp_path: Path) -> None:
-    with sawlog.open(tmp_path, upkeep_interval_s=None) as store:
+    with sawlog.open(tmp_path, maintenance_interval_s=None) as store:
         store.create_topic("orders", **SETTINGS)
         for _ in range(100):
             store["orders"].append(b"x" * 100)
         ship(tmp_path, "memory://not-for-long")
         assert store.replica is None
-        assert not any(store.upkeep())
+        assert not any(store.maintain())
 
 
 # --- all of it together
@@ -418,9 +418,9 @@ def assert_same_records(one: Store, other: Store) -> None:
 _REMOVE = """
 import sys, sawlog
 print('begun', flush=True)
-with sawlog.open(sys.argv[1], upkeep_interval_s=None) as store:
+with sawlog.open(sys.argv[1], maintenance_interval_s=None) as store:
     while True:
-        store.upkeep()
+        store.maintain()
 """
 
 
@@ -501,13 +501,13 @@ def test_a_directory_that_was_put_back_keeps_its_own_records(tmp_path: Path) -> 
     data, copy, url = tmp_path / "data", tmp_path / "copy", f"file://{tmp_path}/bucket"
 
     def append(what: bytes, count: int) -> None:
-        with sawlog.open(data, upkeep_interval_s=None) as store:
+        with sawlog.open(data, maintenance_interval_s=None) as store:
             for number in range(count):
                 store["orders"].append(b"%s %d" % (what, number), timestamp=1000 + number)
             store["orders"].append(b"beat", timestamp=5000)
             store["orders"].partition(0).seal()
 
-    with sawlog.open(data, upkeep_interval_s=None) as store:
+    with sawlog.open(data, maintenance_interval_s=None) as store:
         store.create_topic("orders", **{**SETTINGS, "local_retention_bytes": 0, "segment_bytes": 1 << 20})
     ship(data, url)
     shutil.copytree(data, copy)
@@ -517,8 +517,8 @@ def test_a_directory_that_was_put_back_keeps_its_own_records(tmp_path: Path) -> 
     shutil.copytree(copy, data)
     assert (data / "replica.json").exists()
     append(b"b", 20)
-    with sawlog.open(data, upkeep_interval_s=None) as store:
-        store.upkeep()
+    with sawlog.open(data, maintenance_interval_s=None) as store:
+        store.maintain()
         log = store["orders"].partition(0)
         assert log.local_offset == log.lowest_offset == 0
         assert values(log)[:20] == [b"b %d" % number for number in range(20)]
@@ -538,7 +538,7 @@ def test_other_records_at_the_same_offsets_are_found_though_nothing_is_new(tmp_p
     assert "has another record at offset 1" in done.problems["orders/0"]
 
 
-def test_a_damaged_address_is_an_error_that_says_what_to_do_and_stops_no_other_upkeep(tiered: Tiered) -> None:
+def test_a_damaged_address_is_an_error_that_says_what_to_do_and_stops_no_other_maintenance(tiered: Tiered) -> None:
     other = tiered.store.create_topic("other", segment_bytes=1000, retention_bytes=1000)
     for number in range(100):
         other.append(b"value %d" % number)
@@ -678,7 +678,7 @@ def test_nothing_is_removed_here_that_no_commit_of_the_replica_refers_to(
     for file in set((tmp_path / "bucket" / "commits").iterdir()) - commits:
         file.unlink()
     if rolled_back != "the last commits are gone":
-        with ObjectStore.open(tiered.url, upkeep_interval_s=None) as other:
+        with ObjectStore.open(tiered.url, maintenance_interval_s=None) as other:
             while len(list((tmp_path / "bucket" / "commits").iterdir())) <= len(commits):
                 other.create_topic("another-history")
     said = tiered.tier()

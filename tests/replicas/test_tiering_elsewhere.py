@@ -67,7 +67,7 @@ def test_a_bucket_with_credentials(moto: servers.Server, tmp_path: Path, monkeyp
         if "ENDPOINT" not in name:
             monkeypatch.setenv(name, value)
     url, data = moto.new_url(), tmp_path / "data"
-    with sawlog.open(data, upkeep_interval_s=None) as store:
+    with sawlog.open(data, maintenance_interval_s=None) as store:
         topic = store.create_topic("orders", **SETTINGS)
         for number in range(200):
             topic.append(b"value %d" % number)
@@ -76,6 +76,6 @@ def test_a_bucket_with_credentials(moto: servers.Server, tmp_path: Path, monkeyp
         assert recorded is not None
         assert (recorded.url, recorded.options["endpoint"]) == (url, moto.endpoint)
         assert servers.SECRET not in (data / "replica.json").read_text()
-        assert any(store.upkeep())
+        assert any(store.maintain())
         assert topic.partition(0).local_offset > 0
         assert values(topic.partition(0)) == expected(0, 200)

@@ -28,8 +28,8 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(data: Path) -> Iterator[Store]:
-    """A store without upkeep."""
-    with sawlog.open(data, upkeep_interval_s=None) as made:
+    """A store without maintenance."""
+    with sawlog.open(data, maintenance_interval_s=None) as made:
         yield made
 
 

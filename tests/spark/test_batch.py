@@ -95,7 +95,7 @@ def test_compressed_topics_are_read_like_others(store: Store, load: Load, compre
 @pytest.mark.slow  # by hand in test_reading.py
 def test_a_compacted_topic_is_read_without_what_was_removed(store: Store, load: Load) -> None:
     topic = filled(store, cleanup_policy="compact", min_cleanable_dirty_ratio=0)
-    assert any(report.compaction for report in topic.upkeep())
+    assert any(report.compaction for report in topic.maintain())
     assert len(records(topic)) < 300
     assert rows(load(), "partition", "offset", "key", "value") == records(topic)
 
@@ -341,7 +341,7 @@ def test_damage_is_an_error(store: Store, data: Path, load: Load) -> None:
 
 @pytest.mark.slow  # by hand in test_reading.py
 def test_it_reads_while_somebody_writes(data: Path, load: Load) -> None:
-    with sawlog.open(data, upkeep_interval_s=None) as writing:
+    with sawlog.open(data, maintenance_interval_s=None) as writing:
         topic = filled(writing, count=30)
         assert load().count() == 30
         topic.append(b"more")

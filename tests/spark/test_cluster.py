@@ -98,7 +98,7 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def result(master: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Store, Path, dict[str, Any]]]:
     """The store after the job, its scratch directory, and what the job said."""
     scratch = tmp_path_factory.mktemp("scratch")
-    with sawlog.open(scratch / "data", upkeep_interval_s=None) as store, ExitStack() as undo:
+    with sawlog.open(scratch / "data", maintenance_interval_s=None) as store, ExitStack() as undo:
         for name in ("speculative", "dying", "copies"):
             store.create_topic(name, 2)
         store.create_topic("orders", 4).append_many([b"%d" % number for number in range(ROWS)])

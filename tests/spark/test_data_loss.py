@@ -246,7 +246,7 @@ def replace_store(data: Path) -> None:
     program = (
         "import os, sys, sawlog\n"
         "os.rename(sys.argv[1], sys.argv[1] + '.before')\n"
-        "with sawlog.open(sys.argv[1], upkeep_interval_s=None) as store:\n"
+        "with sawlog.open(sys.argv[1], maintenance_interval_s=None) as store:\n"
         "    store.create_topic('orders').append_many([b'%d' % n for n in range(100, 130)])\n"
     )
     subprocess.run([sys.executable, "-c", program, str(data)], check=True)
@@ -514,7 +514,7 @@ def test_a_commit_that_fails_in_its_second_partition_loses_nothing_for_who_reads
     store.create_topic("orders", 2)
     store.close()
     directory = FaultyDirectory(FileDirectory(data))
-    monkeypatch.setattr(commit, "open_store", lambda path: Store.open(directory, upkeep_interval_s=None))
+    monkeypatch.setattr(commit, "open_store", lambda path: Store.open(directory, maintenance_interval_s=None))
     options = write_options({"path": str(data), "topic": "orders"})
 
     def publish() -> None:
@@ -565,7 +565,7 @@ def test_every_record_that_is_in_the_log_is_delivered_once_if_data_loss_is_no_fa
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]], limit: int | None
 ) -> None:
     data = tmp_path_factory.mktemp("stream") / "data"
-    with sawlog.open(data, upkeep_interval_s=None) as store:
+    with sawlog.open(data, maintenance_interval_s=None) as store:
         topic = store.create_topic("orders", 2, segment_bytes=200, durability="os")
         options = {} if limit is None else {"maxOffsetsPerTrigger": limit}
         query = Query(data, failOnDataLoss=False, **options)

@@ -66,7 +66,7 @@ def test_a_driver_on_another_host_is_reached_by_executors(hosts: dict[str, str],
     spark_class = str(Path(pyspark.__path__[0]) / "bin" / "spark-class")
     deploy, url = "org.apache.spark.deploy", f"spark://{WORKER}:{PORT}"
     on = {address: ("ip", "netns", "exec", name) for address, name in hosts.items()}
-    with sawlog.open(tmp_path / "data", upkeep_interval_s=None) as store:
+    with sawlog.open(tmp_path / "data", maintenance_interval_s=None) as store:
         store.create_topic("orders", 2)
     with ExitStack() as undo:
         place = ["--host", WORKER, "--port", PORT, "--webui-port", "0"]

@@ -87,7 +87,7 @@ def test_topics_are_read_however_they_are_compressed(data: Path, store: Store) -
 
 def test_a_compacted_topic_is_read_without_what_was_removed(data: Path, store: Store) -> None:
     topic = filled(store, cleanup_policy="compact", min_cleanable_dirty_ratio=0)
-    assert any(report.compaction for report in topic.upkeep())
+    assert any(report.compaction for report in topic.maintain())
     assert len(records(topic)) < 300
     assert contents(rows(reader(data))) == records(topic)
 
@@ -119,7 +119,7 @@ def test_what_cannot_be_read_is_a_clear_error(
     tmp_path_factory: pytest.TempPathFactory, options: dict[str, Any], said: str
 ) -> None:
     data = tmp_path_factory.mktemp("unreadable") / "data"
-    with Store.open(data, upkeep_interval_s=None) as store:
+    with Store.open(data, maintenance_interval_s=None) as store:
         filled(store, count=30)
     with pytest.raises(SawlogError, match=re.escape(said)):
         rows(reader(data, **{"subscribe": "orders", **options}))

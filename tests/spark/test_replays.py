@@ -221,7 +221,7 @@ def test_a_topic_that_was_recreated_is_another_target(data: Path, topics: Store)
 
 def test_a_query_that_is_upgraded_does_not_store_its_last_micro_batch_twice(data: Path, topics: Store) -> None:
     """Version 0.2 has recorded it under the query's name alone."""
-    with Store.open(data, upkeep_interval_s=None) as old, old.transaction(name=QUERY, sequence=5) as tx:
+    with Store.open(data, maintenance_interval_s=None) as old, old.transaction(name=QUERY, sequence=5) as tx:
         tx.append("one", b"5")
     publish(sink(data, "one"), 5, batch(5))
     with pytest.raises(ReplayMismatch, match="up to 5"):

@@ -487,7 +487,7 @@ def test_every_record_is_delivered_once_whatever_happens_between(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]], limit: int | None, latest: bool
 ) -> None:
     data = tmp_path_factory.mktemp("stream") / "data"
-    with sawlog.open(data, upkeep_interval_s=None) as store:
+    with sawlog.open(data, maintenance_interval_s=None) as store:
         topic = store.create_topic("orders", 2, segment_bytes=200, durability="os")
         append(topic, *range(5))
         options = {} if limit is None else {"maxOffsetsPerTrigger": limit}

@@ -172,7 +172,7 @@ def test_a_job_that_fails_leaves_nothing(data: Path, orders: Topic) -> None:
 @pytest.mark.usefixtures("files")
 def test_what_a_job_has_staged_is_not_swept_while_it_may_still_commit(data: Path, orders: Topic) -> None:
     told = staged(data, "job", batch(1))
-    with sawlog.open(data, upkeep_interval_s=None):
+    with sawlog.open(data, maintenance_interval_s=None):
         pass
     commit.publish(options(data), "job", [told])
     assert values(orders) == [1]
@@ -187,7 +187,7 @@ def test_what_a_dead_job_has_staged_is_swept_when_its_time_is_over(
     staged(data, "dead", batch(1))
     monkeypatch.undo()
     staged(data, "alive", batch(2))
-    with sawlog.open(data, upkeep_interval_s=None):
+    with sawlog.open(data, maintenance_interval_s=None):
         pass
     assert {name.partition(".")[0] for name in left(data)} == {"alive"}
 

@@ -27,7 +27,7 @@ def order(number: int) -> dict[str, Any]:
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files of a closed store with the topic of orders. Copying them takes a tenth of the time of writing them."""
     path = tmp_path_factory.mktemp("template") / "data"
-    with sawlog.open(path, upkeep_interval_s=None) as made:
+    with sawlog.open(path, maintenance_interval_s=None) as made:
         filled(made)
     return path
 
@@ -37,7 +37,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """A new store: empty, or with the topic of orders if the test uses it."""
     if "orders" in request.fixturenames:
         shutil.copytree(request.getfixturevalue("template"), tmp_path / "data")
-    with sawlog.open(tmp_path / "data", upkeep_interval_s=None) as made:
+    with sawlog.open(tmp_path / "data", maintenance_interval_s=None) as made:
         yield made
 
 

@@ -110,7 +110,7 @@ def main(data: str, lake: str, form: str, step: str) -> None:
 
     rounds.reached = reached
     keeper = Keeper(Path(lake), form)
-    with Store.open(data, upkeep_interval_s=None) as store:
+    with Store.open(data, maintenance_interval_s=None) as store:
         keeper.round(store["orders"])
         keeper.merge(store["orders"])
 

@@ -78,7 +78,7 @@ def _ranges() -> Topic:
     if not _KEPT:
         from sawlog.storage import MemoryDirectory
 
-        store = Store.open(MemoryDirectory(), upkeep_interval_s=None)
+        store = Store.open(MemoryDirectory(), maintenance_interval_s=None)
         topic = store.create_topic("t", partitions=2, segment_bytes=1500)
         generator = np.random.default_rng(7)
         for number in range(60):

@@ -70,7 +70,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The orders, some more without a key and with long ones, and compressed ones."""
     import sawlog
 
-    with sawlog.open(tmp_path_factory.mktemp("mixed") / "data", upkeep_interval_s=None) as store:
+    with sawlog.open(tmp_path_factory.mktemp("mixed") / "data", maintenance_interval_s=None) as store:
         topic = filled(store)
         topic.partition(0).append_many([(b"v", None, (), T + n) for n in range(5)])
         topic.partition(1).append_many([(b"v", b"a rather long key %d" % (n % 2), (), T - n) for n in range(9)])

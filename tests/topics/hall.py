@@ -43,7 +43,7 @@ class Hall:
     def store(self, directory: Any, **options: Any) -> Store:
         """A store in the hall."""
         with self.opens():
-            return Store.open(directory, upkeep_interval_s=None, **options)
+            return Store.open(directory, maintenance_interval_s=None, **options)
 
 
 class HallListener:

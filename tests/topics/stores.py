@@ -28,7 +28,7 @@ class StorePlace:
 
     def open(self, mode: Any = "w", *, lock_timeout: float = 30.0) -> Store:
         """Open the store; closed at the end of the test if it is still open then."""
-        store = Store.open(self.directory(), mode, upkeep_interval_s=None, lock_timeout=lock_timeout)
+        store = Store.open(self.directory(), mode, maintenance_interval_s=None, lock_timeout=lock_timeout)
         self.stores.append(store)
         return store
 

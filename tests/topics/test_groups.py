@@ -312,11 +312,11 @@ def test_what_was_read_long_ago_is_read_anew(store: Store, monkeypatch: pytest.M
 def committed_with(fault: Fault | None) -> tuple[int, bool]:
     """Commit while a call fails. Returns how many calls there were, and whether the commit was acknowledged."""
     inner = MemoryDirectory()
-    with Store.open(inner, upkeep_interval_s=None) as store:
+    with Store.open(inner, maintenance_interval_s=None) as store:
         store.create_topic("orders", partitions=2)
         store.groups.commit("billing", {("orders", 0): 1, ("orders", 1): 1})
     watched = FaultyDirectory(inner)
-    failing = Store.open(watched, upkeep_interval_s=None)
+    failing = Store.open(watched, maintenance_interval_s=None)
     failing.topic("orders")
     watched.calls.clear()
     if fault is not None:
@@ -328,7 +328,7 @@ def committed_with(fault: Fault | None) -> tuple[int, bool]:
         acknowledged = False
     calls = len(watched.calls)
     watched.disarm()
-    with Store.open(inner, upkeep_interval_s=None) as store:
+    with Store.open(inner, maintenance_interval_s=None) as store:
         found = {row.committed for row in store.groups.describe("billing").rows}
         assert found == {2} if acknowledged else found in ({1}, {2}), f"{fault}: {found}; {repeat()}"
         store.groups.commit("billing", {("orders", 0): 3, ("orders", 1): 3})

@@ -179,7 +179,7 @@ def test_a_store_that_reads_hands_nothing_over(holder: Store, file_place: FilePl
 
 def test_stores_in_memory_have_no_sockets_and_take_turns() -> None:
     directory = MemoryDirectory()
-    first, second = (Store.open(directory, upkeep_interval_s=None) for _ in range(2))
+    first, second = (Store.open(directory, maintenance_interval_s=None) for _ in range(2))
     first.create_topic("orders").append(b"x")
     assert second["orders"].append(b"y").offset == 1
     assert first["orders"].append(b"z").offset == 2
@@ -280,7 +280,7 @@ def test_the_socket_is_there_while_a_partition_is_held_and_no_longer(file_place:
 
 
 def test_a_store_that_is_dropped_takes_its_socket_with_it(file_place: FilePlace) -> None:
-    store = Store.open(file_place.path, upkeep_interval_s=None)
+    store = Store.open(file_place.path, maintenance_interval_s=None)
     store.create_topic("orders").append(b"x")
     assert len(sockets(store)) == 1
     del store

@@ -86,7 +86,7 @@ def cuts(left: FaultyStorage, seeds: int = 2) -> Iterator[FaultyStorage]:
 
 def check(disk: FaultyStorage, part: list[bytes]) -> bool:
     """All of it, or nothing, in the right order; returns which. The next transaction of the name can tell."""
-    with Store.open(disk, upkeep_interval_s=None) as store:
+    with Store.open(disk, maintenance_interval_s=None) as store:
         seen = [values(store["orders"].partition(number).scan()) for number in range(3)]
         kept = [each[1:] if each[:1] == [b"before"] else each for each in seen]
         assert kept in ([[]] * 3, [part] * 3), repeat()
@@ -134,7 +134,7 @@ def test_whoever_completes_it_after_the_deaths_of_all_may_lose_its_power_as_well
         second = moment.process_dies()
         again: list[FaultyStorage] = []
         second.watch = lambda _, second=second, again=again: again.append(second.process_dies())
-        Store.open(second, upkeep_interval_s=None).close()
+        Store.open(second, maintenance_interval_s=None).close()
         second.watch = None
         for each in some_of(again, count and 1, "again"):
             for cut in cuts(each, seeds=count or 2):
@@ -186,7 +186,7 @@ def check_what_is_said(effect: str, step: int) -> None:
         disk = scene.disk
         assert isinstance(disk, FaultyStorage)
         for each in (disk.process_dies(), disk.crash("lose"), disk.crash("reorder", 1)):
-            with Store.open(each, upkeep_interval_s=None) as store:
+            with Store.open(each, maintenance_interval_s=None) as store:
                 seen = [values(store["orders"].partition(at).scan()) for at in range(3)]
                 there = [each[-3:] == scene.part for each in seen]
                 assert there in ([True] * 3, [False] * 3), seen
@@ -218,7 +218,7 @@ def test_a_partition_whose_part_could_not_be_placed_takes_nothing_else_before_it
     failing.disarm()
     assert holder["orders"].append(b"later", partition=0).offset == 5
     assert values(holder["orders"].partition(0).scan()) == [b"before", b"before", *scene.part, b"later"]
-    scene.caller.upkeep()
+    scene.caller.maintain()
     assert [name for name in scene.disk.child("staging").names() if not name.startswith("=")] == []
 
 

@@ -31,13 +31,13 @@ def nursery() -> Iterator[Nursery]:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """A store with a topic of three partitions."""
-    with Store.open(tmp_path / "store", upkeep_interval_s=None) as store:
+    with Store.open(tmp_path / "store", maintenance_interval_s=None) as store:
         store.create_topic("orders", partitions=3)
     return tmp_path / "store"
 
 
 def opened(path: Path, timeout_s: float = 20.0) -> Store:
-    return Store.open(path, upkeep_interval_s=None, handover_timeout_s=timeout_s)
+    return Store.open(path, maintenance_interval_s=None, handover_timeout_s=timeout_s)
 
 
 def found(path: Path) -> list[list[bytes | None]]:

@@ -23,7 +23,7 @@ def root(medium: str, tmp_path: Path) -> Directory:
 
 
 def opened(root: Directory) -> Store:
-    return Store.open(root, upkeep_interval_s=None)
+    return Store.open(root, maintenance_interval_s=None)
 
 
 def commit(store: Store, name: str, sequence: int, topic: str = "orders", value: bytes = SECRET) -> bool:
@@ -61,11 +61,11 @@ def test_names_are_forgotten_with_the_topics_that_they_wrote_to(root: Directory)
         with store.transaction("both", 0) as tx:
             tx.append("orders", b"1")
             tx.append("stock", b"1")
-        store.upkeep()
+        store.maintain()
         assert len(staged(root)) == 32
         store.delete_topic("orders")
         store.create_topic("orders")
-        store.upkeep()
+        store.maintain()
         assert staged(root) == ["=both.committed", "=kept.committed"]
         assert not commit(store, "kept", 0, "stock")
         assert commit(store, "query 7", 0), "what was stored in another topic of that name does not count"
@@ -77,10 +77,10 @@ def test_a_name_that_is_not_used_for_a_month_is_forgotten(root: Directory, monke
         commit(store, "query", 5)
         later = now_ms() + committed_names.KEPT_MS
         monkeypatch.setattr(committed_names, "now_ms", lambda: later - 60_000)
-        store.upkeep()
+        store.maintain()
         assert store.transaction("query", 5).replayed
         monkeypatch.setattr(committed_names, "now_ms", lambda: later + 60_000)
-        store.upkeep()
+        store.maintain()
         assert staged(root) == []
         assert not store.transaction("query", 5).replayed
 
@@ -89,7 +89,7 @@ def test_a_transaction_without_rows_is_remembered_as_well(root: Directory) -> No
     with opened(root) as store:
         with store.transaction("query", 3):
             pass
-        store.upkeep()
+        store.maintain()
         assert store.transaction("query", 3).replayed
 
 
@@ -102,7 +102,7 @@ def test_records_that_a_crash_has_left_in_a_note_are_cut_off(root: Directory) ->
         left = staging.read("=query.committed") + SECRET
         staging.replace("=query.committed", left)
         assert store.transaction("query", 5).replayed
-        store.upkeep()
+        store.maintain()
         assert left.startswith(staging.read("=query.committed"))
         assert SECRET not in staging.read("=query.committed")
 

@@ -17,7 +17,7 @@ from sawlog.testing import FaultyStorage, StoreSuite
 class TestStoreInFiles(StoreSuite):
     @pytest.fixture
     def store(self, tmp_path: Path) -> Iterator[Store]:
-        with Store.open(tmp_path, upkeep_interval_s=None) as store:
+        with Store.open(tmp_path, maintenance_interval_s=None) as store:
             yield store
 
 
@@ -26,7 +26,7 @@ class TestStoreInFiles(StoreSuite):
 class TestStoreInMemory(StoreSuite):
     @pytest.fixture
     def store(self) -> Iterator[Store]:
-        with Store.open(MemoryDirectory(), upkeep_interval_s=None) as store:
+        with Store.open(MemoryDirectory(), maintenance_interval_s=None) as store:
             yield store
 
 
@@ -34,7 +34,7 @@ class TestStoreInMemory(StoreSuite):
 class TestStoreOnASimulatedDisk(StoreSuite):
     @pytest.fixture
     def store(self) -> Iterator[Store]:
-        with Store.open(FaultyStorage(1), upkeep_interval_s=None) as store:
+        with Store.open(FaultyStorage(1), maintenance_interval_s=None) as store:
             yield store
 
 
@@ -64,5 +64,5 @@ class _ListsUnsorted(Store):
     ],
 )
 def test_a_store_that_breaks_a_promise_is_noticed(kind: type[Store], promise: str) -> None:
-    with kind.open(MemoryDirectory(), upkeep_interval_s=None) as store, pytest.raises(AssertionError):
+    with kind.open(MemoryDirectory(), maintenance_interval_s=None) as store, pytest.raises(AssertionError):
         getattr(StoreSuite(), promise)(store)

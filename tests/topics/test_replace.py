@@ -104,7 +104,7 @@ def test_a_topic_does_not_replace_itself(place: StorePlace) -> None:
 def left_by_a_death(*, renamed_away: bool) -> MemoryDirectory:
     """The new topic has the old one's name in its topic.json, and not on disk."""
     directory = MemoryDirectory()
-    with Store.open(directory, upkeep_interval_s=None) as store:
+    with Store.open(directory, maintenance_interval_s=None) as store:
         laid_out(store)
         old, new = store["orders"].id, store["next"].id
     topics = directory.child("topics")
@@ -120,21 +120,21 @@ def test_its_new_name_is_durable_before_its_directory_has_it() -> None:
     """The fsync of its topic.json fails. What can be seen says that it has the new name, so it gets it; then a power
     cut must not bring back a topic.json with the other name."""
     disk = FaultyStorage(1)
-    store = Store.open(disk, upkeep_interval_s=None)
+    store = Store.open(disk, maintenance_interval_s=None)
     laid_out(store)
     disk.arm(Fault(operations={"replace"}, names="*topic.json", effect="all"))
     with pytest.raises(SyncFailed):
         store.replace_topic("orders", "next")
     assert disk.failed
     assert store.topics() == ["orders"], "it was finished all the same"
-    with Store.open(disk.crash("lose"), upkeep_interval_s=None) as found:
+    with Store.open(disk.crash("lose"), maintenance_interval_s=None) as found:
         assert found.topics() == ["orders"]
         assert values(found["orders"].scan()) == [b"new"]
 
 
 @pytest.mark.parametrize("renamed_away", [False, True])
 def test_opening_brings_it_to_its_end(renamed_away: bool) -> None:
-    with Store.open(left_by_a_death(renamed_away=renamed_away), upkeep_interval_s=None) as store:
+    with Store.open(left_by_a_death(renamed_away=renamed_away), maintenance_interval_s=None) as store:
         assert store.directory.child("topics").children() == ["orders"]
         assert values(store["orders"].scan()) == [b"new"]
 
@@ -153,7 +153,7 @@ def test_nobody_writes_to_a_topic_that_is_already_replaced() -> None:
     hidden = topics.child("hidden")
     fields = checksummed.load(hidden, "topic.json")
     checksummed.store(hidden, "topic.json", {**fields, "name": "hidden"})
-    with Store.open(directory, upkeep_interval_s=None) as store:
+    with Store.open(directory, maintenance_interval_s=None) as store:
         old = store["orders"]
         assert len(old.partition(0)) == 2
         checksummed.store(hidden, "topic.json", fields)
@@ -167,7 +167,7 @@ def test_other_changes_come_after_it() -> None:
     directory = left_by_a_death(renamed_away=True)
     with Store.open(directory, "r") as reader:
         assert reader.topics() == ["orders"]
-    with Store.open(directory, upkeep_interval_s=None) as store:
+    with Store.open(directory, maintenance_interval_s=None) as store:
         store.delete_topic("orders")
         assert store.topics() == []
         assert store.directory.child("topics").children() == []

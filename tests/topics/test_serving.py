@@ -212,7 +212,7 @@ def test_a_silent_member_is_fenced_and_a_live_one_keeps_the_broker_out(
 
 
 def test_the_broker_may_be_another_process(tmp_path: Path) -> None:
-    with Store.open(tmp_path / "store", upkeep_interval_s=None) as store:
+    with Store.open(tmp_path / "store", maintenance_interval_s=None) as store:
         store.create_topic("orders")
         broker = ready(start("serving", "serve", tmp_path / "store", "billing", ADDRESS))
         with pytest.raises(GroupActive, match=f"connect to {ADDRESS}"):
@@ -222,7 +222,7 @@ def test_the_broker_may_be_another_process(tmp_path: Path) -> None:
 
 
 def test_a_killed_broker_keeps_nobody_out(tmp_path: Path) -> None:
-    with Store.open(tmp_path / "store", upkeep_interval_s=None) as store:
+    with Store.open(tmp_path / "store", maintenance_interval_s=None) as store:
         store.create_topic("orders")
         broker = ready(start("serving", "serve", tmp_path / "store", "billing", ADDRESS))
         assert store.groups.describe("billing").served_at == ADDRESS
@@ -236,7 +236,10 @@ def test_a_killed_broker_keeps_nobody_out(tmp_path: Path) -> None:
 def test_those_who_look_do_not_disturb_those_who_take(tmp_path: Path) -> None:
     """Looking at a group takes the lock for a moment, to see whether its broker is dead."""
     done = threading.Event()
-    with Store.open(tmp_path, upkeep_interval_s=None) as store, Store.open(tmp_path, upkeep_interval_s=None) as other:
+    with (
+        Store.open(tmp_path, maintenance_interval_s=None) as store,
+        Store.open(tmp_path, maintenance_interval_s=None) as other,
+    ):
         store.create_topic("orders")
         looking = threading.Thread(target=lambda: [other.groups.list() for _ in iter(done.is_set, True)])
         looking.start()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sawlog import Interval, LogConfig
-from sawlog.config import UpkeepConfig
+from sawlog.config import MaintenanceConfig
 from sawlog.errors import InvalidConfig, SawlogError
 from sawlog.store import settings
 
@@ -41,8 +41,8 @@ EXAMPLES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 
 def configured(kept: dict[str, settings.Value]) -> dict[str, Any]:
     """Both configs as one."""
-    log, upkeep = settings.log_config(kept), settings.upkeep_config(kept)
-    return {name: getattr(config, name) for config in (log, upkeep) for name in config.__dataclass_fields__}
+    log, maintenance = settings.log_config(kept), settings.maintenance_config(kept)
+    return {name: getattr(config, name) for config in (log, maintenance) for name in config.__dataclass_fields__}
 
 
 DEFAULTS = configured({})
@@ -60,7 +60,7 @@ def test_a_setting_is_kept_under_kafkas_name_and_reaches_the_log(name: str, spel
 
 def test_every_setting_of_a_log_but_the_level_has_an_example_here() -> None:
     assert {*EXAMPLES, "compression.level"} == {
-        name for name, setting in settings.SETTINGS.items() if setting.part in ("log", "upkeep")
+        name for name, setting in settings.SETTINGS.items() if setting.part in ("log", "maintenance")
     }
 
 
@@ -97,7 +97,7 @@ def test_a_level_belongs_to_its_codec() -> None:
 
 def test_without_settings_the_defaults_hold() -> None:
     assert settings.log_config({}) == LogConfig()
-    assert settings.upkeep_config({}) == UpkeepConfig()
+    assert settings.maintenance_config({}) == MaintenanceConfig()
 
 
 @for_each(
@@ -162,7 +162,7 @@ def test_policies_have_one_spelling(given: str, kept: str) -> None:
 
 
 def test_without_a_policy_nothing_is_dropped_whatever_the_retention() -> None:
-    config = settings.upkeep_config({"cleanup.policy": "", "retention.ms": 1})
+    config = settings.maintenance_config({"cleanup.policy": "", "retention.ms": 1})
     assert (config.compact, config.delete) == (False, False)
 
 

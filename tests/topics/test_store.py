@@ -244,7 +244,7 @@ def test_a_damaged_topic_keeps_no_other_from_being_listed_and_looked_after(place
     assert [next(topics).name, next(topics).name] == ["a", "z"]
     with pytest.raises(CorruptFile, match=r"orders/topic\.json"):
         next(topics)
-    store.upkeep()
+    store.maintain()
     assert [values(store[name].scan()) for name in ("a", "z")] == [[], []]
 
 
@@ -416,7 +416,7 @@ def test_somebody_who_knew_an_earlier_topic_does_not_write_to_the_new_one_by_mis
 def calls_of(change: Callable[[Store], object]) -> list[tuple[str, str]]:
     """The calls of a change that decide about its survival, in the order they were made."""
     directory = FaultyDirectory(MemoryDirectory())
-    with Store.open(directory, upkeep_interval_s=None) as store:
+    with Store.open(directory, maintenance_interval_s=None) as store:
         store.create_topic("orders")
         directory.calls.clear()
         change(store)
@@ -490,7 +490,7 @@ def test_a_reader_changes_and_locks_nothing(place: StorePlace) -> None:
         lambda: topic.trim({0: 1}),
         lambda: topic.writer(),
         lambda: reader.transaction(),
-        lambda: reader.upkeep(),
+        lambda: reader.maintain(),
     ):
         with pytest.raises(ReadOnlyLog):
             change()

@@ -111,7 +111,7 @@ def state(store: Store) -> State:
 def made() -> MemoryDirectory:
     """A store as it lies on disk before the operation."""
     directory = MemoryDirectory()
-    with Store.open(directory, upkeep_interval_s=None) as store:
+    with Store.open(directory, maintenance_interval_s=None) as store:
         store.create_topic("orders", partitions=3)
         store.create_topic("stock")
         store["orders"].append(b"old", partition=1)
@@ -120,7 +120,7 @@ def made() -> MemoryDirectory:
 
 
 def opened(directory: Any) -> Store:
-    return Store.open(directory, upkeep_interval_s=None)
+    return Store.open(directory, maintenance_interval_s=None)
 
 
 @dataclass(frozen=True)

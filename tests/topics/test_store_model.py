@@ -28,7 +28,7 @@ class StoreMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.directory = MemoryDirectory()
-        self.store = Store.open(self.directory, upkeep_interval_s=None)
+        self.store = Store.open(self.directory, maintenance_interval_s=None)
         self.model: dict[str, list[list[bytes]]] = {}
         self.sequence = 0
         #: Records that the last named transaction stored, by topic id.
@@ -119,13 +119,13 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def reopen(self) -> None:
         self.store.close()
-        self.store = Store.open(self.directory, upkeep_interval_s=None)
+        self.store = Store.open(self.directory, maintenance_interval_s=None)
 
     @rule()
     def die(self) -> None:
         self.directory, before = copied(self.directory), self.store
         before.close()
-        self.store = Store.open(self.directory, upkeep_interval_s=None)
+        self.store = Store.open(self.directory, maintenance_interval_s=None)
 
     @invariant()
     def agrees(self) -> None:

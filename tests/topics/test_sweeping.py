@@ -18,13 +18,13 @@ from sawlog.batch.build import encode
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with sawlog.open(tmp_path / "data", upkeep_interval_s=None) as made:
+    with sawlog.open(tmp_path / "data", maintenance_interval_s=None) as made:
         made.create_topic("t", 2)
         yield made
 
 
 def opened_in_another_process(path: str) -> None:
-    script = "import sawlog, sys; sawlog.open(sys.argv[1], upkeep_interval_s=None).close()"
+    script = "import sawlog, sys; sawlog.open(sys.argv[1], maintenance_interval_s=None).close()"
     subprocess.run([sys.executable, "-W", "ignore", "-c", script, path], check=True, timeout=60)
 
 

@@ -15,13 +15,13 @@ INFO = TableInfo("iceberg", "/lake/orders", (("id", "bigint"),), 17, {"name": "p
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    with Store.open(tmp_path / "data", upkeep_interval_s=None) as store:
+    with Store.open(tmp_path / "data", maintenance_interval_s=None) as store:
         store.create_topic("orders", 2)
     return tmp_path / "data"
 
 
 def test_readers_find_the_table_by_the_topics_name(data: Path) -> None:
-    with Store.open(data, upkeep_interval_s=None) as store, Store.open(data, "r") as other:
+    with Store.open(data, maintenance_interval_s=None) as store, Store.open(data, "r") as other:
         assert other["orders"].table is None
         store["orders"].set_table(INFO)
         assert other["orders"].table == INFO
@@ -31,7 +31,7 @@ def test_readers_find_the_table_by_the_topics_name(data: Path) -> None:
 
 
 def test_a_recreated_topic_has_no_table(data: Path) -> None:
-    with Store.open(data, upkeep_interval_s=None) as store:
+    with Store.open(data, maintenance_interval_s=None) as store:
         store["orders"].set_table(INFO)
         store.delete_topic("orders")
         assert store.create_topic("orders", 2).table is None
@@ -43,7 +43,7 @@ def test_a_store_that_is_only_read_cannot_change_it(data: Path) -> None:
 
 
 def test_a_changed_byte_is_noticed(data: Path) -> None:
-    with Store.open(data, upkeep_interval_s=None) as store:
+    with Store.open(data, maintenance_interval_s=None) as store:
         store["orders"].set_table(INFO)
         path = data / "topics" / "orders" / "table.json"
         path.write_bytes(path.read_bytes().replace(b"/lake", b"/leak"))

@@ -317,27 +317,27 @@ def test_a_reader_sees_what_the_writer_appends(place: StorePlace) -> None:
     assert seen.offsets() == {0: Offsets(0, 0), 1: Offsets(0, 1)}
 
 
-# --- upkeep
+# --- maintenance
 
 
-def test_upkeep_drops_what_the_settings_say_and_gives_back_the_locks(place: StorePlace) -> None:
+def test_maintenance_drops_what_the_settings_say_and_gives_back_the_locks(place: StorePlace) -> None:
     store, other = place.open(), place.open()
     topic = store.create_topic("orders", partitions=2, retention_ms=1000, segment_bytes=200)
     for number in range(2):
         for i in range(10):
             topic.append(b"x" * 50, timestamp=i + 1, partition=number)
     store.close()
-    reports = other.upkeep()
+    reports = other.maintain()
     assert [report.retention.removed_records for report in reports if report.retention] == [10, 10]
     assert other["orders"].describe().records == 0
     assert place.open()["orders"].append(b"free").offset == 10
 
 
-def test_upkeep_leaves_what_somebody_else_writes_to_to_them(place: StorePlace) -> None:
+def test_maintenance_leaves_what_somebody_else_writes_to_to_them(place: StorePlace) -> None:
     store, other = place.open(), place.open()
     topic = store.create_topic("orders", retention_ms=1000)
     topic.append(b"old", timestamp=1)
-    assert other.upkeep() == []
+    assert other.maintain() == []
     assert topic.describe().records == 1
-    assert [report.retention is not None for report in store.upkeep()] == [True]
+    assert [report.retention is not None for report in store.maintain()] == [True]
     assert topic.describe().records == 0

@@ -393,7 +393,7 @@ class Broken:
     def __init__(self, **settings: object) -> None:
         self.inner = MemoryDirectory()
         self.directory = FaultyDirectory(self.inner)
-        self.store = Store.open(self.directory, upkeep_interval_s=None)
+        self.store = Store.open(self.directory, maintenance_interval_s=None)
         self.store.create_topic("orders", partitions=3, **settings)
         self.store.create_topic("stock", **settings)
         for number in range(3):
@@ -410,7 +410,7 @@ class Broken:
 
     def reopened(self) -> Store:
         """What the next process finds."""
-        return Store.open(copied(self.inner), upkeep_interval_s=None)
+        return Store.open(copied(self.inner), maintenance_interval_s=None)
 
 
 #: Four of these do not go into an intent.
@@ -465,7 +465,7 @@ def test_a_disk_that_is_full_while_records_are_collected_ends_the_transaction() 
 def test_a_failed_fsync_while_placing_leaves_it_to_the_next_open(number: int) -> None:
     broken = Broken()
     broken.store.close()  # so that nothing is left to sync but what the transaction writes
-    broken.store = Store.open(broken.directory, upkeep_interval_s=None)
+    broken.store = Store.open(broken.directory, maintenance_interval_s=None)
     for topic in broken.store:
         for partition in range(topic.partitions):
             with topic.partition(partition)._hold():
@@ -529,7 +529,7 @@ def test_a_damaged_intent_is_not_passed_over() -> None:
     staging = left.child("staging")
     [name] = [name for name in staging.names() if name.endswith(".intent")]
     staging.replace(name, staging.read(name).replace(b"orders", b"others", 1))
-    with Store.open(left, upkeep_interval_s=None) as store:
+    with Store.open(left, maintenance_interval_s=None) as store:
         with pytest.raises(CorruptFile, match=name):
             store["stock"].append(b"no")
         assert len(contents(store)["orders"]) >= 3

@@ -204,7 +204,7 @@ def test_a_timeout_is_a_number_of_seconds(tmp_path: Path, wrong: object) -> None
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    with Store.open(tmp_path / "store", upkeep_interval_s=None) as store:
+    with Store.open(tmp_path / "store", maintenance_interval_s=None) as store:
         store.create_topic("orders", durability="os")
     return tmp_path / "store"
 

@@ -34,7 +34,7 @@ FIRST, SECOND = Order(1, "ada", 10.0), Order(2, "bob", 7.25)
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with sawlog.open(tmp_path / "data", upkeep_interval_s=None) as made:
+    with sawlog.open(tmp_path / "data", maintenance_interval_s=None) as made:
         made.create_topic("orders")
         yield made
 

@@ -55,7 +55,7 @@ def open_async(
     path: str | PathLike[str] | Directory,
     mode: Literal["w", "r"] = "w",
     *,
-    upkeep_interval_s: float | None = 60.0,
+    maintenance_interval_s: float | None = 60.0,
     handover_timeout_s: float | None = None,
     lock_timeout: float | None = None,
     options: Mapping[str, str] | None = None,
@@ -70,7 +70,7 @@ def open_async(
         "options": options,
     }
     given = {name: value for name, value in given.items() if value is not None}
-    return opening(path, mode, {"upkeep_interval_s": upkeep_interval_s, **given})
+    return opening(path, mode, {"maintenance_interval_s": maintenance_interval_s, **given})
 
 
 def open_log_async(

@@ -201,7 +201,7 @@ class BrokerConfig:
     #: Interval between checks for changes by other processes.
     refresh_s: Annotated[float, Number(0.001, _DAY_S)] = 1.0
     #: Interval of retention and compaction; None: never.
-    upkeep_interval_s: Annotated[float | None, Maybe(Number(0.001, 365 * _DAY_S))] = 60.0
+    maintenance_interval_s: Annotated[float | None, Maybe(Number(0.001, 365 * _DAY_S))] = 60.0
 
     # Groups: `groups/settings.py` says what each is.
     group_min_session_timeout_ms: _PositiveMs = 6_000

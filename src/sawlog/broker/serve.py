@@ -60,9 +60,9 @@ class _Served(Protocol):
 def _opened(data: str | PathLike[str], config: BrokerConfig) -> _Served:
     """Open the store in a directory or at an address."""
     if is_address(data):
-        return open_store(data, upkeep_interval_s=config.upkeep_interval_s)
+        return open_store(data, maintenance_interval_s=config.maintenance_interval_s)
     # Clients retry: a request does not wait for a process that holds the lock.
-    return open_store(data, upkeep_interval_s=config.upkeep_interval_s, lock_timeout=0)
+    return open_store(data, maintenance_interval_s=config.maintenance_interval_s, lock_timeout=0)
 
 
 class running:

@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from ..log.maintenance import UpkeepReport
+from ..log.maintenance import MaintenanceReport
 from .codes import CORRUPT
 from .options import Data, MaybeTopic, Output
 from .output import Column, OutputFormat, note
@@ -34,7 +34,7 @@ def maintenance(data: Data, topic: MaybeTopic = None, output: Output = OutputFor
         names = [topic] if topic is not None else store.topics()
         for name in names:
             one = store.topic(name)
-            reports = one.upkeep()
+            reports = one.maintain()
             if not isinstance(data, Address) and len(reports) < one.partitions:
                 left = one.partitions - len(reports)
                 note(f"{one.name}: skipped {left} of {one.partitions} partitions: another process is writing to them")
@@ -50,6 +50,6 @@ def maintenance(data: Data, topic: MaybeTopic = None, output: Output = OutputFor
         raise typer.Exit(CORRUPT)
 
 
-def _row(topic: str, report: UpkeepReport) -> dict[str, Any]:
+def _row(topic: str, report: MaintenanceReport) -> dict[str, Any]:
     actions = {name: getattr(report, name) for name in _ACTIONS}
     return {"topic": topic, "path": report.path, "done": str(report), **actions, "duration_ms": report.duration_ms}

@@ -141,7 +141,7 @@ def open_store(
         check_directory(data)
     elif mode == "w":
         Store.open(data, mode="r").close()  # a mistyped directory must not become a store
-    with Store.open(data, mode=mode, upkeep_interval_s=None, lock_timeout=lock_timeout) as store:
+    with Store.open(data, mode=mode, maintenance_interval_s=None, lock_timeout=lock_timeout) as store:
         yield store
 
 
@@ -158,7 +158,7 @@ def open_any(
 
     if mode == "w" and not create:
         ObjectStore.open(str(data), "r").close()  # a mistyped address must not become a store
-    with ObjectStore.open(str(data), mode, upkeep_interval_s=None) as remote:
+    with ObjectStore.open(str(data), mode, maintenance_interval_s=None) as remote:
         yield remote
 
 

@@ -8,7 +8,7 @@
 LOCK                             held by the writer; never deleted
 checkpoint                       watermark, log start, clean-shutdown mark, see checkpoint.py
 producers                        state of idempotent producers, see producers.py
-upkeep                           state of maintenance, see maintenance_state.py
+maintenance                      state of maintenance, see maintenance_state.py
 wanted                           a writer waits for maintenance to end, see lock.py
 visible                          where readers in other processes stop, see commit.py
 leader-epoch-checkpoint          leader epochs, as Kafka writes them, see epochs.py
@@ -31,7 +31,7 @@ import re
 LOCK = "LOCK"
 CHECKPOINT = "checkpoint"
 PRODUCERS = "producers"
-UPKEEP = "upkeep"
+MAINTENANCE = "maintenance"
 VISIBLE = "visible"
 WANTED = "wanted"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
@@ -51,7 +51,7 @@ _SEGMENT_FILES = re.compile(
 )
 _STATE_FILES = frozenset(
     each + suffix
-    for each in (LOCK, CHECKPOINT, PRODUCERS, UPKEEP, VISIBLE, WANTED, LEADER_EPOCHS, REMOTE)
+    for each in (LOCK, CHECKPOINT, PRODUCERS, MAINTENANCE, VISIBLE, WANTED, LEADER_EPOCHS, REMOTE)
     for suffix in ("", TMP)
 )
 

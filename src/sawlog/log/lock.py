@@ -22,7 +22,7 @@ from ..storage.forking import forkable
 from .files import LOCK, WANTED
 
 #: Note of a holder that will release the lock soon.
-MAINTENANCE_NOTE = b"upkeep"
+MAINTENANCE_NOTE = b"maintenance"
 #: How long a writer waits for maintenance to stop.
 _PATIENCE_S = 60.0
 
@@ -96,14 +96,14 @@ class MaintenanceLock:
         if self._closing:
             raise LogClosed(f"the log {self._directory.path} is being closed")
         if self._lent and is_release_requested(self._directory):
-            raise LogClosed(f"upkeep of {self._directory.path} stopped early: a writer is waiting")
+            raise LogClosed(f"maintenance of {self._directory.path} stopped early: a writer is waiting")
 
     @contextmanager
     def hold(self) -> Iterator[None]:
         """Run one maintenance task. Refused in a thread that holds the log, where it could deadlock with another
         task."""
         if self._is_held():
-            raise InvalidConfig("upkeep cannot run while the log is held: call it outside `hold`")
+            raise InvalidConfig("maintenance cannot run while the log is held: call it outside `hold`")
         with self._lock:
             self.check()
             try:

@@ -31,7 +31,7 @@ from ..batch.inputs import HeadersInput, RecordInput, TableInput
 from ..batch.kernel import Record
 from ..clock import milliseconds
 from ..closing import Closing
-from ..config import DAY_MS, MAX_OFFSET, LogConfig, UpkeepConfig, whole_number
+from ..config import DAY_MS, MAX_OFFSET, LogConfig, MaintenanceConfig, whole_number
 from ..display import counted, size_text
 from ..errors import CorruptFile, InvalidConfig, InvalidRecordType, LogClosed, SawlogError
 from ..isolation import Isolation, is_committed
@@ -46,7 +46,7 @@ from .compaction import CompactionReport
 from .ingest import NumberedFile
 from .last import last_record
 from .lock import is_release_requested, read_lock_note, request_release
-from .maintenance import MergeReport, RecompressionReport, ScrubReport, UpkeepReport
+from .maintenance import MaintenanceReport, MergeReport, RecompressionReport, ScrubReport
 from .open import Access
 from .producers import ProducerInfo
 from .reader import ARROW_ROWS, Reader
@@ -668,10 +668,12 @@ class Log(Partition, Closing):
         """Read and check every sealed segment. The report lists the damage; nothing is raised for it."""
         return maintenance.scrub(self._writable())
 
-    def upkeep(self, config: UpkeepConfig | None = None, shipped: ShippedSegments | None = None) -> UpkeepReport:
+    def maintain(
+        self, config: MaintenanceConfig | None = None, shipped: ShippedSegments | None = None
+    ) -> MaintenanceReport:
         """Run the maintenance that these settings ask for: retention, compaction, merging, recompression, scrubbing.
         Also removes local segments that are proven to be in the replica (`shipped`)."""
-        return maintenance.upkeep(self._writable(), UpkeepConfig() if config is None else config, shipped)
+        return maintenance.maintain(self._writable(), MaintenanceConfig() if config is None else config, shipped)
 
     def shipped(self) -> ShippedSegments | None:
         """Return the segments that `local_retention_ms` and `local_retention_bytes` would remove and that are proven to
@@ -680,10 +682,10 @@ class Log(Partition, Closing):
         source, reader = self._access.remote, self._readable()
         return None if source is None else tiering.shipped(reader.segments, source)
 
-    def upkeep_due(self, config: UpkeepConfig | None = None) -> bool:
-        """Return whether `upkeep` would find something to do. Takes no lock and writes nothing."""
+    def maintenance_due(self, config: MaintenanceConfig | None = None) -> bool:
+        """Return whether `maintain` would find something to do. Takes no lock and writes nothing."""
         self._readable().segments.refresh()
-        return maintenance.is_due(self._access.segments, UpkeepConfig() if config is None else config)
+        return maintenance.is_due(self._access.segments, MaintenanceConfig() if config is None else config)
 
     def sync(self) -> None:
         """Block until everything appended so far is durable."""
@@ -718,10 +720,10 @@ class Log(Partition, Closing):
         with self._hold():
             pass
 
-    def _lend_to_upkeep(self) -> None:
+    def _lend_to_maintenance(self) -> None:
         """Before the first write in mode "a": let other writers wait for the release instead of refusing them. For
         maintenance, which ends soon."""
-        self._access.lend_to_upkeep()
+        self._access.lend_to_maintenance()
 
     @property
     def _lock_note(self) -> bytes:
@@ -757,7 +759,7 @@ class Log(Partition, Closing):
         """Writer's lock if this process holds it: a new object each time it is taken."""
         return self._access.appender.held if self._access.appender is not None and self._access.is_locked else None
 
-    def _end_upkeep(self) -> None:
+    def _end_maintenance(self) -> None:
         """Stop maintenance that runs in another thread: it raises `LogClosed` there."""
         if self._access.appender is not None:
             self._access.appender.maintenance_lock.cancel()

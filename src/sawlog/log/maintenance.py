@@ -1,7 +1,7 @@
 """Maintenance of a log in use: retention, compaction, merging, recompression, scrubbing, tiering.
 
-`upkeep` runs the tasks that a policy (`UpkeepConfig`) asks for and reports them. Each task can also be called on its
-own. Tasks work on sealed segments, concurrently with appends and reads, one at a time per log, and can be interrupted
+`maintain` runs the tasks that a policy (`MaintenanceConfig`) asks for and reports them. Each task can also be called
+alone. Tasks work on sealed segments, concurrently with appends and reads, one at a time per log, and can be interrupted
 safely at any point (rewrite.py describes how files are replaced).
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from ..batch.compression import codec_id
 from ..clock import Stopwatch, now_ms
-from ..config import UpkeepConfig
+from ..config import MaintenanceConfig
 from ..display import counted
 from ..errors import CorruptBatch, InvalidConfig, StorageError
 from ..storage.counters import count, count_damage
@@ -84,7 +84,7 @@ class ScrubReport(Checked):
 
 
 @dataclass(slots=True)
-class UpkeepReport:
+class MaintenanceReport:
     """Maintenance of one log; a report is None if its task had nothing to do."""
 
     path: str
@@ -110,18 +110,20 @@ class UpkeepReport:
         return f"{self.path}: {done}"
 
 
-def upkeep(appender: Appender, config: UpkeepConfig, shipped: ShippedSegments | None = None) -> UpkeepReport:
+def maintain(
+    appender: Appender, config: MaintenanceConfig, shipped: ShippedSegments | None = None
+) -> MaintenanceReport:
     """Run the tasks that are due. `shipped`: the local segments proven to be in the replica, to be removed."""
     try:
-        return _upkeep(appender, config, shipped)
+        return _maintain(appender, config, shipped)
     except StorageError:
         appender.maintenance_lock.check()  # the log was closed or removed meanwhile
         raise
 
 
-def _upkeep(appender: Appender, config: UpkeepConfig, shipped: ShippedSegments | None) -> UpkeepReport:
+def _maintain(appender: Appender, config: MaintenanceConfig, shipped: ShippedSegments | None) -> MaintenanceReport:
     watch = Stopwatch()
-    report = UpkeepReport(appender.directory.path)
+    report = MaintenanceReport(appender.directory.path)
     removed = retention.apply_retention(appender) if config.delete else None
     report.retention = removed if removed is not None and removed.removed_records else None
     if shipped is not None:  # first, so that no segment is rewritten in vain
@@ -140,7 +142,7 @@ def _upkeep(appender: Appender, config: UpkeepConfig, shipped: ShippedSegments |
     return report
 
 
-def is_due(segments: SegmentSet, config: UpkeepConfig) -> bool:
+def is_due(segments: SegmentSet, config: MaintenanceConfig) -> bool:
     """Return True if a task is due. Takes no lock."""
     now = now_ms()
     state = load_state(segments.directory)
@@ -157,7 +159,7 @@ def is_due(segments: SegmentSet, config: UpkeepConfig) -> bool:
     return interval is not None and any(now - state.scrubbed.get(each.base_offset, 0) >= interval for each in sealed)
 
 
-def _compaction_is_due(segments: SegmentSet, config: UpkeepConfig) -> bool:
+def _compaction_is_due(segments: SegmentSet, config: MaintenanceConfig) -> bool:
     return (
         config.compact
         and segments.remote is None

@@ -3,7 +3,7 @@
 A small text file with a checksum (`sawlog.storage.checksummed`):
 
 ```
-sawlog upkeep 1
+sawlog maintenance 1
 {"cleaned": [[1200, 1794785986353]], "damaged": false, "tombstones": 3, "recompressed_offset": 0, "scrubbed": {"0": …}}
 crc32c 1c291ca3
 ```
@@ -21,9 +21,9 @@ from dataclasses import asdict, dataclass, field
 from ..errors import CorruptFile
 from ..storage import Directory
 from ..storage.checksummed import TitledFile, parsing
-from .files import UPKEEP
+from .files import MAINTENANCE
 
-_FILE = TitledFile("the upkeep file", "sawlog upkeep 1")
+_FILE = TitledFile("the maintenance file", "sawlog maintenance 1")
 #: Maximum number of compactions in `cleaned`; older ones are dropped.
 _MOST = 100
 
@@ -101,7 +101,7 @@ class MaintenanceState:
 def load_state(directory: Directory) -> MaintenanceState:
     """Load the state; empty if the file is missing or damaged."""
     try:
-        data = _FILE.find(directory, UPKEEP)
+        data = _FILE.find(directory, MAINTENANCE)
         return MaintenanceState() if data is None else MaintenanceState.decode(data)
     except CorruptFile:
         return MaintenanceState()
@@ -109,7 +109,7 @@ def load_state(directory: Directory) -> MaintenanceState:
 
 def store_state(directory: Directory, state: MaintenanceState) -> None:
     """Replace the file, durably."""
-    directory.replace(UPKEEP, state.encode())
+    directory.replace(MAINTENANCE, state.encode())
 
 
 def truncate_state(directory: Directory, offset: int) -> None:

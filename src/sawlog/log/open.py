@@ -271,7 +271,7 @@ class Access:
         self._look_if_needed()
         before.continue_in(self.segments)
 
-    def lend_to_upkeep(self) -> None:
+    def lend_to_maintenance(self) -> None:
         """Let other writers wait for the lock instead of being refused. Call before the first write."""
         self._note = MAINTENANCE_NOTE
 

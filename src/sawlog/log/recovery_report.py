@@ -46,7 +46,7 @@ class Action(Enum):
     FINISH = "finish what the crash interrupted"
     REBUILD = "rebuild from the log"
     SET_ASIDE = "report as corruption, set aside, continue with the old files"
-    ASK = "ask the replica, until upkeep restores the file from there"
+    ASK = "ask the replica, until maintenance restores the file from there"
     REMOVE = "remove"
     IGNORE = "ignore"
 

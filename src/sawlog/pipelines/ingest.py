@@ -111,7 +111,7 @@ def run(spark: SparkSession, params: IngestParams, progress: Advance | None = No
     check_params(params)
     source = _source(params.source)
     form = _form(params, source)
-    with Store.open(params.data, upkeep_interval_s=None) as store:
+    with Store.open(params.data, maintenance_interval_s=None) as store:
         store.create_topic(params.topic, params.partitions, exist_ok=True)
         root = Path(store.path)
     wanted = WantedColumns(form, source, params.key, params.timestamp, params.value, params.header)

@@ -113,7 +113,7 @@ def rewrite(
     if partitions is not None and partitions < 1:
         raise InvalidConfig(f"partitions must be at least 1, not {partitions}")
     check_topic(data, name)  # also: a mistyped directory must not become a store
-    with Store.open(data, upkeep_interval_s=None) as store:
+    with Store.open(data, maintenance_interval_s=None) as store:
         old = store.topic(name)
         with running.exclusive_directory(Path(store.path) / "pipelines" / f"rewrite-{quoted(name)}"):
             _remove_leftovers(store, name)

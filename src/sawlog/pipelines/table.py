@@ -240,7 +240,7 @@ class _Job:
         if found is None or not (new or self._topic.table is None):
             return
         columns = tuple((field.name, ddl.shown(field.type)) for field in found.schema)
-        with Store.open(self._path, upkeep_interval_s=None) as store:
+        with Store.open(self._path, maintenance_interval_s=None) as store:
             topic = store.topic(self._topic.name)
             check_same_topic(found, topic)
             topic.set_table(replace(self._info, columns=columns, created_ms=now_ms()))

@@ -27,8 +27,8 @@ def open_store(where: StoreLocation, mode: Literal["w", "r"] = "r") -> Store:
     maintenance."""
     options = where.options
     if options is None:
-        return _open(where.path, mode, upkeep_interval_s=None)
-    return _open(where.path, mode, options=options, upkeep_interval_s=None)
+        return _open(where.path, mode, maintenance_interval_s=None)
+    return _open(where.path, mode, options=options, maintenance_interval_s=None)
 
 
 def open_for_task(where: StoreLocation) -> Store:

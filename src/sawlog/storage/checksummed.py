@@ -4,8 +4,8 @@ Each file is a body followed by the CRC-32C of the body in eight hexadecimal dig
 whole (`Directory.replace`), so a reader finds the old or the new version; if any byte has changed, reading raises
 `CorruptFile`. There are two layouts:
 
-    LINE      crc32c 1c291ca3             text with a title (`TitledFile`): checkpoint, producers, upkeep, the note of
-                                          a shared log
+    LINE      crc32c 1c291ca3             text with a title (`TitledFile`): checkpoint, producers, maintenance, the
+                                          note of a shared log
     FIELD       "crc32c": "1c291ca3"      JSON that any tool can read (`load`, `store`), one field per line:
               }                           sawlog.json, topic.json, transaction intents, job state
 

@@ -53,7 +53,7 @@ from typing import Literal
 
 from ..batch.text import parse_json
 from ..clock import Stopwatch, now_ms
-from ..config import MIB, LogConfig, UpkeepConfig, whole_number
+from ..config import MIB, LogConfig, MaintenanceConfig, whole_number
 from ..errors import CorruptBatch, InvalidConfig, LogClosed, LogNotFound, ReadOnlyLog, StorageError
 from ..log.log import Log
 from ..log.shared import SharedLog
@@ -74,7 +74,7 @@ _messages = logging.getLogger("sawlog.store.groups")
 _CONFIG = LogConfig(segment_bytes=MIB)
 #: The log is compacted when it has more segments than this, and enough in them is new.
 _SEGMENTS = 4
-_UPKEEP = UpkeepConfig(compact=True, delete=False, merge_bytes=0)
+_MAINTENANCE = MaintenanceConfig(compact=True, delete=False, merge_bytes=0)
 #: Reload interval: a deletion may have been compacted away since the last load.
 _STALE_S = 3600.0
 
@@ -364,9 +364,9 @@ class Turn:
         if not records:
             return
         self._log.append_many(records)
-        if len(self._log.segments) > _SEGMENTS and self._log.upkeep_due(_UPKEEP):
+        if len(self._log.segments) > _SEGMENTS and self._log.maintenance_due(_MAINTENANCE):
             try:
-                self._log.upkeep(_UPKEEP)
+                self._log.maintain(_MAINTENANCE)
             except StorageError as error:  # the commit itself is done, and durable
                 _messages.warning("the offsets in %s could not be compacted: %s", self._log.path, error)
 

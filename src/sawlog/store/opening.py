@@ -40,7 +40,7 @@ def open_store(
     path: str | PathLike[str] | Directory,
     mode: Literal["w", "r"] = "w",
     *,
-    upkeep_interval_s: float | None = ...,
+    maintenance_interval_s: float | None = ...,
     handover_timeout_s: float = ...,
     lock_timeout: float = ...,
 ) -> Store: ...
@@ -53,7 +53,7 @@ def open_store(
     *,
     options: Mapping[str, str],
     parameters: StoreParameters | None = ...,
-    upkeep_interval_s: float | None = ...,
+    maintenance_interval_s: float | None = ...,
 ) -> ObjectStore: ...
 
 
@@ -63,7 +63,7 @@ def open_store(
     *,
     options: Mapping[str, str] | None = None,
     parameters: StoreParameters | None = None,
-    upkeep_interval_s: float | None = 60.0,
+    maintenance_interval_s: float | None = 60.0,
     handover_timeout_s: float | None = None,
     lock_timeout: float | None = None,
 ) -> Store | ObjectStore:
@@ -88,12 +88,12 @@ def open_store(
     given = {name: value for name, value in given.items() if value is not None}
     if not is_address(path):
         _refuse(given, _OF_ADDRESSES, "a store in a directory")
-        return Store.open(path, mode, upkeep_interval_s=upkeep_interval_s, **given)
+        return Store.open(path, mode, maintenance_interval_s=maintenance_interval_s, **given)
     _refuse(given, _OF_DIRECTORIES, "a store on object storage")
     from .objects.store import ObjectStore
 
     assert isinstance(path, str)
-    return ObjectStore.open(path, mode, upkeep_interval_s=upkeep_interval_s, **given)
+    return ObjectStore.open(path, mode, maintenance_interval_s=maintenance_interval_s, **given)
 
 
 def open_for_slices(path: str, *, options: Mapping[str, str] | None = None) -> Store | ObjectStore:

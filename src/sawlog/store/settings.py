@@ -12,10 +12,10 @@ converted; the others have the default of `LogConfig`, also after an update that
 
 -1 means "none" where it does in Kafka: no limit, never. -2 means "as retention.*" for `local.retention.*`.
 
-Some settings are for opening a log (`LogConfig`), some for its upkeep (`UpkeepConfig`), some for what a broker lets
-clients produce (`serving`), and one declares what values are made of (`sawlog.schema`). And some of Kafka's are kept
-and shown because programs set them, and have no effect: there is one replica, and the `durability` of a topic says when
-it is synced.
+Some settings are for opening a log (`LogConfig`), some for its maintenance (`MaintenanceConfig`), some for what a
+broker lets clients produce (`serving`), and one declares what values are made of (`sawlog.schema`). And some of Kafka's
+are kept and shown because programs set them, and have no effect: there is one replica, and the `durability` of a topic
+says when it is synced.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from functools import partial
 from typing import Any, Literal, TypedDict
 
 from ..batch.compression import CODECS
-from ..config import MAX_SEGMENT_BYTES, Interval, LogConfig, UpkeepConfig
+from ..config import MAX_SEGMENT_BYTES, Interval, LogConfig, MaintenanceConfig
 from ..errors import InvalidConfig
 
 
@@ -136,7 +136,7 @@ class Setting:
     #: Converts the stored value to the one in the config.
     convert: Callable[[Any], Any] = lambda value: value
     #: What it is for.
-    part: Literal["log", "upkeep", "serving", "reading", "none"] = "log"
+    part: Literal["log", "maintenance", "serving", "reading", "none"] = "log"
     #: The default of a setting that is in no config.
     default: Value | None = None
 
@@ -247,7 +247,7 @@ SETTINGS: dict[str, Setting] = {
             _policy,
             "delete: drop old records by age and size; compact: keep the last record of each key; or both, or "
             "neither, if it is empty",
-            part="upkeep",
+            part="maintenance",
         ),
         Setting(
             "retention.ms",
@@ -298,21 +298,21 @@ SETTINGS: dict[str, Setting] = {
             "delete_retention_ms",
             _FROM_0,
             "how long compaction keeps tombstones",
-            part="upkeep",
+            part="maintenance",
         ),
         Setting(
             "min.cleanable.dirty.ratio",
             "min_dirty_ratio",
             _fraction,
             "compact when this share of the log is new",
-            part="upkeep",
+            part="maintenance",
         ),
         Setting(
             "min.compaction.lag.ms",
             "min_compaction_lag_ms",
             _FROM_0,
             "do not compact records younger than this",
-            part="upkeep",
+            part="maintenance",
         ),
         Setting(
             "compression.type",
@@ -367,7 +367,7 @@ SETTINGS: dict[str, Setting] = {
             "merge_bytes",
             _FROM_0,
             "neighbouring sealed segments smaller than this are merged; 0: never",
-            part="upkeep",
+            part="maintenance",
         ),
         Setting(
             "recompress.after.ms",
@@ -375,7 +375,7 @@ SETTINGS: dict[str, Setting] = {
             _OR_NONE,
             "sealed segments older than this are recompressed with zstd; -1: never",
             _none_if_negative,
-            part="upkeep",
+            part="maintenance",
         ),
         Setting(
             "scrub.interval.ms",
@@ -383,7 +383,7 @@ SETTINGS: dict[str, Setting] = {
             _OR_NONE,
             "sealed segments are read and checked this often; -1: never",
             _none_if_negative,
-            part="upkeep",
+            part="maintenance",
         ),
         Setting(
             SCHEMA,
@@ -453,7 +453,7 @@ def check(given: Mapping[str, object]) -> dict[str, Value]:
         setting = _find(name)
         checked[setting.name] = setting.read(setting.name, value)
     log_config(checked)
-    upkeep_config(checked)
+    maintenance_config(checked)
     _check_tiering(checked)
     return dict(sorted(checked.items()))
 
@@ -501,13 +501,13 @@ def log_config(settings: Mapping[str, Value]) -> LogConfig:
     return LogConfig(**_fields(settings, "log"))
 
 
-def upkeep_config(settings: Mapping[str, Value]) -> UpkeepConfig:
-    """What upkeep does to the logs of a topic with these settings."""
+def maintenance_config(settings: Mapping[str, Value]) -> MaintenanceConfig:
+    """What maintenance does to the logs of a topic with these settings."""
     policy = str(settings.get("cleanup.policy", "delete"))
-    return UpkeepConfig(
+    return MaintenanceConfig(
         compact="compact" in policy,
         delete="delete" in policy,
-        **_fields({name: value for name, value in settings.items() if name != "cleanup.policy"}, "upkeep"),
+        **_fields({name: value for name, value in settings.items() if name != "cleanup.policy"}, "maintenance"),
     )
 
 
@@ -525,7 +525,7 @@ def default_of(name: str) -> Value:
         return "delete"
     if setting.default is not None:
         return setting.default
-    config = UpkeepConfig(compact=False, delete=True) if setting.part == "upkeep" else LogConfig()
+    config = MaintenanceConfig(compact=False, delete=True) if setting.part == "maintenance" else LogConfig()
     value: Any = getattr(config, setting.field)
     if value is None:
         return -1

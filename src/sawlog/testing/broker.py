@@ -162,7 +162,7 @@ class Broker:
             "listen": Address("127.0.0.1", 0),
             "default_partitions": partitions,
             "topic_defaults": {"durability": durability},
-            "upkeep_interval_s": None,
+            "maintenance_interval_s": None,
             "group_min_session_timeout_ms": 100,  # lets a test observe the eviction of a member
             "cluster_id": "sawlog-testing",  # kept by a reset, because clients warn when it changes
         }

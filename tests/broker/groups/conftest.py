@@ -19,7 +19,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    with quick(monkeypatch), Store.open(path, upkeep_interval_s=None) as made:
+    with quick(monkeypatch), Store.open(path, maintenance_interval_s=None) as made:
         topic = made.create_topic("orders", partitions=2)
         topic.partition(0).append_many([b"x"] * 10)
         yield made

@@ -67,7 +67,7 @@ async def test_offsets_are_there_after_the_store_was_reopened(path: Path, store:
         joined = await member(broker)
         await broker.commit({ORDERS: (5, "noted", 2)}, joined)
     store.close()
-    with Store.open(path, upkeep_interval_s=None) as reopened:
+    with Store.open(path, maintenance_interval_s=None) as reopened:
         async with Asked(reopened) as broker:
             assert await broker.committed() == {ORDERS: (5, "noted", 2, 0)}
 
@@ -98,7 +98,7 @@ async def test_a_client_without_epochs_gets_none_back_though_the_store_knows_it(
 
 
 def test_acknowledged_commits_survive_kill_9(tmp_path: Path) -> None:
-    with Store.open(tmp_path, upkeep_interval_s=None) as store:
+    with Store.open(tmp_path, maintenance_interval_s=None) as store:
         store.create_topic("orders").append(b"x")
         broker = started("serving", "broker", tmp_path, "billing")
         assert broker.stdout is not None

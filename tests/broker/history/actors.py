@@ -302,7 +302,7 @@ def append(name: str, data: str, diary: Diary, rng: random.Random) -> None:
     from sawlog.errors import AmbiguousAppend, SawlogError
 
     numbers: dict[str, int] = defaultdict(int)
-    with Store.open(data, upkeep_interval_s=None) as store:
+    with Store.open(data, maintenance_interval_s=None) as store:
         while not _ended.is_set():
             index = rng.randrange(KEYS)
             key = f"{name}/{index}"
@@ -327,7 +327,7 @@ def write(name: str, data: str, diary: Diary, rng: random.Random) -> None:
 
     place = name.partition(".")[0]
     keys = [f"{place}/{index}" for index in range(PARTITIONS)]
-    with Store.open(data, upkeep_interval_s=None) as store:
+    with Store.open(data, maintenance_interval_s=None) as store:
         number = _next_number(diary.path, place)
         while not _ended.is_set():
             diary.write(unite=keys, number=number)

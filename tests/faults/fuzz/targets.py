@@ -395,7 +395,7 @@ def producer_seeds() -> list[bytes]:
     return [made.encode(24, 1), ProducerState(1).encode(0, 0)]
 
 
-def upkeep_seeds() -> list[bytes]:
+def maintenance_seeds() -> list[bytes]:
     return [MaintenanceState([(10, 10**12)], False, 3, 7, {0: 10**12}).encode(), MaintenanceState().encode()]
 
 
@@ -513,7 +513,7 @@ def time_file_seeds() -> list[bytes]:
 def store_image() -> MemoryDirectory:
     """A store with two topics, a group and a named transaction."""
     root = MemoryDirectory()
-    with Store.open(root, upkeep_interval_s=None) as store:
+    with Store.open(root, maintenance_interval_s=None) as store:
         store.create_topic("orders", partitions=2, retention_ms=1000)
         store.create_topic("stock")
         with store.transaction("job", 3) as tx:
@@ -542,7 +542,7 @@ def store_with(*path: str) -> Callable[[bytes], None]:
             for name in path[:-1]:
                 place = place.child(name, create=True)
             place.replace(path[-1], data)
-            store = allowed(lambda root=root, mode=mode: Store.open(root, mode, upkeep_interval_s=None))  # type: ignore[misc]
+            store = allowed(lambda root=root, mode=mode: Store.open(root, mode, maintenance_interval_s=None))  # type: ignore[misc]
             if not isinstance(store, Store):
                 continue
             for each in _questions(store, mode):
@@ -812,7 +812,7 @@ def _targets() -> Iterator[Target]:
     yield Target(
         "producers", small_file(lambda data: ProducerState.decode(data, 10**9)), producer_seeds, mutate.lined, 30
     )
-    yield Target("upkeep", small_file(MaintenanceState.decode), upkeep_seeds, mutate.lined, 30)
+    yield Target("maintenance", small_file(MaintenanceState.decode), maintenance_seeds, mutate.lined, 30)
     yield Target("note", small_file(TurnNote.decode), lambda: [TurnNote("x", 0, 5, 7).encode()], mutate.lined, 30)
     yield Target("intent", intent_target, intent_seeds, mutate.document, 30)
     yield Target("group", group_target, group_seeds, mutate.plain_text, 60)
@@ -841,7 +841,7 @@ def _targets() -> Iterator[Target]:
         # It says where the log starts: that is believed.
         Target("log-checkpoint", log_with(CHECKPOINT, range(2**62)), checkpoint_seeds, mutate.lined),
         Target("log-producers", log_with(PRODUCERS), producer_seeds, mutate.lined),
-        Target("log-upkeep", log_with("upkeep"), upkeep_seeds, mutate.lined),
+        Target("log-maintenance", log_with("maintenance"), maintenance_seeds, mutate.lined),
         Target("log-swap", log_with(swap, range(bases[1], bases[3])), swap_seeds, mutate.batches),
         Target("store-catalogue", store_with("sawlog.json"), store_seeds, mutate.document),
         Target("store-topic", store_with("topics", "orders", "topic.json"), topic_seeds, mutate.document),

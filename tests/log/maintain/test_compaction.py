@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from sawlog import Log, LogConfig, Producer, UpkeepConfig
+from sawlog import Log, LogConfig, MaintenanceConfig, Producer
 from sawlog.batch.compression import CODECS
 from sawlog.batch.header import scan
 from sawlog.errors import CorruptBatch, OutOfOrderSequence, RecordRemoved
@@ -362,7 +362,7 @@ def test_without_its_notes_compaction_keeps_tombstones_longer_and_nothing_comes_
     log = with_tombstone(place)
     compact(log)
     log.close()
-    place.remove("upkeep")
+    place.remove("maintenance")
     log = place.open()
     compact(log, delete_retention_ms=0)
     assert kept(log) == [(1, b"b", b"1"), (2, b"a", None)]
@@ -371,13 +371,13 @@ def test_without_its_notes_compaction_keeps_tombstones_longer_and_nothing_comes_
 
 
 @pytest.mark.parametrize(
-    "damage", [b"", b"junk", b"sawlog upkeep 1\n{}\ncrc32c 00000000\n"], ids=["empty", "junk", "crc"]
+    "damage", [b"", b"junk", b"sawlog maintenance 1\n{}\ncrc32c 00000000\n"], ids=["empty", "junk", "crc"]
 )
 def test_damaged_notes_are_as_good_as_none(place: Place, damage: bytes) -> None:
     log = with_tombstone(place)
     compact(log)
     log.close()
-    place.write("upkeep", damage)
+    place.write("maintenance", damage)
     log = place.open()
     compact(log, delete_retention_ms=0)
     assert kept(log) == [(1, b"b", b"1"), (2, b"a", None)]
@@ -796,40 +796,40 @@ def test_the_offset_at_a_time_passes_over_an_emptied_batch_of_a_producer(place: 
 # --- when it is due
 
 
-def test_upkeep_compacts_when_enough_is_new(place: Place) -> None:
+def test_maintenance_compacts_when_enough_is_new(place: Place) -> None:
     log = place.open(segment_bytes=2000)
-    due = UpkeepConfig(compact=True, min_dirty_ratio=0.5, merge_bytes=0)
+    due = MaintenanceConfig(compact=True, min_dirty_ratio=0.5, merge_bytes=0)
     for i in range(40):
         log.append(b"x" * 100, b"%d" % i)
-    assert log.upkeep(due).compaction is not None
-    assert log.upkeep(due).compaction is None
+    assert log.maintain(due).compaction is not None
+    assert log.maintain(due).compaction is None
     for _ in range(10):
         log.append(b"x" * 100, b"1")
     log.seal()
-    assert log.upkeep(due).compaction is None
+    assert log.maintain(due).compaction is None
     for _ in range(40):
         log.append(b"x" * 100, b"1")
-    report = log.upkeep(due)
+    report = log.maintain(due)
     assert report.compaction is not None
     assert report.compaction.records_removed == 50 - len(log[log.segments[-1].base_offset :])
 
 
-def test_upkeep_removes_tombstones_that_have_become_old(place: Place) -> None:
+def test_maintenance_removes_tombstones_that_have_become_old(place: Place) -> None:
     log = with_tombstone(place)
-    policy = UpkeepConfig(compact=True, merge_bytes=0)
-    assert log.upkeep(policy).compaction is not None
-    assert log.upkeep(policy).compaction is None
-    later = log.upkeep(UpkeepConfig(compact=True, merge_bytes=0, delete_retention_ms=0)).compaction
+    policy = MaintenanceConfig(compact=True, merge_bytes=0)
+    assert log.maintain(policy).compaction is not None
+    assert log.maintain(policy).compaction is None
+    later = log.maintain(MaintenanceConfig(compact=True, merge_bytes=0, delete_retention_ms=0)).compaction
     assert later is not None
     assert later.tombstones_removed == 1
-    assert log.upkeep(UpkeepConfig(compact=True, merge_bytes=0, delete_retention_ms=0)).compaction is None
+    assert log.maintain(MaintenanceConfig(compact=True, merge_bytes=0, delete_retention_ms=0)).compaction is None
 
 
-def test_upkeep_that_is_not_asked_to_compact_does_not(place: Place) -> None:
+def test_maintenance_that_is_not_asked_to_compact_does_not(place: Place) -> None:
     log = place.open()
     written(log, (b"a", b"1"), (b"a", b"2"))
     log.seal()
-    assert not log.upkeep()
+    assert not log.maintain()
     assert len(list(log)) == 2
 
 
@@ -876,7 +876,7 @@ def test_compaction_leaves_no_file_behind(file_place: FilePlace) -> None:
     assert bases == [each.base_offset for each in log.segments]
     logs = {named(base) for base in bases}
     indexes = {named(base, suffix) for base in bases[:-1] for suffix in (".index", ".timeindex")}
-    assert set(file_place.names()) == logs | indexes | {"checkpoint", "producers", "upkeep", "visible"}
+    assert set(file_place.names()) == logs | indexes | {"checkpoint", "producers", "maintenance", "visible"}
 
 
 def test_a_compacted_log_may_be_opened_without_its_indexes(file_place: FilePlace) -> None:
@@ -915,8 +915,8 @@ def test_a_report_reads_well(place: Place) -> None:
 # --- all at once
 
 
-def changed_beside_upkeep(log: Log, seed: int, steps: int) -> list[Entry]:
-    """Appends, trims and truncations in this thread, all kinds of upkeep in another one; the model of it."""
+def changed_beside_maintenance(log: Log, seed: int, steps: int) -> list[Entry]:
+    """Appends, trims and truncations in this thread, all kinds of maintenance in another one; the model of it."""
     rng = random.Random(seed)
     filling = Filling(log, rng, keys=12)
     done = threading.Event()
@@ -964,7 +964,7 @@ def check_against(log: Log, entries: list[Entry]) -> None:
 @pytest.mark.parametrize("seed", range(2))
 def test_compaction_beside_appends_trims_and_truncations(place: Place, seed: int) -> None:
     log = place.open(segment_bytes=8000, index_interval_bytes=300, durability="os")
-    entries = changed_beside_upkeep(log, seed, 40)
+    entries = changed_beside_maintenance(log, seed, 40)
     check_against(log, entries)
     log.close()
     log = place.open(segment_bytes=8000, durability="os")
@@ -976,4 +976,4 @@ def test_compaction_beside_appends_trims_and_truncations(place: Place, seed: int
 @pytest.mark.parametrize("seed", range(10, 30))
 def test_compaction_beside_appends_trims_and_truncations_at_length(file_place: FilePlace, seed: int) -> None:
     log = file_place.open(segment_bytes=8000, index_interval_bytes=300, durability="os")
-    check_against(log, changed_beside_upkeep(log, seed, 200))
+    check_against(log, changed_beside_maintenance(log, seed, 200))

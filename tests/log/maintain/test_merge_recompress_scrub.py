@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sawlog import Log, LogConfig, Producer, UpkeepConfig
+from sawlog import Log, LogConfig, MaintenanceConfig, Producer
 from sawlog.batch.compression import CODECS
 from sawlog.errors import CorruptBatch, InvalidConfig, LogClosed, ReadOnlyLog
 from sawlog.log import maintenance, maintenance_state, rewrite
@@ -103,12 +103,12 @@ def test_one_damaged_segment_does_not_keep_the_others_from_being_merged(place: P
     assert len(log.segments) < 6
 
 
-def test_upkeep_merges_only_when_many_are_small(place: Place) -> None:
+def test_maintenance_merges_only_when_many_are_small(place: Place) -> None:
     log = in_segments(place, 2, 2, 2)
-    assert log.upkeep(UpkeepConfig(merge_bytes=10_000)).merge is None
+    assert log.maintain(MaintenanceConfig(merge_bytes=10_000)).merge is None
     fill(log, 2, start=6)
     log.seal()
-    report = log.upkeep(UpkeepConfig(merge_bytes=10_000))
+    report = log.maintain(MaintenanceConfig(merge_bytes=10_000))
     assert report.merge is not None
     assert str(report.merge) == "merged 4 segments into 1"
 
@@ -177,12 +177,12 @@ def test_segments_that_would_not_become_smaller_stay(place: Place) -> None:
     assert not [name for name in place.names() if name.endswith(".tmp")]
 
 
-def test_upkeep_recompresses_what_is_old(place: Place) -> None:
+def test_maintenance_recompresses_what_is_old(place: Place) -> None:
     log = place.open()
     for timestamp in (now_ms() - 100_000, now_ms()):
         log.append_many([(b"same" * 10, None, (), timestamp)] * 100)
         log.seal()
-    report = log.upkeep(UpkeepConfig(recompress_after_ms=50_000))
+    report = log.maintain(MaintenanceConfig(recompress_after_ms=50_000))
     assert report.recompression is not None
     assert report.recompression.segments == 1
     assert place.batches(0)[0].compression == 4
@@ -237,18 +237,18 @@ def test_scrubbing_finds_a_flipped_bit(place: Place) -> None:
     assert [(p.path.rpartition("/")[2], p.next_offset) for p in report.problems] == [(named(3), 5)]
 
 
-def test_upkeep_scrubs_again_only_after_a_while(place: Place) -> None:
+def test_maintenance_scrubs_again_only_after_a_while(place: Place) -> None:
     log = in_segments(place, 3, 4)
-    often = UpkeepConfig(scrub_interval_ms=0)
-    rarely = UpkeepConfig(scrub_interval_ms=10**9)
-    first = log.upkeep(rarely).scrub
+    often = MaintenanceConfig(scrub_interval_ms=0)
+    rarely = MaintenanceConfig(scrub_interval_ms=10**9)
+    first = log.maintain(rarely).scrub
     assert first is not None
     assert first.segments == 2
-    assert log.upkeep(rarely).scrub is None
+    assert log.maintain(rarely).scrub is None
     log.close()
     log = place.open()
-    assert log.upkeep(rarely).scrub is None
-    assert log.upkeep(often).scrub is not None
+    assert log.maintain(rarely).scrub is None
+    assert log.maintain(often).scrub is not None
 
 
 def test_a_segment_that_was_found_damaged_is_scrubbed_again(place: Place) -> None:
@@ -257,31 +257,31 @@ def test_a_segment_that_was_found_damaged_is_scrubbed_again(place: Place) -> Non
     place.flip(named(0), 65)
     log = place.open()
     for _ in range(2):
-        report = log.upkeep(UpkeepConfig(scrub_interval_ms=10**9)).scrub
+        report = log.maintain(MaintenanceConfig(scrub_interval_ms=10**9)).scrub
         assert report is not None
         assert not report.ok
 
 
 def test_a_new_segment_at_a_truncated_offset_is_scrubbed(place: Place) -> None:
     log = in_segments(place, 3, 4)
-    rarely = UpkeepConfig(scrub_interval_ms=10**9)
-    log.upkeep(rarely)
+    rarely = MaintenanceConfig(scrub_interval_ms=10**9)
+    log.maintain(rarely)
     log.truncate(3)
     fill(log, 4, start=3)
     log.seal()
-    report = log.upkeep(rarely).scrub
+    report = log.maintain(rarely).scrub
     assert report is not None
     assert report.segments >= 1
 
 
 def test_a_segment_that_was_cut_and_filled_again_is_scrubbed(place: Place) -> None:
     log = in_segments(place, 10)
-    rarely = UpkeepConfig(scrub_interval_ms=10**9)
-    log.upkeep(rarely)
+    rarely = MaintenanceConfig(scrub_interval_ms=10**9)
+    log.maintain(rarely)
     log.truncate(5)
     fill(log, 50, start=5)
     log.seal()
-    report = log.upkeep(rarely).scrub
+    report = log.maintain(rarely).scrub
     assert report is not None
     assert report.segments == 1
 
@@ -405,8 +405,8 @@ def test_retreating_notes_say_nothing_about_what_is_cut_off() -> None:
 # --- who may
 
 
-@pytest.mark.parametrize("work", ["compact", "merge_segments", "recompress", "scrub", "upkeep"])
-def test_upkeep_is_refused_by_a_reader_and_by_a_closed_log(file_place: FilePlace, work: str) -> None:
+@pytest.mark.parametrize("work", ["compact", "merge_segments", "recompress", "scrub", "maintain"])
+def test_maintenance_is_refused_by_a_reader_and_by_a_closed_log(file_place: FilePlace, work: str) -> None:
     log = in_segments(file_place, 2)
     with pytest.raises(ReadOnlyLog):
         getattr(file_place.open(mode="r"), work)()
@@ -415,28 +415,28 @@ def test_upkeep_is_refused_by_a_reader_and_by_a_closed_log(file_place: FilePlace
         getattr(log, work)()
 
 
-@pytest.mark.parametrize("work", ["compact", "merge_segments", "recompress", "scrub", "upkeep"])
-def test_upkeep_of_an_empty_log_does_nothing(place: Place, work: str) -> None:
+@pytest.mark.parametrize("work", ["compact", "merge_segments", "recompress", "scrub", "maintain"])
+def test_maintenance_of_an_empty_log_does_nothing(place: Place, work: str) -> None:
     log = place.open()
     before = place.files()
     assert not getattr(log, work)()
     assert place.files() == before
 
 
-def test_a_report_of_upkeep_lists_what_was_done(place: Place) -> None:
+def test_a_report_of_maintenance_lists_what_was_done(place: Place) -> None:
     log = in_segments(place, 2, 2, 2, 2)
-    report = log.upkeep(UpkeepConfig(scrub_interval_ms=0))
+    report = log.maintain(MaintenanceConfig(scrub_interval_ms=0))
     assert [type(each).__name__ for each in report.actions] == ["MergeReport", "ScrubReport"]
     assert str(report).endswith("merged 4 segments into 1; scrubbed 1 segment: all good")
-    assert str(log.upkeep()).endswith("nothing to do")
+    assert str(log.maintain()).endswith("nothing to do")
 
 
-def test_upkeep_applies_retention(place: Place) -> None:
+def test_maintenance_applies_retention(place: Place) -> None:
     log = place.open(retention_ms=1000)
     log.append(b"old", timestamp=1)
     log.seal()
     log.append(b"new")
-    assert log.upkeep(UpkeepConfig(delete=False)).retention is None
-    report = log.upkeep().retention
+    assert log.maintain(MaintenanceConfig(delete=False)).retention is None
+    report = log.maintain().retention
     assert report is not None
     assert (report.removed_records, log.lowest_offset) == (1, 1)

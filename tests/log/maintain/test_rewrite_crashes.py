@@ -1,12 +1,12 @@
-"""Upkeep that is interrupted at every step: the log holds what it held before, or what it should hold after.
+"""Maintenance that is interrupted at every step: the log holds what it held before, or what it should hold after.
 
-For each piece of upkeep the I/O calls of an undisturbed run are counted. Then it is run again and again on a copy of
+For each task the I/O calls of an undisturbed run are counted. Then it is run again and again on a copy of
 the same log. A *crash* is a call from which on nothing works any more; what lies on the disk then is opened. An *error*
 is one call that fails while the rest works. A *power cut* is a crash that also loses what was not synced: bytes, and
 any of the names that were changed since the directory was last synced. A *kill* is a real process, on real files.
 
 Each swap is all or nothing, so in between the log holds, besides every record that stays, some of those that go. Never
-fewer than that, never a record that was not there, and upkeep that is done again comes to the same end.
+fewer than that, never a record that was not there, and maintenance that is done again comes to the same end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from sawlog import Log, LogConfig, UpkeepConfig
+from sawlog import Log, LogConfig, MaintenanceConfig
 from sawlog.errors import LogFailed, SawlogError
 from sawlog.storage import MemoryDirectory, MemoryStorage
 from sawlog.testing.faulty import Call, Fault, FaultyDirectory
@@ -38,7 +38,7 @@ CHANGES = frozenset({"append", "create", "remove", "rename", "replace", "sync", 
 CONFIG = LogConfig(segment_bytes=9000, index_interval_bytes=300, durability="os", checkpoint_interval_ms=3_600_000)
 Content = tuple[tuple[str, bytes], ...]
 KILLS = int(os.environ.get("SAWLOG_KILLS", "2"))
-#: How many crashes, errors or power cuts of each kind of upkeep the quick tests look at.
+#: How many crashes, errors or power cuts of each kind of maintenance the quick tests look at.
 SOME = 12
 SEED = int(os.environ.get("SAWLOG_SEED", "11"))
 
@@ -52,7 +52,7 @@ def forget(log: Log) -> None:
 
 
 def everything(log: Log) -> None:
-    log.upkeep(UpkeepConfig(compact=True, recompress_after_ms=0, scrub_interval_ms=0))
+    log.maintain(MaintenanceConfig(compact=True, recompress_after_ms=0, scrub_interval_ms=0))
 
 
 #: What is done, and what was done to the log before that.
@@ -99,7 +99,7 @@ def records(log: Log) -> list[Seen]:
 
 
 class Case:
-    """One piece of upkeep: the log before, the records after, and the calls in between."""
+    """One piece of maintenance: the log before, the records after, and the calls in between."""
 
     def __init__(self, name: str) -> None:
         self.work, before = WORK[name]
@@ -138,7 +138,7 @@ class Case:
         return copy_of(directory.inner)
 
     def check_crashed(self, image: MemoryDirectory) -> None:
-        """A reader that comes before the next writer, the next writer, and upkeep done again."""
+        """A reader that comes before the next writer, the next writer, and maintenance done again."""
         with Log.open(copy_of(image), CONFIG, mode="r") as reader:
             self.check_between(records(reader))
             assert reader.next_offset == self.before[-1][0] + 1
@@ -465,7 +465,7 @@ def test_a_replacement_that_is_damaged_is_set_aside_and_the_old_segments_serve(c
 # --- real processes
 
 
-def test_kill_9_during_upkeep_loses_nothing(tmp_path: Path) -> None:
+def test_kill_9_during_maintenance_loses_nothing(tmp_path: Path) -> None:
     """One process appends and keeps rewriting; it is killed again and again. What it said it wrote is there, and of
     every key at least the last value."""
     rng = random.Random(SEED)
@@ -488,6 +488,6 @@ def test_kill_9_during_upkeep_loses_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_kill_9_during_upkeep_loses_nothing_at_length(tmp_path: Path) -> None:
+def test_kill_9_during_maintenance_loses_nothing_at_length(tmp_path: Path) -> None:
     for part in range(10):
-        test_kill_9_during_upkeep_loses_nothing(tmp_path / str(part))
+        test_kill_9_during_maintenance_loses_nothing(tmp_path / str(part))

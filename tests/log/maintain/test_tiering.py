@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sawlog import Log, LogConfig
-from sawlog.config import UpkeepConfig
+from sawlog.config import MaintenanceConfig
 from sawlog.errors import InvalidConfig, OffsetOutOfRange, RemoteUnavailable
 from sawlog.log.epochs import Epochs
 from sawlog.log.recovery_report import Where
@@ -27,7 +27,7 @@ from ..sampling import crashed_at_some, some_or_all
 from ..transactional import send
 
 CONFIG = LogConfig(segment_bytes=500, local_retention_bytes=1000)
-KEEP = UpkeepConfig(merge_bytes=0)
+KEEP = MaintenanceConfig(merge_bytes=0)
 
 
 def opened(directory: Any, mirror: Mirror | None, mode: Any = "w", **changes: Any) -> Log:
@@ -49,7 +49,7 @@ def expected(start: int, end: int) -> list[bytes]:
 
 
 def tier(log: Log) -> TieringReport | None:
-    return log.upkeep(KEEP, log.shipped()).tiering
+    return log.maintain(KEEP, log.shipped()).tiering
 
 
 def unproven(log: Log) -> str:
@@ -298,12 +298,12 @@ def test_a_recompressed_segment_is_removed_if_its_records_are_the_same() -> None
     assert values(log) == expected(0, 120)
 
 
-def test_a_replica_that_does_not_answer_is_reported_and_the_rest_of_upkeep_is_done() -> None:
+def test_a_replica_that_does_not_answer_is_reported_and_the_rest_of_maintenance_is_done() -> None:
     log, mirror = tiered(MemoryDirectory())
     fill(log, 60)
     mirror.copy(log)
     mirror.is_reachable = False
-    report = log.upkeep(KEEP, log.shipped())
+    report = log.maintain(KEEP, log.shipped())
     assert report.tiering is not None
     assert "the mirror is away" in str(report)
 
@@ -372,7 +372,7 @@ def test_compaction_of_a_tiered_log_is_refused() -> None:
     log, _ = tiered(MemoryDirectory())
     with pytest.raises(InvalidConfig, match="only in the replica"):
         log.compact()
-    assert log.upkeep(UpkeepConfig(compact=True, merge_bytes=0)).compaction is None
+    assert log.maintain(MaintenanceConfig(compact=True, merge_bytes=0)).compaction is None
 
 
 def test_an_empty_segment_here_is_no_empty_log() -> None:
@@ -458,7 +458,7 @@ def test_a_lost_list_of_what_is_remote_is_reported_and_taken_from_the_replica(ho
     with pytest.raises(RemoteUnavailable):
         values(opened(directory, mirror, "r"))
     mirror.is_reachable = True
-    log.upkeep(KEEP, log.shipped())
+    log.maintain(KEEP, log.shipped())
     found = load_remote(directory)
     assert found is not None
     assert (found.log_start, found.end) == (0, here)
@@ -531,7 +531,7 @@ class Tiering(Workload):
             promise["written"] = log.next_offset
         mirror.copy(log)
         promise["raw"] = mirror.raw
-        log.upkeep(KEEP, log.shipped())
+        log.maintain(KEEP, log.shipped())
         if chosen.random() < 0.7:
             promise["wanted"] = chosen.randrange(log.lowest_offset, min(log.local_offset + 3, log.next_offset + 1))
             log.trim(promise["wanted"])
@@ -576,7 +576,7 @@ class TieringOnce(Tiering):
             self.promise["written"] = 6
             mirror.copy(log)
             self.promise["raw"] = mirror.raw
-            log.upkeep(KEEP, log.shipped())
+            log.maintain(KEEP, log.shipped())
             assert log.local_offset == 3
             self.promise["wanted"] = 4
             log.trim(4)

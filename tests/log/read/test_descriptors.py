@@ -1,4 +1,4 @@
-"""Upkeep needs a bounded number of descriptors, however many segments there are and however few a process may open."""
+"""Maintenance needs a bounded number of descriptors, regardless of the number of segments and of the process limit."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def test_a_named_transaction_that_was_interrupted_anywhere_is_stored_once_when_i
     fired = 0
     for number in range(1, 4000, 89):
         path = tmp_path / str(number)
-        with sawlog.open(path, upkeep_interval_s=None) as store:
+        with sawlog.open(path, maintenance_interval_s=None) as store:
             for topic in "ab":
                 store.create_topic(topic)
             interrupter = Interrupter(number)
@@ -131,7 +131,7 @@ def test_a_named_transaction_that_was_interrupted_anywhere_is_stored_once_when_i
                     tx.append("b", b"1")
             except sawlog.errors.SawlogError:
                 pass  # a log has failed, and says so: opening the store again completes it
-        with sawlog.open(path, upkeep_interval_s=None) as store:
+        with sawlog.open(path, maintenance_interval_s=None) as store:
             with store.transaction("job", 1) as tx:
                 tx.append("a", b"1")
                 tx.append("b", b"1")

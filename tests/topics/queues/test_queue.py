@@ -33,7 +33,7 @@ PATIENCE_S = 60.0
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with sawlog.open(tmp_path / "data", upkeep_interval_s=None) as made:
+    with sawlog.open(tmp_path / "data", maintenance_interval_s=None) as made:
         made.create_topic("orders", partitions=2)
         yield made
 

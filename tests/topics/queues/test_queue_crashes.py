@@ -24,7 +24,7 @@ class Working(Workload):
         self.promise: dict[str, Any] = {"there": 0, "acked": [], "done": [], "dead": [], "seen": {}}
 
     def work(self, disk: FaultyStorage) -> None:
-        with Store.open(disk.plain, upkeep_interval_s=None) as store:
+        with Store.open(disk.plain, maintenance_interval_s=None) as store:
             topic = store.create_topic("orders")
             topic.append_many([b"%d" % number for number in range(COUNT)])
             self.promise["there"] = COUNT
@@ -43,7 +43,7 @@ class Working(Workload):
                 self.promise["done"].append(2)
 
     def recover(self, disk: FaultyStorage, promise: Any, *, power_cut: bool) -> None:
-        with Store.open(disk.plain, upkeep_interval_s=None) as store:
+        with Store.open(disk.plain, maintenance_interval_s=None) as store:
             if "orders" not in store.topics():
                 assert not promise["there"]
                 return

@@ -70,7 +70,7 @@ class Worker:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with sawlog.open(tmp_path / "data", upkeep_interval_s=None) as made:
+    with sawlog.open(tmp_path / "data", maintenance_interval_s=None) as made:
         made.create_topic("orders", partitions=PARTITIONS)
         yield made
 

@@ -15,7 +15,7 @@ from sawlog.store.queues import redrive as module
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with sawlog.open(tmp_path / "data", upkeep_interval_s=None) as made:
+    with sawlog.open(tmp_path / "data", maintenance_interval_s=None) as made:
         made.create_topic("orders")
         yield made
 

@@ -29,7 +29,7 @@ from .topic import SliceReader, Topic
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ...log.maintenance import UpkeepReport
+    from ...log.maintenance import MaintenanceReport
     from ...log.retention import RetentionReport
     from ...sql.declared import Wanted
     from ...storage.interface import Buffer
@@ -287,7 +287,7 @@ class Store(Closing):
         """Return the broker's view of this store."""
 
     @abstractmethod
-    def upkeep(self) -> list[UpkeepReport]:
+    def maintain(self) -> list[MaintenanceReport]:
         """Run the maintenance that the settings of all topics ask for, now."""
 
     @abstractmethod

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import polars
     import pyarrow as pa
 
-    from ...log.maintenance import UpkeepReport
+    from ...log.maintenance import MaintenanceReport
     from ...sql.dataset import TopicDataset
     from ...sql.declared import Wanted
     from ...sql.history import History
@@ -235,7 +235,7 @@ class Topic(ABC):
         """Drop the records below these offsets and return the number of offsets dropped."""
 
     @abstractmethod
-    def upkeep(self) -> list[UpkeepReport]:
+    def maintain(self) -> list[MaintenanceReport]:
         """Run the maintenance that the settings ask for, now, and return a report per partition."""
 
     # --- describing

@@ -1,4 +1,4 @@
-"""`Upkeep`: background maintenance of an open store: retention, compaction, merging, recompression, scrubbing.
+"""`BackgroundMaintenance` of an open store: retention, compaction, merging, recompression, scrubbing.
 
 All topics are checked at a fixed interval (`sawlog.background`), without a lock. Due work is done on the partitions
 that this process writes and on those that no process writes; a partition that another process writes is left to it.
@@ -13,18 +13,18 @@ from collections.abc import Callable
 
 from ... import background
 from ...errors import LogClosed, SawlogError
-from ...log.maintenance import UpkeepReport
+from ...log.maintenance import MaintenanceReport
 
-_logger = logging.getLogger("sawlog.upkeep")
+_logger = logging.getLogger("sawlog.maintenance")
 
 
-class Upkeep:
+class BackgroundMaintenance:
     """Calls `work` every `interval_s` seconds, one call at a time, until stopped."""
 
-    def __init__(self, work: Callable[[], list[UpkeepReport]], interval_s: float) -> None:
+    def __init__(self, work: Callable[[], list[MaintenanceReport]], interval_s: float) -> None:
         self._work = work
         #: Last hundred reports, oldest first.
-        self.reports: list[UpkeepReport] = []
+        self.reports: list[MaintenanceReport] = []
         self._task = background.every(interval_s, self._run)
 
     def _run(self) -> None:
@@ -35,9 +35,9 @@ class Upkeep:
         except LogClosed:
             pass  # the store is being closed
         except (SawlogError, OSError) as error:
-            _logger.warning("upkeep failed and will be retried: %s", error)
+            _logger.warning("maintenance failed and will be retried: %s", error)
 
-    def _tell(self, report: UpkeepReport) -> None:
+    def _tell(self, report: MaintenanceReport) -> None:
         self.reports = [*self.reports[-99:], report]
         damaged = report.scrub is not None and not report.scrub.ok
         _logger.log(logging.ERROR if damaged else logging.INFO, "%s", report)

@@ -16,7 +16,7 @@ from ...clock import Deadline
 from ...config import LogConfig
 from ...errors import DirectoryLocked, LogClosed, StorageError, TopicNotFound
 from ...log.log import Log
-from ...log.maintenance import UpkeepReport
+from ...log.maintenance import MaintenanceReport
 from ...log.recovery_report import RecoveryReport
 from ...log.tiering import TieringReport
 from ...storage import Directory
@@ -316,8 +316,8 @@ class OpenPartitions:
             self.ready.clear()
         return log
 
-    def upkeep(self, number: int) -> UpkeepReport | None:
-        config = settings.upkeep_config(self.entry.settings)
+    def maintain(self, number: int) -> MaintenanceReport | None:
+        config = settings.maintenance_config(self.entry.settings)
         used = self.logs.get(number)
         if self.ended is not None:
             raise self.ended
@@ -326,12 +326,12 @@ class OpenPartitions:
         )  # before `using`: it may be slow, and other processes may want the lock
         with self.using(number):
             if used is not None and used.locked:
-                return used.upkeep(config, shipped)
+                return used.maintain(config, shipped)
         # Opened only for this pass: a store may have more partitions than a process may open files.
         log = self._open(number)
         try:
             shipped = log.shipped()
-            due = log.upkeep_due(config) or (shipped is not None and shipped.changes_log)
+            due = log.maintenance_due(config) or (shipped is not None and shipped.changes_log)
         except BaseException:
             log.close()
             raise
@@ -339,12 +339,12 @@ class OpenPartitions:
             # Report why nothing can be removed, without taking the writer's lock.
             problem = None if shipped is None else TieringReport(local_offset=log.local_offset, problem=shipped.problem)
             log.close()
-            return UpkeepReport(log.path, tiering=problem)
-        log._lend_to_upkeep()
+            return MaintenanceReport(log.path, tiering=problem)
+        log._lend_to_maintenance()
         with self._lock:
             self._tended.add(log)
         try:
-            return log.upkeep(config, shipped)
+            return log.maintain(config, shipped)
         except DirectoryLocked:
             return None
         except LogClosed:
@@ -356,8 +356,8 @@ class OpenPartitions:
                 self._tended.discard(log)
             log.close()
 
-    def end_upkeep(self) -> None:
+    def end_maintenance(self) -> None:
         """Interrupt maintenance that runs in another thread."""
         with self._lock:
             for log in (*self._tended, *self.logs.values()):
-                log._end_upkeep()
+                log._end_maintenance()

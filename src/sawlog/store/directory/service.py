@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, Unpack
 
-from ...config import MIB, LogConfig, UpkeepConfig
+from ...config import MIB, LogConfig, MaintenanceConfig
 from ...errors import CorruptBatch
 from ...log.log import Log
 from ...storage import Directory
@@ -23,7 +23,7 @@ NAME = "transactions"
 _CONFIG = LogConfig(segment_bytes=MIB)
 #: The log is compacted when it has more segments than this.
 _SEGMENTS = 4
-_UPKEEP = UpkeepConfig(compact=True, delete=False, merge_bytes=0)
+_MAINTENANCE = MaintenanceConfig(compact=True, delete=False, merge_bytes=0)
 
 
 class _Host(Protocol):
@@ -230,8 +230,8 @@ class DirectoryLedger:
             self._known.pop(name, None)
         else:
             self._known[name] = version + 1, fields
-        if len(self._log.segments) > _SEGMENTS and self._log.upkeep_due(_UPKEEP):
-            self._log.upkeep(_UPKEEP)
+        if len(self._log.segments) > _SEGMENTS and self._log.maintenance_due(_MAINTENANCE):
+            self._log.maintain(_MAINTENANCE)
 
     def refresh(self) -> None:
         """No-op: there is no other writer."""

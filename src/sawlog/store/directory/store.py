@@ -47,7 +47,7 @@ from ...errors import (
 )
 from ...log import retention
 from ...log.log import Log
-from ...log.maintenance import UpkeepReport
+from ...log.maintenance import MaintenanceReport
 from ...log.retention import RetentionReport
 from ...log.slices import DirectorySlices
 from ...storage import Directory, FileDirectory
@@ -55,7 +55,7 @@ from ...storage.forking import forkable
 from .. import base
 from ..consumer import Consumer
 from ..groups import Groups
-from ..settings import TopicChanges, TopicSettings, upkeep_config
+from ..settings import TopicChanges, TopicSettings, maintenance_config
 from . import founding
 from .catalog import Catalog
 from .documents import Registry
@@ -63,7 +63,7 @@ from .forwarding.connections import PeerConnections
 from .forwarding.handover import Forwarding
 from .forwarding.listener import listener_for
 from .lock_leases import LOCK_TIMEOUT_S
-from .maintenance import Upkeep
+from .maintenance import BackgroundMaintenance
 from .open_partitions import OpenPartitions
 from .replica import Replica, ReplicaAddress
 from .service import DirectoryService
@@ -121,7 +121,7 @@ class Store(base.Store):
         self._transactions: set[Transaction] = set()
         self._consumers: weakref.WeakSet[Consumer | Queue] = weakref.WeakSet()
         self._groups: Groups | None = None
-        self._upkeep: Upkeep | None = None
+        self._maintenance: BackgroundMaintenance | None = None
         self._closed = False
 
     # --- opening and closing
@@ -132,7 +132,7 @@ class Store(base.Store):
         path: str | PathLike[str] | Directory,
         mode: Literal["w", "r"] = "w",
         *,
-        upkeep_interval_s: float | None = 60.0,
+        maintenance_interval_s: float | None = 60.0,
         handover_timeout_s: float = _PATIENCE_S,
         lock_timeout: float = LOCK_TIMEOUT_S,
         filling: bool = False,
@@ -168,7 +168,7 @@ class Store(base.Store):
             )
             if mode == "w":
                 store._recover()
-                store._tend(upkeep_interval_s)
+                store._tend(maintenance_interval_s)
             undo.pop_all()
         return store
 
@@ -190,9 +190,11 @@ class Store(base.Store):
     def _tend(self, interval_s: float | None) -> None:
         if interval_s is None:
             return
-        _check_seconds("upkeep_interval_s", interval_s, " or None")
+        _check_seconds("maintenance_interval_s", interval_s, " or None")
         reference = weakref.ref(self)  # the store must not be kept alive by its own maintenance
-        self._upkeep = Upkeep(lambda: [] if (store := reference()) is None else store.upkeep(), interval_s)
+        self._maintenance = BackgroundMaintenance(
+            lambda: [] if (store := reference()) is None else store.maintain(), interval_s
+        )
 
     def _recover(self) -> None:
         """Complete the committed transactions of dead processes and remove their uncommitted batches.
@@ -212,11 +214,11 @@ class Store(base.Store):
         """Close the store with its consumers, transactions, writers and logs. Safe to call twice."""
         if self._closed:
             return
-        if self._upkeep is not None:
-            self._upkeep.stop()
+        if self._maintenance is not None:
+            self._maintenance.stop()
             for topic in list(self._topics.values()):
-                topic.open_partitions.end_upkeep()
-            self._upkeep.wait()
+                topic.open_partitions.end_maintenance()
+            self._maintenance.wait()
         with ExitStack() as last:  # runs every step, last one first, even if some raise
             if self._owns_directory:
                 last.callback(self._directory.close)
@@ -444,33 +446,33 @@ class Store(base.Store):
             self._catalog.discard(gone)  # takes some time, so after the locks are released
             return self.topic(name)
 
-    def upkeep(self) -> list[UpkeepReport]:
+    def maintain(self) -> list[MaintenanceReport]:
         """Run the maintenance that the settings of all topics ask for and return a report per partition. Damaged topics
         (`CorruptFile`) are skipped and logged in `sawlog`."""
         self._check_writable()
-        reports: list[UpkeepReport] = []
+        reports: list[MaintenanceReport] = []
         try:
             self._complete_all()
             for topic in self:
-                reports += topic.upkeep()
+                reports += topic.maintain()
             self.staging.forget_names()
         except CorruptFile as error:
-            _logger.error("no upkeep: %s", error)
+            _logger.error("no maintenance: %s", error)
         return reports
 
     def expire(self, topic: str, partition: int) -> RetentionReport | None:
         """Drop the segments of one partition that exceed its age or size limit: files are unlinked, nothing is read.
         None if there are none. Background maintenance does this, too."""
         found = self.topic(topic)
-        if not upkeep_config(found.settings).delete:
+        if not maintenance_config(found.settings).delete:
             return None
         log = found.partition(partition)
         return log.apply_retention() if retention.is_due(log._segment_set) else None
 
     @property
-    def upkeep_reports(self) -> list[UpkeepReport]:
+    def maintenance_reports(self) -> list[MaintenanceReport]:
         """Last hundred reports of background maintenance."""
-        return [] if self._upkeep is None else list(self._upkeep.reports)
+        return [] if self._maintenance is None else list(self._maintenance.reports)
 
     # --- transactions
 

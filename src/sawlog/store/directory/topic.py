@@ -32,7 +32,7 @@ from ...errors import DirectoryLocked, LogClosed, SawlogError
 from ...isolation import Isolation
 from ...log import slices
 from ...log.log import Log
-from ...log.maintenance import UpkeepReport
+from ...log.maintenance import MaintenanceReport
 from ...log.writer import BATCH_BYTES, Writer
 from ...storage import Directory
 from .. import base, settings
@@ -298,13 +298,13 @@ class Topic(base.Topic):
             logs = {number: self.open_partitions.take(number) for number in sorted(offsets)}
             return sum(log.trim(offsets[number]) for number, log in logs.items())
 
-    def upkeep(self) -> list[UpkeepReport]:
+    def maintain(self) -> list[MaintenanceReport]:
         """Run the maintenance that the settings ask for (retention, compaction, merging) and return a report per
         partition.
 
         Skips partitions that another process writes to. Locks taken for maintenance are released.
         """
-        reports = (self.open_partitions.upkeep(number) for number in range(self.partitions))
+        reports = (self.open_partitions.maintain(number) for number in range(self.partitions))
         return [report for report in reports if report is not None]
 
     # --- as a table

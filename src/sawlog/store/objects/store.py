@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from ...clock import now_ms
 from ...display import counted
 from ...errors import CorruptData, InvalidConfig, StoreNotFound, TopicExists, TopicNotFound, UnsafeStorage
-from ...log.maintenance import UpkeepReport
+from ...log.maintenance import MaintenanceReport
 from ...log.retention import RetentionReport
 from .. import base
 from .. import settings as topic_settings
 from ..consumer import Consumer
-from ..directory.maintenance import Upkeep
+from ..directory.maintenance import BackgroundMaintenance
 from ..directory.topic_entry import check_partitions
 from ..names import check_topic_name
 from ..queues.options import QueueOptions
@@ -70,7 +70,7 @@ class ObjectStore(base.Store):
         self._session = session
         self._id = store_id
         self._maintainer = Maintainer(session)
-        self._upkeep: Upkeep | None = None
+        self._maintenance: BackgroundMaintenance | None = None
 
     @classmethod
     def open(
@@ -80,7 +80,7 @@ class ObjectStore(base.Store):
         *,
         options: Mapping[str, str] | None = None,
         parameters: StoreParameters | None = None,
-        upkeep_interval_s: float | None = 60.0,
+        maintenance_interval_s: float | None = 60.0,
         clocks: Clocks | None = None,
         cache_bytes: int | None = None,
         cache_path: str | PathLike[str] | None = None,
@@ -120,28 +120,32 @@ class ObjectStore(base.Store):
         if not lazily:
             session.check_end()
         if mode == "w":
-            made._tend(upkeep_interval_s)
+            made._tend(maintenance_interval_s)
         return made
 
     def _tend(self, interval_s: float | None) -> None:
         if interval_s is None:
             return
         if isinstance(interval_s, bool) or not isinstance(interval_s, (int, float)) or not interval_s > 0:
-            raise InvalidConfig(f"upkeep_interval_s must be a number of seconds above 0 or None, not {interval_s!r}")
+            raise InvalidConfig(
+                f"maintenance_interval_s must be a number of seconds above 0 or None, not {interval_s!r}"
+            )
         reference = weakref.ref(self)  # maintenance must not keep the store alive
-        self._upkeep = Upkeep(lambda: [] if (store := reference()) is None else store.upkeep(), interval_s)
+        self._maintenance = BackgroundMaintenance(
+            lambda: [] if (store := reference()) is None else store.maintain(), interval_s
+        )
 
     def close(self) -> None:
         """Commit the queued requests and close. Safe to call twice."""
-        if self._upkeep is not None:
-            self._upkeep.stop()
+        if self._maintenance is not None:
+            self._maintenance.stop()
             self._maintainer.stop()
-            self._upkeep.wait()
+            self._maintenance.wait()
         self._session.close()
 
     # --- maintenance
 
-    def upkeep(self) -> list[UpkeepReport]:
+    def maintain(self) -> list[MaintenanceReport]:
         """Run maintenance now: consolidate, expire, compact, collect. Any number of processes may do so at the same
         time."""
         self._session.check_writable()
@@ -153,11 +157,11 @@ class ObjectStore(base.Store):
         return self._maintainer.expire(Place(topic, self.topic(topic).id, partition))
 
     @property
-    def upkeep_reports(self) -> list[UpkeepReport]:
+    def maintenance_reports(self) -> list[MaintenanceReport]:
         """The last hundred reports of background maintenance."""
-        return [] if self._upkeep is None else list(self._upkeep.reports)
+        return [] if self._maintenance is None else list(self._maintenance.reports)
 
-    def _tend_topic(self, name: str) -> list[UpkeepReport]:
+    def _tend_topic(self, name: str) -> list[MaintenanceReport]:
         return self._maintainer.run(name)
 
     def __repr__(self) -> str:

@@ -19,7 +19,7 @@ from ...config import LogConfig
 from ...display import counted, size_text
 from ...errors import TopicNotFound
 from ...isolation import Isolation
-from ...log.maintenance import UpkeepReport
+from ...log.maintenance import MaintenanceReport
 from ...log.writer import BATCH_BYTES, Writer
 from .. import base
 from .. import settings as topic_settings
@@ -56,7 +56,7 @@ class ObjectTopic(base.Topic):
         topic_id: str,
         store: base.Store | None = None,
         *,
-        tend: Callable[[str], list[UpkeepReport]] | None = None,
+        tend: Callable[[str], list[MaintenanceReport]] | None = None,
         calm: bool = False,
         at: str | None = None,
     ) -> None:
@@ -309,7 +309,7 @@ class ObjectTopic(base.Topic):
         """Drop the records below these offsets and return the number of offsets dropped."""
         return sum(self.written.partition(number).trim(offset) for number, offset in sorted(offsets.items()))
 
-    def upkeep(self) -> list[UpkeepReport]:
+    def maintain(self) -> list[MaintenanceReport]:
         """Apply retention, compaction and consolidation now, and return a report per partition."""
         self._session.check_writable()
         return [] if self._tend is None else self._tend(self._name)

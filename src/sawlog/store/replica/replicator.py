@@ -123,12 +123,12 @@ class Replicator(Closing):
         *,
         given: Options | None = None,
         options: Mapping[str, str] | None = None,
-        upkeep_interval_s: float | None = 60.0,
+        maintenance_interval_s: float | None = 60.0,
     ) -> None:
         self._given = Options() if given is None else given
         self._source = Store.open(path, "r")
         try:
-            self._store = ObjectStore.open(url, options=options, upkeep_interval_s=upkeep_interval_s)
+            self._store = ObjectStore.open(url, options=options, maintenance_interval_s=maintenance_interval_s)
         except BaseException:
             self._source.close()
             raise

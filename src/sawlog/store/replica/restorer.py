@@ -83,7 +83,7 @@ class Restorer(Closing):
             undo.callback(self._directory.close)
             undo.callback(founding.guard(self._directory).release)
             self._begin()
-            self._store = undo.enter_context(Store.open(path, upkeep_interval_s=None, filling=True))
+            self._store = undo.enter_context(Store.open(path, maintenance_interval_s=None, filling=True))
             self._undo = undo.pop_all()
 
     def close(self) -> None:

@@ -51,7 +51,7 @@ _MOST_KEYS = 5000
 #: Number of outdated nonces that are worth a commit that forgets them.
 _MANY_NONCES = 64
 
-_logger = logging.getLogger("sawlog.upkeep")
+_logger = logging.getLogger("sawlog.maintenance")
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from ....batch.header import LAST, Rows
 from ....batch.kernel import KeyMap
 from ....batch.read import MALFORMED, unpack
 from ....clock import now_ms
-from ....config import UpkeepConfig
+from ....config import MaintenanceConfig
 from ....errors import CorruptBatch
 from ....log.batches import Chunk
 from ....log.compaction import CompactionReport
@@ -72,14 +72,14 @@ def settled(
     return found
 
 
-def is_due(what: Compactable, config: UpkeepConfig) -> bool:
+def is_due(what: Compactable, config: MaintenanceConfig) -> bool:
     """Return whether enough was written since the last round, or tombstones are old enough to be dropped."""
     total = sum(each.size_bytes for each in what.extents)
     dirty = sum(each.size_bytes for each in what.extents if each.next_offset > what.clean.offset)
     return bool(dirty and dirty >= total * config.min_dirty_ratio) or _droppable(what.clean, config) > 0
 
 
-def _droppable(clean: CompactionState, config: UpkeepConfig) -> int:
+def _droppable(clean: CompactionState, config: MaintenanceConfig) -> int:
     """Return the offset below which tombstones may be dropped now; 0 if there are none to drop."""
     below = clean.below(now_ms() - config.delete_retention_ms) if clean.tombstones else 0
     return below if below > clean.dropped_below else 0
@@ -88,7 +88,7 @@ def _droppable(clean: CompactionState, config: UpkeepConfig) -> int:
 def compact(
     session: StoreSession,
     what: Compactable,
-    config: UpkeepConfig,
+    config: MaintenanceConfig,
     check: Check,
     *,
     segment_bytes: int,

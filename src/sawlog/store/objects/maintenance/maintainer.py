@@ -18,9 +18,9 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from ....clock import Stopwatch, now_ms
-from ....config import LogConfig, UpkeepConfig
+from ....config import LogConfig, MaintenanceConfig
 from ....errors import CorruptBatch, LogClosed, StorageError
-from ....log.maintenance import MergeReport, UpkeepReport
+from ....log.maintenance import MaintenanceReport, MergeReport
 from ....log.retention import RetentionReport
 from ....log.transaction_index import AbortedTransaction
 from ... import settings as topic_settings
@@ -39,7 +39,7 @@ _COLLECTIONS = 24
 _CHECK_S = 50.0
 
 _T = TypeVar("_T")
-_logger = logging.getLogger("sawlog.upkeep")
+_logger = logging.getLogger("sawlog.maintenance")
 
 
 class _Partition(NamedTuple):
@@ -56,8 +56,8 @@ class _Partition(NamedTuple):
         return topic_settings.log_config(self.settings)
 
     @property
-    def upkeep(self) -> UpkeepConfig:
-        return topic_settings.upkeep_config(self.settings)
+    def maintain(self) -> MaintenanceConfig:
+        return topic_settings.maintenance_config(self.settings)
 
     @property
     def segment_bytes(self) -> int:
@@ -81,7 +81,7 @@ class Maintainer:
         """Make a running call end soon."""
         self._stopped = True
 
-    def run(self, topic: str | None = None) -> list[UpkeepReport]:
+    def run(self, topic: str | None = None) -> list[MaintenanceReport]:
         """Run the work that is due, for one topic or for the whole store, and return a report per partition."""
         reports = []
         with self._turn:
@@ -123,9 +123,9 @@ class Maintainer:
 
     # --- one partition
 
-    def _tend(self, place: Place) -> UpkeepReport:
+    def _tend(self, place: Place) -> MaintenanceReport:
         watch = Stopwatch()
-        report = UpkeepReport(f"{self._session.bucket.url}/{place.topic}/{place.partition}")
+        report = MaintenanceReport(f"{self._session.bucket.url}/{place.topic}/{place.partition}")
         for work in (self._expire, self._consolidate, self._compact):
             self._check_stopped()
             found = self._session.look(_partition_of(place))
@@ -144,13 +144,13 @@ class Maintainer:
         """Apply the age and size limits of one partition. Without limits, its extents are not read: there may be many,
         and Spark calls this after each commit."""
         found = self._session.look(lambda state: _partition_of(place)(state) if _is_limited(state, place) else None)
-        report = UpkeepReport("")
+        report = MaintenanceReport("")
         if found is not None:
             self._expire(found, report)
         return report.retention
 
-    def _expire(self, found: _Partition, report: UpkeepReport) -> None:
-        start = _wanted_start(found) if found.upkeep.delete else found.start
+    def _expire(self, found: _Partition, report: MaintenanceReport) -> None:
+        start = _wanted_start(found) if found.maintain.delete else found.start
         if start <= found.start:
             return
         action = {"do": "move start", "topic": found.place.topic_id, "partition": found.place.partition}
@@ -160,7 +160,7 @@ class Maintainer:
             size = sum(each.size_bytes for each in gone)
             report.retention = RetentionReport(len({each.key for each in gone}), removed, size, start)
 
-    def _consolidate(self, found: _Partition, report: UpkeepReport) -> None:
+    def _consolidate(self, found: _Partition, report: MaintenanceReport) -> None:
         # Commits that are behind two checkpoints, but stay because of the batches in them.
         old = self._session.look(lambda state: state.number) - 2 * self._session.parameters.checkpoint_every
         merged = MergeReport()
@@ -174,17 +174,17 @@ class Maintainer:
             merged.bytes_copied += done.bytes_copied
         report.merge = merged if merged.segments_after else None
 
-    def _compact(self, found: _Partition, report: UpkeepReport) -> None:
+    def _compact(self, found: _Partition, report: MaintenanceReport) -> None:
         """Run rounds while there are more keys than one round can hold."""
         before = -1
         now: _Partition | None = found
-        while now is not None and now.upkeep.compact and (what := self._compactable(now)).clean.offset > before:
+        while now is not None and now.maintain.compact and (what := self._compactable(now)).clean.offset > before:
             before = what.clean.offset
-            if not what.extents or not is_due(what, now.upkeep):
+            if not what.extents or not is_due(what, now.maintain):
                 return
             self._check_stopped()
             sizes = {"segment_bytes": now.segment_bytes, "max_decompressed_bytes": now.log.max_decompressed_bytes}
-            work = partial(compact, self._session, what, now.upkeep, self._check_stopped, **sizes)
+            work = partial(compact, self._session, what, now.maintain, self._check_stopped, **sizes)
             done = self._unless_changed(now, work)
             if done is None:
                 return  # another process is working on it
@@ -192,7 +192,7 @@ class Maintainer:
             now = self._session.look(_partition_of(now.place))
 
     def _compactable(self, found: _Partition) -> Compactable:
-        lag_ms = found.upkeep.min_compaction_lag_ms
+        lag_ms = found.maintain.min_compaction_lag_ms
         place, before_ms = found.place, now_ms() - lag_ms if lag_ms else None
 
         def look(state: State) -> Compactable:

@@ -1,5 +1,5 @@
-"""Readers beside upkeep, in the same process and in others: they see every record that nothing supersedes, in order,
-once, and never an error, whatever is compacted, merged, recompressed, rotated and trimmed under them.
+"""Readers beside maintenance, in this process and in others, see every record that is not superseded, in order, once,
+and never an error, whatever is compacted, merged, recompressed, rotated and trimmed under them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WAYS: list[tuple[str, ...]] = [("follow",), ("read",), ()]
 
 
 def watch_here(log: Log, trims: bool, steps: int) -> None:
-    """Readers in threads, beside a writer and its upkeep."""
+    """Readers in threads, beside a writer and its maintenance."""
     work = Rewriting(log, SEED, tell=lambda line: None)
     work.append()
     fall = ("fall",) if trims else ()
@@ -329,7 +329,7 @@ def test_appends_go_on_while_a_replacement_is_written(place: Place, monkeypatch:
     assert log.read(61).value == b"meanwhile"
 
 
-def test_closing_does_not_wait_for_upkeep_to_finish(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_does_not_wait_for_maintenance_to_finish(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     log = numbered(place)
     began, closing = threading.Event(), threading.Event()
     real = rewrite.chunks_of
@@ -362,7 +362,7 @@ def test_two_threads_that_compact_take_turns(place: Place) -> None:
     assert log.verify()
 
 
-def test_a_log_may_be_removed_during_upkeep(place: Place) -> None:
+def test_a_log_may_be_removed_during_maintenance(place: Place) -> None:
     log = numbered(place)
     done = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Upkeep that has taken the lock of a log which nobody was writing gives it up when somebody wants to write."""
+"""Maintenance that has taken the lock of a log which nobody was writing gives it up when somebody wants to write."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ CONFIG = LogConfig(segment_bytes=2000, durability="os")
 
 
 @pytest.mark.parametrize("work", ["compact", "merge_segments", "recompress", "scrub"])
-def test_a_writer_does_not_wait_until_upkeep_is_done(work: str) -> None:
+def test_a_writer_does_not_wait_until_maintenance_is_done(work: str) -> None:
     inner = MemoryDirectory()
     with Log.open(inner, CONFIG) as log:
         for number in range(400):
             log.append(b"v" * 100, b"%d" % (number % 7))
     directory = FaultyDirectory(inner)
     tending = Log.open(directory, CONFIG.with_(segment_bytes=100_000), mode="a")
-    tending._lend_to_upkeep()
+    tending._lend_to_maintenance()
     with tending._hold():
         pass
     begun, go = threading.Event(), threading.Event()
@@ -76,7 +76,7 @@ def test_a_wish_of_somebody_who_has_given_up_stops_nobody() -> None:
             log.append(b"v" * 100, b"%d" % (number % 7))
     directory.replace("wanted", b"")
     tending = Log.open(directory, CONFIG, mode="a")
-    tending._lend_to_upkeep()
+    tending._lend_to_maintenance()
     assert tending.compact()
     tending.close()
     assert not directory.exists("wanted")

@@ -1,4 +1,4 @@
-"""Upkeep of a whole store: what is due is done, also to logs that nobody writes, also after a restart."""
+"""Maintenance of a whole store: what is due is done, also to logs that nobody writes, also after a restart."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_retention_drops_old_records_of_an_idle_log_after_a_restart(place: Store
         filled(store, "young", age_ms=DAY_MS, retention_ms=2 * DAY_MS)
     with place.open() as store:
         ends = {number: each.next for number, each in store.topic("old").offsets().items()}
-        store.upkeep()
+        store.maintain()
         assert list(store.topic("old").scan()) == []
         assert {number: each.next for number, each in store.topic("old").offsets().items()} == ends
         assert len(list(store.topic("young").scan())) == 60
@@ -60,7 +60,7 @@ def test_retention_by_size_works_on_an_idle_log(place: StorePlace) -> None:
         filled(store, "topic", retention_bytes=800)
     with place.open() as store:
         before = store.topic("topic").describe().size_bytes
-        store.upkeep()
+        store.maintain()
         left = store.topic("topic").describe()
         assert left.size_bytes < before
         assert all(row.size_bytes >= 800 for row in left.rows if row.records)
@@ -73,18 +73,18 @@ def test_compaction_keeps_the_last_record_of_every_key(place: StorePlace) -> Non
         last = {record.key: record.value for record in topic.scan()}
         for number in range(topic.partitions):
             topic.partition(number).seal()
-        reports = store.upkeep()
+        reports = store.maintain()
         assert sum(report.compaction.records_removed for report in reports if report.compaction) == 60 - 3
         assert {record.key: record.value for record in topic.scan()} == last
         assert len(list(topic.scan())) == 3
 
 
-def test_upkeep_that_has_nothing_to_do_writes_nothing(file_place: FilePlace) -> None:
+def test_maintenance_that_has_nothing_to_do_writes_nothing(file_place: FilePlace) -> None:
     with file_place.open() as store:
         filled(store, "topic", retention_ms=DAY_MS)
     before = _state(Path(file_place.path))
     with file_place.open() as store:
-        assert not any(store.upkeep())
+        assert not any(store.maintain())
     assert _state(Path(file_place.path)) == before
 
 
@@ -102,7 +102,7 @@ def test_small_segments_of_an_idle_log_are_merged(place: StorePlace) -> None:
         store.alter_topic("topic", segment_bytes=1 << 20)
         before = list(store.topic("topic").scan())
     with place.open() as store:
-        reports = store.upkeep()
+        reports = store.maintain()
         assert sum(report.merge.segments_before for report in reports if report.merge) > 4
         assert list(store.topic("topic").scan()) == before
         assert all(row.segments <= 3 for row in store.topic("topic").describe().rows)
@@ -114,7 +114,7 @@ def test_old_segments_are_packed_and_read_the_same(place: StorePlace) -> None:
         for number in range(300):
             topic.append(b"the same text again and again, number %d" % number, timestamp=now_ms() - 2 * DAY_MS)
         before = list(topic.scan())
-        [report] = store.upkeep()
+        [report] = store.maintain()
         assert report.recompression is not None
         assert report.recompression.bytes_after < report.recompression.bytes_before / 2
         assert list(topic.scan()) == before
@@ -124,25 +124,25 @@ def test_old_segments_are_packed_and_read_the_same(place: StorePlace) -> None:
 def test_scrubbing_finds_a_flipped_bit_and_says_where(file_place: FilePlace) -> None:
     with file_place.open() as store:
         filled(store, "topic", scrub_interval_ms=DAY_MS)
-        assert all(report.scrub and report.scrub.ok for report in store.upkeep())
-        assert not any(store.upkeep()), "scrubbed a moment ago"
+        assert all(report.scrub and report.scrub.ok for report in store.maintain())
+        assert not any(store.maintain()), "scrubbed a moment ago"
     victim = sorted(Path(file_place.path).glob("topics/topic/partition-0/*.log"))[1]
     content = bytearray(victim.read_bytes())
     content[len(content) // 2] ^= 8
     victim.write_bytes(content)
-    for state in Path(file_place.path).glob("topics/topic/*/upkeep"):
+    for state in Path(file_place.path).glob("topics/topic/*/maintenance"):
         state.unlink()
     with file_place.open() as store:
-        problems = [problem for report in store.upkeep() if report.scrub for problem in report.scrub.problems]
+        problems = [problem for report in store.maintain() if report.scrub for problem in report.scrub.problems]
         assert [Path(problem.path).name for problem in problems] == [victim.name]
 
 
 def test_a_partition_that_another_store_writes_is_left_to_it(place: StorePlace) -> None:
     with place.open() as store, place.open() as other:
         filled(store, "topic", age_ms=3 * DAY_MS, retention_ms=DAY_MS)
-        assert other.upkeep() == []
+        assert other.maintain() == []
         assert len(list(other.topic("topic").scan())) == 60
-        store.upkeep()
+        store.maintain()
         assert list(other.topic("topic").scan()) == []
 
 
@@ -152,11 +152,11 @@ def test_a_partition_that_another_store_writes_is_left_to_it(place: StorePlace) 
 def test_the_background_does_what_is_due(place: StorePlace, caplog: pytest.LogCaptureFixture) -> None:
     with place.open() as store:
         filled(store, "topic", age_ms=3 * DAY_MS, retention_ms=DAY_MS)
-    caplog.set_level(logging.INFO, "sawlog.upkeep")
-    with Store.open(place.directory(), upkeep_interval_s=0.05) as store:
+    caplog.set_level(logging.INFO, "sawlog.maintenance")
+    with Store.open(place.directory(), maintenance_interval_s=0.05) as store:
         wait_until(lambda: store.topic("topic").describe().records == 0)
-        wait_until(lambda: len(store.upkeep_reports) >= 2)
-        assert store.upkeep_reports[0].retention is not None
+        wait_until(lambda: len(store.maintenance_reports) >= 2)
+        assert store.maintenance_reports[0].retention is not None
         assert "partition-0" in caplog.text
 
 
@@ -167,8 +167,8 @@ def test_the_background_goes_on_after_a_failure(place: StorePlace, monkeypatch: 
         failures.append(1)
         raise DirectoryLocked("somewhere")
 
-    monkeypatch.setattr(Store, "upkeep", failing)
-    with Store.open(place.directory(), upkeep_interval_s=0.02):
+    monkeypatch.setattr(Store, "maintain", failing)
+    with Store.open(place.directory(), maintenance_interval_s=0.02):
         wait_until(lambda: len(failures) >= 3)
 
 
@@ -189,7 +189,7 @@ def test_closing_a_store_ends_a_compaction_that_is_going_on(
         filled(store, "topic", cleanup_policy="compact", min_cleanable_dirty_ratio=0)
         before = list(store.topic("topic").scan())
     monkeypatch.setattr(rewrite, "chunks_of", slowly)
-    store = Store.open(file_place.directory(), upkeep_interval_s=0.02)
+    store = Store.open(file_place.directory(), maintenance_interval_s=0.02)
     assert begun.wait(PATIENCE_S)
     closing = threading.Thread(target=store.close)
     closing.start()
@@ -200,10 +200,10 @@ def test_closing_a_store_ends_a_compaction_that_is_going_on(
         last = {record.key: record for record in before}
         assert set(last.values()) <= set(store.topic("topic").scan())
     with pytest.raises(LogClosed):
-        store.upkeep()
+        store.maintain()
 
 
-def test_who_wants_to_write_waits_for_upkeep_in_another_store(
+def test_who_wants_to_write_waits_for_maintenance_in_another_store(
     file_place: FilePlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
@@ -218,8 +218,8 @@ def test_who_wants_to_write_waits_for_upkeep_in_another_store(
         filled(store, "topic", cleanup_policy="compact", min_cleanable_dirty_ratio=0)
     monkeypatch.setattr(rewrite, "chunks_of", slowly)
     with file_place.open() as tending, file_place.open() as writing:
-        upkeep = threading.Thread(target=tending.upkeep)
-        upkeep.start()
+        maintenance = threading.Thread(target=tending.maintain)
+        maintenance.start()
         assert begun.wait(PATIENCE_S)
         locked = next(
             n for n in range(2) if (Path(file_place.path) / f"topics/topic/partition-{n}/LOCK").stat().st_size
@@ -230,14 +230,14 @@ def test_who_wants_to_write_waits_for_upkeep_in_another_store(
         )
         append.start()
         append.join(0.1)
-        assert not done, "upkeep has the lock"
+        assert not done, "maintenance has the lock"
         go_on.set()
         append.join(PATIENCE_S)
-        upkeep.join(PATIENCE_S)
+        maintenance.join(PATIENCE_S)
         assert len(done) == 1
 
 
 @for_each("interval", [0, -1, True, "often"])
 def test_an_interval_that_cannot_be_is_refused(place: StorePlace, interval: object) -> None:
-    with pytest.raises(ValueError, match="upkeep_interval_s"):
-        Store.open(place.directory(), upkeep_interval_s=interval)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="maintenance_interval_s"):
+        Store.open(place.directory(), maintenance_interval_s=interval)  # type: ignore[arg-type]
