@@ -1,5 +1,6 @@
 """Lookup of single records in a segment, by offset and by time.
 
+`kernel.FastReader` reads by offset in the common case; `Lookup.read` is for everything else.
 Neighbouring records are often read in sequence. So a segment remembers which batches had the right CRC, where every
 32nd record of a batch begins (*landmarks*), and the batch that it decompressed last.
 """
@@ -50,13 +51,9 @@ if TYPE_CHECKING:
 _TIME_CHUNK_BYTES = 1 << 16
 #: Checksum results are stored per cell of the file. No two batches of at least this size start in the same cell.
 _CELL_BYTES = 1 << kernel.CELL_SHIFT
-#: Bytes read in addition to the size of a page: the index leads to a batch slightly before the requested one.
-_PAGE_MARGIN_BYTES = 16 << 10
 #: One landmark per this many records, for at most this many batches of a segment.
 _LANDMARK_STEP = 32
 _LANDMARK_BATCHES = 1024
-
-_NOTHING, _NOWHERE = bytearray(), array("H")
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 #: Indexes of some of its fields.
@@ -67,7 +64,7 @@ class Lookup(kernel.LookupFields):
     """Finds records in the open file of a segment. Callers pass the segment to each method: without a reference cycle,
     an unused segment closes at once."""
 
-    __slots__ = ("_free", "_unpacked")
+    __slots__ = ("_unpacked", "views_are_free")
     storage: Storage
     index: SegmentIndex
     #: Bitmaps of verified CRCs, one bit per cell: of the large batch in it, and of all small batches in it.
@@ -82,7 +79,7 @@ class Lookup(kernel.LookupFields):
     def __init__(self, storage: Storage, index: SegmentIndex) -> None:
         self.storage = storage
         self.index = index
-        self._free = bool(getattr(storage, "views_are_free", False))
+        self.views_are_free = bool(getattr(storage, "views_are_free", False))
         self._large = bytearray()
         self._small = bytearray()
         self._firsts = array("H")
@@ -94,92 +91,17 @@ class Lookup(kernel.LookupFields):
         return segment.chunks_in(self.storage, self.index, offset, end, **how)
 
     def read(
-        self, segment: Batches, offset: int, max_bytes: int, transactions: TransactionView | None = None
-    ) -> Record | None:
-        """Return the record at `offset`, or the first one after it; None if the segment has none."""
-        start, stop, wanted = self.index.bounds(offset, segment.tail[1])
-        view = None
-        if start < stop:
-            view = self.storage.view(start, stop - start)
-            found = kernel.read_fast(
-                view,
-                offset,
-                -1 if start else segment.base_offset,
-                segment.dense,
-                wanted,
-                start,
-                self._large,
-                self._landmarks,
-                self._step,
-            )
-            if found is not None:
-                return found  # type: ignore[no-any-return]
-        return self._read_slow(segment, offset, max_bytes, transactions, start, stop, wanted, view)
-
-    def page(
-        self, segment: Batches, offset: int, end: int, max_bytes: int, *, remembers: bool = True
-    ) -> tuple[memoryview, int, bool, bool, int] | None:
-        """Return the batches from the one that contains `offset`, up to `max_bytes` but at least one, and none at or
-        after `end`: (batches, next offset, True if the segment continues there, True if one is transactional,
-        position).
-
-        None if the fast path does not apply: `chunks_in` then determines why. Verifies all checksums; with `remembers`,
-        only those that were not verified before.
-        """
-        size = segment.tail[1]
-        start, _, wanted = self.index.bounds(offset, size)
-        remembers = remembers and segment.sealed
-        if remembers and len(self._firsts) << kernel.CELL_SHIFT < size:
-            self._grow_memory(size)
-        # An unmapped file is copied or downloaded: request only the needed bytes.
-        free = segment.sealed and self._free
-        stop = size if free else min(size, start + max_bytes + _PAGE_MARGIN_BYTES)
-        if not free and end < segment.tail[0]:
-            stop = min(stop, self.index.bounds(end - 1, size)[1])
-        if start >= stop:
-            return None
-        view = self.storage.view(start, stop - start)
-        found = kernel.page_fast(
-            view,
-            offset,
-            end,
-            max_bytes,
-            -1 if start else segment.base_offset,
-            segment.dense,
-            wanted,
-            start,
-            self._large if remembers else _NOTHING,
-            self._small if remembers else _NOTHING,
-            self._firsts if remembers else _NOWHERE,
-        )
-        if found is None:
-            return None
-        first, last, next_offset, short, special = found
-        if short and next_offset < end and stop < size:
-            return None
-        return view[first:last], next_offset, start + last < size, special, start + first
-
-    def _grow_memory(self, size: int) -> None:
-        """Grow the bitmaps for a file of that size. Replaces them: other threads may be using the old ones."""
-        needed = (size >> (kernel.CELL_SHIFT + 3)) + 1
-        self._large = self._large + bytes(max(needed - len(self._large), 0))
-        self._small = self._small + bytes(max(needed - len(self._small), 0))
-        self._firsts = self._firsts + array("H", bytes(2 * max(8 * needed - len(self._firsts), 0)))
-
-    def _read_slow(
         self,
         segment: Batches,
         offset: int,
         max_bytes: int,
-        transactions: TransactionView | None,
-        start: int,
-        stop: int,
-        wanted: int,
-        view: memoryview | None,
+        transactions: TransactionView | None = None,
+        view: memoryview | None = None,
     ) -> Record | None:
-        """Like `read`, from the bounds in the index, without the fast path. `view` has these bytes, if they were
-        read."""
-        size, free = segment.size, segment.sealed and self._free
+        """Return the record at `offset`, or the first one after it; None if the segment has none. `view` has the bytes
+        to which the index leads, if they were read."""
+        start, stop, wanted = self.index.bounds(offset, segment.tail[1])
+        size, free = segment.size, segment.sealed and self.views_are_free
         if free:
             stop, view = size, None
         if wanted >= 0 and not names_batch(self.storage, start, wanted):
@@ -209,6 +131,13 @@ class Lookup(kernel.LookupFields):
         if found is None and start + at + len(batch) < segment.size:
             return self._first_from(segment, header[_BASE] + header[_LAST_DELTA] + 1, max_bytes)
         return found
+
+    def grow_memory(self, size: int) -> None:
+        """Grow the bitmaps for a file of that size. Replaces them: other threads may be using the old ones."""
+        needed = (size >> (kernel.CELL_SHIFT + 3)) + 1
+        self._large = self._large + bytes(max(needed - len(self._large), 0))
+        self._small = self._small + bytes(max(needed - len(self._small), 0))
+        self._firsts = self._firsts + array("H", bytes(2 * max(8 * needed - len(self._firsts), 0)))
 
     def _first_from(self, segment: Batches, offset: int, max_bytes: int) -> Record | None:
         """Return the first record from `offset`, batch by batch, past any that compaction emptied."""
@@ -245,7 +174,7 @@ class Lookup(kernel.LookupFields):
             raise corrupt(segment, self.storage, position, segment.size, header[_BASE], BAD_CRC)
         if size >= _CELL_BYTES:
             if cell >> 3 >= len(self._large):
-                self._grow_memory(2 * segment.size)  # the segment may be growing
+                self.grow_memory(2 * segment.size)  # the segment may be growing
             self._large[cell >> 3] |= 1 << (cell & 7)
 
     def _record_in(

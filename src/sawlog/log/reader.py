@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 #: The fields of a `Fetched`, in order.
-_FetchedFields = tuple[tuple[memoryview, ...], int, int, tuple[()], int, tuple[str | None, int]]
+_FetchedFields = tuple[tuple[memoryview, ...], int, int, tuple[tuple[int, int], ...], int, tuple[str | None, int]]
 #: Mapped pages that a scan has passed are released when they add up to this.
 _FORGET_BYTES = 32 << 20
 ARROW_ROWS = 65_536
@@ -81,12 +81,12 @@ class Reader:
         self._is_open = is_open
         #: The topic and partition that are set in records.
         self._place = self._topic, self._partition = place
-        #: Compiled fast path for the common case.
         self._fast = self._make_fast_reader()
 
     def _make_fast_reader(self) -> kernel.FastReader:
         keeps = self.config.max_mapped_segments != 0
-        return kernel.FastReader(self.segments, self._topic, self._partition, keeps)
+        limit = self.config.max_decompressed_bytes
+        return kernel.FastReader(self.segments, self._topic, self._partition, keeps, limit)
 
     # --- what is only in the replica
 
@@ -129,29 +129,20 @@ class Reader:
 
     def read(self, offset: int, committed: bool = True) -> Record:
         """The record at `offset`."""
-        found: Record | None = self._fast.read(offset)
+        try:
+            found: Record | None = self._fast.read(offset, committed)
+        except (CorruptBatch, StorageError):
+            found = None
         if found is not None:
             return found
-        if type(offset) is not int:
-            offset = whole_number(offset)
-        for _ in range(RETRIES):
-            version = self.segments.version
-            try:
-                return self._placed(self._read(offset, committed))
-            except (CorruptBatch, StorageError):
-                if not self.segments.changed_since(version):
-                    raise
-        return self._placed(self._read(offset, committed))
-
-    def _placed(self, record: Record) -> Record:
-        return record if self._topic is None else kernel.placed(record, self._topic, self._partition)
+        offset = whole_number(offset)
+        found = self.segments.retry_if_changed(lambda: self._read(offset, committed))
+        return found if self._topic is None else kernel.placed(found, self._topic, self._partition)
 
     def _read(self, offset: int, committed: bool) -> Record:
+        """As `read`, in steps that say why there is no such record."""
         segments = self.segments
-        end = segments.visible_offset
-        if segments.maybe_undecided and committed:
-            end = segments.transaction_view.stable(end)
-        if not segments.lowest_offset <= offset < end:
+        if not segments.lowest_offset <= offset < segments.end(committed=committed):
             segments.refresh()
             if self.is_remote(offset):
                 return self._read_remote(offset, committed)
@@ -333,7 +324,7 @@ class Reader:
         used, most = 0, RECORD_CHUNK_BYTES if max_bytes is None else max(min(max_bytes, RECORD_CHUNK_BYTES), 1)
         is_plain, ahead = True, None
         while start < end and used < most and is_plain:
-            part = self._scan_part(start, end, most - used)
+            part = self._part(start, end, most - used)
             if part is None:
                 is_plain = False
                 break
@@ -471,9 +462,12 @@ class Reader:
 
     def fetch(self, start: int, max_bytes: int, *, committed: bool = True) -> Fetched:
         """Complete batches from the one that contains `start` on, at least one if there is one."""
-        usual: _FetchedFields | None = self._fast.page(start, max_bytes)
-        if usual is not None:
-            return tuple.__new__(Fetched, usual)
+        try:
+            found: _FetchedFields | None = self._fast.page(start, max_bytes, committed)
+        except StorageError:
+            found = None
+        if found is not None:
+            return tuple.__new__(Fetched, found)
         start, max_bytes = whole_number(start), whole_number(max_bytes, "max_bytes")
         segments = self.segments
         if not segments.lowest_offset <= start < segments.visible_offset:
@@ -485,19 +479,16 @@ class Reader:
         if segments.maybe_undecided:
             stable = segments.transaction_view.stable(end)
             end = stable if committed else end
-        page = self._page(start, end, max(max_bytes, 1)) if start < end else None
-        if page is not None:
-            views, following, special = page
-            aborted = self._aborted(start, following) if special and committed else ()
-            return Fetched(views, following, stable, aborted, start, self._place)
         buffers: list[memoryview] = []
         following, special = start, False
         for _, chunk in self._limited(start, end, max(max_bytes, 1)):
             if buffers and chunk.rows[0, BASE] < following:
                 break  # batches were merged meanwhile; the next page begins with one that contains some of this one
             buffers.append(_bytes_of(chunk.view, chunk.rows))
-            following, special = int(chunk.rows[-1, LAST]) + 1, special or chunk.special
-        aborted = self._aborted(start, following) if special and committed else ()
+            following = int(chunk.rows[-1, LAST]) + 1
+            special = special or bool((chunk.rows[:, ATTRIBUTES] & TRANSACTIONAL_BIT).any())
+        ended = segments.transaction_view.aborted(start, following - 1) if special and committed else ()
+        aborted = tuple((each.producer_id, each.first_offset) for each in ended)
         return Fetched(tuple(buffers), following, stable, aborted, start, self._place)
 
     def _remote_page(self, start: int, max_bytes: int, committed: bool) -> Fetched:
@@ -507,12 +498,6 @@ class Reader:
         page = self.replica().page(start, stop, max(max_bytes, 1), committed=committed)
         return page._replace(
             last_stable_offset=self.segments.end(committed=True), start_offset=start, place=self._place
-        )
-
-    def _aborted(self, start: int, end: int) -> tuple[tuple[int, int], ...]:
-        """The aborted transactions in a page."""
-        return tuple(
-            (each.producer_id, each.first_offset) for each in self.segments.transaction_view.aborted(start, end - 1)
         )
 
     def fetch_when_available(
@@ -531,57 +516,13 @@ class Reader:
             if not self._wait(max(end, start), epoch, deadline.rest_s, committed):
                 return page
 
-    def _page(self, start: int, end: int, max_bytes: int) -> tuple[tuple[memoryview, ...], int, bool] | None:
-        """A page in one call per segment: its batches, the offset after them, and whether one of them is part of a
-        transaction. None if something is not as usual: then `chunks` finds out."""
-        segments = self.segments
-        buffers, special, offset, left = list[memoryview](), False, start, max_bytes
-        version, segment = segments.version, segments.find(start)
-        while True:
-            found = self._page_of(segment, offset, end, left, remembers=True)
-            if found is None:
-                return None
-            view, following, continues, is_special, _ = found
-            if buffers and len(view) > left:
-                break
-            buffers.append(view)
-            offset, left, special = following, left - len(view), special or is_special
-            if continues or offset >= end or left <= 0:
-                break
-            segment = segments.find(offset)
-            if segment.base_offset != offset or segments.version != version:
-                return None
-        return tuple(buffers), offset, special
-
-    def _scan_part(
-        self, start: int, end: int, max_bytes: int
-    ) -> tuple[memoryview, bool, tuple[Segment, int] | None] | None:
-        """The same for a scan: what one segment has of the page, whether the segment ends there, and the segment and
-        position unless they are mapped, where reading them again costs nothing. All checksums are compared. Batches of
-        transactions are included: `plain_cursors` stops at them."""
-        part: tuple[memoryview, int, bool] | None = self._fast.part(start, max_bytes, end)
-        if part is not None:
-            return part[0], part[2], None
-        segments = self.segments
-        if not segments.lowest_offset <= start < segments.visible_offset:
-            return None
-        segment = segments.find(start)
-        found = self._page_of(segment, start, end, max_bytes, remembers=False)
-        return None if found is None else (found[0], not found[2], (segment, found[4]))
-
-    def _page_of(
-        self, segment: Segment, start: int, end: int, max_bytes: int, *, remembers: bool
-    ) -> tuple[memoryview, int, bool, bool, int] | None:
-        """See `Segment.page`."""
-        self.segments.use(segment)
+    def _part(self, start: int, end: int, max_bytes: int) -> tuple[memoryview, bool, tuple[Segment, int] | None] | None:
+        """See `FastReader.part`."""
         try:
-            found = segment.page(start, end, max_bytes, remembers=remembers)
+            found: tuple[memoryview, bool, tuple[Segment, int] | None] | None = self._fast.part(start, max_bytes, end)
         except StorageError:
             return None
-        finally:
-            self.segments.done(segment)
-        # A sealed segment with a batch that claims offsets of the next one is damaged: see `_beyond`.
-        return None if found is None or (segment.sealed and found[1] > segment.next_offset) else found
+        return found
 
     # --- time
 

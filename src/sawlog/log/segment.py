@@ -381,12 +381,6 @@ class Segment(Batches):
         which batches were aborted."""
         return (self._open or self._load()).read(self, offset, max_bytes, transactions)
 
-    def page(
-        self, offset: int, end: int, max_bytes: int, *, remembers: bool = True
-    ) -> tuple[memoryview, int, bool, bool, int] | None:
-        """Return a page of batches on the fast path; None to fall back: see `Lookup.page`."""
-        return (self._open or self._load()).page(self, offset, end, max_bytes, remembers=remembers)
-
     def first_at(
         self, timestamp: int, start: int, max_bytes: int, transactions: TransactionView | None = None
     ) -> int | None:

@@ -384,7 +384,7 @@ def test_a_page_ends_where_batches_were_joined_under_it(place: Place, monkeypatc
     """Else it would hold a batch that begins before the one in front of it ends."""
     log = numbered(place)
     reader: Any = log._access.reader
-    reader._fast, reader._page = Nothing(), lambda *_: None  # what they answer is never joined under them: see below
+    reader._fast = Nothing()  # its pages are never joined under it: see below
     kept = {record.key: seen(record) for record in log}
     real = reading._bytes_of
     compacted: list[object] = []
@@ -408,19 +408,15 @@ def test_a_page_ends_where_batches_were_joined_under_it(place: Place, monkeypatc
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
-@pytest.mark.parametrize(("way", "call"), [("kernel", "use"), ("segments", "use"), ("segments", "find")])
 def test_a_page_made_in_one_call_has_no_batches_that_were_joined_under_it(
-    place: Place, way: str, call: str, number: int, monkeypatch: pytest.MonkeyPatch
+    place: Place, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A page goes on from segment to segment; they are compacted when it looks for one of them, or begins with it. No
     segment follows in which it would notice that later."""
     log = numbered(place, all_sealed=True)
-    reader: Any = log._access.reader
-    if way == "segments":
-        reader._fast = Nothing()
     kept = {record.key: seen(record) for record in log}
     assert len(log.fetch(3, 1 << 20).buffers) == 5  # now all segments are open
-    real, calls = getattr(SegmentSet, call), list[Any]()
+    real, calls = SegmentSet.use, list[Any]()
 
     def compacting(segments: SegmentSet, given: Any) -> Any:
         calls.append(given)
@@ -429,7 +425,7 @@ def test_a_page_made_in_one_call_has_no_batches_that_were_joined_under_it(
             log.fetch(3, 1 << 20)  # the new segment is open, too
         return real(segments, given)
 
-    monkeypatch.setattr(SegmentSet, call, compacting)
+    monkeypatch.setattr(SegmentSet, "use", compacting)
     found: dict[bytes | None, Any] = {}
     position = 3
     while position < log.next_offset:

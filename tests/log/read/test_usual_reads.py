@@ -1,7 +1,6 @@
-"""Reads and pages in one call of the kernel give what the ordinary ones give.
+"""`FastReader` returns the same records and pages as the general steps of `Reader`.
 
-`Reader.read` and `Reader.fetch` are the specification. A reader whose `_fast` answers nothing takes only that way;
-here it is the judge of one that takes the other wherever it can.
+A reader whose `_fast` returns nothing takes only the general steps; here it judges one that uses `FastReader`.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from ..transactional import send
 
 
 class Nothing:
-    """Stands in for `FastReader`: nothing is as usual."""
+    """Stands in for `FastReader` and never has a result."""
 
-    def read(self, offset: Any) -> None:
+    def read(self, offset: Any, committed: Any) -> None:
         return None
 
-    def page(self, offset: Any, max_bytes: Any) -> None:
+    def page(self, offset: Any, max_bytes: Any, committed: Any) -> None:
         return None
 
     def part(self, offset: Any, max_bytes: Any, end_offset: Any) -> None:
@@ -40,7 +39,7 @@ class Nothing:
 
 
 class Counted:
-    """`FastReader`, and how often it had an answer."""
+    """`FastReader`, counting its results."""
 
     def __init__(self, log: Log) -> None:
         self._real, self.answers = log._access.reader._fast, 0
@@ -50,11 +49,11 @@ class Counted:
         self.answers += found is not None
         return found
 
-    def read(self, offset: Any) -> Any:
-        return self._counted(self._real.read(offset))
+    def read(self, offset: Any, committed: Any) -> Any:
+        return self._counted(self._real.read(offset, committed))
 
-    def page(self, offset: Any, max_bytes: Any) -> Any:
-        return self._counted(self._real.page(offset, max_bytes))
+    def page(self, offset: Any, max_bytes: Any, committed: Any) -> Any:
+        return self._counted(self._real.page(offset, max_bytes, committed))
 
     def part(self, offset: Any, max_bytes: Any, end_offset: Any) -> Any:
         return self._counted(self._real.part(offset, max_bytes, end_offset))
@@ -86,7 +85,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 @pytest.mark.sampled(2)  # 0.5 s each
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("settings", CONFIGS.values(), ids=CONFIGS)
-def test_reads_and_pages_are_those_of_the_ordinary_way(
+def test_reads_and_pages_are_those_of_the_general_steps(
     file_place: FilePlace, settings: dict[str, Any], seed: int
 ) -> None:
     rng = random.Random(seed)
@@ -104,7 +103,7 @@ def test_reads_and_pages_are_those_of_the_ordinary_way(
                 assert each.read(offset) == judge.read(offset)
                 assert same(each.fetch(offset, most), judge.fetch(offset, most)), (offset, most)
         for each in counted:
-            assert (each.answers > 60) == (settings.get("max_mapped_segments") != 0)
+            assert each.answers > 450
         judge.close()
 
 
@@ -131,7 +130,7 @@ def test_what_compaction_removed_is_said_to_be_removed(file_place: FilePlace) ->
 
 
 @pytest.mark.parametrize("decided", [True, False])
-def test_transactions_are_what_the_ordinary_way_says_they_are(file_place: FilePlace, decided: bool) -> None:
+def test_transactions_are_those_of_the_general_steps(file_place: FilePlace, decided: bool) -> None:
     """Of the writer, and of a reader that does not know of any when all of them are decided."""
     rng = random.Random(decided)
     log = file_place.open(segment_bytes=60_000, index_interval_bytes=1000, segment_age_ms=None)
@@ -158,7 +157,7 @@ def test_transactions_are_what_the_ordinary_way_says_they_are(file_place: FilePl
                 assert outcome(each, offset, isolation) == expected
                 if page is not None:
                     assert same(each.fetch(offset, most, isolation=isolation), page), (offset, most)
-        assert (counted.answers > 0) == decided
+        assert counted.answers > 0
     judge.close()
 
 

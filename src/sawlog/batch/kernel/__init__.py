@@ -11,9 +11,9 @@ partitions    the partition of a key (partition_of, Dispatcher)
 keys          what compaction keeps (KeyMap, keep_records)
 counting      how many records each key has (count_keys)
 frames        other systems' records
-lookup        one record, or one page of batches, in one call where all is as usual (FastReader, page_fast)
+lookup        one record, or one page of batches, from a log in one call (FastReader) or from a buffer (page_fast)
 slots         two numbers that a log publishes to readers in other processes at every append (Slots)
-placing       one batch at the end of a log, in one call where all is as usual (FastAppender)
+placing       one batch at the end of a log, in one call (FastAppender)
 sparse        the sparse index of a segment (SparseIndex)
 fields        fields of a log's objects that one call uses
 files         the end of a file that grows, and writing there

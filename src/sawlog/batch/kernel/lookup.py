@@ -1,8 +1,10 @@
-"""Compiled fast path that reads one record, or one page of batches, from a buffer.
+"""Reads one record, or one page of batches, from a log: `FastReader`.
 
 Every function returns None when the common case does not hold: the record is damaged, compressed, missing, or not where
-the index places it. The caller then takes the slow path (`sawlog.log.lookup`), which reports the reason.
+the index places it. `sawlog.log.lookup` and `sawlog.log.reader` then read it in general steps, or report the reason.
 """
+
+from array import array
 
 from sawlog.batch.cyshim import cython
 
@@ -366,42 +368,44 @@ def page_fast(
     return None if start < 0 else (start, end, next_offset, short, special)
 
 
+_NO_CELLS = array("H")
+#: Bytes read in addition to the size of a page: the index leads to a batch slightly before the requested one.
+_PAGE_MARGIN_BYTES = 16 << 10
+
+
 @cython.final
 @cython.cclass
 class FastReader:
-    """Compiled fast path of a log's reader, for the common case: the offset is visible, no transaction can be open, and
-    the segment is mapped and has the batch where the index places it. `Reader.read` and `Reader.fetch` are the
-    specification."""
+    """Reads single records and pages of batches: the offset is looked up among the segments, then in the sparse index
+    of its segment, then in the mapping or in a copy of the bytes in between.
+
+    Every method returns None when that does not lead to the result: the offset is not visible or not local, a batch is
+    damaged or not where the index places it, the segments change meanwhile. `Reader` then finds out why. `StorageError`
+    and `CorruptBatch` are raised as they occur; `Reader` checks whether the segments have changed."""
 
     segments: SegmentSetFields
     place: tuple
     topic: object
     partition: cython.int
     keeps: cython.bint
+    max_decompressed_bytes: object
 
-    def __init__(self, segments, topic, partition, keeps):
+    def __init__(self, segments, topic, partition, keeps, max_decompressed_bytes):
         """`topic` and `partition` are set in every record. `keeps`: segments stay mapped after a read."""
         self.segments = segments
         self.place = (topic, partition)
         self.topic = topic
         self.partition = partition
         self.keeps = keeps
+        self.max_decompressed_bytes = max_decompressed_bytes
 
     @cython.cfunc
-    def _opened(self, wanted: object) -> ExtentFields:
-        """Return the segment that contains an offset, open and mapped; None to fall back."""
-        segments: SegmentSetFields = self.segments
-        offset: cython.longlong
+    def _segment_of(self, offset: cython.longlong) -> ExtentFields:
         low: cython.Py_ssize_t = 0
         middle: cython.Py_ssize_t
         first: cython.longlong
-        if type(wanted) is not int or not segments.lowest_offset <= wanted < segments.visible_offset or not self.keeps:
-            return None
-        if segments.maybe_undecided:  # read after the visible end: see `SegmentSet.end`
-            return None
-        offset = wanted
-        every: tuple = segments._list[0]
-        bases: list = segments._list[1]
+        every: tuple = self.segments._list[0]
+        bases: list = self.segments._list[1]
         high: cython.Py_ssize_t = len(bases)
         while high - low > 1:
             middle = (low + high) >> 1
@@ -410,42 +414,70 @@ class FastReader:
                 low = middle
             else:
                 high = middle
-        found: ExtentFields = every[low]
-        if found.sealed and segments._newest is not found:
-            segments.use(found)
-        opened: LookupFields = found._open
-        if opened is None or not isinstance(opened.storage, MappedFields):
-            return None
-        return found
+        return every[low]
 
-    def read(self, offset):
-        """Return the record at an offset; None to fall back."""
-        segment: ExtentFields = self._opened(offset)
-        if segment is None:
-            return None
+    @cython.cfunc
+    def _opened(self, segment: ExtentFields) -> LookupFields:
+        """Return the open file of a segment. This reference keeps it open."""
+        if segment.sealed and self.segments._newest is not segment:
+            self.segments.use(segment)
         opened: LookupFields = segment._open
-        file: MappedFields = opened.storage
+        return segment._load() if opened is None else opened
+
+    def read(self, offset, committed):
+        """Return the record at an offset; None to fall back."""
+        segments: SegmentSetFields = self.segments
+        end: object = segments.visible_offset
+        if segments.maybe_undecided and committed:  # read after the visible end: see `SegmentSet.end`
+            end = segments.transaction_view.stable(end)
+        if type(offset) is not int or not segments.lowest_offset <= offset < end:
+            return None
         wanted: cython.longlong = offset
+        segment: ExtentFields = self._segment_of(wanted)
+        opened: LookupFields = self._opened(segment)
         start: cython.longlong
         stop: cython.longlong
         check: cython.longlong
         start, stop, check = opened.index.find(wanted, segment.tail[1])
-        mapping: object = file.mapping  # this reference keeps it mapped
-        if mapping is None or start >= stop or stop > len(mapping):
-            return None
-        found: object = record_in(
-            file.mapped if cython.compiled else mapping,
-            cython.cast(cython.Py_ssize_t, start),
-            cython.cast(cython.Py_ssize_t, stop),
-            0,
-            wanted,
-            -1 if start else segment.base_offset,
-            segment.dense,
-            check,
-            opened._large,
-            opened._landmarks,
-            opened._step,
-        )
+        found: object = None
+        view: object = None
+        mapping: object = None
+        file: MappedFields = None
+        if isinstance(opened.storage, MappedFields):
+            file = opened.storage
+            mapping = file.mapping  # this reference keeps it mapped
+        if start < stop and mapping is not None and stop <= len(mapping):
+            found = record_in(
+                file.mapped if cython.compiled else mapping,
+                cython.cast(cython.Py_ssize_t, start),
+                cython.cast(cython.Py_ssize_t, stop),
+                0,
+                wanted,
+                -1 if start else segment.base_offset,
+                segment.dense,
+                check,
+                opened._large,
+                opened._landmarks,
+                opened._step,
+            )
+        elif start < stop:
+            view = opened.storage.view(start, stop - start)
+            found = read_fast(
+                view,
+                wanted,
+                -1 if start else segment.base_offset,
+                segment.dense,
+                check,
+                start,
+                opened._large,
+                opened._landmarks,
+                opened._step,
+            )
+        if found is None:
+            transactions: object = segments.transaction_view if committed else None
+            found = opened.read(segment, offset, self.max_decompressed_bytes, transactions, view)
+        if not self.keeps:
+            segments.done(segment)
         if found is None:
             return None
         record: Record = found
@@ -455,113 +487,172 @@ class FastReader:
         record.partition = self.partition
         return record
 
-    def page(self, offset, max_bytes):
+    def page(self, offset, max_bytes, committed):
         """Return the fields of a `Fetched`: the batches from the one that contains `offset`, up to `max_bytes` but at
-        least one, the offset after them, the visible end, no aborted transactions, the offset, and the place. A page
-        that crosses into the next segment has one buffer for each. None to fall back, as for transactional batches."""
-        segment: ExtentFields = self._opened(offset)
-        if segment is None or type(max_bytes) is not int or not 0 < max_bytes <= MOST_DELTA:
+        least one, one buffer for each segment; the offset after them; the last stable offset; the aborted transactions;
+        the offset; the place. None to fall back."""
+        segments: SegmentSetFields = self.segments
+        stable: object = segments.visible_offset
+        last: object = stable
+        if segments.maybe_undecided:  # read after the visible end: see `SegmentSet.end`
+            stable = segments.transaction_view.stable(stable)
+            last = stable if committed else last
+        if type(offset) is not int or not segments.lowest_offset <= offset < last:
             return None
-        visible: object = self.segments.visible_offset
-        listed: object = self.segments._list
-        end: cython.longlong = visible
-        left: cython.Py_ssize_t = max_bytes
-        found: tuple = self._part(segment, offset, end, left, False, True)
-        if found is None:
+        if type(max_bytes) is not int or not 0 <= max_bytes <= MOST_DELTA:
             return None
-        buffers: tuple = (found[0],)
-        following: cython.longlong = found[1]
-        while found[2] and following < end:  # the segment has ended before the page
-            left -= len(buffers[len(buffers) - 1])
-            if left <= 0:
-                break
-            segment = self._opened(found[1])
-            if segment is None or segment.base_offset != following or self.segments._list is not listed:
+        listed: object = segments._list
+        end: cython.longlong = last
+        following: cython.longlong = offset
+        left: cython.Py_ssize_t = max_bytes if max_bytes else 1
+        special: cython.bint = False
+        buffers: tuple = ()
+        segment: ExtentFields
+        opened: LookupFields
+        found: tuple
+        while True:
+            segment = self._segment_of(following)
+            opened = self._opened(segment)
+            if buffers and (segment.base_offset != following or segments._list is not listed):
                 return None
-            found = self._part(segment, following, end, left, True, True)
+            found = self._part(segment, opened, following, end, left, len(buffers) > 0, True)
             if found is None:
                 return None
             if found[0] is None:
                 break
             buffers += (found[0],)
             following = found[1]
-        return buffers, following, visible, (), offset, self.place
+            special = special or found[3]
+            left -= len(found[0])
+            if not found[2] or following >= end or left <= 0:
+                break
+        aborted: tuple = ()
+        if special and committed:
+            ended: list = segments.transaction_view.aborted(offset, following - 1)
+            aborted = tuple([(each.producer_id, each.first_offset) for each in ended])
+        return buffers, following, stable, aborted, offset, self.place
 
     def part(self, offset, max_bytes, end_offset):
-        """Return the part of a page that is in the first segment and below `end_offset`: (buffer, next offset, True if
-        the segment ends there); None to fall back. Verifies every checksum, so that a scan finds damage that occurred
-        after an earlier read."""
-        segment: ExtentFields = self._opened(offset)
-        if segment is None or type(max_bytes) is not int or not 0 < max_bytes <= MOST_DELTA:
+        """Return the part of a page that is in the first segment and below `end_offset`: (batches, True if the segment
+        ends there, segment and position unless they are mapped); None to fall back. Verifies every checksum, so that a
+        scan finds damage that occurred after an earlier read. Includes batches of transactions."""
+        segments: SegmentSetFields = self.segments
+        visible: object = segments.visible_offset
+        if type(offset) is not int or not segments.lowest_offset <= offset < visible:
             return None
-        visible: object = self.segments.visible_offset
-        return self._part(segment, offset, min(end_offset, visible), max_bytes, False, False)
+        if type(max_bytes) is not int or not 0 < max_bytes <= MOST_DELTA:
+            return None
+        segment: ExtentFields = self._segment_of(offset)
+        opened: LookupFields = self._opened(segment)
+        found: tuple = self._part(segment, opened, offset, min(end_offset, visible), max_bytes, False, False)
+        if found is None:
+            return None
+        return found[0], found[2], None if found[4] < 0 else (segment, found[4])
 
     @cython.cfunc
     def _part(
         self,
         segment: ExtentFields,
+        opened: LookupFields,
         wanted: cython.longlong,
         end: cython.longlong,
         max_bytes: cython.Py_ssize_t,
         continues: cython.bint,
         remembers: cython.bint,
     ) -> tuple:
-        """Return (the batches of a page in one segment, next offset, True if the segment ends there). If it `continues`
-        a page and the first batch does not fit, the buffer is None. `remembers`: skip checksums that were verified
-        before."""
-        opened: LookupFields = segment._open
-        file: MappedFields = opened.storage
+        """Return (the batches of a page in one segment, next offset, True if the segment ends there, True if one of
+        them is transactional, position or -1 if they are mapped). If it `continues` a page and the first batch does not
+        fit, the batches are None. `remembers`: skip checksums that were verified before."""
         tail: tuple = segment.tail
         covered: cython.longlong = tail[0]
         size: cython.longlong = tail[1]
-        limit: cython.longlong = size
-        following: cython.longlong
+        limit: cython.longlong
+        following: cython.longlong = -1
         start: cython.longlong
         stop: cython.longlong
         check: cython.longlong
-        first: cython.Py_ssize_t
-        last: cython.Py_ssize_t
-        short: cython.bint
-        special: cython.bint
+        first: cython.Py_ssize_t = -1
+        last: cython.Py_ssize_t = 0
+        short: cython.bint = False
+        special: cython.bint = False
+        free: cython.bint = False
         large: bytearray = opened._large
         small: bytearray = opened._small
         firsts: object = opened._firsts
         cells: cython.longlong = 0
+        origin: cython.longlong = 0
+        found: object
+        batches: object = None
+        file: MappedFields = None
         start, stop, check = opened.index.find(wanted, size)
-        mapping: object = file.mapping  # this reference keeps it mapped
-        if mapping is None:
-            return None
-        b: cython.const[cython.uchar][::1] = file.mapped if cython.compiled else mapping
-        if limit > len(mapping):
-            limit = len(mapping)
         if segment.sealed and remembers:
             cells = min(8 * len(large), 8 * len(small), len(firsts))
             if cells << CELL_SHIFT < size:
-                return None  # the slow path allocates the bitmaps
-        if limit - start < HEADER_BYTES:
+                opened.grow_memory(size)
+                large, small, firsts = opened._large, opened._small, opened._firsts
+                cells = min(8 * len(large), 8 * len(small), len(firsts))
+        if isinstance(opened.storage, MappedFields):
+            file = opened.storage
+            batches = file.mapping  # this reference keeps it mapped
+        if batches is not None and len(batches) - start >= HEADER_BYTES:
+            b: cython.const[cython.uchar][::1] = file.mapped if cython.compiled else batches
+            limit = min(size, len(batches))
+            if continues and get32s(b, cython.cast(cython.Py_ssize_t, start) + 8) > max_bytes - LENGTH_END:
+                return None, wanted, False, False, -1
+            first, last, following, short, special = page_in(
+                b,
+                cython.cast(cython.Py_ssize_t, start),
+                cython.cast(cython.Py_ssize_t, limit),
+                0,
+                wanted,
+                end,
+                max_bytes,
+                -1 if start else segment.base_offset,
+                segment.dense,
+                check,
+                end >= covered,
+                cython.cast(cython.p_uchar, PyByteArray_AS_STRING(large)) if cython.compiled else large,
+                cython.cast(cython.p_uchar, PyByteArray_AS_STRING(small)) if cython.compiled else small,
+                cython.cast(carray.array, firsts).data.as_ushorts if cython.compiled else firsts,
+                cells,
+            )
+            if limit >= size and first < 0:
+                return None
+            if short and following < end and limit < size:
+                first = -1
+        if first < 0:  # not mapped, or not all of it: the bytes are copied or downloaded, so read only what is needed
+            free = segment.sealed and opened.views_are_free
+            stop = size if free else min(size, start + max_bytes + _PAGE_MARGIN_BYTES)
+            if not free and end < covered:
+                stop = min(stop, opened.index.find(end - 1, size)[1])
+            if start >= stop:
+                return None
+            batches = opened.storage.view(start, stop - start)
+            found = page_fast(
+                batches,
+                wanted,
+                end,
+                max_bytes,
+                -1 if start else segment.base_offset,
+                segment.dense,
+                check,
+                start,
+                large if cells else bytearray(),
+                small if cells else bytearray(),
+                firsts if cells else _NO_CELLS,
+            )
+            if found is None:
+                return None
+            first, last, following, short, special = found
+            if short and following < end and stop < size:
+                return None
+            if continues and last - first > max_bytes:
+                return None, wanted, False, False, -1
+            origin = start
+            file = None
+        if segment.sealed and (following > covered or (origin + last >= size and following < covered)):
             return None
-        if continues and get32s(b, cython.cast(cython.Py_ssize_t, start) + 8) > max_bytes - LENGTH_END:
-            return None, wanted, False
-        first, last, following, short, special = page_in(
-            b,
-            cython.cast(cython.Py_ssize_t, start),
-            cython.cast(cython.Py_ssize_t, limit),
-            0,
-            wanted,
-            end,
-            max_bytes,
-            -1 if start else segment.base_offset,
-            segment.dense,
-            check,
-            end >= covered,
-            cython.cast(cython.p_uchar, PyByteArray_AS_STRING(large)) if cython.compiled else large,
-            cython.cast(cython.p_uchar, PyByteArray_AS_STRING(small)) if cython.compiled else small,
-            cython.cast(carray.array, firsts).data.as_ushorts if cython.compiled else firsts,
-            cells,
-        )
-        if first < 0 or special or (short and following < end and limit < size):
-            return None
-        if segment.sealed and (following > covered or (last >= size and following < covered)):
-            return None
-        return mapping[first:last], following, last >= size
+        if not self.keeps:
+            self.segments.done(segment)
+        position: cython.longlong = origin + first if file is None else -1
+        return batches[first:last], following, origin + last >= size, special, position
