@@ -122,7 +122,7 @@ def fetching() -> Iterator[Operation]:
         topics = [{"topic": client.topic, "partitions": [part]}]
         fetch = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 24, "topics": topics}
         requests = [client.encoded(Key.LIST_OFFSETS, 6, offsets), client.encoded(Key.FETCH, 11, fetch)]
-        yield lambda: [client.send(each) for each in requests]
+        yield lambda: client.send(*requests)
 
 
 @contextmanager
@@ -244,10 +244,11 @@ class _Client:
 
         return b"".join(wire.encode_request(key, version, 1, "call-paths", body))
 
-    def send(self, request: bytes) -> None:
-        self._socket.sendall(request)
-        [size] = struct.unpack(">i", self._file.read(4))
-        self._file.read(size)
+    def send(self, *requests: bytes) -> None:
+        for request in requests:
+            self._socket.sendall(request)
+            [size] = struct.unpack(">i", self._file.read(4))
+            self._file.read(size)
 
     def close(self) -> None:
         self._file.close()

@@ -39,9 +39,6 @@ def try_bucket(
     threads: Annotated[
         int, typer.Option("--threads", min=2, max=256, metavar="N", help="The number of racing threads.")
     ] = 8,
-    processes: Annotated[
-        int, typer.Option("--processes", min=2, max=64, metavar="N", help="The number of racing processes.")
-    ] = 3,
     options: Annotated[
         list[str] | None,
         typer.Option(
@@ -55,10 +52,10 @@ def try_bucket(
 ) -> None:
     """Test whether object storage gives the guarantees that a store depends on.
 
-    Threads and processes race to create the same objects, requests are abandoned halfway, and new objects are read
-    and listed immediately. The test sends about 2,500 requests, works in a folder of its own, sawlog-selftest/, and
-    deletes everything it creates. Exits with 1 if requests fail or a guarantee is broken: on a server that ignores
-    preconditions, for instance, a store would lose data.
+    Threads race to create the same objects, each over its own connections, requests are abandoned halfway, and new
+    objects are read and listed immediately. The test sends about 2,300 requests, works in a folder of its own,
+    sawlog-selftest/, and deletes everything it creates. Exits with 1 if requests fail or a guarantee is broken: on a
+    server that ignores preconditions, for instance, a store would lose data.
 
     \b
     Examples:
@@ -68,7 +65,7 @@ def try_bucket(
     """
     bucket = Bucket(url, parse_options(options))
     names: Sequence[str] = BRIEF if brief else list(TRIALS)
-    scale = BRIEF_SCALE if brief else Scale(threads=threads, processes=processes)
+    scale = BRIEF_SCALE if brief else Scale(threads=threads)
     with ProgressBar("testing", len(names), "checks") as progress:
         found = run(bucket, scale, names=names, on_found=lambda _: progress.advance(1))
     printer = Printer(output)
