@@ -20,15 +20,15 @@ from sawlog.errors import StorageError
 from sawlog.store.objects import store
 from sawlog.store.objects.bucket import cache
 from sawlog.store.objects.bucket.bucket import Unanswered
+from sawlog.store.objects.extent_reader import place_batches
 from sawlog.store.objects.journal import checkpoints
 from sawlog.store.objects.journal.checkpoints import commit_key
 from sawlog.store.objects.journal.journal import Journal
-from sawlog.store.objects.maintenance import consolidate
+from sawlog.store.objects.maintenance import rewrite
 from sawlog.store.objects.maintenance.collect import Collector
-from sawlog.store.objects.partition.partition import ObjectPartition
-from sawlog.store.objects.partition.pieces import placed
+from sawlog.store.objects.partition import ObjectPartition
 from sawlog.store.objects.session import StoreSession
-from sawlog.store.objects.state import actions
+from sawlog.store.objects.state import state as actions
 from sawlog.store.objects.state.commit import Commit, Nonce, is_tombstone
 from sawlog.store.objects.state.entries import Entries
 from sawlog.store.objects.state.extents import SEGMENTS, STAGED
@@ -184,12 +184,12 @@ def _cache_without_identity(patch: _Patch, is_affected: Callable[[], bool], now_
 
 def _maintenance_through_the_cache(patch: _Patch, is_affected: Callable[[], bool], now_s: Callable[[], float]) -> None:
     _cache_without_identity(patch, is_affected, now_s)
-    patch(consolidate, "read", _read_through_the_cache)
+    patch(rewrite, "read", _read_through_the_cache)
 
 
 def _read_through_the_cache(session: StoreSession, extents: Any, check: Any) -> Iterator[Any]:
     for extent, data in session.extents.read_all(extents):
-        placed(data, extent.base_offset, extent.leader_epoch)
+        place_batches(data, extent.base_offset, extent.leader_epoch)
         yield extent, data
 
 

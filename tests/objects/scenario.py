@@ -26,10 +26,10 @@ from unittest import mock
 from sawlog.batch.build import encode
 from sawlog.errors import AmbiguousAppend, CorruptData, StorageError
 from sawlog.store.directory.transactions.staging import Part
+from sawlog.store.objects import partition
 from sawlog.store.objects.journal.journal import Journal
 from sawlog.store.objects.journal.parameters import StoreParameters
-from sawlog.store.objects.maintenance import consolidate
-from sawlog.store.objects.partition import partition
+from sawlog.store.objects.maintenance import rewrite
 from sawlog.store.objects.state.commit import UpgradeRequired
 from sawlog.store.objects.state.extents import Extent
 from sawlog.store.objects.store import ObjectStore
@@ -495,7 +495,7 @@ def _run(scenario: Scenario, seed: int, steps: int, every: int, bug: str | None)
         for patch in (
             determined(scenario.world, seed),
             mock.patch.object(partition, "INLINE_BATCH_BYTES", 600),
-            mock.patch.object(consolidate, "_LEAST_EXTENTS", 6),
+            mock.patch.object(rewrite, "_LEAST_EXTENTS", 6),
             planted(bug, is_affected=is_old, now_s=lambda: scenario.world.now_s),
         ):
             stack.enter_context(patch)

@@ -28,8 +28,8 @@ from sawlog.errors import StorageError
 from sawlog.store.objects.bucket import selftest
 from sawlog.store.objects.bucket.bucket import Bucket, Entry, Unanswered
 from sawlog.store.objects.extent_reader import ExtentReader
-from sawlog.store.objects.journal.clocks import Clocks
 from sawlog.store.objects.journal.committer import Committer, _Waiting
+from sawlog.store.objects.journal.parameters import Clocks
 from sawlog.store.objects.maintenance.collect import Collector
 from sawlog.store.objects.state.extents import Extent
 
@@ -404,7 +404,7 @@ def determined(world: World, seed: int) -> Iterator[None]:
             mock.patch("sawlog.clock.random", random.Random(seed)),
             mock.patch("sawlog.store.objects.journal.journal.random", random.Random(seed)),
             mock.patch("sawlog.store.objects.session.Committer", InlineCommitter),
-            mock.patch("sawlog.store.objects.staging.ThreadPoolExecutor", AtOnce),
+            mock.patch("sawlog.store.objects.transaction.ThreadPoolExecutor", AtOnce),
             mock.patch.object(selftest, "check", return_value=None),
             mock.patch.object(Collector, "_each", lambda self, do, keys: [do(key) for key in list(keys)]),
             mock.patch.object(ExtentReader, "_submit", _fetched_at_once),

@@ -44,7 +44,7 @@ from sawlog.log.replica_source import Fetched
 from sawlog.store.committed_offsets import Committed
 from sawlog.store.groups import Change
 from sawlog.store.objects.bucket.bucket import Bucket
-from sawlog.store.objects.partition.partition import ObjectPartition
+from sawlog.store.objects.partition import ObjectPartition
 from sawlog.store.objects.serving.fleet import ObjectBrokers
 from sawlog.store.objects.serving.service import ObjectService
 from sawlog.store.objects.store import ObjectStore

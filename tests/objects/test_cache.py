@@ -16,9 +16,8 @@ from sawlog.log.ingest import rows_of
 from sawlog.store.objects.bucket import cache as cache_module
 from sawlog.store.objects.bucket.bucket import Bucket
 from sawlog.store.objects.bucket.cache import BlockCache, default_path
-from sawlog.store.objects.extent_reader import ExtentReader
-from sawlog.store.objects.journal.notifier import CommitCache
-from sawlog.store.objects.partition.pieces import place_rows, placed
+from sawlog.store.objects.extent_reader import ExtentReader, place_batches, place_rows
+from sawlog.store.objects.journal.committer import CommitCache
 from sawlog.store.objects.state.commit import Commit, Nonce, Tombstone
 from sawlog.store.objects.state.extents import Extent, content_digest
 from sawlog.store.objects.store import ObjectStore
@@ -264,7 +263,7 @@ def test_headers_get_the_offsets_that_batches_would() -> None:
     data = bytearray(b"".join(encode([b"value"] * count) for count in (1, 3, 2)))
     rows = rows_of(memoryview(data))
     place_rows(rows, 1000, 7)
-    placed(data, 1000, 7)
+    place_batches(data, 1000, 7)
     assert rows.tolist() == rows_of(memoryview(data)).tolist()
     assert rows[:, (BASE, LAST)].tolist() == [[1000, 1000], [1001, 1003], [1004, 1005]]
 

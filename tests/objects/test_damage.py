@@ -10,7 +10,7 @@ import pytest
 
 from sawlog.batch.build import encode
 from sawlog.errors import CorruptBatch, CorruptData, SawlogError, StorageError
-from sawlog.store.objects.maintenance import consolidate
+from sawlog.store.objects.maintenance import rewrite
 from sawlog.store.objects.store import ObjectStore
 from sawlog.store.replica import restore
 
@@ -61,9 +61,9 @@ class Warmed:
                 else:
                     partition.append_batches(BATCH)
             if kind == "segments":
-                place = consolidate.Place("orders", store.topic("orders").id, 0)
-                [run] = consolidate.small_runs(place, partition.extents(0, 9), old_commits=100)
-                assert consolidate.consolidate(store.session, run)
+                place = rewrite.Place("orders", store.topic("orders").id, 0)
+                [run] = rewrite.small_runs(place, partition.extents(0, 9), old_commits=100)
+                assert rewrite.consolidate(store.session, run)
         self.store = ObjectStore.open(f"file://{self.bucket}", maintenance_interval_s=None)
         give_cache(self.store, self.cache)
         self.partition = self.store.topic("orders").partition(0)
@@ -118,10 +118,10 @@ def test_consolidation_leaves_what_is_damaged_although_the_cache_has_a_good_copy
 ) -> None:
     """It is never written from the cache: a copy on a local disk is no source for the store."""
     damage(warmed.object)
-    place = consolidate.Place("orders", warmed.store.topic("orders").id, 0)
+    place = rewrite.Place("orders", warmed.store.topic("orders").id, 0)
     extents = tuple(warmed.partition.extents(0, 9))
     with pytest.raises((CorruptBatch, StorageError)):
-        consolidate.consolidate(warmed.store.session, consolidate.Run(place, extents))
+        rewrite.consolidate(warmed.store.session, rewrite.Run(place, extents))
     assert tuple(warmed.partition.extents(0, 9)) == extents
 
 

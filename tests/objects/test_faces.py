@@ -32,7 +32,7 @@ from sawlog.errors import (
     TopicNotFound,
 )
 from sawlog.store.objects.bucket.bucket import Bucket, Unanswered
-from sawlog.store.objects.partition.partition import ObjectPartition
+from sawlog.store.objects.partition import ObjectPartition
 from sawlog.store.objects.store import ObjectStore
 from sawlog.store.objects.topic import ObjectTopic
 

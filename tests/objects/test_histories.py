@@ -10,8 +10,8 @@ import pytest
 from sawlog.batch.build import encode
 from sawlog.errors import CorruptBatch
 from sawlog.store.objects.bucket.cache import BlockCache
-from sawlog.store.objects.maintenance import consolidate
-from sawlog.store.objects.partition.slices import ObjectSliceReader
+from sawlog.store.objects.maintenance import rewrite
+from sawlog.store.objects.slices import ObjectSliceReader
 from sawlog.store.objects.state.extents import content_digest
 from sawlog.store.replica import restore
 
@@ -130,7 +130,7 @@ def test_consolidation_of_a_copy_writes_the_copys_own_records(both: Histories) -
 
 
 def test_compaction_of_a_copy_writes_the_copys_own_records(both: Histories, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consolidate, "_LEAST_EXTENTS", 1)
+    monkeypatch.setattr(rewrite, "_LEAST_EXTENTS", 1)
     with opened(both.first, both.cache) as store:
         store.maintain()
         values(store)
@@ -151,14 +151,14 @@ def test_a_restore_takes_nothing_that_was_not_committed(both: Histories, tmp_pat
 
 def test_equal_digests_are_equal_content_and_placing_batches_does_not_change_them() -> None:
     from sawlog.log.ingest import rows_of
-    from sawlog.store.objects.partition.pieces import placed
+    from sawlog.store.objects.extent_reader import place_batches
 
     def digest(data: bytes | bytearray) -> str:
         return content_digest(rows_of(memoryview(data)))
 
     data = bytearray(encode([b"a", b"b"]) + encode([b"c"]))
     before = digest(data)
-    placed(data, 1 << 40, 7)
+    place_batches(data, 1 << 40, 7)
     assert digest(data) == before
     assert len({before, digest(encode([b"a", b"b"])), digest(encode([b"c"])), digest(encode([b"a"]))}) == 4
 

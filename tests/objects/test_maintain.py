@@ -13,9 +13,9 @@ from sawlog.batch.header import BASE, LAST
 from sawlog.errors import LogClosed, ReadOnlyLog, StorageError
 from sawlog.log.ingest import rows_of
 from sawlog.store.objects.journal.parameters import StoreParameters
-from sawlog.store.objects.maintenance import consolidate
+from sawlog.store.objects.maintenance import rewrite
 from sawlog.store.objects.maintenance.collect import Collector
-from sawlog.store.objects.maintenance.consolidate import Place, small_runs
+from sawlog.store.objects.maintenance.rewrite import Place, small_runs
 from sawlog.store.objects.state.extents import SEGMENTS, Extent
 from sawlog.store.objects.store import ObjectStore
 from sawlog.store.objects.topic import ObjectTopic
@@ -86,7 +86,7 @@ def test_small_extents_become_one_segment_with_final_offsets(world: World, store
 
 def test_what_is_staged_is_consolidated_and_then_removed(world: World, store: ObjectStore) -> None:
     topic = store.create_topic("t")
-    with mock.patch("sawlog.store.objects.partition.partition.INLINE_BATCH_BYTES", 0):
+    with mock.patch("sawlog.store.objects.partition.INLINE_BATCH_BYTES", 0):
         for number in range(20):
             topic.append(b"%d" % number)
     assert len(objects(world, "staged/")) == 20
@@ -102,7 +102,7 @@ def test_a_run_that_was_changed_meanwhile_is_left_alone(world: World, store: Obj
         topic.append(b"%d" % number)
     (run,) = small_runs(Place("t", topic.id, 0), extents(store, topic))
     topic.partition(0).trim(3)
-    assert consolidate.consolidate(store._session, run) is None
+    assert rewrite.consolidate(store._session, run) is None
     assert [each.base_offset for each in extents(store, topic)][:2] == [3, 4]
     collect_for_long(world, store)
     assert not objects(world, SEGMENTS)
@@ -114,8 +114,8 @@ def test_two_maintainers_at_once_do_it_once(world: World, store: ObjectStore) ->
         topic.append(b"%d" % number)
     (run,) = small_runs(Place("t", topic.id, 0), extents(store, topic))
     with opened(world) as other:
-        assert consolidate.consolidate(store._session, run)
-        assert consolidate.consolidate(other._session, run) is None
+        assert rewrite.consolidate(store._session, run)
+        assert rewrite.consolidate(other._session, run) is None
     assert values(topic) == [b"%d" % number for number in range(20)]
 
 
@@ -164,7 +164,7 @@ def test_damaged_batches_are_not_consolidated(
     world: World, store: ObjectStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = store.create_topic("t")
-    with mock.patch("sawlog.store.objects.partition.partition.INLINE_BATCH_BYTES", 0):
+    with mock.patch("sawlog.store.objects.partition.INLINE_BATCH_BYTES", 0):
         for number in range(20):
             topic.append(b"%d" % number)
     (key, *_) = objects(world, "staged/")
@@ -240,7 +240,7 @@ def test_the_objects_of_a_deleted_topic_are_removed(world: World, store: ObjectS
 
 def compacted(store: ObjectStore, topic: ObjectTopic) -> None:
     """Consolidate what there is, and compact it."""
-    with mock.patch.object(consolidate, "_LEAST_EXTENTS", 1):
+    with mock.patch.object(rewrite, "_LEAST_EXTENTS", 1):
         store.maintain()
 
 
@@ -273,15 +273,15 @@ def test_compaction_goes_on_where_another_process_has_ended(world: World, store:
 def test_tombstones_go_after_their_time(store: ObjectStore) -> None:
     topic = store.create_topic("t", cleanup_policy="compact", delete_retention_ms=1000)
     topic.append_many([(b"a", b"k1"), (b"b", b"k2"), (None, b"k1")])
-    with mock.patch("sawlog.store.objects.maintenance.compact.now_ms", return_value=10_000):
+    with mock.patch("sawlog.store.objects.maintenance.rewrite.now_ms", return_value=10_000):
         compacted(store, topic)
         assert values(topic) == [b"b", None]
-    with mock.patch("sawlog.store.objects.maintenance.compact.now_ms", return_value=10_999):
+    with mock.patch("sawlog.store.objects.maintenance.rewrite.now_ms", return_value=10_999):
         assert not store.maintain()
         topic.append_many([(None, b"k2"), (b"c", b"k3"), (b"d" * 500, b"k4")])
         compacted(store, topic)
         assert values(topic) == [None, None, b"c", b"d" * 500]
-    with mock.patch("sawlog.store.objects.maintenance.compact.now_ms", return_value=11_000):
+    with mock.patch("sawlog.store.objects.maintenance.rewrite.now_ms", return_value=11_000):
         store.maintain()
         assert values(topic) == [None, b"c", b"d" * 500]
         assert not store.maintain()  # the other one has time
@@ -294,7 +294,7 @@ def test_more_keys_than_the_table_holds_take_several_rounds(store: ObjectStore) 
     topic = store.create_topic("t", cleanup_policy="compact", min_cleanable_dirty_ratio=0.0)
     for start in range(0, 3000, 500):
         topic.append_many([(bytes(300), b"%d" % (key % 1500)) for key in range(start, start + 500)])
-    with mock.patch("sawlog.store.objects.maintenance.compact._KEY_BYTES", 24 << 10):
+    with mock.patch("sawlog.store.objects.maintenance.rewrite._KEY_BYTES", 24 << 10):
         compacted(store, topic)
     assert [each.offset for each in topic.scan()] == list(range(1500, 3000))
 

@@ -40,7 +40,7 @@ def test_maintenance_forgets_names_that_were_not_used_for_a_month(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as before:
-        before.setattr("sawlog.store.objects.staging.now_ms", lambda: now_ms() - KEPT_MS - 1000)
+        before.setattr("sawlog.store.objects.transaction.now_ms", lambda: now_ms() - KEPT_MS - 1000)
         for name in ("gone", "in use"):
             commit(store, name, 0)
     commit(store, "in use", 1)

@@ -17,15 +17,15 @@ from sawlog.batch.build import encode
 from sawlog.errors import AmbiguousAppend, CorruptData, InvalidConfig, LogClosed, SawlogError, StorageError
 from sawlog.store.directory.transactions.staging import Part
 from sawlog.store.objects.bucket.bucket import Bucket, Unanswered
+from sawlog.store.objects.extent_reader import append_action, describe
 from sawlog.store.objects.journal import checkpoints
 from sawlog.store.objects.journal.checkpoints import commit_key
 from sawlog.store.objects.journal.committer import Committer
 from sawlog.store.objects.journal.journal import HISTORY_S, Journal, UnknownOutcome
 from sawlog.store.objects.journal.parameters import STORE, StoreParameters
 from sawlog.store.objects.maintenance.collect import Collector
-from sawlog.store.objects.partition.pieces import append_action, describe
 from sawlog.store.objects.session import StoreSession
-from sawlog.store.objects.state import topics
+from sawlog.store.objects.state import partitions
 from sawlog.store.objects.state.commit import (
     TOMBSTONE_BYTES,
     Commit,
@@ -35,9 +35,8 @@ from sawlog.store.objects.state.commit import (
     canonical,
     is_tombstone,
 )
-from sawlog.store.objects.state.entries import Entries
+from sawlog.store.objects.state.entries import Entries, Rejected
 from sawlog.store.objects.state.extents import INLINE
-from sawlog.store.objects.state.mutation import Rejected
 from sawlog.store.objects.state.state import State
 from sawlog.store.objects.store import ObjectStore
 
@@ -640,7 +639,7 @@ def test_a_writer_that_was_idle_while_the_floor_rose_is_not_told_that_it_is_too_
 def test_an_upload_below_the_floor_cannot_be_committed_any_more(world: World) -> None:
     store = opened(world)
     topic = store.create_topic("t")
-    with mock.patch("sawlog.store.objects.partition.partition.INLINE_BATCH_BYTES", 0):
+    with mock.patch("sawlog.store.objects.partition.INLINE_BATCH_BYTES", 0):
         action, _ = topic.partition(0).action(encode([b"late"]))
     collector = Collector(store._session, workers=1)
     for _ in range(4):
@@ -735,7 +734,7 @@ def test_a_store_that_lost_its_checkpoints_is_not_taken_for_an_empty_one(world: 
 def test_texts_of_rejections_are_not_part_of_the_state() -> None:
     one, other = State(), State()
     apply(one, Nonce("w", 1), {"do": "delete topic", "name": "t"})
-    with mock.patch.object(topics, "_topic_of", side_effect=_rejected("in other words")):
+    with mock.patch.object(partitions, "_topic_of", side_effect=_rejected("in other words")):
         apply(other, Nonce("w", 1), {"do": "delete topic", "name": "t"})
     assert one.digest == other.digest
 
@@ -989,7 +988,7 @@ def test_a_committer_is_the_only_one(world: World) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_pauses() -> Iterator[None]:
-    with mock.patch("sawlog.store.objects.journal.clocks.Clocks.pause"):
+    with mock.patch("sawlog.store.objects.journal.parameters.Clocks.pause"):
         yield
 
 

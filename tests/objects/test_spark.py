@@ -31,7 +31,7 @@ from sawlog.spark.planning import Task
 from sawlog.spark.reading import BatchReader
 from sawlog.spark.writing import TaskCommit, stage
 from sawlog.store.objects.bucket.bucket import Bucket
-from sawlog.store.objects.partition.slices import ObjectSlice
+from sawlog.store.objects.slices import ObjectSlice
 from sawlog.store.objects.store import ObjectStore
 from sawlog.store.objects.topic import ObjectTopic
 
@@ -271,8 +271,8 @@ def test_the_driver_reads_nothing_of_what_tasks_have_staged(
 def test_a_task_uploads_while_it_goes_on(url: str, store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not keep everything in memory, and each partition that has much gets objects of its own."""
     store.create_topic("copies", 2)
-    monkeypatch.setattr("sawlog.store.objects.staging._OBJECT_BYTES", 1000)
-    monkeypatch.setattr("sawlog.store.objects.staging._EXTENT_BYTES", 700)
+    monkeypatch.setattr("sawlog.store.objects.transaction._OBJECT_BYTES", 1000)
+    monkeypatch.setattr("sawlog.store.objects.transaction._EXTENT_BYTES", 700)
     monkeypatch.setattr("sawlog.spark.writing._HELD_BYTES", 500)
     given = write_options({"path": url, "topic": "copies", "batchBytes": "300"})
     parts = [pa.RecordBatch.from_pydict({"value": [b"%d" % (n * 50 + i) for i in range(50)]}) for n in range(40)]

@@ -15,7 +15,7 @@ from sawlog.store.objects.bucket.bucket import Bucket
 from sawlog.store.objects.journal import checkpoints
 from sawlog.store.objects.journal.checkpoints import COMMITS, commit_key
 from sawlog.store.objects.maintenance.collect import GARBAGE
-from sawlog.store.objects.partition.partition import ObjectPartition
+from sawlog.store.objects.partition import ObjectPartition
 from sawlog.store.objects.session import StoreSession
 from sawlog.store.objects.state.extents import SEGMENTS, STAGED
 from sawlog.store.objects.state.state import State

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..broker.client.store import RemoteStore
     from ..store.directory.store import Store
     from ..store.directory.topic import Topic
-    from ..store.objects.partition.partition import ObjectPartition
+    from ..store.objects.partition import ObjectPartition
     from ..store.objects.store import ObjectStore
     from ..store.objects.topic import ObjectTopic
 

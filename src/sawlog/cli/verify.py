@@ -18,7 +18,7 @@ from .terminal import ProgressBar
 from .units import format_count, format_size
 
 if TYPE_CHECKING:
-    from ..store.objects.partition.partition import ObjectPartition
+    from ..store.objects.partition import ObjectPartition
 
 _COLUMNS = [
     Column("topic"),

@@ -1,7 +1,7 @@
 """Split offset ranges into tasks, in the driver.
 
 A task reads one or more slices of one partition, as its topic plans them (`sawlog.log.slices` in a directory,
-`sawlog.store.objects.partition.slices` on object storage). A large range becomes many tasks, so that the parallelism
+`sawlog.store.objects.slices` on object storage). A large range becomes many tasks, so that the parallelism
 does not depend on the number of partitions:
 
     at least   one task per partition with records to read, as with Kafka's source; beyond `SHARED_FROM` partitions,

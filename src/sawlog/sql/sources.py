@@ -1,7 +1,7 @@
 """`TableSource`: a partition as the source of a table.
 
 How a partition is split and read concurrently depends on the backend: a `TableSource` plans the parts and reads them.
-`sawlog.sql.snapshot` has the one for logs in files, `sawlog.store.objects.partition.arrow_source` the one for object
+`sawlog.sql.snapshot` has the one for logs in files, `sawlog.store.objects.slices` the one for object
 storage.
 """
 

@@ -21,9 +21,9 @@ from ..committed_offsets import Committed, Pages, Start, begin
 from ..consumer_options import MemberOptions
 from ..queues.host import TurnConflict
 from ..queues.options import QueueOptions
-from .membership import ObjectMembership, committed_of, topics_by_id
+from .groups import ObjectMembership, committed_of, topics_by_id
 from .session import StoreSession, results
-from .state.mutation import quoted
+from .state.entries import quoted
 from .state.state import State
 
 #: Session timeout of a worker: a heartbeat is a commit.

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ... import errors
 from ...errors import AmbiguousAppend, LogClosed, ReadOnlyLog, SawlogError
@@ -16,14 +16,18 @@ from ...storage.forking import forkable, this_process
 from .bucket.bucket import Bucket
 from .bucket.cache import BlockCache
 from .extent_reader import ExtentReader
-from .journal.clocks import Clocks
-from .journal.committer import Committer
+from .journal.committer import CommitCache, CommitNotifier, Committer
 from .journal.journal import HISTORY_S, Journal
-from .journal.notifier import CommitCache, CommitNotifier
-from .journal.parameters import StoreParameters
+from .journal.parameters import Clocks, StoreParameters
 from .state.commit import Request
 from .state.extents import STAGED
 from .state.state import Outcome, State
+
+if TYPE_CHECKING:
+    from ...log.writer import Writer
+    from ..consumer import Consumer
+    from ..queues.queue import Queue
+    from ..writer import TopicWriter
 
 _T = TypeVar("_T")
 
@@ -35,13 +39,6 @@ LOOK_S = 0.05
 _WAIT_S = 0.02
 #: Maximum polling interval of callers that poll, while there is nothing new.
 CALM_S = 1.0
-
-
-class Closable(Protocol):
-    """An object that is closed with its store."""
-
-    def close(self) -> None:
-        """Close it. Safe to call twice."""
 
 
 class StoreSession:
@@ -75,15 +72,15 @@ class StoreSession:
         self.maintenance = ExtentReader(bucket, recent=self.recent)
         self.uncached = ExtentReader(bucket)
         #: Notifies watchers of new commits.
-        self.notifier = CommitNotifier(self)
+        self.notifier = CommitNotifier(self.poll)
         self._committer = Committer(self._journal, self._lock, linger_s=linger_s, on_commit=self.notifier.tell)
         #: Current polling interval of callers that poll.
         self._calm_s = LOOK_S
         #: Writers and consumers, which are closed with the store.
-        self._kept: weakref.WeakSet[Closable] = weakref.WeakSet()
+        self._kept: weakref.WeakSet[Writer | TopicWriter | Consumer | Queue] = weakref.WeakSet()
         self._closed = False
 
-    def keep(self, thing: Closable) -> None:
+    def keep(self, thing: Writer | TopicWriter | Consumer | Queue) -> None:
         """Close an object with the store, if it still exists then."""
         self._kept.add(thing)
 

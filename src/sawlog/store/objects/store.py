@@ -6,7 +6,7 @@
 <prefix>/commits/...      see journal.py
 <prefix>/checkpoints/...  see checkpoints.py
 <prefix>/staged/...       batches that were uploaded before their commit
-<prefix>/segments/...     see consolidate.py
+<prefix>/segments/...     see rewrite.py
 <prefix>/notes/...        see collect.py; also garbage/, clock
 ```
 """
@@ -40,22 +40,19 @@ from .bucket.bucket import Bucket
 from .bucket.cache import CACHE_BYTES, BlockCache, default_path
 from .bucket.connecting import is_missing
 from .bucket.selftest import FOLDER
-from .documents import ObjectRegistry
 from .groups import ObjectGroups
 from .journal.checkpoints import CHECKPOINTS, COMMITS
-from .journal.clocks import Clocks
-from .journal.parameters import STORE, STORE_COPY, StoreParameters
-from .maintenance.consolidate import Place
+from .journal.parameters import STORE, STORE_COPY, Clocks, StoreParameters
 from .maintenance.maintainer import Maintainer
-from .partition.slices import ObjectSliceReader
+from .maintenance.rewrite import Place
 from .queues import ObjectDeliveries, ObjectWorkers
 from .serving.service import ObjectService
 from .session import StoreSession
-from .snapshots import SnapshotInfo, Snapshots
-from .staging import ObjectStaging
+from .slices import ObjectSliceReader
+from .snapshots import ObjectRegistry, SnapshotInfo, Snapshots
 from .state.commit import canonical
 from .topic import ObjectTopic
-from .transaction import ObjectTransaction
+from .transaction import ObjectStaging, ObjectTransaction
 
 #: The kind of store in `sawlog.json`: that of a store in a directory has another name for its format.
 _KIND, _FORMAT = "objects", 2

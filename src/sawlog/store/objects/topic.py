@@ -29,12 +29,12 @@ from ..names import check_topic_name
 from ..partitioner import Router, partitions_for
 from ..settings import Value
 from ..writer import TopicWriter
-from .partition.partition import ObjectPartition, recipe_for
-from .partition.slices import ObjectSlice
+from .partition import ObjectPartition, recipe_for
 from .session import StoreSession
+from .slices import ObjectSlice
 from .snapshots import SnapshotInfo
-from .state.mutation import MARK
-from .state.snapshots import id_in
+from .state.entries import MARK
+from .state.partitions import id_in_snapshot
 from .state.state import State
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class ObjectTopic(base.Topic):
     def _in_snapshot(self, name: str) -> Mapping[str, Any]:
         snapshot = self._session.look(lambda state: state.snapshots().get(name))
         found: Mapping[str, Any] | None = None if snapshot is None else snapshot["topics"].get(self._name)
-        if found is None or id_in(found["id"], name) != self._id:
+        if found is None or id_in_snapshot(found["id"], name) != self._id:
             raise TopicNotFound(f"the snapshot {name!r} was deleted")
         return found
 
@@ -318,7 +318,7 @@ class ObjectTopic(base.Topic):
 
     def source(self, number: int) -> TableSource:
         """Return one partition as a source for tables."""
-        from .partition.arrow_source import ObjectSource  # imports Arrow, which not every program needs
+        from .slices import ObjectSource  # imports Arrow, which not every program needs
 
         return ObjectSource(self.partition(number))
 

@@ -21,8 +21,7 @@ from ...log.ingest import checked_rows, fillers, rows_of
 from ...log.rebatch import Rebatcher, RewriteOptions
 from ...log.replacement import ReplacementFile
 from ...log.segment import Segment
-from ..objects.extent_reader import check
-from ..objects.partition.pieces import placed
+from ..objects.extent_reader import check_extent, place_batches
 from ..objects.session import StoreSession
 from ..objects.state.extents import Extent
 
@@ -66,8 +65,8 @@ def _read(session: StoreSession, run: list[Extent]) -> Batches:
     view = memoryview(data)
     for each in run:
         part = view[each.position - first.position :][: each.size_bytes]
-        check(each, part)
-        placed(part, each.base_offset, each.leader_epoch)
+        check_extent(each, part)
+        place_batches(part, each.base_offset, each.leader_epoch)
     return checked(data)
 
 

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from ...batch.header import POSITION
-from ..objects.partition.pieces import append_action, described
+from ..objects.extent_reader import append_action, described
 from ..objects.session import StoreSession
 from ..objects.state.extents import INLINE
 from ..objects.state.state import Outcome

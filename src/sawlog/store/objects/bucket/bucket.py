@@ -1,8 +1,8 @@
 """`Bucket`: the operations that the store needs from object storage, implemented with `obstore`.
 
 All decisions rest on `create`, which stores an object only if its key is free. A request can also fail without an
-answer and may still have been applied. That is `Unanswered`, and the caller looks the object up. failures.py classifies
-failures; connecting.py lists the options.
+answer and may still have been applied. That is `Unanswered`, and the caller looks the object up. connecting.py
+classifies failures and lists the options.
 
 A bucket can be pickled and reconnects in each process. A process forked from one that has already used object storage
 cannot use it.
@@ -21,8 +21,7 @@ from ....addresses import SCHEMES
 from ....clock import Deadline
 from ....errors import InvalidConfig, StorageError
 from ....storage.forking import this_process
-from .connecting import check_address, connect
-from .failures import Unanswered, explained, failure_of
+from .connecting import Unanswered, check_address, connect, explained, failure_of
 
 __all__ = ["SCHEMES", "Bucket", "Entry", "Unanswered", "is_url"]
 

@@ -22,10 +22,9 @@ from typing import Any, NamedTuple
 
 from ....errors import CorruptData
 from ..bucket.bucket import Bucket
-from ..state.actions import check_kinds
 from ..state.commit import Commit, UpgradeRequired, canonical, is_tombstone
 from ..state.entries import Entries
-from ..state.state import State
+from ..state.state import State, check_kinds
 
 COMMITS, CHECKPOINTS = "commits/", "checkpoints/"
 _VERSION = 2

@@ -43,8 +43,7 @@ from ..state.commit import Commit, Nonce, Request, UpgradeRequired, is_tombstone
 from ..state.state import Outcome, State
 from . import checkpoints
 from .checkpoints import COMMITS, Collected, Unreadable, commit_key
-from .clocks import Clocks, passed_s
-from .parameters import STORE, StoreParameters
+from .parameters import STORE, Clocks, StoreParameters, passed_s
 
 #: There are other writers if one of their commits was seen within this time, or within the time of this many creates.
 _COMPANY_S, _COMPANY_CREATES = 2.0, 50

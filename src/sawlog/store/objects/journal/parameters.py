@@ -3,6 +3,8 @@
 A writer believes an answer for `belief_s` after the last proof. A maintainer deletes commit numbers `grace_s` after
 they fell behind a confirmed checkpoint. Safety rests on the second being much longer than the first (ADR 25), so
 neither is an option of a process.
+
+`Clocks` is how a process measures elapsed time, and how it sleeps.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 
+from .... import clock
 from ....errors import InvalidConfig
 
 #: The object that marks a store and holds its parameters, and a copy of it for `sawlog repair`.
@@ -47,3 +50,20 @@ class StoreParameters:
         """Create parameters from the fields of `sawlog.json`; missing ones have their defaults."""
         found = {each.name: stored[each.name] for each in fields(cls) if each.name in stored}
         return cls(**found)  # type: ignore[arg-type] # checked by __post_init__
+
+
+class Clocks:
+    """The clocks of the machine. Tests substitute their own."""
+
+    def now_s(self) -> tuple[float, float]:
+        """Return seconds by a clock that keeps running while the machine sleeps, where available, and by the wall
+        clock. Only differences matter, and the larger one counts."""
+        return clock.boot_s(), clock.wall_s()
+
+    def pause(self, seconds: float) -> None:
+        clock.pause(seconds)
+
+
+def passed_s(now: tuple[float, float], then: tuple[float, float]) -> float:
+    """Return the elapsed time, as far as it can be known: one clock may have stopped or been set back."""
+    return max(after - before for after, before in zip(now, then, strict=True))

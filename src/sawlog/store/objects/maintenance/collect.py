@@ -39,7 +39,7 @@ from ..session import StoreSession
 from ..state.commit import TOMBSTONE_BYTES, Commit, Tombstone, canonical, opened, sealed
 from ..state.extents import SEGMENTS, STAGED, begun_at
 from ..state.state import State
-from .consolidate import Check
+from .rewrite import Check
 
 NOTES, GARBAGE, CLOCK = "notes/", "garbage/", "clock/"
 _NOW, _SWEPT = CLOCK + "now", CLOCK + "swept"

@@ -26,12 +26,11 @@ from ....log.transaction_index import AbortedTransaction
 from ... import settings as topic_settings
 from ..journal import checkpoints
 from ..session import StoreSession
-from ..staging import ObjectStaging
 from ..state.extents import COPY_OF, Extent
 from ..state.state import State
+from ..transaction import ObjectStaging
 from .collect import CollectionReport, Collector
-from .compact import Compactable, compact, is_due, settled
-from .consolidate import SEGMENT_BYTES, Place, consolidate, small_runs
+from .rewrite import SEGMENT_BYTES, Compactable, Place, compact, consolidate, is_due, settled, small_runs
 
 #: Number of collections per `readers_s`.
 _COLLECTIONS = 24

@@ -1,6 +1,6 @@
 """`ServedGroups`: consumer groups on object storage whose members are clients of brokers.
 
-The coordinator of a group has a *claim* to it in the commits, with an epoch; see state/brokers.py. A broker's commits
+The coordinator of a group has a *claim* to it in the commits, with an epoch; see state/groups.py. A broker's commits
 for members carry its claim, so that a broker that has lost it commits nothing: `NotCoordinator`.
 """
 
@@ -21,7 +21,7 @@ from ...groups import Change, GroupDescription
 from ...members import check_group_name
 from ..groups import ObjectGroups
 from ..session import StoreSession, results
-from ..state.mutation import quoted
+from ..state.entries import quoted
 from ..state.state import Outcome, State
 from .fleet import ObjectBrokers
 

@@ -18,10 +18,10 @@ from ....log.markers import marker
 from ....storage.forking import forkable
 from ...assignment import Share
 from ...served import Marking, StagedOffset
-from ..partition.pieces import append_action, described
+from ..extent_reader import append_action, described
 from ..session import StoreSession
+from ..state.entries import quoted
 from ..state.extents import INLINE
-from ..state.mutation import quoted
 from ..state.state import State
 
 #: Producer ids are allocated in blocks of this size. Unused ids are lost when the broker stops.

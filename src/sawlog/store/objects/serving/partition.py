@@ -23,8 +23,8 @@ from ....log.markers import marker
 from ....log.producers import ProducerInfo
 from ....log.replica_source import Fetched
 from ....storage.forking import forkable
-from ..partition.partition import INLINE_BATCH_BYTES, ObjectPartition, page_of
-from ..partition.pieces import append_action, described
+from ..extent_reader import append_action, described
+from ..partition import INLINE_BATCH_BYTES, ObjectPartition, page_of
 from ..session import StoreSession, results
 from ..state.commit import Action, Request
 from ..state.extents import INLINE, Extent, epoch_end

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ....errors import TopicNotFound
 from ...base import Store
-from ..documents import ObjectRegistry
 from ..session import StoreSession
+from ..snapshots import ObjectRegistry
 from .fleet import ObjectBrokers
 from .groups import ServedGroups
 from .ledger import ObjectTransactionalIds

@@ -10,7 +10,7 @@ from ....config import LogConfig
 from ....errors import TopicNotFound
 from ... import settings as topic_settings
 from ...settings import Value
-from ..partition.partition import ObjectPartition
+from ..partition import ObjectPartition
 from ..session import StoreSession
 from .partition import ServedPartition
 

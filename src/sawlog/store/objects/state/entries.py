@@ -1,4 +1,5 @@
-"""`Entries`: the state of a store as a flat map from names to values, with an incremental digest.
+"""`Entries`: the state of a store as a flat map from names to values, with an incremental digest; `MutableState`: its
+topics and extents, with rollback.
 
 The digest is the sum of the hashes of all entries, each as a line `["name",value]` of canonical JSON. So a change costs
 one hash, however many entries there are, and two processes that arrive at the same entries in any order have the same
@@ -7,16 +8,21 @@ digest.
 A state has a hundred thousand entries, of which few are ever read. So a value may be kept as its JSON text (`bytes`,
 which JSON does not have) and is parsed on first use. Changed entries are hashed once, when the digest is next read.
 That cannot fail: `put` refuses values that JSON cannot express.
+
+Actions work on a `MutableState` and refuse with `Rejected`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator
+from bisect import bisect_left, insort
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 from .commit import canonical
+from .extents import Extent, entry_name, entry_text, epoch_of
 
 _MODULUS = 1 << 256
 
@@ -135,3 +141,139 @@ def _line(name: str, text: bytes) -> bytes:
 
 def _hash(name: str, text: bytes) -> int:
     return int.from_bytes(hashlib.sha256(_line(name, text)).digest(), "big")
+
+
+#: Separates the id of a topic from the name of a snapshot.
+MARK = "@"
+
+
+class Rejected(Exception):
+    """A request that is not applied: the kind of error, a message, and the numbers for the error."""
+
+    def __init__(self, kind: str, message: str, *numbers: int) -> None:
+        self.kind = kind
+        self.numbers = numbers
+        super().__init__(message)
+
+
+class MutableState:
+    """The entries of a store, with its topics and extents, as actions see and change them. Topics are identified by id
+    unless stated otherwise. Changes are rolled back if their request is rejected."""
+
+    def __init__(self, entries: Entries | None = None, number: int = 0) -> None:
+        #: Number of folded commits, which is the number of the next one.
+        self.number = number
+        self.entries = Entries() if entries is None else entries
+        #: The base offsets of the extents of each partition, sorted.
+        self._bases: dict[tuple[str, int], list[int]] = {}
+        self._undo: list[Callable[[], None]] = []
+        found: dict[str, list[int]] = {}
+        for name in self.entries.of_kind("extent"):
+            place, _, base = name.rpartition("/")
+            found.setdefault(place, []).append(int(base))
+        for place, bases in found.items():
+            _, topic, partition = place.split("/")
+            self._bases[topic, int(partition)] = sorted(bases)
+
+    def topics(self) -> list[str]:
+        """The names of all topics, sorted."""
+        return [name.partition("/")[2] for name in self.entries.names("topic/")]
+
+    def topic(self, name: str) -> Mapping[str, Any] | None:
+        """Return the entry of a topic, or None."""
+        found: Mapping[str, Any] | None = self.entries.get(f"topic/{name}")
+        return found
+
+    def ends(self, topic: str, partition: int) -> tuple[int, int]:
+        """Return the lowest and the next offset of a partition, by topic id."""
+        start, end = self.entries.get(f"end/{topic}/{partition}", (0, 0))
+        return int(start), int(end)
+
+    def has(self, topic: str, partition: int) -> bool:
+        """Return whether a partition exists, by topic id."""
+        return self.entries.get(f"end/{topic}/{partition}") is not None
+
+    def bases(self, topic: str, partition: int) -> Sequence[int]:
+        """Return the base offsets of the extents of a partition, in order."""
+        return self._bases.get((topic, partition), ())
+
+    def extent(self, topic: str, partition: int, base: int) -> Extent:
+        """Return the extent that starts at `base`."""
+        key, position, size, end, newest, digest = self.entries.get(entry_name(topic, partition, base))
+        epoch = epoch_of(self.entries.get(f"epochs/{topic}/{partition}", ()), base)
+        return Extent(base, int(end), str(key), int(position), int(size), int(newest), str(digest), epoch)
+
+    def _take_back(self) -> None:
+        for undo in reversed(self._undo):
+            undo()
+        self._undo.clear()
+
+    def put(self, name: str, value: Any) -> None:
+        """Set an entry for an action. Rolled back if the request is rejected."""
+        before = self.entries.held(name)
+        if before is None:
+            self._undo.append(lambda: self.entries.drop(name))
+        else:
+            self._undo.append(lambda: self.entries.put(name, before))
+        self.entries.put(name, value)
+
+    def drop(self, name: str) -> None:
+        """Remove an entry for an action."""
+        before = self.entries.held(name)
+        if before is not None:
+            self._undo.append(lambda: self.entries.put(name, before))
+            self.entries.drop(name)
+
+    def add_extent(self, topic: str, partition: int, extent: Extent) -> None:
+        """Add an extent for an action."""
+        bases = self._bases.setdefault((topic, partition), [])
+        insort(bases, extent.base_offset)
+        self._undo.append(lambda: bases.remove(extent.base_offset))
+        self.put(entry_name(topic, partition, extent.base_offset), entry_text(extent))
+
+    def drop_extent(self, topic: str, partition: int, base: int) -> None:
+        """Remove the extent that starts at `base`, for an action."""
+        bases = self._bases[topic, partition]
+        del bases[bisect_left(bases, base)]
+        self._undo.append(lambda: insort(bases, base))
+        self.drop(entry_name(topic, partition, base))
+
+    def copy_extents(self, topic: str, partition: int, to: str) -> None:
+        """Reference the extents of a partition under another topic id, for an action."""
+        for base in self.bases(topic, partition):
+            self.add_extent(to, partition, self.extent(topic, partition, base))
+        self.put(f"end/{to}/{partition}", list(self.ends(topic, partition)))
+
+    def drop_partition(self, topic: str, partition: int) -> None:
+        """Remove the extents and the offsets of a partition, for an action."""
+        for base in list(self.bases(topic, partition)):
+            self.drop_extent(topic, partition, base)
+        self.drop(f"end/{topic}/{partition}")
+
+
+def is_in_snapshot(topic_id: str) -> bool:
+    """Return whether an id is that of a topic in a snapshot, which is read-only."""
+    return MARK in topic_id
+
+
+def existing(state: MutableState, topic: str, partition: int) -> tuple[int, int]:
+    """Return the lowest and the next offset of a writable partition; reject if it does not exist."""
+    if is_in_snapshot(topic):
+        raise Rejected("ReadOnlyLog", "a snapshot does not change; topic.fork() makes a topic of it")
+    if not state.has(topic, partition):
+        raise Rejected("TopicNotFound", f"the topic with the id {topic} has no partition {partition} any more")
+    return state.ends(topic, partition)
+
+
+def quoted(name: str) -> str:
+    """Quote a name for use in the name of an entry."""
+    return quote(name, safe="")
+
+
+def take_numbers(state: MutableState, name: str, count: int) -> int:
+    """Allocate numbers from a counter and return the first. They are never handed out again."""
+    if type(count) is not int or not 0 < count <= 1 << 20:
+        raise Rejected("InvalidConfig", "a number of numbers that is not possible")
+    first = int(state.entries.get(f"counter/{quoted(name)}", 0))
+    state.put(f"counter/{quoted(name)}", first + count)
+    return first

@@ -8,59 +8,120 @@ floor? Do its conditions hold? Only then is it applied.
 An invalid request is rejected and never raises: an exception that every process meets would make the store unusable.
 Messages of rejections are not part of the state, so later versions can improve them.
 
+A process that meets an unknown action stops for good (R8), because it cannot compute the state without it.
+
 The entries, by the module that defines them:
 
 ```
-topic/ end/                                      topics.py
-extent/ producer/ clean/ epochs/                 records.py
-floor void/ nonce/                               uploads.py
-group/ offset/ page/ queue/                      groups.py
-document/ named/                                 documents.py
-counter/                                         mutation.py: how many numbers were handed out
-member/ owner/                                   members.py
-snapshot/                                        snapshots.py
-transaction/ writing/ pending/ open/ aborted/    transactions.py
-broker/ served/ claims/                          brokers.py
+topic/ end/ extent/ producer/ clean/ epochs/ snapshot/          partitions.py
+group/ offset/ page/ queue/ member/ owner/ broker/ served/ claims/    groups.py
+transaction/ writing/ pending/ open/ aborted/                   transactions.py
+document/ named/ floor void/ nonce/                             documents.py
+counter/                                                        entries.py: how many numbers were handed out
 ```
-
-actions.py lists the actions.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from . import actions, documents, records, transactions, uploads
-from .commit import Commit, Request
-from .entries import Entries
-from .extents import Extent, entry_name, entry_text, epoch_of
-from .mutation import Rejected, quoted
-from .records import CompactionState
+from . import documents, groups, partitions, transactions
+from .commit import Action, Commit, Request, UpgradeRequired
+from .entries import MutableState, Rejected, quoted, take_numbers
+from .extents import Extent
+from .partitions import CompactionState
 
 #: The outcome of a request: {"ok": [a result for each action]} or {"no": [kind, message, number, ...]}.
 Outcome = Mapping[str, Any]
 
 
-class State:
-    """The state after `number` commits. Not thread-safe: the journal guards it."""
+class ActionSpec(NamedTuple):
+    """A known action: its effect, and the fields that it may have in addition to `do`."""
 
-    def __init__(self, entries: Entries | None = None, number: int = 0) -> None:
-        #: Number of folded commits, which is the number of the next one.
-        self.number = number
-        self.entries = Entries() if entries is None else entries
-        #: The base offsets of the extents of each partition, sorted.
-        self._bases: dict[tuple[str, int], list[int]] = {}
-        self._undo: list[Callable[[], None]] = []
-        found: dict[str, list[int]] = {}
-        for name in self.entries.of_kind("extent"):
-            place, _, base = name.rpartition("/")
-            found.setdefault(place, []).append(int(base))
-        for place, bases in found.items():
-            _, topic, partition = place.split("/")
-            self._bases[topic, int(partition)] = sorted(bases)
+    #: Called with the state, the action, the key of the commit's object and the position of its batches there.
+    apply: Callable[[Any, Action, str, int], Any]
+    fields: frozenset[str]
+
+
+def _fields(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+def _spec(apply: Callable[[Any, Action], Any], fields: str) -> ActionSpec:
+    """Describe an action that refers to nothing in its own commit."""
+    return ActionSpec(lambda state, action, commit_key, inline_at: apply(state, action), _fields(fields))
+
+
+ACTIONS: dict[str, ActionSpec] = {
+    "create topic": _spec(partitions.create_topic, "name id partitions settings created_ms"),
+    "alter topic": _spec(partitions.alter_topic, "name id partitions settings"),
+    "delete topic": _spec(partitions.delete_topic, "name id"),
+    "replace topic": _spec(partitions.replace_topic, "name id by by_id ends"),
+    "append": ActionSpec(
+        partitions.append, _fields("topic partition key extents producers expect transactions copied")
+    ),
+    "advance": _spec(partitions.advance, "topic partition offset"),
+    "begin epoch": _spec(partitions.begin_epoch, "topic partition epoch"),
+    "replace": _spec(partitions.replace_extents, "topic partition old base end new"),
+    "compacted": _spec(partitions.record_compaction, "topic partition offset time_ms tombstones dropped_below"),
+    "move start": _spec(partitions.move_start, "topic partition offset"),
+    "commit offsets": _spec(groups.commit_offsets, "group offsets topics member outside alone claim decided"),
+    "delete group": _spec(groups.delete_group, "group"),
+    "once": _spec(documents.apply_once, "name sequence time_ms parts"),
+    "forget names": _spec(documents.forget_names, "names before_ms"),
+    "change document": _spec(documents.change_document, "name version fields"),
+    "expect document": _spec(documents.expect_document, "name version"),
+    "void": _spec(documents.abandon_job, "job"),
+    "raise floor": _spec(documents.raise_floor, "number"),
+    "take numbers": _spec(lambda state, action: take_numbers(state, action["name"], action["count"]), "name count"),
+    "save transaction": _spec(transactions.save, "name version fields"),
+    "in transaction": _spec(transactions.check_writing, "producer epoch topic partition"),
+    "register broker": _spec(groups.register_broker, "id run host port"),
+    "beat": _spec(groups.beat_broker, "id run"),
+    "remove broker": _spec(groups.remove_broker, "id run beat"),
+    "claim group": _spec(groups.claim_group, "group id run address epoch"),
+    "release group": _spec(groups.release_group, "group claim"),
+    "join group": _spec(groups.join_group, "group member name process topics timeout_ms time_ms works"),
+    "beat member": _spec(groups.beat_member, "group member time_ms"),
+    "leave group": _spec(groups.leave_group, "group member"),
+    "remove member": _spec(groups.remove_member, "group member beat"),
+    "take partitions": _spec(groups.take_partitions, "group member shares begin"),
+    "give up partitions": _spec(groups.give_up_partitions, "group member shares"),
+    "exchange": _spec(groups.exchange, "group member count offsets topics pages"),
+    "take snapshot": _spec(partitions.take_snapshot, "name topics time_ms"),
+    "drop snapshot": _spec(partitions.drop_snapshot, "name"),
+    "fork topic": _spec(partitions.fork_topic, "name id source source_id at"),
+}
+#: The kinds of entries in a checkpoint.
+_KINDS = frozenset(
+    {"floor", "topic", "end", "extent", "group", "offset", "named", "producer", "document", "nonce", "void", "clean"}
+    | {"counter", "transaction", "writing", "pending", "open", "aborted", "broker", "served", "claims"}
+    | {"member", "owner", "page", "queue", "snapshot", "epochs"}
+)
+
+
+def check_known(action: Action, key: str) -> None:
+    """Raise unless this version knows the action and all its fields (R8)."""
+    known = ACTIONS.get(str(action.get("do"))) if isinstance(action, Mapping) else None
+    if known is None:
+        raise UpgradeRequired(f"{key}: unknown action {str(action)[:80]}; a newer sawlog has written it")
+    unknown = set(action) - known.fields - {"do"}
+    if unknown:
+        raise UpgradeRequired(f"{key}: {action['do']!r} with unknown fields {', '.join(sorted(unknown))}")
+
+
+def check_kinds(kinds: Iterable[str], key: str) -> None:
+    """Raise unless this version knows all kinds of entries of a checkpoint."""
+    unknown = set(kinds) - _KINDS
+    if unknown:
+        raise UpgradeRequired(f"{key} has entries that this version does not know: {', '.join(sorted(unknown))}")
+
+
+class State(MutableState):
+    """The state after `number` commits. Not thread-safe: the journal guards it."""
 
     # --- reading
 
@@ -72,25 +133,7 @@ class State:
     @property
     def floor(self) -> int:
         """The commit below which uploads are void: those that began when fewer commits were known."""
-        return uploads.floor_of(self)
-
-    def topics(self) -> list[str]:
-        """The names of all topics, sorted."""
-        return [name.partition("/")[2] for name in self.entries.names("topic/")]
-
-    def topic(self, name: str) -> Mapping[str, Any] | None:
-        """Return the entry of a topic, or None."""
-        found: Mapping[str, Any] | None = self.entries.get(f"topic/{name}")
-        return found
-
-    def ends(self, topic: str, partition: int) -> tuple[int, int]:
-        """Return the lowest and the next offset of a partition, by topic id."""
-        start, end = self.entries.get(f"end/{topic}/{partition}", (0, 0))
-        return int(start), int(end)
-
-    def has(self, topic: str, partition: int) -> bool:
-        """Return whether a partition exists, by topic id."""
-        return self.entries.get(f"end/{topic}/{partition}") is not None
+        return documents.floor_of(self)
 
     def extents(self, topic: str, partition: int, start: int, end: int | None = None) -> Iterable[Extent]:
         """Yield the extents that contain offsets from `start` on, in order."""
@@ -151,25 +194,25 @@ class State:
 
     def document(self, name: str) -> tuple[int, Mapping[str, Any]]:
         """Return the version and the fields of a document."""
-        return documents.found(self, name)
+        return documents.document_of(self, name)
 
     def clean(self, topic: str, partition: int) -> CompactionState:
         """Return the state of compaction of a partition."""
-        return records.clean(self, topic, partition)
+        return partitions.compaction_state(self, topic, partition)
 
     def voided(self, job: str) -> int:
         """Return the commit at which a job was abandoned; -1 if it was not, or that is forgotten."""
-        return uploads.voided(self, job)
+        return documents.voided(self, job)
 
     def last_of(self, name: str) -> tuple[int, int, list[Any] | None] | None:
         """Return the last number stored under a name, its time, and its parts if they are known."""
         last = self.entries.get(f"named/{quoted(name)}")
-        return None if last is None else documents.named(last)
+        return None if last is None else documents.named_entry(last)
 
     def names_before(self, time_ms: int) -> list[str]:
         """Return the names last used before a time. Names whose time is unknown are left out."""
         found = self.entries.names("named/")
-        old = [each for each in found if 0 < documents.named(self.entries.get(each))[1] < time_ms]
+        old = [each for each in found if 0 < documents.named_entry(self.entries.get(each))[1] < time_ms]
         return [unquote(each.removeprefix("named/")) for each in old]
 
     def nonces_below(self, number: int) -> int:
@@ -183,16 +226,6 @@ class State:
             return None
         return int(found[1]), list(found[2])
 
-    def bases(self, topic: str, partition: int) -> Sequence[int]:
-        """Return the base offsets of the extents of a partition, in order."""
-        return self._bases.get((topic, partition), ())
-
-    def extent(self, topic: str, partition: int, base: int) -> Extent:
-        """Return the extent that starts at `base`."""
-        key, position, size, end, newest, digest = self.entries.get(entry_name(topic, partition, base))
-        epoch = epoch_of(self.entries.get(f"epochs/{topic}/{partition}", ()), base)
-        return Extent(base, int(end), str(key), int(position), int(size), int(newest), str(digest), epoch)
-
     # --- the fold
 
     def apply(self, commit: Commit, key: str, inline_at: int) -> list[Outcome]:
@@ -200,7 +233,7 @@ class State:
         outcomes of its requests."""
         for request in commit.requests:
             for action in request:
-                actions.check_known(action, key)
+                check_known(action, key)
         writer, sequence = commit.nonce.writer, commit.nonce.sequence
         known = self.entries.get(f"nonce/{writer}")
         if known is not None and known[0] >= sequence:
@@ -219,7 +252,7 @@ class State:
         """Apply all actions of a request, or none."""
         self._undo.clear()
         try:
-            done = {"ok": [actions.ACTIONS[action["do"]].apply(self, action, key, inline_at) for action in request]}
+            done = {"ok": [ACTIONS[action["do"]].apply(self, action, key, inline_at) for action in request]}
             self._undo.clear()
             return done
         except Rejected as error:
@@ -228,53 +261,6 @@ class State:
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError):
             self._take_back()
             return _no("InvalidConfig", "an action has no field that it needs, or a value that it cannot have")
-
-    def _take_back(self) -> None:
-        for undo in reversed(self._undo):
-            undo()
-        self._undo.clear()
-
-    def put(self, name: str, value: Any) -> None:
-        """Set an entry for an action. Rolled back if the request is rejected."""
-        before = self.entries.held(name)
-        if before is None:
-            self._undo.append(lambda: self.entries.drop(name))
-        else:
-            self._undo.append(lambda: self.entries.put(name, before))
-        self.entries.put(name, value)
-
-    def drop(self, name: str) -> None:
-        """Remove an entry for an action."""
-        before = self.entries.held(name)
-        if before is not None:
-            self._undo.append(lambda: self.entries.put(name, before))
-            self.entries.drop(name)
-
-    def add_extent(self, topic: str, partition: int, extent: Extent) -> None:
-        """Add an extent for an action."""
-        bases = self._bases.setdefault((topic, partition), [])
-        insort(bases, extent.base_offset)
-        self._undo.append(lambda: bases.remove(extent.base_offset))
-        self.put(entry_name(topic, partition, extent.base_offset), entry_text(extent))
-
-    def drop_extent(self, topic: str, partition: int, base: int) -> None:
-        """Remove the extent that starts at `base`, for an action."""
-        bases = self._bases[topic, partition]
-        del bases[bisect_left(bases, base)]
-        self._undo.append(lambda: insort(bases, base))
-        self.drop(entry_name(topic, partition, base))
-
-    def copy_extents(self, topic: str, partition: int, to: str) -> None:
-        """Reference the extents of a partition under another topic id, for an action."""
-        for base in self.bases(topic, partition):
-            self.add_extent(to, partition, self.extent(topic, partition, base))
-        self.put(f"end/{to}/{partition}", list(self.ends(topic, partition)))
-
-    def drop_partition(self, topic: str, partition: int) -> None:
-        """Remove the extents and the offsets of a partition, for an action."""
-        for base in list(self.bases(topic, partition)):
-            self.drop_extent(topic, partition, base)
-        self.drop(f"end/{topic}/{partition}")
 
 
 def _no(kind: str, message: str, *numbers: int) -> Outcome:

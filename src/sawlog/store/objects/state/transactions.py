@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .commit import Action
-from .mutation import Rejected, StateEntries, quoted
+from .entries import MutableState, Rejected, quoted
 
 #: Kinds of batches: records of a transaction, or the marker that ends it.
 RECORDS, COMMIT, ABORT = 0, 1, 2
@@ -30,7 +30,7 @@ RECORDS, COMMIT, ABORT = 0, 1, 2
 ONGOING = "Ongoing"
 
 
-def save(state: StateEntries, action: Action) -> int:
+def save(state: MutableState, action: Action) -> int:
     """Replace the entry of a transactional id, or delete it if the fields are null; return the new version."""
     name = f"transaction/{quoted(action['name'])}"
     version, before = state.entries.get(name, (0, None))
@@ -49,7 +49,7 @@ def save(state: StateEntries, action: Action) -> int:
     return version
 
 
-def _retire(state: StateEntries, name: str, fields: Mapping[str, Any] | None) -> None:
+def _retire(state: MutableState, name: str, fields: Mapping[str, Any] | None) -> None:
     if fields is None or fields["state"] != ONGOING:
         return
     state.drop(f"writing/{fields['producer_id']}")
@@ -62,7 +62,7 @@ def _retire(state: StateEntries, name: str, fields: Mapping[str, Any] | None) ->
             state.drop(f"pending/{quoted(group)}")
 
 
-def _begin(state: StateEntries, name: str, fields: Mapping[str, Any]) -> None:
+def _begin(state: MutableState, name: str, fields: Mapping[str, Any]) -> None:
     places = [[topic_id, partition] for _, topic_id, partition in fields["partitions"]]
     state.put(f"writing/{fields['producer_id']}", [fields["epoch"], places])
     for group, offsets in fields["offsets"].items():
@@ -72,7 +72,7 @@ def _begin(state: StateEntries, name: str, fields: Mapping[str, Any]) -> None:
             state.put(f"pending/{quoted(group)}", {**waiting, name: shares})
 
 
-def check_writing(state: StateEntries, action: Action) -> None:
+def check_writing(state: MutableState, action: Action) -> None:
     """Reject the request unless the producer's current transaction includes the partition."""
     epoch, places = state.entries.get(f"writing/{action['producer']}", (None, ()))
     if epoch is not None and action["epoch"] < epoch:
@@ -81,7 +81,7 @@ def check_writing(state: StateEntries, action: Action) -> None:
         raise Rejected("NotInTransaction", f"the partition was not added to a transaction of {action['producer']}")
 
 
-def note(state: StateEntries, topic: str, partition: int, base: int, rows: list[list[int]]) -> None:
+def note(state: MutableState, topic: str, partition: int, base: int, rows: list[list[int]]) -> None:
     """Record transactional batches and markers placed from `base` on."""
     name = f"open/{topic}/{partition}"
     opened = dict(state.entries.get(name, {}))
@@ -99,14 +99,14 @@ def note(state: StateEntries, topic: str, partition: int, base: int, rows: list[
     _put_open(state, name, opened)
 
 
-def _put_open(state: StateEntries, name: str, opened: Mapping[str, Any]) -> None:
+def _put_open(state: MutableState, name: str, opened: Mapping[str, Any]) -> None:
     if opened:
         state.put(name, opened)
     else:
         state.drop(name)
 
 
-def _fence(state: StateEntries, topic: str, partition: int, producer: int, epoch: int) -> None:
+def _fence(state: MutableState, topic: str, partition: int, producer: int, epoch: int) -> None:
     """Fence the earlier epochs of a marker's producer."""
     name = f"producer/{topic}/{partition}/{producer}"
     known, batches, _ = state.entries.get(name, (-1, [], 0))
@@ -115,7 +115,7 @@ def _fence(state: StateEntries, topic: str, partition: int, producer: int, epoch
     state.put(name, [epoch, batches if epoch == known else [], state.number])
 
 
-def forget_producers(state: StateEntries, floor: int) -> None:
+def forget_producers(state: MutableState, floor: int) -> None:
     """Forget producers that have not written since commit `floor`, unless their transaction is open. Any sequence
     number is accepted from them then, as from a new producer."""
     for name in state.entries.names("producer/"):
@@ -124,7 +124,7 @@ def forget_producers(state: StateEntries, floor: int) -> None:
             state.drop(name)
 
 
-def trim(state: StateEntries, topic: str, partition: int, start: int) -> None:
+def trim(state: MutableState, topic: str, partition: int, start: int) -> None:
     """Forget aborted transactions below the new start of a partition, and open ones that have no records left."""
     name = f"open/{topic}/{partition}"
     opened = state.entries.get(name)
@@ -139,13 +139,13 @@ def trim(state: StateEntries, topic: str, partition: int, start: int) -> None:
             state.drop(f"aborted/{topic}/{partition}")
 
 
-def stable(state: StateEntries, topic: str, partition: int, end: int) -> int:
+def stable(state: MutableState, topic: str, partition: int, end: int) -> int:
     """Return the last stable offset: every transaction below it is decided."""
     opened = state.entries.get(f"open/{topic}/{partition}")
     return min(end, *(int(each[0]) for each in opened.values())) if opened else end
 
 
-def aborted(state: StateEntries, topic: str, partition: int, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+def aborted(state: MutableState, topic: str, partition: int, start: int, end: int) -> Iterator[tuple[int, int, int]]:
     """Yield (producer id, first offset, marker) of the aborted transactions that have offsets in a range."""
     for producer, first, marker in state.entries.get(f"aborted/{topic}/{partition}", ()):
         if marker >= start and first < end:

@@ -12,28 +12,27 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
 
-from ....batch import read as batch_read
-from ....batch.build import MAX_BATCH_BYTES, EncoderOptions
-from ....batch.header import BASE, COUNT, LAST, POSITION, Rows, visible_batches
-from ....batch.read import decode
-from ....clock import Deadline, milliseconds
-from ....config import LogConfig, whole_number
-from ....display import counted, size_text
-from ....errors import CorruptBatch, DataLoss, InvalidRecordType, OffsetOutOfRange, SawlogError, StorageError
-from ....isolation import Isolation, is_committed
-from ....log.encoding import recipe_of
-from ....log.log import SegmentInfo
-from ....log.replica_source import Fetched
-from ....log.transaction_index import AbortedTransaction
-from ....log.verify import Problem, VerifyReport
-from ....log.writer import BATCH_BYTES, Writer
-from ...base import PAGE_BYTES, Partition
-from ..extent_reader import check
-from ..session import StoreSession, results
-from ..state.extents import INLINE, Extent, epoch_end
-from ..state.state import Outcome, State
-from .pieces import append_action, describe, placed
+from ...batch import read as batch_read
+from ...batch.build import MAX_BATCH_BYTES, EncoderOptions
+from ...batch.header import BASE, COUNT, LAST, POSITION, Rows, visible_batches
+from ...batch.read import decode
+from ...clock import Deadline, milliseconds
+from ...config import LogConfig, whole_number
+from ...display import counted, size_text
+from ...errors import CorruptBatch, DataLoss, InvalidRecordType, OffsetOutOfRange, SawlogError, StorageError
+from ...isolation import Isolation, is_committed
+from ...log.encoding import recipe_of
+from ...log.log import SegmentInfo
+from ...log.replica_source import Fetched
+from ...log.transaction_index import AbortedTransaction
+from ...log.verify import Problem, VerifyReport
+from ...log.writer import BATCH_BYTES, Writer
+from ..base import PAGE_BYTES, Partition
+from .extent_reader import append_action, check_extent, describe, place_batches
+from .session import StoreSession, results
 from .slices import ObjectSlice, ObjectSliceReader, cut_into
+from .state.extents import INLINE, Extent, epoch_end
+from .state.state import Outcome, State
 
 #: Larger batches are uploaded before the commit that refers to them.
 INLINE_BATCH_BYTES = 1 << 20
@@ -229,7 +228,7 @@ class ObjectPartition(Partition):
     def _read(self, extent: Extent) -> tuple[memoryview, list[tuple[int, int, int]]]:
         """Return the batches of an extent with their offsets."""
         data = self._reader.read(extent)
-        return data, placed(data, extent.base_offset, extent.leader_epoch)
+        return data, place_batches(data, extent.base_offset, extent.leader_epoch)
 
     def fetch(
         self,
@@ -431,7 +430,7 @@ class ObjectPartition(Partition):
         report.size_bytes += extent.size_bytes
         try:
             data = memoryview(bytearray(self._session.bucket.get_range(extent.key, extent.position, extent.size_bytes)))
-            rows = check(extent, data)
+            rows = check_extent(extent, data)
         except CorruptBatch as error:
             where = extent.position if error.position is None else error.position
             report.problems.append(Problem(path, where, error.reason, extent.next_offset))
@@ -469,7 +468,7 @@ def page_of(
     buffers: list[memoryview] = []
     at, size = start, 0
     for extent, data in pieces:
-        batches = placed(data, extent.base_offset, extent.leader_epoch)
+        batches = place_batches(data, extent.base_offset, extent.leader_epoch)
         view = memoryview(data)
         for number, (position, base, after) in enumerate(batches):
             stop = batches[number + 1][0] if number + 1 < len(batches) else len(data)

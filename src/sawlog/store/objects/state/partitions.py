@@ -1,6 +1,7 @@
-"""Records: placing batches, replacing their extents, and dropping the oldest.
+"""Topics and their records: creating topics, placing batches, replacing extents, dropping the oldest, snapshots.
 
 ```
+topic/<name>                         {"id", "partitions", "settings", "created_ms"}
 end/<topic id>/<partition>           [lowest offset, next offset]
 extent/<topic id>/<partition>/<base> [key, position, bytes, next offset, largest timestamp, digest]
 producer/<topic id>/<number>/<id>    [epoch, [[first sequence, last sequence, base offset], ...], commit of the last]
@@ -8,20 +9,120 @@ clean/<topic id>/<partition>         state of compaction: [[[offset, time], ...]
                                      tombstones were dropped]
 epochs/<topic id>/<partition>        the leader epochs of a partition that is a copy of another: [[epoch, its first
                                      offset], ...]; see extents.py
+snapshot/<name>                      {"time_ms", "topics": {name: {"id", "partitions", "settings"}}}
 ```
+
+Everything that belongs to a topic is keyed by its id, which is never reused.
+
+A *snapshot* references the extents of a topic again, under the id `<topic id>@<snapshot>`, and has its own end/,
+aborted/, clean/ and epochs/. No data is copied. So code that reads a partition by topic id can read a snapshot, and
+code that asks whether an object is referenced (`State.referenced`) sees the snapshot's reference until it is dropped. A
+snapshot only references objects that are referenced when it is taken, so an object that was condemned stays
+unreferenced.
+
+A *fork* works the same way under the id of a new topic, which continues independently. Its producers start over. A
+transaction that is open at that moment is never decided in the copy: it counts as aborted there.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from ....config import MAX_OFFSET
 from . import transactions
 from .commit import Action
+from .documents import check_floor
+from .entries import MARK, MutableState, Rejected, existing, quoted
 from .extents import DIGEST_DIGITS, INLINE, Extent, with_epoch
-from .mutation import Rejected, StateEntries, StateExtents, existing
-from .uploads import check_floor
+
+#: The kinds of entries that are dropped with their topic, and the position of its id in their names.
+_OF_TOPICS = (
+    ("producer/", 1),
+    ("offset/", 2),
+    ("owner/", 2),
+    ("page/", 2),
+    ("clean/", 1),
+    ("open/", 1),
+    ("aborted/", 1),
+    ("epochs/", 1),
+)
+
+
+def add_topic(state: MutableState, name: str, made: Mapping[str, Any]) -> None:
+    """Add a topic; reject if its name is taken."""
+    if state.topic(name) is not None:
+        raise Rejected("TopicExists", f"topic {name} already exists")
+    folded = name.lower()
+    for other in state.topics():
+        if other.lower() == folded:
+            raise Rejected("InvalidTopicName", f"{name} differs from topic {other} only in case")
+    state.put(f"topic/{name}", dict(made))
+
+
+def create_topic(state: MutableState, action: Action) -> None:
+    if state.has(action["id"], 0):  # ids are never shared: entries of a topic are keyed by id
+        raise Rejected("InvalidConfig", f"there is a topic with the id {action['id']} already")
+    made = {"id": action["id"], "partitions": action["partitions"], "settings": action["settings"]}
+    if "created_ms" in action:
+        made["created_ms"] = int(action["created_ms"])
+    add_topic(state, action["name"], made)
+    for partition in range(action["partitions"]):
+        state.put(f"end/{action['id']}/{partition}", [0, 0])
+
+
+def alter_topic(state: MutableState, action: Action) -> None:
+    name = action["name"]
+    found = _topic_of(state, name, action.get("id"))
+    count = found["partitions"] if action.get("partitions") is None else action["partitions"]
+    if count < found["partitions"]:
+        raise Rejected(
+            "InvalidConfig", f"{name} has {found['partitions']} partitions; they can be added but not removed"
+        )
+    settings = {**found["settings"], **action["settings"]}
+    settings = {each: value for each, value in settings.items() if value is not None}
+    for partition in range(found["partitions"], count):
+        state.put(f"end/{found['id']}/{partition}", [0, 0])
+    state.put(f"topic/{name}", {**found, "partitions": count, "settings": settings})
+
+
+def delete_topic(state: MutableState, action: Action) -> None:
+    _forget_topic(state, action["name"], _topic_of(state, action["name"], action.get("id")))
+
+
+def replace_topic(state: MutableState, action: Action) -> None:
+    """Let a topic take the name of another, which is deleted; it keeps its own id. With `ends`, reject if the other
+    topic has grown."""
+    name, by = action["name"], action["by"]
+    if name == by:
+        raise Rejected("InvalidConfig", f"the topic {name!r} cannot replace itself")
+    old, new = _topic_of(state, name, action["id"]), _topic_of(state, by, action["by_id"])
+    for partition, expected in action.get("ends", ()):
+        _, end = existing(state, old["id"], partition)
+        if end != expected:
+            raise Rejected("OffsetMismatch", f"expected {expected}, but it is {end}", expected, end)
+    _forget_topic(state, name, old)
+    state.drop(f"topic/{by}")
+    state.put(f"topic/{name}", new)
+
+
+def _forget_topic(state: MutableState, topic: str, found: Mapping[str, Any]) -> None:
+    state.drop(f"topic/{topic}")
+    for partition in range(found["partitions"]):
+        state.drop_partition(found["id"], partition)
+    for prefix, at in _OF_TOPICS:
+        for name in state.entries.names(prefix):
+            if name.split("/")[at] == found["id"]:
+                state.drop(name)
+
+
+def _topic_of(state: MutableState, name: str, topic_id: str | None) -> Mapping[str, Any]:
+    found = state.topic(name)
+    if found is None or (topic_id is not None and found["id"] != topic_id):
+        raise Rejected("TopicNotFound", f"no topic {name}")
+    return found
+
 
 #: Number of batches remembered per producer, as in Kafka.
 _REMEMBERED = 5
@@ -50,13 +151,13 @@ class CompactionState(NamedTuple):
         return max((offset for offset, when in self.rounds if when <= time_ms), default=0)
 
 
-def clean(state: StateEntries, topic: str, partition: int) -> CompactionState:
+def compaction_state(state: MutableState, topic: str, partition: int) -> CompactionState:
     """Return the state of compaction of a partition, by topic id."""
     rounds, tombstones, dropped = state.entries.get(f"clean/{topic}/{partition}", ([], 0, 0))
     return CompactionState([(int(offset), int(when)) for offset, when in rounds], int(tombstones), int(dropped))
 
 
-def append(state: StateExtents, action: Action, commit_key: str, inline_at: int) -> list[int]:
+def append(state: MutableState, action: Action, commit_key: str, inline_at: int) -> list[int]:
     """Place batches from this commit or from an upload at the end of a partition, and return their first and next
     offset."""
     topic, partition = action["topic"], action["partition"]
@@ -65,7 +166,7 @@ def append(state: StateExtents, action: Action, commit_key: str, inline_at: int)
     if where != INLINE:
         check_floor(state, where)
     if action.get("producers"):
-        repeated = _producers(state, action, topic, partition, end)
+        repeated = _check_producers(state, action, topic, partition, end)
         if repeated is not None:
             return repeated
     expected = action.get("expect")
@@ -82,7 +183,7 @@ def append(state: StateExtents, action: Action, commit_key: str, inline_at: int)
     return [base, end]
 
 
-def _producers(state: StateExtents, action: Action, topic: str, partition: int, end: int) -> list[int] | None:
+def _check_producers(state: MutableState, action: Action, topic: str, partition: int, end: int) -> list[int] | None:
     """Check idempotent batches: [id, epoch, first sequence, last sequence, offset from the first record]. Return the
     earlier offsets if all of them are stored already. Batches of a copy were checked at their source and are only
     remembered."""
@@ -113,7 +214,7 @@ def _producers(state: StateExtents, action: Action, topic: str, partition: int, 
     return found
 
 
-def replace(state: StateExtents, action: Action) -> None:
+def replace_extents(state: MutableState, action: Action) -> None:
     """Replace extents by others with the same offsets; reject if they have changed."""
     topic, partition = action["topic"], action["partition"]
     old = [(base, key_, position) for base, key_, position in action["old"]]
@@ -135,7 +236,7 @@ def replace(state: StateExtents, action: Action) -> None:
         raise Rejected("InvalidConfig", f"what replaces {first} to {end} ends at {at}")
 
 
-def advance(state: StateExtents, action: Action) -> None:
+def advance(state: MutableState, action: Action) -> None:
     """Set the first offset of an empty partition, for a copy of a partition that does not begin at 0."""
     topic, partition, offset = action["topic"], action["partition"], action["offset"]
     _, end = existing(state, topic, partition)
@@ -146,7 +247,7 @@ def advance(state: StateExtents, action: Action) -> None:
     state.put(f"end/{topic}/{partition}", [offset, offset])
 
 
-def begin_epoch(state: StateExtents, action: Action) -> None:
+def begin_epoch(state: MutableState, action: Action) -> None:
     """Begin a leader epoch at the end of a partition, as in the original of a copy."""
     topic, partition = action["topic"], action["partition"]
     _, end = existing(state, topic, partition)
@@ -154,11 +255,11 @@ def begin_epoch(state: StateExtents, action: Action) -> None:
     state.put(name, with_epoch(state.entries.get(name, ()), action["epoch"], end))
 
 
-def compacted(state: StateExtents, action: Action) -> None:
+def record_compaction(state: MutableState, action: Action) -> None:
     """Record how far a partition was compacted, when, and how many tombstones are left in it."""
     topic, partition = action["topic"], action["partition"]
     _, end = existing(state, topic, partition)
-    before = clean(state, topic, partition)
+    before = compaction_state(state, topic, partition)
     rounds = [list(each) for each in before.rounds]
     offset = min(int(action["offset"]), end)
     if offset > before.offset:
@@ -167,7 +268,7 @@ def compacted(state: StateExtents, action: Action) -> None:
     state.put(f"clean/{topic}/{partition}", [rounds, int(action["tombstones"]), dropped])
 
 
-def move_start(state: StateExtents, action: Action) -> int:
+def move_start(state: MutableState, action: Action) -> int:
     """Drop the records below an offset, and the extents that end there. Return how far the lowest offset moved."""
     topic, partition = action["topic"], action["partition"]
     start, end = existing(state, topic, partition)
@@ -191,3 +292,69 @@ def made_extent(base: int, key: str, position: int, size: int, count: int, newes
     if type(digest) is not str or len(digest) != DIGEST_DIGITS or set(digest) - _HEXADECIMAL:
         raise Rejected("InvalidConfig", "an extent with a digest that is not possible")
     return Extent(base, base + count, key, position, size, newest, digest)
+
+
+def id_in_snapshot(topic_id: str, snapshot: str) -> str:
+    """Return the id of a topic in a snapshot."""
+    return f"{topic_id}{MARK}{quoted(snapshot)}"
+
+
+def _snapshot(state: MutableState, name: str) -> Mapping[str, Any]:
+    """Return a snapshot; reject if it does not exist."""
+    entry: Mapping[str, Any] | None = state.entries.get(f"snapshot/{quoted(name)}")
+    if entry is None:
+        raise Rejected("SnapshotNotFound", f"no snapshot {name}")
+    return entry
+
+
+def take_snapshot(state: MutableState, action: Action) -> None:
+    """Take a snapshot of some topics, or of all."""
+    name, wanted = action["name"], action["topics"]
+    if state.entries.get(f"snapshot/{quoted(name)}") is not None:
+        raise Rejected("SnapshotExists", f"snapshot {name} already exists")
+    kept: dict[str, Any] = {}
+    for each in state.topics() if wanted is None else wanted:
+        entry = state.topic(each)
+        if entry is None:
+            raise Rejected("TopicNotFound", f"no topic {each}")
+        kept[each] = dict(entry)
+        _copy_topic(state, entry["id"], id_in_snapshot(entry["id"], name), range(entry["partitions"]))
+    state.put(f"snapshot/{quoted(name)}", {"time_ms": int(action["time_ms"]), "topics": kept})
+
+
+def drop_snapshot(state: MutableState, action: Action) -> None:
+    """Drop a snapshot."""
+    entry = _snapshot(state, action["name"])
+    for topic in entry["topics"].values():
+        kept = id_in_snapshot(topic["id"], action["name"])
+        for partition in range(topic["partitions"]):
+            state.drop_partition(kept, partition)
+            for kind in ("aborted", "clean", "epochs"):
+                state.drop(f"{kind}/{kept}/{partition}")
+    state.drop(f"snapshot/{quoted(action['name'])}")
+
+
+def fork_topic(state: MutableState, action: Action) -> None:
+    """Create a topic with the current content of another one, or with its content in a snapshot."""
+    source, at = action["source"], action["at"]
+    entry = state.topic(source) if at is None else _snapshot(state, at)["topics"].get(source)
+    if entry is None or entry["id"] != action["source_id"]:
+        raise Rejected("TopicNotFound", f"no topic {source}" + ("" if at is None else f" in snapshot {at}"))
+    add_topic(state, action["name"], {**entry, "id": action["id"]})
+    from_id = entry["id"] if at is None else id_in_snapshot(entry["id"], at)
+    _copy_topic(state, from_id, action["id"], range(entry["partitions"]))
+
+
+def _copy_topic(state: MutableState, source: str, to: str, partitions: Iterable[int]) -> None:
+    for partition in partitions:
+        state.copy_extents(source, partition, to)
+        for kind in ("clean", "epochs"):
+            known = state.entries.get(f"{kind}/{source}/{partition}")
+            if known is not None:
+                state.put(f"{kind}/{to}/{partition}", known)
+        end = state.entries.get(f"end/{source}/{partition}")[1]
+        aborted = list(state.entries.get(f"aborted/{source}/{partition}", ()))
+        undecided = state.entries.get(f"open/{source}/{partition}", {})
+        aborted += [[int(producer), undecided[producer][0], end - 1] for producer in sorted(undecided)]
+        if aborted:
+            state.put(f"aborted/{to}/{partition}", aborted)

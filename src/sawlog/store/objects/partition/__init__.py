@@ -1,1 +1,0 @@
-"""One partition on object storage: extents, appends, reads and slices."""
