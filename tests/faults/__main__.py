@@ -18,6 +18,7 @@ import sys
 #: name -> (module, what it does)
 COMMANDS: dict[str, tuple[str, str]] = {
     "crashes": (".crashes", "cut the power at every I/O of every operation, recover, check, go on"),
+    "replay": (".enumeration", "replay one crash of one workload, as a violation prints it"),
     "recorded": (".recorded", "the same on real files: record their system calls, and cut the power at any of them"),
     "errors": (".errors", "make every I/O of every operation fail, with each errno, once and for ever"),
     "bits": (".bits", "flip every bit of every kind of file, and look at everything again"),

@@ -1,7 +1,7 @@
 """`python -m tests.faults crashes --scenarios 100000 --seed S`: crash enumeration over all workloads, seed after seed.
 
 Every seed runs every workload once, and crashes it at every change of the disk in every way (see
-`sawlog.testing.crashes`); then comes the next seed, until there were as many scenarios as asked for.
+`enumeration`); then comes the next seed, until there were as many scenarios as asked for.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 
-from sawlog.testing import enumerate_crashes
-from sawlog.testing.crashes import ENDINGS, Scenario
-
+from .enumeration import ENDINGS, Scenario, enumerate_crashes
 from .readers import READERS
 from .report import Tally, say
 from .stores import STORES

@@ -36,10 +36,11 @@ from sawlog.log import recovery
 from sawlog.storage import FileDirectory
 from sawlog.storage import file as file_module
 from sawlog.store.directory.store import Store
-from sawlog.testing import Call, Fault, FaultyDirectory, FaultyStorage, Mode
+from sawlog.testing import Call, Fault, FaultyDirectory
 from sawlog.testing.faulty import OPERATIONS as CALLS
 
 from . import stores, workloads
+from .disk import FaultyStorage, Mode
 from .promises import LogPromise
 from .report import Tally, say
 from .stores import StorePromise, StoreWorkload

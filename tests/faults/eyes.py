@@ -11,9 +11,9 @@ from sawlog.log.appender import Appender
 from sawlog.log.files import VISIBLE
 from sawlog.log.log import Log
 from sawlog.storage import open_published
-from sawlog.testing import FaultyStorage
-from sawlog.testing.device import Folder, Step
 
+from .device import Folder, Step
+from .disk import FaultyStorage
 from .planners import TOPIC
 from .witness import PARTITIONS, View, Witness
 

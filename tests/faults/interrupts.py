@@ -20,8 +20,9 @@ from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import sawlog
 from sawlog import Log
-from sawlog.testing import FaultyStorage
-from sawlog.testing.device import Step
+
+from .device import Step
+from .disk import FaultyStorage
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -42,7 +42,7 @@ import sawlog
 from .report import Tally, say
 
 if TYPE_CHECKING:
-    from sawlog.testing import Workload
+    from .enumeration import Workload
 
 TABLE = Path(__file__).resolve().parents[2] / "docs/internals/testing.md"
 _BEGIN, _END = "<!-- mutants: written by `make mutants` -->", "<!-- end of mutants -->"
@@ -188,7 +188,7 @@ def readers(count: Counter, seed: int) -> None:
 
 
 def _enumerate(count: Counter, seed: int, kinds: Sequence[tuple[type[Workload], int]], shares: Sequence[float]) -> None:
-    from sawlog.testing import Scenario, enumerate_crashes
+    from .enumeration import Scenario, enumerate_crashes
 
     chance = random.Random(seed)
     tried: list[Scenario] = []

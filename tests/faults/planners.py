@@ -21,8 +21,8 @@ from sawlog.errors import DataLoss
 from sawlog.log import slices
 from sawlog.log.log import Log
 from sawlog.store.directory.store import Store
-from sawlog.testing import FaultyStorage
 
+from .disk import FaultyStorage
 from .witness import PARTITIONS, Witness
 
 TOPIC = "t"

@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sawlog.testing.device import Write, set_size
+from .device import Write, set_size
 
 NAMES = ("none", "all", "prefix", "subset")
 DATA = ("none", "all", "prefix", "sectors", "zeros", "noise")

@@ -27,10 +27,11 @@ from sawlog.log.files import CHECKPOINT, LEADER_EPOCHS
 from sawlog.log.log import Log
 from sawlog.store import committed_offsets, position
 from sawlog.store.directory.store import Store
-from sawlog.testing import FaultyStorage, Workload
-from sawlog.testing.device import Step
 
 from .acts import ACTS, GivenUp
+from .device import Step
+from .disk import FaultyStorage
+from .enumeration import Workload
 from .eyes import Eyes, partition_of, restore, view_of
 from .planners import PLANNERS, TOPIC
 from .report import corruption_of

@@ -34,9 +34,8 @@ from sawlog import background
 from sawlog.log.files import VISIBLE
 from sawlog.storage import FileDirectory, file, locks, published
 from sawlog.store.directory.forwarding.listener import NoListener
-from sawlog.testing import Workload
-from sawlog.testing.crashes import _seeded_uuids
 
+from .enumeration import Workload, _seeded_uuids
 from .powercuts import DATA, NAMES, History, PowerCut, Tree, lay_out, tree_of
 from .report import Tally, say
 from .stores import STORES
@@ -67,7 +66,7 @@ _MEMORY = "/dev/shm"
 
 class Files:
     """What a workload takes for its disk: a directory of real files. It offers what workloads use of
-    `sawlog.testing.FaultyStorage`, but for faults."""
+    `FaultyStorage`, but for faults."""
 
     def __init__(self, path: Path, seed: int, history: History) -> None:
         self.seed = seed

@@ -29,9 +29,10 @@ from sawlog.store.directory.transactions.commits import INLINE_BYTES
 from sawlog.store.directory.transactions.intent import Part, Piece
 from sawlog.store.directory.transactions.staging_directory import StagedFile
 from sawlog.store.partitioner import partition_for
-from sawlog.testing import FaultyStorage, Workload
 
 from .acts import GivenUp
+from .disk import FaultyStorage
+from .enumeration import Workload
 from .interrupts import Stop, Within, stop
 from .report import corruption_of
 from .thresholds import chosen, small

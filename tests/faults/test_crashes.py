@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 
 from sawlog import Log, LogConfig
-from sawlog.testing import FaultyStorage, Scenario, Workload, enumerate_crashes
-from sawlog.testing.crashes import ENDINGS
-from sawlog.testing.device import Step
 
 from .. import warm
 from ..looping import for_each
 from .__main__ import COMMANDS, main
 from .crashes import WORKLOADS
+from .device import Step
+from .disk import FaultyStorage
+from .enumeration import ENDINGS, Scenario, Workload, enumerate_crashes
 from .failing_seeds import FAILING_SEEDS
 from .readers import READERS
 from .seeds import Box, repeat, seed_of_this_run, shuffled
@@ -201,7 +201,7 @@ def test_a_scenario_happens_again() -> None:
 def test_the_line_that_is_printed_replays_the_violation() -> None:
     violation = enumerate_crashes(Hasty, seed=2, endings=["lose"]).violations[0]
     line = str(violation).splitlines()[-1].split()
-    assert line[:3] == ["python", "-m", "sawlog.testing"]
+    assert line[:4] == ["python", "-m", "tests.faults", "replay"]
     again = warm.run(line[1:], timeout=120)
     assert again.returncode == 1, again.stderr
     assert str(violation) in again.stdout

@@ -24,10 +24,11 @@ from sawlog.log.index import SegmentIndex
 from sawlog.log.segment import Segment
 from sawlog.storage import FileDirectory, Storage
 from sawlog.store.directory.store import Store
-from sawlog.testing import Fault, FaultyStorage
+from sawlog.testing import Fault
 from sawlog.testing.faulty import Call
 
 from ..topics.stores import tree
+from .disk import FaultyStorage
 
 
 def _descriptors() -> int:

@@ -25,8 +25,8 @@ from typing import Any, TypeVar
 
 from sawlog import Log, LogConfig
 from sawlog.errors import OffsetOutOfRange
-from sawlog.testing import FaultyStorage
 
+from .disk import FaultyStorage
 from .report import Tally
 
 T = TypeVar("T")

@@ -19,9 +19,10 @@ from typing import Any, ClassVar
 
 from sawlog import Interval, Log, LogConfig
 from sawlog.errors import LogNotFound
-from sawlog.testing import FaultyStorage, Workload
 
 from ..log.transactional import Entry, Model, batch, fetched
+from .disk import FaultyStorage
+from .enumeration import Workload
 from .report import corruption_of
 from .thresholds import chosen, small
 

@@ -29,8 +29,9 @@ from sawlog.errors import CorruptBatch, LogNotFound, SawlogError
 from sawlog.log.files import CHECKPOINT, LEADER_EPOCHS, VISIBLE, file_name
 from sawlog.log.verify import missing_ends
 from sawlog.storage import Directory, open_published
-from sawlog.testing import Fault, FaultyStorage, Workload
+from sawlog.testing import Fault
 
+from .disk import FaultyStorage
 from .disturbed import (
     aborted_stream,
     aborted_stream_async,
@@ -43,6 +44,7 @@ from .disturbed import (
     maintenance_within_append,
     tick_within,
 )
+from .enumeration import Workload
 from .offsets import advance, append_kept
 from .promises import LogPromise, Row
 from .report import corruption_of

@@ -16,8 +16,7 @@ from typing import TypeVar
 
 import pytest
 
-from sawlog.testing.crashes import Outcome, Scenario, Workload, enumerate_crashes
-
+from ..faults.enumeration import Outcome, Scenario, Workload, enumerate_crashes
 from ..faults.seeds import seed_of_this_run
 
 T = TypeVar("T")

@@ -17,7 +17,8 @@ from sawlog.errors import LogFailed, OffsetOutOfRange
 from sawlog.log import open
 from sawlog.storage.file import FileDirectory
 from sawlog.store.base import Partition
-from sawlog.testing import FaultyStorage
+
+from ..faults.disk import FaultyStorage
 
 RAW = encode([b"one", b"two"])
 

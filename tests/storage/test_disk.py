@@ -16,7 +16,9 @@ from sawlog.errors import StorageFull, SyncFailed
 from sawlog.storage import Directory, FileDirectory
 from sawlog.store.directory.forwarding.listener import NoListener
 from sawlog.store.directory.store import Store
-from sawlog.testing import MODES, Fault, FaultyStorage, Mode
+from sawlog.testing import Fault
+
+from ..faults.disk import MODES, FaultyStorage, Mode
 
 POWER_CUTS: list[Mode] = list(MODES)
 

@@ -15,7 +15,9 @@ from sawlog import Log
 from sawlog.storage import FileDirectory, MemoryDirectory, MemoryStorage
 from sawlog.storage.interface import Buffer, Published, Storage
 from sawlog.storage.memory import PublishedMemory
-from sawlog.testing import DirectorySuite, FaultyStorage, StorageSuite
+from sawlog.testing import DirectorySuite, StorageSuite
+
+from ..faults.disk import FaultyStorage
 
 
 class Files:

@@ -19,9 +19,9 @@ import pytest
 from sawlog import Log, Store
 from sawlog.errors import LogFailed, SawlogError, StorageError, TransactionAborted, TransactionError, TransactionPending
 from sawlog.store.directory.transactions.commits import INLINE_BYTES
-from sawlog.testing import FaultyStorage
 from sawlog.testing.faulty import Call, Fault, FaultyDirectory
 
+from ..faults.disk import FaultyStorage
 from ..faults.seeds import repeat, shuffled, some_of
 from .hall import Hall
 from .nursery import until

@@ -11,7 +11,9 @@ import pytest
 
 from sawlog import Store
 from sawlog.storage import MemoryDirectory
-from sawlog.testing import FaultyStorage, StoreSuite
+from sawlog.testing import StoreSuite
+
+from ..faults.disk import FaultyStorage
 
 
 class TestStoreInFiles(StoreSuite):

@@ -7,8 +7,9 @@ import pytest
 from sawlog.errors import DirectoryLocked, InvalidConfig, OffsetMismatch, SyncFailed, TopicNotFound
 from sawlog.storage import MemoryDirectory, checksummed
 from sawlog.store.directory.store import Store
-from sawlog.testing import Fault, FaultyStorage
+from sawlog.testing import Fault
 
+from ..faults.disk import FaultyStorage
 from .stores import FilePlace, StorePlace, copied, values
 
 

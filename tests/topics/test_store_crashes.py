@@ -27,9 +27,9 @@ from sawlog.errors import SawlogError, TransactionAborted, TransactionError, Tra
 from sawlog.storage import MemoryDirectory
 from sawlog.store.directory.store import Store
 from sawlog.store.directory.transactions.commits import INLINE_BYTES
-from sawlog.testing import FaultyStorage
 from sawlog.testing.faulty import Fault, FaultyDirectory
 
+from ..faults.disk import FaultyStorage
 from ..faults.seeds import repeat, shuffled, some_of
 from .stores import copied
 

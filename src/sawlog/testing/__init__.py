@@ -1,4 +1,4 @@
-"""Test tools for code that builds on sawlog: suites for your own storage or store, and a disk that fails on demand.
+"""Test tools for code that builds on sawlog: a broker, conformance suites, and a directory that fails on demand.
 
 ```python
 import pytest
@@ -18,9 +18,7 @@ class TestMyStorage(StorageSuite):
 A directory that passes both can hold a log: `Log.open(MyDirectory(...))`. sawlog's own storages pass the same suites.
 A store that passes `StoreSuite` can be served by a broker and written by Spark.
 
-`FaultyDirectory` wraps a directory and makes chosen calls fail (`sawlog.testing.faulty`). `FaultyStorage` also
-simulates the disk, including power cuts (`sawlog.testing.disk`). `enumerate_crashes` crashes your own code on such a
-disk at every change (`sawlog.testing.crashes`).
+`FaultyDirectory` wraps a directory and makes chosen calls fail (`sawlog.testing.faulty`).
 
 `Broker` is a broker for tests of programs that use Kafka (`sawlog.testing.broker`).
 
@@ -31,31 +29,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .crashes import Scenario, Workload, enumerate_crashes
-from .device import Step
-from .disk import MODES, FaultyStorage, Mode
+from .directory_suite import DirectorySuite
 from .faulty import Call, Fault, FaultyDirectory
-from .suites import DirectorySuite, StorageSuite, StoreSuite
+from .storage_suite import StorageSuite
+from .store_suite import StoreSuite
 
 if TYPE_CHECKING:
     from .broker import Broker
 
-__all__ = [
-    "MODES",
-    "Broker",
-    "Call",
-    "DirectorySuite",
-    "Fault",
-    "FaultyDirectory",
-    "FaultyStorage",
-    "Mode",
-    "Scenario",
-    "Step",
-    "StorageSuite",
-    "StoreSuite",
-    "Workload",
-    "enumerate_crashes",
-]
+__all__ = ["Broker", "Call", "DirectorySuite", "Fault", "FaultyDirectory", "StorageSuite", "StoreSuite"]
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from ..errors import DirectoryLocked, StorageError
 from ..storage import Directory, Published
-from .promises import LARGE_BYTES, pattern, refused
+from .suites import LARGE_BYTES, pattern, refused
 
 
 def _publishing(directory: Directory, name: str) -> Published:

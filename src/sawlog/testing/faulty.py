@@ -19,9 +19,8 @@ The fault model:
 - A failed `sync` makes nothing durable and, as on Linux, the next one reports success. Check `calls` to detect a log
   that retries; there is no second error.
 
-Not in this model: power cuts (unsynced bytes are kept), bit rot and misdirected writes, which
-`sawlog.testing.FaultyStorage` simulates (it is also a `FaultyDirectory`); calls that never return. Closing handles and
-reading the size of an open storage cannot fail.
+Not in this model: power cuts (unsynced bytes are kept), bit rot, misdirected writes, and calls that never return.
+Closing handles and reading the size of an open storage cannot fail.
 
 Threads: as safe as the wrapped directory; a lock protects the call counter and the decision to fail.
 """

@@ -6,7 +6,7 @@ import random
 
 from ..errors import ReadBeyondEnd, StorageFull
 from ..storage import Directory, Storage
-from .promises import LARGE_BYTES, pattern, refused
+from .suites import LARGE_BYTES, pattern, refused
 
 
 def _content(storage: Storage) -> bytes:

@@ -35,7 +35,7 @@ from ..store.base import (
     Topic,
 )
 from ..store.directory.transactions.staging import Part
-from .promises import refused
+from .suites import refused
 
 
 def _append(topic: Topic, number: int, *values: bytes) -> range:

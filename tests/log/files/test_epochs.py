@@ -36,10 +36,9 @@ from sawlog.storage import MemoryDirectory
 from sawlog.storage import file as file_module
 from sawlog.storage import published as published_module
 from sawlog.storage.checksummed import LINE
-from sawlog.testing import FaultyStorage
-from sawlog.testing.disk import MODES
 from sawlog.testing.faulty import Call, Fault, FaultyDirectory
 
+from ...faults.disk import MODES, FaultyStorage
 from ...storage.elsewhere import Elsewhere
 from ..places import Place, fill, named, values
 from ..sampling import some_of, some_or_all

@@ -19,9 +19,9 @@ from sawlog.log.remote import UNKNOWN, RemoteRun, RemoteSegments, load_remote
 from sawlog.log.tiering import TieringReport
 from sawlog.log.verify import missing_ends
 from sawlog.storage import MemoryDirectory
-from sawlog.testing import FaultyStorage
-from sawlog.testing.crashes import Workload
 
+from ...faults.disk import FaultyStorage
+from ...faults.enumeration import Workload
 from ..mirrors import Mirror
 from ..sampling import crashed_at_some, some_or_all
 from ..transactional import send

@@ -9,7 +9,8 @@ import pytest
 
 from sawlog import Log, LogConfig
 from sawlog.errors import SawlogError
-from sawlog.testing import FaultyStorage
+
+from ...faults.disk import FaultyStorage
 
 
 def upload() -> Iterator[bytes]:

@@ -12,8 +12,8 @@ from sawlog.batch.build import encode
 from sawlog.errors import LogFailed, OffsetMismatch, StorageError
 from sawlog.storage import Directory
 from sawlog.storage.file import FileDirectory
-from sawlog.testing import FaultyStorage
 
+from ...faults.disk import FaultyStorage
 from ..places import FilePlace, Place, named, values
 
 NAMES = [b"%d" % number for number in range(12)]

@@ -13,8 +13,9 @@ from sawlog.batch.build import encode
 from sawlog.errors import LogFailed, StorageError, SyncFailed
 from sawlog.log import checkpoint
 from sawlog.storage import MemoryDirectory
-from sawlog.testing import FaultyStorage
 from sawlog.testing.faulty import Call, Fault, FaultyDirectory
+
+from ...faults.disk import FaultyStorage
 
 QUIET = LogConfig(checkpoint_interval_ms=3_600_000)
 SEGMENT_SYNC = Fault(operations={"sync"}, names="*.log")

@@ -13,8 +13,8 @@ import pytest
 
 from sawlog import Log, LogConfig, Producer
 from sawlog.storage import MemoryDirectory
-from sawlog.testing import FaultyStorage
 
+from ...faults.disk import FaultyStorage
 from ...faults.interrupts import Interrupter, Stop
 from ..sampling import some_of, some_or_all
 

@@ -11,8 +11,9 @@ from sawlog import Log, LogConfig, Producer, Record
 from sawlog.batch.build import encode
 from sawlog.batch.header import BatchHeader
 from sawlog.errors import CorruptBatch, OffsetOutOfRange
-from sawlog.testing import MODES, FaultyStorage, Mode, Step
 
+from ...faults.device import Step
+from ...faults.disk import MODES, FaultyStorage, Mode
 from ..places import Place, fill, named, values
 
 COMPRESSIONS = ["none", "gzip", "snappy", "lz4", "zstd"]

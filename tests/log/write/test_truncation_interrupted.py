@@ -8,9 +8,9 @@ import pytest
 
 from sawlog import Log, LogConfig, Record
 from sawlog.log import recovery, truncation
-from sawlog.testing import FaultyStorage
-from sawlog.testing.device import Step
 
+from ...faults.device import Step
+from ...faults.disk import FaultyStorage
 from ..sampling import some_of, some_or_all
 
 CONFIG = LogConfig(segment_bytes=100_000, index_interval_bytes=64, checkpoint_interval_ms=3_600_000)

@@ -26,8 +26,8 @@ from sawlog.errors import InvalidRecord, LogClosed, LogFailed, OffsetMismatch, R
 from sawlog.log.appender import Appender, Placement
 from sawlog.storage import file as file_module
 from sawlog.storage import published as published_module
-from sawlog.testing import FaultyStorage
 
+from ...faults.disk import FaultyStorage
 from ...processes.launch import run
 from ..places import quick
 

@@ -30,9 +30,9 @@ from sawlog.log.segments import SegmentSet
 from sawlog.storage import FileDirectory, MemoryDirectory
 from sawlog.storage import file as file_module
 from sawlog.storage import published as published_module
-from sawlog.testing import FaultyStorage
 from sawlog.testing.faulty import Call, Fault, FaultyDirectory
 
+from ...faults.disk import FaultyStorage
 from ...storage.elsewhere import Elsewhere
 from ..places import Place, fill, values
 from .test_keeping import foreign

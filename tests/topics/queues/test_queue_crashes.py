@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from sawlog.store.directory.store import Store
-from sawlog.testing import Workload, enumerate_crashes
-from sawlog.testing.disk import FaultyStorage
+
+from ...faults.disk import FaultyStorage
+from ...faults.enumeration import Workload, enumerate_crashes
 
 COUNT = 8
 

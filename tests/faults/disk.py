@@ -58,12 +58,10 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Literal, get_args
 
-from ..storage import Directory
-from .content import File, Write, set_size
-from .device import Device, Misdirection, Step
-from .faulty import FaultyDirectory
-from .folder import Folder, NameChange, Node, locate, walk
-from .openfile import Medium
+from sawlog.storage import Directory
+from sawlog.testing import FaultyDirectory
+
+from .device import Device, File, Folder, Misdirection, NameChange, Node, Step, Write, locate, set_size, walk
 
 Mode = Literal["lose", "keep", "prefix", "tear", "reorder", "garbage"]
 #: Modes of a power cut.
@@ -204,7 +202,7 @@ class _DiskCopy:
             if isinstance(node, Folder):
                 node.parent = made
 
-    def _node(self, node: Node, disk: Medium) -> Node:
+    def _node(self, node: Node, disk: Device) -> Node:
         if isinstance(node, Folder):
             known = self._folders.get(id(node))
             if known is None:
@@ -227,7 +225,7 @@ class _DiskCopy:
         other, position = write.astray
         return Write(write.number, write.position, write.data, (self._file(other), position))
 
-    def _change(self, change: NameChange, disk: Medium) -> NameChange:
+    def _change(self, change: NameChange, disk: Device) -> NameChange:
         made = self._changes.get(id(change))
         if made is None:
             made = self._changes[id(change)] = NameChange(change.number, [])

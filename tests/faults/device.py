@@ -1,22 +1,229 @@
-"""Directories of the simulated disk: the names that processes see, the names on the device, and pending changes.
+"""The device below `FaultyStorage`: files, directories, and the counter of changes.
 
-A name change reaches the device atomically; `disk` decides when. Locks are not on the disk, but their notes are.
+A file has cached bytes, which processes see, bytes on the device, and pending writes. A directory has the same for its
+names; a name change reaches the device atomically. `disk` describes the model and decides which pending changes survive
+a power cut; nothing here crashes or fails by itself.
+
+Every change goes through `Device.step`: one step for each system call of `FileDirectory` that changes something.
+Truncating a file to its current size is not a step. Locks are not on the disk, but their notes are.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
-from ..errors import DirectoryLocked, StorageError
-from ..storage import Directory, Lock, Storage
-from ..storage.interface import Buffer, Published
-from ..storage.memory import PublishedMemory
-from .content import File, Write
-from .openfile import Medium, OpenFile, SealedFile
+from sawlog.errors import DirectoryLocked, ReadBeyondEnd, StorageError
+from sawlog.storage import Directory, Lock, Storage
+from sawlog.storage.interface import Buffer, Published
+from sawlog.storage.mapped import ReadOnly
+from sawlog.storage.memory import PublishedMemory
+from sawlog.storage.system import storage_error
 
+_LEAST_BUFFER_BYTES = 1024
 _SIGNATURE = b"this process\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A pending write. Without data it is a truncation: the file ends at `position`."""
+
+    number: int
+    position: int
+    data: bytes | None
+    #: Where the device stores the bytes instead, if misdirected.
+    astray: tuple[File, int] | None = None
+
+    def apply(self, content: bytearray, start: int = 0, end: int = 1 << 62) -> None:
+        """Apply the part of this write between two positions to `content`."""
+        if self.data is None:
+            if len(content) > self.position:
+                content[max(self.position, start) : min(len(content), end)] = bytes(
+                    max(0, min(len(content), end) - max(self.position, start))
+                )
+            return
+        first, last = max(self.position, start), min(self.position + len(self.data), end)
+        if first < last:
+            if len(content) < last:
+                content.extend(bytes(last - len(content)))
+            content[first:last] = self.data[first - self.position : last - self.position]
+
+    def size_after(self, size: int) -> int:
+        """Return the size of the file after this write."""
+        return self.position if self.data is None else max(size, self.position + len(self.data))
+
+
+class File:
+    """The contents of a file: cached bytes, bytes on the device, and pending writes."""
+
+    __slots__ = ("buffer", "differs", "durable", "pending", "size")
+
+    def __init__(self, content: Buffer = b"") -> None:
+        #: As in `MemoryStorage`: replaced when it grows or is truncated, so that views stay valid.
+        self.buffer = bytearray(content)
+        self.size = len(content)
+        self.durable = bytearray(content)
+        self.pending: list[Write] = []
+        #: Set if the cache and the device differ for good: a write was lost or misdirected.
+        self.differs = False
+
+    def write(self, write: Write) -> None:
+        assert write.data is not None
+        end = write.position + len(write.data)
+        if end > len(self.buffer):
+            grown = bytearray(max(end, 2 * len(self.buffer), _LEAST_BUFFER_BYTES))
+            grown[: self.size] = memoryview(self.buffer)[: self.size]
+            self.buffer = grown
+        self.buffer[write.position : end] = write.data
+        self.size = max(self.size, end)
+        self.pending.append(write)
+
+    def cut(self, write: Write) -> None:
+        kept = bytearray(max(write.position, _LEAST_BUFFER_BYTES))
+        kept[: min(write.position, self.size)] = memoryview(self.buffer)[: min(write.position, self.size)]
+        self.buffer, self.size = kept, write.position
+        self.pending.append(write)
+
+    def settle(self) -> None:
+        """Apply all pending writes to the device, as fsync does."""
+        for write in self.pending:
+            if write.astray is not None:
+                other, position = write.astray
+                Write(write.number, position, write.data).apply(other.durable)
+                self.differs = other.differs = True
+                continue
+            write.apply(self.durable)
+            set_size(self.durable, write.size_after(len(self.durable)))
+        self.pending.clear()
+
+    def lose(self) -> None:
+        """Discard all pending writes, as a failed fsync does."""
+        self.differs = self.differs or bool(self.pending)
+        self.pending.clear()
+
+
+def set_size(content: bytearray, size: int) -> None:
+    if len(content) > size:
+        del content[size:]
+    else:
+        content.extend(bytes(size - len(content)))
+
+
+class OpenFile:
+    """An open file."""
+
+    views_are_free = True
+
+    __slots__ = ("_file", "_folder", "name")
+
+    def __init__(self, folder: Folder, name: str, file: File) -> None:
+        self.name = name
+        self._folder = folder
+        self._file = file
+
+    @property
+    def _path(self) -> str:
+        return f"{self._folder.path}/{self.name}"
+
+    @property
+    def size(self) -> int:
+        """Bytes written."""
+        return self._file.size
+
+    def append(self, data: Buffer) -> int:
+        """Write at the end. If a full disk accepts only a part, roll it back."""
+        file = self._file
+        with self._folder.disk.lock:
+            position = file.size
+            try:
+                self.fill(bytes(data))
+            except StorageError:
+                if file.size > position:
+                    self.truncate(position)
+                raise
+            return position
+
+    def fill(self, data: bytes) -> None:
+        """Write at the end as many bytes as the disk accepts."""
+        disk, file = self._folder.disk, self._file
+        with disk.lock:
+            room = disk.room(len(data))
+            if data[:room]:
+                self._write(file.size, data[:room])
+            if room < len(data):
+                raise storage_error(OSError(errno.ENOSPC, "no space left on device"), "writing", self._path)
+
+    def _write(self, position: int, data: bytes) -> None:
+        disk = self._folder.disk
+        disk.step("write", self._path)
+        self._file.write(Write(disk.steps, position, data, disk.misdirected_to(self._path, position)))
+
+    def write_at(self, position: int, data: Buffer) -> None:
+        """Overwrite."""
+        with self._folder.disk.lock:
+            self._write(position, bytes(data))
+
+    def read(self, position: int, size: int) -> bytes:
+        """A copy."""
+        return bytes(self.view(position, size))
+
+    def view(self, position: int, size: int) -> memoryview:
+        """A part of the buffer."""
+        file = self._file
+        if position + size > file.size:
+            raise ReadBeyondEnd(errno.ENODATA, f"{self._path} has {file.size} bytes, not {position + size}")
+        return memoryview(file.buffer).toreadonly()[position : position + size]
+
+    def truncate(self, size: int) -> None:
+        """Cut."""
+        disk = self._folder.disk
+        with disk.lock:
+            disk.step("truncate", self._path)
+            self._file.cut(Write(disk.steps, size, None))
+
+    def sync(self) -> None:
+        """fdatasync: content and size; not the name."""
+        disk = self._folder.disk
+        with disk.lock:
+            disk.step("sync", self._path)
+            self._file.settle()
+
+    def sync_failed(self) -> None:
+        """Drop the pending changes; no later call reports the loss."""
+        with self._folder.disk.lock:
+            self._file.lose()
+
+    def reserve(self, size_bytes: int) -> None:
+        """A hint that has no effect here: neither content nor size depends on it."""
+
+    def claim(self, size_bytes: int) -> None:
+        """Check the free space. Nothing is reserved, so others may still use it."""
+        with self._folder.disk.lock:
+            if self._folder.disk.room(size_bytes) < size_bytes:
+                raise storage_error(OSError(errno.ENOSPC, "no space left on device"), "reserving room in", self._path)
+
+    def release(self) -> None:
+        """Nothing is reserved."""
+
+    def forget(self, position: int, size: int) -> None:
+        """Nothing to release."""
+
+    def close(self) -> None:
+        """The disk keeps the bytes."""
+
+    def remove(self) -> None:
+        """Delete the name."""
+        self._folder.remove(self.name)
+
+
+class SealedFile(ReadOnly, OpenFile):
+    """An open file that is only read."""
+
+    __slots__ = ()
 
 
 class NameChange:
@@ -49,7 +256,7 @@ class NameChange:
 class Folder:
     """A directory of the simulated disk: both the `Directory` and its content. There is one object per directory."""
 
-    def __init__(self, disk: Medium, path: str, parent: Folder | None = None) -> None:
+    def __init__(self, disk: Device, path: str, parent: Folder | None = None) -> None:
         self.path = path
         self.disk = disk
         self.entries: dict[str, Node] = {}
@@ -347,3 +554,62 @@ def locate(root: Folder, path: str) -> tuple[Folder, str]:
     for each in folders:
         root = root.child(each)
     return root, name
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A disk change that is about to happen: a system call of `FileDirectory` that writes."""
+
+    #: Counted from 1.
+    number: int
+    #: "create", "write", "truncate", "sync", "rename", "remove", "mkdir", "rmdir" or "move"
+    call: str
+    #: The file or directory.
+    path: str
+
+    def __str__(self) -> str:
+        return f"{self.number} {self.call} {self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class Misdirection:
+    """A pending misdirection: the file whose next write goes elsewhere, and the target."""
+
+    names: str
+    into: File | None
+    shift_bytes: int
+
+
+class Device:
+    """State that all directories of one disk share."""
+
+    def __init__(self, capacity_bytes: int | None) -> None:
+        self.lock = threading.RLock()
+        self.steps = 0
+        self.capacity_bytes = capacity_bytes
+        self.watch: Callable[[Step], None] | None = None
+        self.misdirection: Misdirection | None = None
+        self.root = Folder(self, "disk:")
+
+    def step(self, call: str, path: str) -> None:
+        """Count a change that is about to happen, and call `watch`."""
+        self.steps += 1
+        if self.watch is not None:
+            self.watch(Step(self.steps, call, path))
+
+    def room(self, wanted: int) -> int:
+        """Return how many of these bytes the disk accepts."""
+        if self.capacity_bytes is None:
+            return wanted
+        used = sum(node.size for _, node in walk(self.root) if isinstance(node, File))
+        return max(0, min(wanted, self.capacity_bytes - used))
+
+    def misdirected_to(self, path: str, position: int) -> tuple[File, int] | None:
+        """Return the target of a misdirected write, if it is one."""
+        found = self.misdirection
+        if found is None or not fnmatchcase(path, f"*/{found.names}"):
+            return None
+        self.misdirection = None
+        folder, name = locate(self.root, path.removeprefix(f"{self.root.path}/"))
+        target = folder.find(name) if found.into is None else found.into
+        return target, max(0, position + found.shift_bytes)

@@ -26,17 +26,19 @@ checked immediately, while the workload is suspended. With `depth` 2, the recove
 chosen change, and the result is recovered and checked as well; and so on.
 
 A `Scenario` is one such crash with everything that follows. To replay it, give the workload, the seed, the number of
-the change and the ending: `python -m sawlog.testing --workload package.module:Ledger --seed 1 --crash-at 17 --mode
-tear`. The work must therefore be deterministic: random numbers come from `self.random`, `uuid.uuid4` is seeded, and
-the logs' background thread stays idle.
+the change and the ending: `python -m tests.faults replay --workload package.module:Ledger --seed 1 --crash-at 17
+--mode tear`. The work must therefore be deterministic: random numbers come from `self.random`, `uuid.uuid4` is seeded,
+and the logs' background thread stays idle.
 
 Threads: one enumeration at a time per process.
 """
 
 from __future__ import annotations
 
+import argparse
 import copy
 import gc
+import importlib
 import random
 import traceback
 import uuid
@@ -47,9 +49,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from .. import background
+from sawlog import background
+
 from .device import Step
 from .disk import MODES, FaultyStorage, Mode
+from .report import say
 
 #: How a crash can end: only the process dies, or the power is cut.
 OneShotEvent = Literal["dies"] | Mode
@@ -103,7 +107,7 @@ class Scenario:
         """Return the command that replays the scenario."""
         deeper = f" --depth {self.depth}" if self.depth != 2 else ""
         return (
-            f"python -m sawlog.testing --workload {self.workload} --seed {self.seed} "
+            f"python -m tests.faults replay --workload {self.workload} --seed {self.seed} "
             f"--crash-at {self.crash_at} --mode {self.mode}{deeper}"
         )
 
@@ -271,3 +275,35 @@ def enumerate_crashes(
     made.wanted = made.wanted if wanted is None else wanted
     made.on_scenario = made.on_scenario if on_scenario is None else on_scenario
     return made.run()
+
+
+# --- python -m tests.faults replay
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--workload", required=True, metavar="MODULE:CLASS", help="a subclass of Workload")
+    parser.add_argument("--crash-at", type=int, help="crash before this change of the disk (default: every change)")
+    parser.add_argument("--mode", choices=ENDINGS, help="how the crash ends (default: every way)")
+    parser.add_argument("--depth", type=int, default=2, help="number of consecutive crashes (default: 2)")
+
+
+def run(options: argparse.Namespace) -> int:
+    outcome = enumerate_crashes(
+        _find(options.workload),
+        options.seed,
+        endings=(options.mode,) if options.mode else ENDINGS,
+        depth=options.depth,
+        wanted=lambda scenario: options.crash_at in (None, scenario.crash_at),
+    )
+    say(*(violation.trace for violation in outcome.violations), str(outcome))
+    return 1 if outcome.violations or not outcome.scenarios else 0
+
+
+def _find(label: str) -> type[Workload]:
+    module, _, name = label.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    if not (isinstance(found, type) and issubclass(found, Workload)):
+        raise TypeError(f"{label} is not a Workload")
+    return found
