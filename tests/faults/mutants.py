@@ -90,14 +90,15 @@ def _plain(found: Any) -> FunctionType:
 
 @cache
 def _homes() -> dict[str, list[str]]:
-    """In which modules of the package a function or method of a name is defined."""
+    """The modules of the package, and of the simulated disk, that define a function or method of a name."""
     found: dict[str, list[str]] = {}
     root = Path(sawlog.__file__).parent
-    for path in sorted(root.rglob("*.py")):
-        module = ".".join(("sawlog", *path.relative_to(root).with_suffix("").parts))
+    modules = {path: ("sawlog", *path.relative_to(root).with_suffix("").parts) for path in sorted(root.rglob("*.py"))}
+    modules[Path(__file__).with_name("device.py")] = ("tests", "faults", "device")
+    for path, parts in modules.items():
+        module = ".".join(parts)
         for node in ast.parse(path.read_text()).body:
-            parts = [node] if not isinstance(node, ast.ClassDef) else node.body
-            for part in parts:
+            for part in [node] if not isinstance(node, ast.ClassDef) else node.body:
                 if isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef)):
                     name = part.name if part is node else f"{cast('ast.ClassDef', node).name}.{part.name}"
                     found.setdefault(name, []).append(module)
