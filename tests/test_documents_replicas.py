@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sawlog.cli.app import command
+from sawlog.cli.program import command
 
 from .documents import ROOT, make_program, steps, take
 

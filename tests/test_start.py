@@ -70,7 +70,7 @@ def test_a_command_imports_neither_other_commands_nor_the_broker(tmp_path: Path)
     store = str(tmp_path / "data")
     with sawlog.open(store) as made:
         made.create_topic("orders")
-    others = {f"sawlog.cli.{name}" for name in ("serve", "sql", "pipeline", "store", "bench", "produce")}
+    others = {f"sawlog.cli.{name}" for name in ("serve", "sql", "pipeline", "objects", "doctor", "produce")}
     rooms = {
         f"sawlog.{name}" for name in ("broker", "pipelines", "spark", "sql", "store.objects", "store.replica", "tables")
     }

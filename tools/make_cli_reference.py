@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sawlog.cli.app import command
+from sawlog.cli.program import command
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
 WIDTH = 100
@@ -24,7 +24,7 @@ the script again. -->
 
 To install the command line from a clone, run `pip install '.[cli]'`; then run `sawlog` or `python -m sawlog.cli`. After
 `make setup` the program is `.venv/bin/sawlog`. It needs no server: every command works on a data directory. Commands
-that only read take no lock and can run next to a writer. `sawlog cheat` prints a page of examples.
+that only read take no lock and can run next to a writer..
 
 """
 

@@ -12,7 +12,7 @@ import confluent_kafka
 import pyarrow.parquet as pq
 import pytest
 
-from sawlog.cli.app import command
+from sawlog.cli.program import command
 from sawlog.store.directory.store import Store
 
 from .conftest import PATIENCE_S, Cli, Program

@@ -1,8 +1,8 @@
-"""Every command that the help, the cheat sheet and the errors print is run, as printed.
+"""Every command that the help and the errors print is run, as printed.
 
 Each example of a command runs in a copy of a directory that has what it names: a store `data`, a group, files to read
-in, a Kafka directory. The cheat sheet runs from top to bottom in a directory without a store. `sawlog` itself runs in
-this process, what is piped into or out of it in a shell. Pipelines need Spark: see tests/pipelines.
+in, a Kafka directory. The examples of `sawlog --help` run from top to bottom in a directory without a store. `sawlog`
+itself runs in this process, what is piped into or out of it in a shell. Pipelines need Spark: see tests/pipelines.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ import pytest
 
 import sawlog as package
 from sawlog import Store
-from sawlog.cli.app import command
-from sawlog.cli.cheat import PAGE
+from sawlog.cli.program import EXAMPLES, command
 from sawlog.testing import Broker
 
 from ..interop.kafkas import batch, lay
@@ -274,9 +273,9 @@ def try_bucket(line: str, place: Path) -> None:
         run(line if "--brief" in line else f"{line} --brief", place)
 
 
-def test_the_cheat_sheet_runs_from_top_to_bottom(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_of_the_program_run_from_top_to_bottom(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lay_out(place)
-    for line in filter(None, PAGE.splitlines()):
+    for line in filter(None, EXAMPLES.splitlines()):
         if line.startswith("#"):
             if line == "# Consumer groups":
                 consume(place)

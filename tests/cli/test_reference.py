@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from sawlog.cli import EXIT_CODES
-from sawlog.cli.app import command
-from sawlog.cli.cheat import PAGE
+from sawlog.cli.program import EXAMPLES, command
 
 from ..looping import for_each
 from .conftest import Cli
@@ -71,13 +70,13 @@ def test_every_option_says_what_it_is_for(path: tuple[str, ...]) -> None:
 
 @each_command
 def test_rows_can_be_had_for_programs(path: tuple[str, ...]) -> None:
-    silent = {("cheat",), ("serve",)}
+    silent = {("serve",)}
     assert ("--output" in [name for option in ALL[path].params for name in option.opts]) == (path not in silent)
 
 
 def examples() -> list[str]:
-    """Every example of a `sawlog` call in the help and on the cheat sheet, without what is piped into or out of it."""
-    lines = [*PAGE.splitlines(), *(line for found in ALL.values() for line in (found.help or "").splitlines())]
+    """Every example of a `sawlog` call in the help, without what is piped into or out of it."""
+    lines = [*EXAMPLES.splitlines(), *(line for found in ALL.values() for line in (found.help or "").splitlines())]
     found = []
     for line in lines:
         if re.match(r"\s*[^#]*\bsawlog [a-z]", line) and "`" not in line:

@@ -57,7 +57,7 @@ def run(arguments: Sequence[str]) -> int:
         advice = "run pip install '.[cli]' in a clone of sawlog"
         print(f"sawlog: the command line needs {error.name}: {advice}", file=sys.stderr)
         return FAILED
-    from .app import command
+    from .program import command
 
     if "_SAWLOG_COMPLETE" in os.environ:  # a shell asks for completions
         command().main(list(arguments), prog_name="sawlog")

@@ -1,4 +1,4 @@
-"""`sawlog groups`: list consumer groups, show their lag and move their offsets."""
+"""`sawlog groups` and `sawlog redrive`: show consumer groups, move their offsets, and return dead letters."""
 
 from __future__ import annotations
 
@@ -8,16 +8,28 @@ from typing import Annotated, Any
 import typer
 
 from ..display import counted
+from ..store.queues.redrive import redrive as put_back
 from .codes import CORRUPT
-from .completion import complete_topic
-from .helping import Command, CommandGroup
 from .offsets import Bound, offset_of, outside, outside_text, parse_bound
-from .options import BrokerAt, Group, MaybeData, Output, Partitions, Yes, parsed
+from .options import (
+    BrokerAt,
+    DirectoryData,
+    Group,
+    MaybeData,
+    Output,
+    Partitions,
+    Topic,
+    Yes,
+    complete_group,
+    complete_topic,
+    parsed,
+)
 from .output import Column, OutputFormat, note
 from .output import Output as Printer
-from .places import chosen, open_groups_log, open_place
+from .places import chosen, open_groups_log, open_place, open_store
+from .program import Command, CommandGroup
 from .stores import GroupRow, StoreLike
-from .terminal import confirm
+from .terminal import ProgressBar, confirm
 from .units import format_count
 
 groups = typer.Typer(
@@ -233,3 +245,55 @@ def _rows_of(store: StoreLike, group: str, may_be_new: bool) -> list[GroupRow]:
     if may_be_new and group not in store.groups.list():
         return []
     return list(store.groups.describe(group).rows)
+
+
+def redrive(
+    topic: Topic,
+    data: DirectoryData,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group", "-g", metavar="GROUP", autocompletion=complete_group, help="Only dead letters of this group."
+        ),
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="TOPIC",
+            autocompletion=complete_topic,
+            help="Send the letters to this topic instead of their own.",
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", metavar="N", min=1, help="Return at most N letters, oldest first.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the letters that would be returned, without changing anything.")
+    ] = False,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Return dead letters to the topics that they came from.
+
+    TOPIC is the dead-letter topic, such as orders-dead. Fix the cause first, then run this command. It returns each
+    letter once, even if it is interrupted and run again. Only the queue of the letter's own group delivers the message
+    again, counting deliveries from 1. The letters stay in the dead-letter topic until retention or `sawlog topic trim`
+    removes them; `sawlog read orders-dead --output json` shows why each one died (header sawlog.dead.reason).
+
+    \b
+    Examples:
+      sawlog redrive orders-dead -d data --dry-run
+      sawlog redrive orders-dead -d data
+      sawlog redrive orders-dead -d data --group workers --limit 10
+      sawlog redrive orders-dead -d data --to orders-retry
+    """
+    with open_store(data, "r" if dry_run else "w") as store, ProgressBar("redriving", None, "letters") as bar:
+        rows = put_back(store, topic, group=group, to=to, limit=limit, dry_run=dry_run, progress=bar.advance)
+    found = [
+        {"group": row.group, "topic": row.topic, "partition": row.partition, "letters": row.letters} for row in rows
+    ]
+    columns = [Column("group"), Column("topic"), Column("partition", "from partition"), Column("letters")]
+    Printer(output).rows(found, columns, empty=f"{topic}: no dead letters to return")
+    if output is OutputFormat.TABLE and found:
+        count = sum(row.letters for row in rows)
+        note(f"dry run: {count:,} would be returned" if dry_run else f"{topic}: {count:,} returned")

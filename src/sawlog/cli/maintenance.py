@@ -1,17 +1,344 @@
-"""`sawlog maintenance`: run retention, compaction, merging, recompression and scrubbing now."""
+"""`sawlog verify`, `sawlog repair` and `sawlog maintenance`: find damage, repair it, and clean up.
+
+The plan of a repair opens the log for writing on top of an overlay (overlay.py): recovery itself runs on the real
+bytes, and nothing is written. `--apply` takes the lock, copies the whole directory, opens the log for writing and
+verifies it. Data around damage is kept, damaged bytes stay in place, and unreadable offsets are reported.
+
+A store on object storage returns to its last consistent state (`sawlog.store.objects.maintenance.repair`); unusable
+objects move to a separate folder of the bucket.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..config import LogConfig
+from ..display import counted
+from ..log.files import LOCK, LOG
+from ..log.log import Log
 from ..log.maintenance import MaintenanceReport
+from ..log.recovery_report import Action, RecoveryFinding, RecoveryReport
+from ..log.verify import Problem, VerifyReport
+from ..storage import FileDirectory
+from ..store.names import TOPICS, partition_name
+from ..store.settings import log_config
 from .codes import CORRUPT
-from .options import Data, MaybeTopic, Output
+from .options import Data, LogDir, MaybeData, MaybeTopic, Output, Partitions
 from .output import Column, OutputFormat, note
 from .output import Output as Printer
-from .places import Address, open_any
+from .overlay import Overlay
+from .places import (
+    GROUPS_LOG,
+    Address,
+    MissingPartition,
+    NamedLog,
+    check_place,
+    chosen,
+    groups_path,
+    note_remote,
+    open_any,
+    open_for_reading,
+    open_groups_log,
+    open_store,
+)
+from .terminal import ProgressBar
+from .units import format_count, format_size
+
+if TYPE_CHECKING:
+    from ..store.objects.partition import ObjectPartition
+
+
+_VERIFY_COLUMNS = [
+    Column("topic"),
+    Column("partition"),
+    Column("segments", shown=format_count),
+    Column("batches", shown=format_count),
+    Column("records", shown=format_count),
+    Column("size_bytes", "size", format_size),
+    Column("problems", shown=lambda problems: str(len(problems)) if problems else "none"),
+]
+
+
+def verify(
+    topic: MaybeTopic = None,
+    data: MaybeData = None,
+    log: LogDir = None,
+    partition: Partitions = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Read and check every batch, record and index entry, and for a whole store also the groups' offsets.
+
+    The command changes nothing and takes no lock, so it can run next to a writer. On object storage, it reads every
+    extent that the commits refer to, and checks that the extents are contiguous and every batch is intact; for a whole
+    store, it also checks that no commit is missing. Segments that are only in the replica are not read: verify the
+    replica itself. Exits with 4 if there is damage.
+
+    \b
+    Examples:
+      sawlog verify -d data
+      sawlog verify orders -d data -p 3
+      sawlog verify --log data/topics/orders/partition-3 --output json
+    """
+    printer = Printer(output)
+    if isinstance(data, Address) and not (log or topic or partition):
+        _check_whole(data, printer)
+    problems: list[Problem] = []
+    missing: list[MissingPartition] = []
+    whole = None if log or topic or partition else data
+    with open_for_reading(data, log, topic, partition, missing) as topics, open_groups_log(whole) as offsets:
+        places = [*topics, *offsets]
+        total = sum(place.log.size_bytes for place in places)
+        with ProgressBar("verifying", total, "bytes") as progress:
+            rows = list(_checked(places, problems, progress))
+        note_remote(places)
+    rows += [_lost(each) for each in missing]
+    printer.rows(rows, _VERIFY_COLUMNS, empty="nothing to verify: no topics")
+    if problems or missing:
+        for each in missing:
+            note(f"!! {each}")
+        for problem in problems:
+            note(f"!! {problem}{_then(problem)}")
+        if not isinstance(data, Address):
+            note("`sawlog inspect FILE` shows the damaged bytes, `sawlog repair --plan` what can be repaired")
+        raise typer.Exit(CORRUPT)
+
+
+def _lost(missing: MissingPartition) -> dict[str, Any]:
+    """Return the row of a partition whose files are missing."""
+    path = f"topics/{missing.topic}/partition-{missing.partition}"
+    problem = Problem(path, 0, str(missing), None)
+    row = {"topic": missing.topic, "partition": missing.partition}
+    zeros = dict.fromkeys(("segments", "batches", "records", "size_bytes"), 0)
+    return {**row, **zeros, "problems": [problem]}
+
+
+def _check_whole(data: Address, printer: Printer) -> None:
+    """Exit if a store on object storage has lost commits or its `sawlog.json`: it may not open, or lack its end."""
+    from ..store.objects.bucket.bucket import Bucket  # slow to import
+    from ..store.objects.maintenance.repair import diagnose
+
+    found = diagnose(Bucket(str(data)))
+    if not found.is_repairable:
+        return
+    wrong = [str(each) for each in found.findings]
+    row = {"topic": "(store)", "partition": None, **dict.fromkeys(("segments", "batches", "records", "size_bytes"), 0)}
+    printer.rows([{**row, "problems": wrong}], _VERIFY_COLUMNS)
+    for each in wrong:
+        note(f"!! {each}")
+    note(f"`sawlog repair -d {data}` shows how to return to the last consistent state")
+    raise typer.Exit(CORRUPT)
+
+
+def _checked(
+    places: Sequence[NamedLog[Log] | NamedLog[ObjectPartition]], problems: list[Problem], progress: ProgressBar
+) -> Iterator[dict[str, Any]]:
+    for place in places:
+        report = place.log.verify()
+        problems += report.problems
+        progress.advance(report.size_bytes)
+        yield {
+            "topic": place.topic,
+            "partition": place.partition,
+            "segments": report.segments,
+            "batches": report.batches,
+            "records": report.records,
+            "size_bytes": report.size_bytes,
+            "problems": report.problems,
+        }
+
+
+def _then(problem: Problem) -> str:
+    return "" if problem.next_offset is None else f"; reading continues at offset {problem.next_offset}"
+
+
+_REPAIR_COLUMNS = [
+    Column("topic"),
+    Column("partition"),
+    Column("what"),
+    Column("action"),
+    Column("detail", cut=False),
+]
+
+
+def repair(
+    topic: MaybeTopic = None,
+    data: MaybeData = None,
+    log: LogDir = None,
+    partition: Partitions = None,
+    apply: Annotated[
+        bool, typer.Option("--apply/--plan", help="Repair after making a copy, or only show the plan.")
+    ] = False,
+    backup: Annotated[
+        Path | None,
+        typer.Option("--backup", metavar="DIR", help="Where --apply puts the copies.  [default: next to the store]"),
+    ] = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Show what opening a log for writing would repair (--plan), or do it after making a copy (--apply).
+
+    A torn tail, which a crash can leave, is saved to a separate file and truncated. Indexes and checkpoints are
+    rebuilt. Where segments or their ends are missing, the offsets of the lost records stay reserved, and `sawlog
+    verify` lists them from then on. Damaged data is never deleted: its bytes stay in place, the records around it stay
+    readable, and new records are appended after it. --plan is the default and writes nothing. Exits with 4 if damage
+    remains, or would remain, after the repair.
+
+    A store on object storage that has lost commits or its sawlog.json returns to the last consistent state before the
+    loss. The plan lists what is lost, and exits with 4 if there is anything to repair. --apply moves unusable objects
+    to the folder before-repair-TIME of the bucket; no process may use the store meanwhile.
+
+    \b
+    Examples:
+      sawlog repair -d data
+      sawlog repair -d s3://bucket/store
+      sawlog repair orders -d data -p 0 --apply
+      sawlog repair --log data/topics/orders/partition-0 --apply --backup /mnt/spare
+    """
+    printer = Printer(output)
+    if isinstance(data, Address) and log is None:
+        if topic or partition or backup:
+            raise typer.BadParameter(f"{data} is repaired as a whole, without a topic, -p or --backup")
+        _repair_bucket(data, printer, apply=apply)
+        return
+    left = 0
+    rows: list[dict[str, Any]] = []
+    stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    for name, number, path, config in _wanted(data, log, topic, partition):
+        found = _plan(path, config)
+        if apply and (found.changes or not list(path.glob(f"*{LOG}"))):  # nothing to repair: change nothing
+            found = _apply(path, config, (backup or _beside(data, log, stamp)) / _relative(path, data, log))
+        rows += _repair_rows(name, number, found)
+        left += len(found.recovery.corruption) + len(found.checked.problems)
+    verb = "repaired" if apply else "to repair"
+    printer.rows(rows, _REPAIR_COLUMNS, empty=f"nothing {verb}: no problems found")
+    if left:
+        note("damaged data remains; reading it reports where to continue, and `sawlog inspect FILE` shows the bytes")
+        raise typer.Exit(CORRUPT)
+    if rows and not apply and printer.for_people:
+        note("this is the plan; --apply carries it out, after copying the directory. If a process is writing there")
+        note("now, a torn end may be its unfinished write: run the command again to check")
+
+
+def _repair_bucket(data: Address, printer: Printer, *, apply: bool) -> None:
+    from ..store.objects.bucket.bucket import Bucket
+    from ..store.objects.maintenance import repair as objects  # slow to import
+
+    bucket = Bucket(str(data))
+    found = objects.diagnose(bucket)
+    rows = [{each.name: getattr(finding, each.name) for each in _REPAIR_COLUMNS} for finding in found.findings]
+    if apply and found.is_repairable:
+        folder = f"before-repair-{datetime.now().astimezone().strftime('%Y%m%d-%H%M%S')}"
+        objects.repair(bucket, found, folder)
+        if found.stray:
+            note(f"{counted(len(found.stray), 'object')} moved to {data}/{folder}")
+        found = objects.diagnose(bucket)
+    printer.rows(rows, _REPAIR_COLUMNS, empty=f"nothing {'repaired' if apply else 'to repair'}: no problems found")
+    if found.is_missing_objects:
+        note("records remain whose objects are gone; reading them raises an error")
+    if found.is_repairable and printer.for_people:
+        note("this is the plan; --apply carries it out. Stop every process that uses the store first, and bring back")
+        note("what is missing from a version or a copy of the bucket if there is one: then nothing is lost")
+    if found.is_missing_objects or found.is_repairable:
+        raise typer.Exit(CORRUPT)
+
+
+def _wanted(
+    data: Path | None, log: Path | None, topic: str | None, partitions: list[int] | None
+) -> list[tuple[str, int, Path, LogConfig]]:
+    """Return (topic, partition, directory, settings) of each selected log. Nothing stays open."""
+    check_place(data, log, topic)
+    if log is not None:
+        with Log.open(log, mode="r") as found:
+            return [(log.resolve().name, 0, Path(found.path), found.config)]
+    assert data is not None
+    wanted = []
+    with open_store(data) as store:
+        for name in store.topics() if topic is None else [topic]:
+            one = store.topic(name)
+            for number in chosen(one, partitions):
+                path = data / TOPICS / name / partition_name(number)  # it may be too damaged to open
+                wanted.append((name, number, path.absolute(), log_config(one.settings)))
+    groups = None if topic or partitions else groups_path(data)
+    if groups is not None:
+        wanted.append((GROUPS_LOG, 0, groups.absolute(), LogConfig()))
+    return wanted
+
+
+def _beside(data: Path | None, log: Path | None, stamp: str) -> Path:
+    """Return the default directory for copies: next to the store or log."""
+    of = (log or data or Path()).resolve()
+    return of.parent / f"{of.name}.before-repair-{stamp}"
+
+
+def _relative(path: Path, data: Path | None, log: Path | None) -> Path:
+    """Return the path of a copy below the backup directory."""
+    if log is not None or data is None:
+        return Path(path.resolve().name)
+    return path.resolve().relative_to(data.resolve())
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """Result of opening a log for writing, real or planned."""
+
+    recovery: RecoveryReport
+    checked: VerifyReport
+
+    @property
+    def changes(self) -> bool:
+        """Whether recovery changes anything."""
+        passive = (Action.IGNORE, Action.REPORT)
+        return any(each.action not in passive for each in self.recovery.findings)
+
+
+def _plan(path: Path, config: LogConfig) -> Repaired:
+    return _recover(Overlay(str(path)), config)
+
+
+def _apply(path: Path, config: LogConfig, target: Path) -> Repaired:
+    """Copy, then recover. The lock is held while copying, so that the files do not change."""
+    directory = FileDirectory(str(path), create=False)
+    held = directory.lock(LOCK)
+    try:
+        held.leave(held.found)  # the last turn's note, for the recovery that follows and for the copy
+        shutil.copytree(path, target, symlinks=True)
+    finally:
+        held.release()
+        directory.close()
+    note(f"{path}: copied to {target}")
+    return _recover(path, config)
+
+
+def _recover(place: Path | Overlay, config: LogConfig) -> Repaired:
+    with Log.open(place, config) as log:
+        return Repaired(log.recovery, log.verify())
+
+
+def _repair_rows(topic: str, partition: int, found: Repaired) -> Iterator[dict[str, Any]]:
+    place = {"topic": topic, "partition": partition}
+    reported = "\n".join(each.detail for each in found.recovery.findings)
+    for finding in found.recovery.findings:
+        if finding.action is not Action.IGNORE:  # not a file of sawlog
+            yield {**place, **_finding_row(finding)}
+    for problem in found.checked.problems:
+        if f"{problem.path} at byte {problem.position}" not in reported:
+            yield {**place, **_problem_row(problem)}
+
+
+def _finding_row(finding: RecoveryFinding) -> dict[str, Any]:
+    return {"what": finding.where.value, "action": finding.action.value, "detail": finding.detail}
+
+
+def _problem_row(problem: Problem) -> dict[str, Any]:
+    on = "nothing readable follows" if problem.next_offset is None else f"reading continues at {problem.next_offset}"
+    return {"what": "damage found by verify", "action": Action.REPORT.value, "detail": f"{problem}; {on}"}
+
 
 _ACTIONS = ("retention", "compaction", "merge", "recompression", "scrub", "tiering")
 
@@ -38,7 +365,9 @@ def maintenance(data: Data, topic: MaybeTopic = None, output: Output = OutputFor
             if not isinstance(data, Address) and len(reports) < one.partitions:
                 left = one.partitions - len(reports)
                 note(f"{one.name}: skipped {left} of {one.partitions} partitions: another process is writing to them")
-            rows += [_row(one.name, report) for report in reports if report or output is not OutputFormat.TABLE]
+            rows += [
+                _maintenance_row(one.name, report) for report in reports if report or output is not OutputFormat.TABLE
+            ]
             damage += [str(each) for report in reports if report.scrub for each in report.scrub.problems]
     columns = [Column("topic"), Column("path", cut=False), *map(Column, _ACTIONS), Column("duration_ms")]
     if output is OutputFormat.TABLE:
@@ -50,6 +379,6 @@ def maintenance(data: Data, topic: MaybeTopic = None, output: Output = OutputFor
         raise typer.Exit(CORRUPT)
 
 
-def _row(topic: str, report: MaintenanceReport) -> dict[str, Any]:
+def _maintenance_row(topic: str, report: MaintenanceReport) -> dict[str, Any]:
     actions = {name: getattr(report, name) for name in _ACTIONS}
     return {"topic": topic, "path": report.path, "done": str(report), **actions, "duration_ms": report.duration_ms}

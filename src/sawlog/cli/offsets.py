@@ -28,10 +28,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ..clock import now_ms
 from .units import duration_ms, time_ms
+
+if TYPE_CHECKING:
+    from .reading import ReadablePartition
+    from .stores import PartitionLike
 
 _NUMBER = re.compile(r"[+-]?\d+")
 #: Later than every timestamp.
@@ -81,21 +85,6 @@ class Span:
 
 START, END = Bound(Anchor.START), Bound(Anchor.END)
 EVERYTHING = Span(START)
-
-
-class OffsetBounds(Protocol):
-    """The part of a log's interface that `resolve` uses."""
-
-    @property
-    def lowest_offset(self) -> int:
-        """The first offset of the log."""
-
-    @property
-    def next_offset(self) -> int:
-        """The offset after the last visible record."""
-
-    def offset_at(self, timestamp: int) -> int:
-        """Return the first offset at or after a time."""
 
 
 # --- parsing
@@ -171,12 +160,12 @@ def _time_after(start: Bound, text: str, now: int) -> Bound | None:
 # --- resolving against a log
 
 
-def offset_of(bound: Bound, log: OffsetBounds) -> int:
+def offset_of(bound: Bound, log: PartitionLike | ReadablePartition) -> int:
     """Return the offset of a bound in this log, limited to the log's range."""
     return min(max(_asked_offset(bound, log), log.lowest_offset), log.next_offset)
 
 
-def _asked_offset(bound: Bound, log: OffsetBounds) -> int:
+def _asked_offset(bound: Bound, log: PartitionLike | ReadablePartition) -> int:
     """Return the offset of a bound, even if it is outside the log's range."""
     if bound.anchor is Anchor.TIME:
         return log.offset_at(max(bound.number, 0))
@@ -184,7 +173,7 @@ def _asked_offset(bound: Bound, log: OffsetBounds) -> int:
     return since + bound.number
 
 
-def outside(bound: Bound, log: OffsetBounds) -> str:
+def outside(bound: Bound, log: PartitionLike | ReadablePartition) -> str:
     """Return a message if a bound names an offset outside the log, else an empty string.
 
     Times, and "the last N" of fewer than N records, name no offset, so they get no message.
@@ -203,7 +192,7 @@ def outside_text(asked: int, lowest: int, next_offset: int) -> str:
     return ""
 
 
-def resolve(span: Span, log: OffsetBounds) -> tuple[int, int]:
+def resolve(span: Span, log: PartitionLike | ReadablePartition) -> tuple[int, int]:
     """Return (from, to) of a span in the current log; `to` is never below `from`.
 
     The time index finds the first record at or after a time, and no earlier record is in the range. Records with

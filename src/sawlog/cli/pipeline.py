@@ -7,6 +7,7 @@ and prints its report. Spark is imported only when a job starts.
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -17,21 +18,49 @@ import typer
 
 from ..display import counted
 from ..store.settings import is_compacted
+from .charts import BarChart, Chart, NoPlot, Plot, TimeChart, check_plot, show_charts
 from .codes import CORRUPT, INTERRUPTED
-from .helping import Command, CommandGroup
-from .jobs import Every, running_job, seconds
-from .options import DirectoryData, MaybeTopic, Output, Topic, Yes, read_as
+from .options import DirectoryData, MaybeTopic, Output, Topic, Yes, parsed, read_as
 from .output import Column, OutputFormat, note
 from .output import Output as Printer
-from .pipeline_stats import stats
 from .places import open_store
-from .terminal import confirm
-from .units import format_count, format_size, size_bytes
+from .program import Command, CommandGroup
+from .terminal import ProgressBar, confirm
+from .units import duration_ms, format_count, format_size, format_time, size_bytes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ..pipelines.rewrite import RewriteReport
+    from ..pipelines.stats import StatsReport
+
+
+Every = Annotated[
+    str | None,
+    typer.Option(
+        "--every", metavar="TIME", help="Repeat at this interval, such as 30s or 5m, until Ctrl-C.  [default: run once]"
+    ),
+]
+
+
+@contextmanager
+def running_job(title: str, total: int | None, unit: str) -> Iterator[tuple[SparkSession, Callable[[int], None]]]:
+    """Yield a Spark session and a progress callback. Starting Spark is slow, so call the job's `check_params` first."""
+    from ..pipelines import running
+
+    running.check_packages()
+    if sys.stderr.isatty():
+        note("starting Spark")
+    spark = running.session()
+    with ProgressBar(title, total, unit) as progress:
+        yield spark, progress.advance
+
+
+def seconds(given: str | None, option: str = "--every") -> float | None:
+    """Parse a duration, such as the interval of --every, to seconds."""
+    found = parsed(option, given, duration_ms)
+    return None if found is None else found / 1000
+
 
 pipelines = typer.Typer(
     help="Run jobs on Spark: ingest, export, table, verify, compact, repartition, stats.",
@@ -447,9 +476,6 @@ def _show_rewrite(report: RewriteReport, output: OutputFormat) -> None:
     _show(report, output, [*_COUNTS, *_SIZES, Column("followed", "added meanwhile", format_count)])
 
 
-pipelines.command(cls=Command)(stats)
-
-
 @pipelines.command(cls=Command)
 def init(
     topic: Topic,
@@ -499,3 +525,78 @@ def script(output: Output = OutputFormat.TABLE) -> None:
         printer.flush()
     else:
         printer.item({"script": str(Path(found.__file__))})
+
+
+_STATS_COLUMNS = [
+    Column("topic"),
+    Column("partition", shown=lambda number: "all" if number is None else str(number)),
+    Column("records", shown=format_count),
+    Column("bytes", "keys and values", format_size),
+    Column("size_bytes", "on disk", format_size),
+    Column("keys", "keys (approx.)", format_count),
+    Column("without_key", shown=format_count),
+    Column("oldest", shown=format_time),
+    Column("newest", shown=format_time),
+]
+
+
+@pipelines.command(cls=Command)
+def stats(
+    data: DirectoryData,
+    topic: MaybeTopic = None,
+    every: Annotated[
+        str | None,
+        typer.Option(
+            "--every",
+            metavar="TIME",
+            help="The step of the rates, such as 1m or 1h.  [default: chosen by the time span]",
+        ),
+    ] = None,
+    parquet: Annotated[
+        Path | None,
+        typer.Option("--parquet", metavar="DIR", help="Write partitions.parquet and rates.parquet to this directory."),
+    ] = None,
+    plot: Plot = None,
+    no_plot: NoPlot = False,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Count records, bytes and distinct keys, and compute rates over time, record by record and in parallel.
+
+    \b
+    Examples:
+      sawlog pipeline stats -d data
+      sawlog pipeline stats orders -d data --every 1h --plot orders.svg --parquet report
+    """
+    from ..pipelines import stats as job
+
+    check_plot(plot)
+    params = job.StatsParams(str(data), topic, seconds(every), None if parquet is None else str(parquet))
+    job.check_params(params)
+    with running_job("counting", None, "records") as (spark, advance):
+        report = job.run(spark, params, advance)
+    printer = Printer(output)
+    if output in (OutputFormat.JSON, OutputFormat.NDJSON):
+        printer.item(dataclasses.asdict(report))
+    else:
+        rows = map(dataclasses.asdict, report.partitions)
+        printer.rows(rows, _STATS_COLUMNS, empty="nothing to count: no topics")
+    charts = _charts(report, topic)
+    show_charts(charts, printer, plot, no_plot=no_plot)
+
+
+def _charts(report: StatsReport, topic: str | None) -> list[Chart]:
+    """Return charts of the rate over time and of the records per partition."""
+    each = [row for row in report.partitions if row.partition is not None]
+    if not each:
+        return []
+    one = len({row.topic for row in each}) == 1
+    names = [f"partition {row.partition}" if one else f"{row.topic}/{row.partition}" for row in each]
+    bars = BarChart("Records by partition", "records", names, [float(row.records) for row in each], format_count)
+    if not report.rates:
+        return [bars]
+    first, step = min(rate.time for rate in report.rates), report.step_ms
+    values = [0.0] * ((max(rate.time for rate in report.rates) - first) // step + 1)
+    for rate in report.rates:
+        values[(rate.time - first) // step] += rate.records / step * 1000
+    title = f"Records of {topic or 'all topics'} over time"
+    return [TimeChart(title, "records/s", first, step, values), bars]

@@ -19,16 +19,14 @@ from ..display import counted
 from ..errors import CorruptBatch
 from ..isolation import Isolation
 from .codes import CORRUPT
-from .completion import complete_group, complete_topic
 from .formats import Printer as RecordPrinter
 from .formats import compile_format
-from .grouped import Start, committing, open_group_reader
 from .offsets import Span, parse, resolve
-from .options import BrokerAt, LogDir, MaybeData, Partitions, parsed, read_as
+from .options import BrokerAt, LogDir, MaybeData, Partitions, complete_group, complete_topic, parsed, read_as
 from .output import Column, OutputFormat, Row, note
 from .output import Output as Printer
 from .places import OpenLogs, open_named_logs
-from .records import PartitionRecord, ReadablePartition, records
+from .reading import PartitionRecord, ReadablePartition, Start, committing, open_group_reader, records
 from .units import format_time
 
 

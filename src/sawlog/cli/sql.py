@@ -15,13 +15,12 @@ from contextlib import ExitStack
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..display import counted
 from ..errors import SawlogError
-from ..store.base import Topic
 from .codes import hint_for, message_of
 from .options import Data, Output
 from .output import Column, OutputFormat, Row, note
@@ -32,8 +31,7 @@ from .read import IsolationLevel, IsolationOption
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..store.directory.store import Store
-    from ..store.objects.store import ObjectStore
+    from ..store.base import Store
 
 
 _WORDS = re.findall(
@@ -53,24 +51,10 @@ To exit:                            quit, or Ctrl-D"""
 _MOST_LINES = 1000
 
 
-class QueryableStore(Protocol):
-    """The part of a store's interface that the prompt uses."""
-
-    @property
-    def path(self) -> str:
-        """Directory or URL of the store."""
-
-    def topics(self) -> list[str]:
-        """Return the names of all topics."""
-
-    def topic(self, name: str) -> Topic:
-        """Return a topic by name."""
-
-
 class Prompt:
     """An interactive prompt that runs queries."""
 
-    def __init__(self, store: QueryableStore, run: Callable[[str], object]) -> None:
+    def __init__(self, store: Store, run: Callable[[str], object]) -> None:
         self._store = store
         self._run = run
         self._offered: list[str] = []
@@ -242,7 +226,7 @@ def _schemas(given: list[str] | None) -> dict[str, str | None]:
 
 
 def _run(
-    store: Store | ObjectStore,
+    store: Store,
     query: str,
     schemas: dict[str, str | None],
     isolation: IsolationLevel,

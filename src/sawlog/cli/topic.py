@@ -11,13 +11,22 @@ import typer
 from ..display import counted
 from ..errors import InvalidConfig
 from ..store.settings import SETTINGS
-from .completion import complete_setting, complete_setting_name
-from .helping import Command, CommandGroup
 from .offsets import offset_of, outside, parse_bound
-from .options import BrokerAt, MaybeData, Output, Partitions, Topic, Yes, read_as
+from .options import (
+    BrokerAt,
+    MaybeData,
+    Output,
+    Partitions,
+    Topic,
+    Yes,
+    complete_setting,
+    complete_setting_name,
+    read_as,
+)
 from .output import Column, OutputFormat, note
 from .output import Output as Printer
 from .places import chosen, open_place
+from .program import Command, CommandGroup
 from .stores import StoreLike
 from .terminal import confirm
 from .units import duration_ms, format_count, format_size, format_time, size_bytes

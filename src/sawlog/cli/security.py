@@ -1,25 +1,126 @@
-"""`sawlog acl`: add, list and delete a broker's access control rules."""
+"""`sawlog user` and `sawlog acl`: add, list and delete the users and the access control rules of a broker."""
 
 from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..broker.security.mechanisms import MAX_ITERATIONS, MECHANISMS, MIN_ITERATIONS, Salted
 from ..display import counted
 from ..errors import InvalidConfig
-from .completion import complete_group, complete_topic
-from .helping import Command, CommandGroup
-from .options import BrokerAt, MaybeData, Output, Yes, read_as
+from .options import BrokerAt, MaybeData, Output, Yes, complete_group, complete_topic, read_as
 from .output import Column, OutputFormat, note
 from .output import Output as Printer
-from .places import open_acls
-from .terminal import confirm
+from .places import open_acls, open_users
+from .program import Command, CommandGroup
+from .terminal import confirm, new_password
 
 if TYPE_CHECKING:
     from ..broker.security.acls import Binding, Filter, Operation, Pattern, Permission, Resource
+
+
+users = typer.Typer(help="Add, list and delete users of the broker.", cls=CommandGroup, rich_markup_mode=None)
+
+Name = Annotated[str, typer.Argument(metavar="USER", help="The name of the user.")]
+
+
+@users.command("add", cls=Command)
+def add_user(
+    name: Name,
+    data: MaybeData = None,
+    broker: BrokerAt = None,
+    password_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--password-file",
+            metavar="FILE",
+            help="A file that contains the password; - is stdin.  [default: ask, or stdin if it is not a terminal]",
+        ),
+    ] = None,
+    mechanism: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--mechanism", "-m", metavar="NAME", help="SCRAM-SHA-256 or SCRAM-SHA-512; can be repeated. [default: both]"
+        ),
+    ] = None,
+    iterations: Annotated[
+        int,
+        typer.Option(
+            min=MIN_ITERATIONS,
+            max=MAX_ITERATIONS,
+            metavar="N",
+            help="The iteration count, which makes guessing passwords expensive.",
+        ),
+    ] = MAX_ITERATIONS,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Add a user, or change an existing user's password.
+
+    The store keeps only a salted hash, never the password. A running broker accepts the user within a second. A broker
+    authenticates users if its setting sasl_mechanisms is set.
+
+    \b
+    Examples:
+      sawlog user add ann -d data
+      sawlog user add ann -d data --password-file ann.password
+      cat ann.password | sawlog user add ann -b 127.0.0.1:9092
+    """
+    for each in mechanism or ():
+        if each not in MECHANISMS:
+            raise typer.BadParameter(f"{' or '.join(sorted(MECHANISMS))}, not {each!r}", param_hint="--mechanism")
+    chosen = sorted(set(mechanism or MECHANISMS))
+    password = new_password(name, password_file)
+    with open_users(data, broker, "w", create=True) as store:
+        existed = name in store.list()
+        store.put(name, [Salted.new(MECHANISMS[each], password, iterations) for each in chosen])
+    if output is OutputFormat.TABLE:
+        note(f"{name}: {'has a new password' if existed else 'added'}")
+    else:
+        Printer(output).item({"user": name, "mechanisms": chosen, "iterations": iterations, "existed": existed})
+
+
+@users.command("list", cls=Command)
+def list_users(data: MaybeData = None, broker: BrokerAt = None, output: Output = OutputFormat.TABLE) -> None:
+    """List the users and their authentication mechanisms.
+
+    \b
+    Examples:
+      sawlog user list -d data
+      sawlog user list -b 127.0.0.1:9092 --output json
+    """
+    with open_users(data, broker) as store:
+        found = store.list()
+    rows = [{"user": name, "mechanisms": list(each), "iterations": list(each.values())} for name, each in found.items()]
+    columns = [
+        Column("user"),
+        Column("mechanisms", shown=lambda names: " ".join(names or ())),
+        Column("iterations", shown=lambda counts: " ".join(map(str, counts or ()))),
+    ]
+    Printer(output).rows(rows, columns, empty="no users yet; `sawlog user add NAME` adds one")
+
+
+@users.command("delete", cls=Command)
+def delete_user(
+    name: Name, data: MaybeData = None, broker: BrokerAt = None, yes: Yes = False, output: Output = OutputFormat.TABLE
+) -> None:
+    """Delete a user. Open connections stay authenticated until they close. Asks for confirmation unless --yes is given.
+
+    \b
+    Examples:
+      sawlog user delete ann -d data --yes
+    """
+    confirm(f"delete the user {name}", yes)
+    with open_users(data, broker, "w") as store:
+        store.delete(name)
+    if output is OutputFormat.TABLE:
+        note(f"{name}: deleted")
+    else:
+        Printer(output).item({"user": name, "deleted": True})
+
 
 acls = typer.Typer(
     help="Manage a broker's access control rules: add, list and delete them.",
@@ -59,7 +160,7 @@ Operations = Annotated[
 ]
 IsPrefixed = Annotated[bool, typer.Option("--prefixed", help="Names are prefixes: orders- means orders-1, orders-eu.")]
 
-_COLUMNS = [
+_RULE_COLUMNS = [
     Column("resource"),
     Column("name"),
     Column("pattern"),
@@ -70,8 +171,8 @@ _COLUMNS = [
 ]
 
 
-@acls.command(cls=Command)
-def add(
+@acls.command("add", cls=Command)
+def add_rules(
     data: MaybeData = None,
     broker: BrokerAt = None,
     allow: Annotated[
@@ -129,7 +230,7 @@ def add(
     with open_acls(data, broker, "w") as rules:
         before = frozenset(rules.find(Filter()))
         rules.add(made)
-    Printer(output).rows([each.fields for each in made], _COLUMNS)
+    Printer(output).rows([each.fields for each in made], _RULE_COLUMNS)
     if output is OutputFormat.TABLE:
         old = len(before.intersection(made))
         note(f"added {_counted(len(made) - old)}" + (f"; {old} existed already" if old else ""))
@@ -167,11 +268,11 @@ def list_rules(
     with open_acls(data, broker) as rules:
         found = [rules.find(each) for each in wanted]
     rows = [each.fields for each in _joined(found)]
-    Printer(output).rows(rows, _COLUMNS, empty="no rules match; a store without rules allows every operation")
+    Printer(output).rows(rows, _RULE_COLUMNS, empty="no rules match; a store without rules allows every operation")
 
 
-@acls.command(cls=Command)
-def delete(
+@acls.command("delete", cls=Command)
+def delete_rules(
     data: MaybeData = None,
     broker: BrokerAt = None,
     principal: OnlyPrincipal = None,
@@ -215,7 +316,7 @@ def delete(
         confirm(f"delete {_counted(len(found))}", yes)
         with open_acls(data, broker, "w") as rules:
             found = _joined(rules.delete(wanted))
-    Printer(output).rows([each.fields for each in found], _COLUMNS, empty="no rules match; nothing was deleted")
+    Printer(output).rows([each.fields for each in found], _RULE_COLUMNS, empty="no rules match; nothing was deleted")
     if output is OutputFormat.TABLE and found:
         note(f"deleted {_counted(len(found))}")
         if not left:

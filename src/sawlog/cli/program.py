@@ -1,0 +1,293 @@
+"""The `sawlog` program: its commands, its help and its version.
+
+A command is imported when it is used: `sawlog serve` does not import what `sawlog pipeline` needs, and typer builds the
+options of one command instead of all of them.
+
+The help ends with examples. It does not depend on the installed version of typer, because docs/cli.md is generated from
+it and a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from functools import cache
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from .codes import EXIT_CODES
+
+#: Summary, module and attribute of each command, in the order of the help.
+COMMANDS = {
+    "topic": ("Create, list, change and delete topics.", "topic", "topics"),
+    "produce": ("Write records, from stdin or files.", "produce", "produce"),
+    "read": ("Print records: all, the last N, a range, or since a time.", "read", "read"),
+    "sql": ("Query topics with SQL.", "sql", "sql"),
+    "stats": ("Show sizes and rates, with charts.", "stats", "stats"),
+    "groups": ("Show consumer groups and move their offsets.", "groups", "groups"),
+    "redrive": ("Return dead letters to their queue.", "groups", "redrive"),
+    "serve": ("Serve the store to Kafka clients.", "serve", "serve"),
+    "user": ("Add, list and delete a broker's users.", "security", "users"),
+    "acl": ("Manage a broker's access control rules.", "security", "acls"),
+    "import": ("Copy another system's logs into topics.", "interop", "import_"),
+    "export": ("Write a topic in another system's format.", "interop", "export"),
+    "pipeline": ("Run jobs on Spark: ingest, export, verify, rewrite, count.", "pipeline", "pipelines"),
+    "verify": ("Read and check all data.", "maintenance", "verify"),
+    "inspect": ("Show the contents of a log file, batch by batch.", "inspect", "inspect"),
+    "repair": ("Plan or apply repairs.", "maintenance", "repair"),
+    "maintenance": ("Run retention, compaction and merging now.", "maintenance", "maintenance"),
+    "replicate": ("Replicate a store to object storage, continuously.", "objects", "replicate"),
+    "restore": ("Restore a store from object storage, to the latest or an earlier state.", "objects", "restore"),
+    "promote": ("Turn a replica into an independent store.", "objects", "promote"),
+    "store": ("Test whether object storage is safe for a store.", "objects", "stores"),
+    "doctor": ("Check whether this machine and disk suit a store.", "doctor", "doctor"),
+    "bench": ("Benchmark this machine and disk.", "doctor", "bench"),
+}
+
+#: Help for the options that typer adds.
+_TYPER_OPTIONS = {
+    "install_completion": "Install completion for this shell: commands, options, topics and groups.",
+    "show_completion": "Print the completion script instead of installing it.",
+}
+
+#: The end of `sawlog --help`, to copy and adapt. A test runs it from top to bottom.
+EXAMPLES = """\
+# Once: name the store, and install completion for your shell
+export SAWLOG_DATA=data
+sawlog --install-completion
+
+# Topics
+sawlog topic create orders --partitions 4 --set retention.ms=7d --set compression.type=zstd
+sawlog topic describe orders
+sawlog topic alter orders --set retention.bytes=10GiB
+sawlog topic trim orders --to @-7d --dry-run
+
+# Writing (create the topic first)
+for topic in greetings prices logs photos copy; do sawlog topic create $topic --if-not-exists; done
+echo hello | sawlog produce greetings
+sawlog produce orders orders.ndjson --key customer.id --timestamp placed_at
+sawlog produce prices prices.csv --key symbol --value price
+tail -F app.log | sawlog produce logs --header host=web1
+sawlog produce photos cat.jpg --input file --key cat
+
+# Reading
+sawlog read orders -o -100                          # the last 100 records of each partition
+sawlog read orders -o @-1h: --output ndjson | jq .  # the last hour
+sawlog read orders -o @2026-11-01:2026-11-02        # one day
+sawlog read orders -o end --follow                  # new records only, until Ctrl-C
+sawlog read orders -f '%d %p/%o %k: %v\\n' -n 10     # your own format
+sawlog read orders --grep '(?i)error' -o -10000     # search
+sawlog read orders --out orders.parquet             # for pandas, DuckDB, Spark
+sawlog read orders --output ndjson | sawlog produce copy --input records
+
+# SQL over topics and files
+sawlog sql "select count(*), max(timestamp) from orders"
+sawlog sql --schema orders='status STRING' "select value.status, count(*) from orders group by all"
+sawlog sql                                          # a prompt with history and completion
+
+# Consumer groups
+sawlog groups list
+sawlog groups describe billing
+sawlog groups seek billing --to @-1h --dry-run
+
+# Import from other systems, export to them
+sawlog import /var/lib/kafka --dry-run              # show what would be imported
+sawlog import /var/lib/kafka orders                 # keeps offsets; run it again to continue
+sawlog export orders out --format kafka
+
+# Maintenance
+sawlog stats orders --plot orders.svg
+sawlog verify
+sawlog inspect data/topics/orders/partition-0/00000000000000000000.log
+sawlog repair --plan
+sawlog doctor
+"""
+
+
+class Command(TyperCommand):
+    """A command. If it accepts both a directory and a broker, the command line takes precedence over the
+    environment."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        _write_help(self, ctx, formatter)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        names = {each.name for each in self.params}
+        if "data" in names and "broker" not in names and any(map(_names_broker, args)):
+            raise typer.BadParameter(
+                f"`{ctx.command_path}` works on the files of a store, not through a broker: run it where the files "
+                "are, with -d DIR",
+                ctx=ctx,
+            )
+        return list(super().parse_args(ctx, args))
+
+    def invoke(self, ctx: Any) -> Any:
+        named = [name for name in ("data", "broker") if ctx.params.get(name) is not None]
+        if len(named) == 2 and ctx.params.get("log") is None:
+            sources = {name: ctx.get_parameter_source(name).name for name in named}
+            if len(set(sources.values())) == 1:
+                raise typer.BadParameter(
+                    "give the store with -d DIR or its broker with -b HOST:PORT, not both"
+                    if sources["data"] == "COMMANDLINE"
+                    else "SAWLOG_DATA and SAWLOG_BROKER are both set: choose with -d DIR or -b HOST:PORT",
+                    ctx=ctx,
+                )
+            ctx.params["data" if sources["broker"] == "COMMANDLINE" else "broker"] = None
+        return super().invoke(ctx)
+
+
+def _names_broker(argument: str) -> bool:
+    return argument in ("-b", "--broker") or argument.startswith("--broker=")
+
+
+class CommandGroup(TyperGroup):
+    """A group of commands, in the order in which they were added."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        _write_help(self, ctx, formatter)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self.commands)
+
+    def summaries(self) -> Iterator[tuple[str, str]]:
+        """Yield each command with its one-line summary."""
+        for name, found in self.commands.items():
+            first = " ".join((found.help or "").partition("\n\n")[0].split()).partition(". ")[0]
+            yield name, found.short_help or f"{first.rstrip('.')}."
+
+
+def _write_help(command: Any, ctx: Any, formatter: Any) -> None:
+    """Write the help of a command or group."""
+    arguments = [each for each in command.params if each.param_type_name == "argument"]
+    options = [each for each in command.params if each.param_type_name == "option" and each.name != "help"]
+    is_group = isinstance(command, CommandGroup)
+    pieces = ["[OPTIONS]", *(each.metavar for each in arguments), *(["COMMAND [ARGS]..."] if is_group else [])]
+    formatter.write_usage(ctx.command_path, " ".join(pieces))
+    text, marker, examples = (command.help or "").partition("\b\nExamples:")
+    formatter.write_paragraph()
+    with formatter.indentation():
+        formatter.write_text(text.rstrip())
+    if arguments:
+        with formatter.section("Arguments"):
+            formatter.write_dl([(each.metavar, each.help) for each in arguments])
+    with formatter.section("Options"):
+        formatter.write_dl([*map(_option, options), ("-h, --help", "Show this message and exit.")])
+    if is_group:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(command.summaries()))
+    for end in (marker + examples, command.epilog):
+        if end:
+            formatter.write_paragraph()
+            formatter.write_text(end)
+
+
+def _option(option: Any) -> tuple[str, str]:
+    """Return an option's names and help text."""
+    names = ", ".join(sorted(option.opts, key=lambda name: name.startswith("--")))
+    if option.secondary_opts:
+        names += f" / {', '.join(option.secondary_opts)}"
+    spelled = names if option.is_flag or option.metavar is None else f"{names} {option.metavar}"
+    facts = [f"env: {option.envvar}"] if option.envvar else []
+    default = option.default.value if isinstance(option.default, Enum) else option.default
+    if option.required:
+        facts.append("required")
+    elif default not in (None, "", (), []) and not option.is_flag and not callable(default):
+        facts.append(f"default: {default}")
+    text = _TYPER_OPTIONS.get(option.name, option.help)
+    return spelled, f"{text}  [{'; '.join(facts)}]" if facts else text
+
+
+class _Commands(Mapping[str, Any]):
+    """The commands as typer objects. A lookup imports the command; listing the names imports nothing."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._loaded:
+            self._loaded[name] = _load(name, *COMMANDS[name])
+        return self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+def _load(name: str, summary: str, module: str, attribute: str) -> Any:
+    """Import a command and build its typer object."""
+    found = getattr(import_module(f".{module}", __package__), attribute)
+    holder = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+    if isinstance(found, typer.Typer):
+        holder.add_typer(found, name=name, short_help=summary)
+    else:
+        holder.command(name, cls=Command, short_help=summary)(found)
+    return typer.main.get_group(holder).commands[name]
+
+
+class _Program(CommandGroup):
+    """The top-level command group, which imports a command when it is used."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = _Commands()  # type: ignore[assignment] # a read-only mapping: no command is added later
+
+    def summaries(self) -> Iterator[tuple[str, str]]:
+        yield from ((name, summary) for name, (summary, _, _) in COMMANDS.items())
+
+
+def _verbatim(title: str, text: str) -> str:
+    """Format a section of the help whose lines are not joined."""
+    indented = "\n".join(f"  {line}".rstrip() for line in text.splitlines())
+    return f"\b\n{title}:\n" + indented.replace("\n\n", "\n\n\b\n")
+
+
+_CODES = "\n".join(f"{code:<4} {meaning}" for code, meaning in EXIT_CODES.items())
+app = typer.Typer(
+    name="sawlog",
+    cls=_Program,
+    rich_markup_mode=None,  # plain help is fast and the same everywhere, and brackets in examples are not markup
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=f"{_verbatim('Exit codes', _CODES)}\n\n{_verbatim('Examples', EXAMPLES)}",
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from .. import __version__
+        from .._kernel_info import kernel_info
+
+        print(f"sawlog {__version__}, {'compiled' if kernel_info().compiled else 'interpreted'} kernel")
+        raise typer.Exit
+
+
+@app.callback()
+def sawlog(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_show_version,
+            is_eager=True,
+            help="Show the version and the kernel in use, and exit.",
+        ),
+    ] = False,
+) -> None:
+    """A segmented commit log without a server: topics, records and consumer groups in a data directory.
+
+    Name the store with -d DIR or the environment variable SAWLOG_DATA. The commands topic, produce, read, groups,
+    user, acl and stats also work through a broker (`sawlog serve`): name it with -b HOST:PORT or SAWLOG_BROKER.
+    Commands that only read take no lock and can run next to a writer. Data goes to stdout, everything else to stderr.
+    In scripts, use --output json, ndjson or csv.
+    """
+
+
+@cache
+def command() -> Any:
+    """Return the program as a typer command, for `run`, completion and the reference."""
+    return typer.main.get_command(app)
