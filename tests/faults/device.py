@@ -131,7 +131,6 @@ class OpenFile:
 
     @property
     def size(self) -> int:
-        """Bytes written."""
         return self._file.size
 
     def append(self, data: Buffer) -> int:
@@ -163,23 +162,19 @@ class OpenFile:
         self._file.write(Write(disk.steps, position, data, disk.misdirected_to(self._path, position)))
 
     def write_at(self, position: int, data: Buffer) -> None:
-        """Overwrite."""
         with self._folder.disk.lock:
             self._write(position, bytes(data))
 
     def read(self, position: int, size: int) -> bytes:
-        """A copy."""
         return bytes(self.view(position, size))
 
     def view(self, position: int, size: int) -> memoryview:
-        """A part of the buffer."""
         file = self._file
         if position + size > file.size:
             raise ReadBeyondEnd(errno.ENODATA, f"{self._path} has {file.size} bytes, not {position + size}")
         return memoryview(file.buffer).toreadonly()[position : position + size]
 
     def truncate(self, size: int) -> None:
-        """Cut."""
         disk = self._folder.disk
         with disk.lock:
             disk.step("truncate", self._path)
@@ -216,7 +211,6 @@ class OpenFile:
         """The disk keeps the bytes."""
 
     def remove(self) -> None:
-        """Delete the name."""
         self._folder.remove(self.name)
 
 
@@ -305,11 +299,9 @@ class Folder:
     # --- names
 
     def names(self) -> list[str]:
-        """All names of files, sorted."""
         return sorted(name for name, node in self.entries.items() if isinstance(node, File))
 
     def children(self) -> list[str]:
-        """All names of directories, sorted."""
         return sorted(name for name, node in self.entries.items() if isinstance(node, Folder))
 
     def child(self, name: str, *, create: bool = False) -> Folder:
@@ -371,7 +363,6 @@ class Folder:
                 node._move_to(self, f"{path}/{name}")
 
     def rename(self, old: str, new: str) -> None:
-        """Atomic within the directory."""
         self.move(old, self, new)
 
     def remove(self, name: str) -> None:
@@ -400,18 +391,15 @@ class Folder:
     # --- files
 
     def find(self, name: str) -> File:
-        """The file of that name."""
         found = self.entries.get(name)
         if not isinstance(found, File):
             raise StorageError(errno.ENOENT, f"no such file: {self.path}/{name}")
         return found
 
     def exists(self, name: str) -> bool:
-        """Whether there is such a file."""
         return isinstance(self.entries.get(name), File)
 
     def size(self, name: str) -> int:
-        """Bytes under that name."""
         return self.find(name).size
 
     def identity(self, name: str) -> object:
@@ -434,17 +422,14 @@ class Folder:
             return made
 
     def open(self, name: str) -> Storage:
-        """For appending and reading."""
         return OpenFile(self, name, self.find(name))
 
     def open_shared(self, name: str) -> Storage:
-        """For reading while another process appends."""
         return SealedFile(self, name, self.find(name))
 
     open_sealed = open_shared
 
     def read(self, name: str) -> bytes:
-        """All bytes."""
         found = self.find(name)
         return bytes(memoryview(found.buffer)[: found.size])
 
@@ -481,7 +466,6 @@ class Folder:
         return self.numbers.get(name)
 
     def lock(self, name: str, *, alone: bool = True) -> Lock:
-        """Take the lock of a name, or of the whole directory."""
         return DeviceLock(self, name, alone=alone)
 
 

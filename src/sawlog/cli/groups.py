@@ -195,10 +195,8 @@ def delete(
     confirm(f"delete the group {group} with its offsets in {counted(len(found.rows), 'partition')}", yes)
     with open_place(data, broker, "w") as store:
         store.groups.delete(group)
-    if output is OutputFormat.TABLE:
-        note(f"{group}: deleted")
-    else:
-        Printer(output).item({"group": group, "partitions": len(found.rows), "deleted": True})
+    fields = {"group": group, "partitions": len(found.rows), "deleted": True}
+    Printer(output).outcome(f"{group}: deleted", fields)
 
 
 def _report_lost_commits(data: Path | None) -> None:

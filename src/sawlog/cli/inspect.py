@@ -88,20 +88,9 @@ def inspect(
     printer = Printer(output)
     if file.is_dir():
         raise typer.BadParameter(f"{file} is a directory; give a file in it, such as {_example(file)}")
-    if file.name == CHECKPOINT:
-        good = _inspect_checkpoint(file, printer)
-    elif file.name == PRODUCERS:
-        good = _inspect_producers(file, printer)
-    elif file.name == LEADER_EPOCHS:
-        good = _inspect_epochs(file, printer)
-    elif file.name == REMOTE:
-        good = _inspect_remote(file, printer)
-    elif file.name == VISIBLE:
-        good = _inspect_visible(file, printer)
-    elif file.name == LOCK:
-        good = _inspect_lock(file, printer)
-    elif file.suffix == _DOCUMENT:
-        good = _inspect_document(file, printer)
+    small = _SMALL_FILES.get(_DOCUMENT if file.suffix == _DOCUMENT else file.name)
+    if small is not None:
+        good = _inspect_small(file, printer, *small)
     elif file.suffix in (INDEX, TIME_INDEX):
         good = _inspect_index(file, printer)
     else:
@@ -323,50 +312,37 @@ def _entry_remark(log: memoryview, position: int, last_offset: int) -> str:
     return ""
 
 
-def _inspect_checkpoint(file: Path, printer: Printer) -> bool:
+def _inspect_small(file: Path, printer: Printer, show: Callable[[Path, Printer], None], advice: str) -> bool:
     try:
-        found = Checkpoint.decode(file.read_bytes())
+        show(file, printer)
     except CorruptFile as error:
-        note(f"{file}: {error}; opening the log for writing rebuilds it from the batches")
+        where = "" if str(file) in str(error) else f"{file}: "
+        note(f"{where}{error}{advice}")
         return False
-    printer.item(
-        {
-            "clean": found.clean,
-            "durable_offset": found.durable_offset,
-            "segment": found.segment,
-            "position": found.position,
-            "log_start": found.log_start,
-            "leader_epoch": found.leader_epoch,
-        }
-    )
     return True
 
 
-def _inspect_epochs(file: Path, printer: Printer) -> bool:
-    try:
-        found = Epochs.decode(file.read_bytes(), str(file))
-    except CorruptFile as error:
-        note(f"{error}; opening the log for writing rebuilds it from the batches")
-        return False
+def _show_checkpoint(file: Path, printer: Printer) -> None:
+    found = Checkpoint.decode(file.read_bytes())
+    names = ("clean", "durable_offset", "segment", "position", "log_start", "leader_epoch")
+    printer.item({name: getattr(found, name) for name in names})
+
+
+def _show_epochs(file: Path, printer: Printer) -> None:
+    found = Epochs.decode(file.read_bytes(), str(file))
     rows = [{"leader_epoch": epoch, "start_offset": start} for epoch, start in found.entries]
     printer.rows(rows, [Column("leader_epoch", "epoch"), Column("start_offset", "first offset")])
-    return True
 
 
-def _inspect_remote(file: Path, printer: Printer) -> bool:
-    try:
-        found = RemoteSegments.decode(file.read_bytes())
-    except CorruptFile as error:
-        note(f"{file}: {error}; the log begins where its replica does, and maintenance rebuilds the file from there")
-        return False
+def _show_remote(file: Path, printer: Printer) -> None:
+    found = RemoteSegments.decode(file.read_bytes())
     note(f"the log starts at offset {found.log_start}; offsets below {found.end} are only in the replica")
     columns = [Column("base_offset", "first offset"), Column("next_offset", "next offset")]
     columns += [Column("size_bytes", "size", format_size), Column("max_timestamp", "newest", format_time)]
     printer.rows([run._asdict() for run in found.runs], columns)
-    return True
 
 
-def _inspect_visible(file: Path, printer: Printer) -> bool:
+def _show_visible(file: Path, printer: Printer) -> None:
     directory = FileDirectory(file.parent, create=False)
     try:
         found = directory.published(file.name)
@@ -375,42 +351,39 @@ def _inspect_visible(file: Path, printer: Printer) -> bool:
         directory.close()
     if numbers is None:
         note(f"{file}: written before the last boot, or on another machine; readers accept every complete batch")
-        return True
-    printer.item({"visible_offset": numbers[0], "leader_epoch": numbers[1]})
-    return True
+    else:
+        printer.item({"visible_offset": numbers[0], "leader_epoch": numbers[1]})
 
 
-def _inspect_document(file: Path, printer: Printer) -> bool:
+def _show_document(file: Path, printer: Printer) -> None:
     """Show a small file of a store that has its own checksum."""
-    try:
-        found = checksummed.decode(file.read_bytes(), str(file))
-    except CorruptFile as error:
-        note(str(error))
-        return False
-    printer.item(found, [Column(name, name, _shown_field(name)) for name in found])
-    return True
+    found = checksummed.decode(file.read_bytes(), str(file))
+    printer.item(found, [Column(name, name, format_time if name.endswith("_ms") else None) for name in found])
 
 
-def _shown_field(name: str) -> Callable[[Any], str] | None:
-    return format_time if name.endswith("_ms") else None
-
-
-def _inspect_lock(file: Path, printer: Printer) -> bool:
+def _show_lock(file: Path, printer: Printer) -> None:
     """Show the lock's last owner and how it was released. Only the operating system knows whether it is held now."""
     printer.item({"lock": file.read_bytes().decode("utf-8", "replace").strip()})
-    return True
 
 
-def _inspect_producers(file: Path, printer: Printer) -> bool:
-    try:
-        found = ProducersFile.decode(file.read_bytes())
-    except CorruptFile as error:
-        note(f"{file}: {error}; opening the log for writing rebuilds it from the batches")
-        return False
+def _show_producers(file: Path, printer: Printer) -> None:
+    found = ProducersFile.decode(file.read_bytes())
     names = [field.name for field in dataclasses.fields(ProducerBatch)]
     rows = [dataclasses.asdict(batch) for batch in found.batches]
     columns = [Column(name, shown=format_time if name == "timestamp" else None) for name in names]
     printer.rows(rows, columns, empty=f"{file}: no idempotent producers")
     for each in found.open:
         note(f"producer {each.producer_id} has an open transaction since offset {each.first_offset}")
-    return True
+
+
+_REBUILT = "; opening the log for writing rebuilds it from the batches"
+#: By name or suffix: how to show the file, and the advice if it is damaged.
+_SMALL_FILES: dict[str, tuple[Callable[[Path, Printer], None], str]] = {
+    CHECKPOINT: (_show_checkpoint, _REBUILT),
+    PRODUCERS: (_show_producers, _REBUILT),
+    LEADER_EPOCHS: (_show_epochs, _REBUILT),
+    REMOTE: (_show_remote, "; the log begins where its replica does, and maintenance rebuilds the file from there"),
+    VISIBLE: (_show_visible, ""),
+    LOCK: (_show_lock, ""),
+    _DOCUMENT: (_show_document, ""),
+}

@@ -242,11 +242,7 @@ def promote(url: Url, options: Options = None, output: Output = OutputFormat.TAB
     from ..store.replica import promote as run
 
     run(url, options=parse_options(options))
-    printer = Printer(output)
-    if printer.for_people:
-        note(f"{url} is now an independent store")
-    else:
-        printer.item({"url": url, "promoted": True})
+    Printer(output).outcome(f"{url} is now an independent store", {"url": url, "promoted": True})
 
 
 @contextmanager

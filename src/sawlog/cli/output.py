@@ -245,6 +245,13 @@ class Output:
             self.line(json.dumps(plain(fields), ensure_ascii=False, indent=indent))
         self.flush()
 
+    def outcome(self, text: str, fields: Row) -> None:
+        """Report what a command has done: a note for people, an object for programs."""
+        if self.for_people:
+            note(text)
+        else:
+            self.item(fields)
+
     def _table(self, rows: Iterable[Row], columns: Sequence[Column], live: bool) -> Iterator[str]:
         sample = list(islice(rows, 0 if live else _SAMPLE_ROWS))
         if not sample and not live:

@@ -27,7 +27,6 @@ class Overlay:
         self._numbers: PublishedMemory | None = None
 
     def names(self) -> list[str]:
-        """Return all names, sorted."""
         return sorted((set(self._below.names()) - self._gone) | self._files.keys())
 
     def children(self) -> list[str]:
@@ -54,11 +53,9 @@ class Overlay:
         return None
 
     def exists(self, name: str) -> bool:
-        """Return whether the name exists."""
         return name in self._files or (name not in self._gone and self._below.exists(name))
 
     def size(self, name: str) -> int:
-        """Return the size of a file in bytes."""
         return self._file(name).size
 
     def identity(self, name: str) -> object:
@@ -66,25 +63,21 @@ class Overlay:
         return id(self._file(name)) if self.exists(name) else None
 
     def create(self, name: str) -> Storage:
-        """Create an empty file in memory."""
         if self.exists(name):
             raise StorageError(errno.EEXIST, f"{self.path}/{name} already exists")
         return self._put(name, ScratchStorage(name, None, lambda: self.remove(name)))
 
     def open(self, name: str) -> Storage:
-        """Open a file; changes stay in memory."""
         return self._file(name)
 
     open_shared = open
     open_sealed = open
 
     def read(self, name: str) -> bytes:
-        """Return all bytes of a file."""
         found = self._file(name)
         return found.read(0, found.size)
 
     def replace(self, name: str, data: Buffer, *, durable: bool = True) -> None:
-        """Replace a file's content in memory."""
         made = ScratchStorage(name, None, lambda: self.remove(name))
         made.append(data)
         self._put(name, made)
@@ -99,13 +92,11 @@ class Overlay:
         return self._numbers
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file in memory."""
         moved = self._file(old)
         self.remove(old)
         self._put(new, moved)
 
     def remove(self, name: str) -> None:
-        """Remove a file in memory."""
         self._files.pop(name, None)
         self._gone.add(name)
 
@@ -120,7 +111,6 @@ class Overlay:
         """Do nothing: there is nothing to delete."""
 
     def close(self) -> None:
-        """Close the directory."""
         self._below.close()
 
     def _put(self, name: str, made: ScratchStorage) -> ScratchStorage:
@@ -152,11 +142,9 @@ class ScratchStorage:
 
     @property
     def size(self) -> int:
-        """The size in bytes, on disk and in memory."""
         return self._kept + len(self._added)
 
     def append(self, data: Buffer) -> int:
-        """Append bytes in memory and return their position."""
         position = self.size
         self._added = self._added + bytes(data)  # a new object, because views of the old one may exist
         return position
@@ -178,11 +166,9 @@ class ScratchStorage:
         self.append(rest)
 
     def read(self, position: int, size: int) -> bytes:
-        """Return a copy of exactly these bytes."""
         return bytes(self.view(position, size))
 
     def view(self, position: int, size: int) -> memoryview:
-        """Return a view of exactly these bytes."""
         if position < 0 or size < 0 or position + size > self.size:
             raise ReadBeyondEnd(f"{self.name} has {self.size} bytes; cannot read {size} bytes at {position}")
         if self._below is not None and position + size <= self._kept:
@@ -194,7 +180,6 @@ class ScratchStorage:
         return memoryview(head + bytes(self._added[: size - len(head)]))
 
     def truncate(self, size: int) -> None:
-        """Drop everything from `size` on."""
         self._added = self._added[: max(size - self._kept, 0)]
         self._kept = min(self._kept, size)
 
@@ -208,7 +193,6 @@ class ScratchStorage:
         """Do nothing: the file can be opened again by its name."""
 
     def remove(self) -> None:
-        """Remove the file in memory."""
         self._remove()
 
 

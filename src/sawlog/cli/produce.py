@@ -18,6 +18,7 @@ from typing import Annotated, BinaryIO
 import typer
 
 from .. import schemas
+from ..display import counted
 from ..errors import DirectoryLocked, InvalidRecord
 from ..schemas.checking import mismatch_reason
 from ..store.directory.lock_leases import LOCK_TIMEOUT_S
@@ -407,10 +408,7 @@ def _stream_one(
 
 def _report(topic: str, done: _Totals, output: OutputFormat) -> None:
     seconds = monotonic() - done.began
-    if output is OutputFormat.TABLE:
-        skipped = f", {done.skipped:,} skipped" if done.skipped else ""
-        count = f"{done.records:,} record{'' if done.records == 1 else 's'}"
-        note(f"{count} to {topic}, {format_size(done.size_bytes)}{skipped}, {seconds:.2f} s")
-        return
-    about = {"topic": topic, "records": done.records, "size_bytes": done.size_bytes, "skipped": done.skipped}
-    Printer(output).item({**about, "seconds": round(seconds, 3)})
+    skipped = f", {done.skipped:,} skipped" if done.skipped else ""
+    stored = f"{counted(done.records, 'record')} to {topic}, {format_size(done.size_bytes)}{skipped}"
+    fields = {"topic": topic, "records": done.records, "size_bytes": done.size_bytes, "skipped": done.skipped}
+    Printer(output).outcome(f"{stored}, {seconds:.2f} s", {**fields, "seconds": round(seconds, 3)})

@@ -77,10 +77,8 @@ def add_user(
     with open_users(data, broker, "w", create=True) as store:
         existed = name in store.list()
         store.put(name, [Salted.new(MECHANISMS[each], password, iterations) for each in chosen])
-    if output is OutputFormat.TABLE:
-        note(f"{name}: {'has a new password' if existed else 'added'}")
-    else:
-        Printer(output).item({"user": name, "mechanisms": chosen, "iterations": iterations, "existed": existed})
+    fields = {"user": name, "mechanisms": chosen, "iterations": iterations, "existed": existed}
+    Printer(output).outcome(f"{name}: {'has a new password' if existed else 'added'}", fields)
 
 
 @users.command("list", cls=Command)
@@ -116,10 +114,7 @@ def delete_user(
     confirm(f"delete the user {name}", yes)
     with open_users(data, broker, "w") as store:
         store.delete(name)
-    if output is OutputFormat.TABLE:
-        note(f"{name}: deleted")
-    else:
-        Printer(output).item({"user": name, "deleted": True})
+    Printer(output).outcome(f"{name}: deleted", {"user": name, "deleted": True})
 
 
 acls = typer.Typer(

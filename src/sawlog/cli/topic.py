@@ -226,10 +226,8 @@ def delete(
     confirm(f"delete the topic {name} with {what} in {counted(found.partitions, 'partition')}", yes)
     with open_place(data, broker, "w") as store:
         store.delete_topic(name)
-    if output is OutputFormat.TABLE:
-        note(f"{name}: deleted")
-    else:
-        Printer(output).item({"name": name, "id": found.id, "records": found.records, "deleted": True})
+    fields = {"name": name, "id": found.id, "records": found.records, "deleted": True}
+    Printer(output).outcome(f"{name}: deleted", fields)
 
 
 @topics.command(cls=Command)
@@ -298,13 +296,9 @@ def show_settings(output: Output = OutputFormat.TABLE) -> None:
 
 def _report(store: StoreLike, name: str, output: OutputFormat, what: str) -> None:
     topic = store.topic(name)
-    count = f"{topic.partitions} partition{'s' if topic.partitions > 1 else ''}"
     given = "".join(f", {key}={shortened(value)}" for key, value in topic.settings.items())
-    if output is OutputFormat.TABLE:
-        note(f"{name}: {what}, {count}{given}")
-    else:
-        about = {"name": name, "id": topic.id, "partitions": topic.partitions, "settings": topic.settings}
-        Printer(output).item(about)
+    fields = {"name": name, "id": topic.id, "partitions": topic.partitions, "settings": topic.settings}
+    Printer(output).outcome(f"{name}: {what}, {counted(topic.partitions, 'partition')}{given}", fields)
 
 
 def _known(name: str) -> str:

@@ -16,11 +16,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from os import PathLike
-from typing import Literal
+from typing import Literal, Unpack
 
 from ..errors import InvalidConfig, UnknownFormat
 from ..storage import Directory, FileDirectory
-from .foreign import Damage, Decoder, Detection, ForeignLog, Format, Place
+from .foreign import Damage, Decoder, Detection, ForeignLog, Format, OpenOptions, Place
 
 #: The modules of this package that provide a format, each as its `FORMAT`.
 _MODULES = ("kafka", "laminarmq", "rustlog", "gumlog", "plain")
@@ -121,26 +121,24 @@ def open_log(
             path = found.places[0].path
     if isinstance(path, (str, PathLike)):  # not detected again: the caller may know better than the first bytes show
         return open_place(Place(str(path)), format, damage=damage, strict=strict, metadata=metadata)
-    return _open(path, format, damage, strict, metadata)
+    return _open(path, format, damage=damage, strict=strict, metadata=metadata)
 
 
-def open_place(
-    place: Place, format: str, *, damage: Damage = "stop", strict: bool = False, metadata: Decoder | None = None
-) -> ForeignLog:
+def open_place(place: Place, format: str, **options: Unpack[OpenOptions]) -> ForeignLog:
     """Open the log at a detected place."""
     directory = FileDirectory(place.path, create=False)
     try:
-        return _open(directory, format, damage, strict, metadata)
+        return _open(directory, format, **options)
     except BaseException:
         directory.close()
         raise
 
 
-def _open(directory: Directory, name: str, damage: Damage, strict: bool, metadata: Decoder | None) -> ForeignLog:
+def _open(directory: Directory, name: str, **options: Unpack[OpenOptions]) -> ForeignLog:
     format = format_named(name)
-    if metadata is not None and not format.has_metadata:
+    if options.get("metadata") is not None and not format.has_metadata:
         raise InvalidConfig(f"records of {name} have no metadata to decode: omit `metadata`")
-    return format.open(directory, damage=damage, strict=strict, metadata=metadata)
+    return format.log(directory, **options)
 
 
 # --- for the formats

@@ -82,76 +82,57 @@ def shifted(progress: Progress | None, before: int, total: int) -> Progress | No
 
 
 class Kind(Enum):
-    """Kinds of findings. The value is the name used in reports; `error` is the exception class."""
+    """Kinds of findings: the name used in reports, which is the value, and the exception class."""
+
+    error: type[ForeignDamage]
+
+    def __new__(cls, label: str, error: type[ForeignDamage] = ForeignDamage) -> Kind:
+        made = object.__new__(cls)
+        made._value_, made.error = label, error
+        return made
 
     #: The index does not contain the first offset; only the file name does.
-    NO_BASE = "no base"
+    NO_BASE = "no base", NoBase
     #: The file name and the content have different first offsets.
-    BASE_MISMATCH = "base mismatch"
+    BASE_MISMATCH = "base mismatch", BaseMismatch
     #: The marker of the first offset occurs more than once in an index.
-    SECOND_MARKER = "second base marker"
+    SECOND_MARKER = "second base marker", IndexSizeMismatch
     #: An index is missing for a data file, or the data for an index.
-    MISSING_FILE = "missing file"
+    MISSING_FILE = "missing file", MissingRecords
     #: The index ends within an entry.
-    TORN_INDEX = "torn index"
+    TORN_INDEX = "torn index", IndexSizeMismatch
     #: The index ends in zeros: it was not closed cleanly.
-    PADDED_INDEX = "padded index"
+    PADDED_INDEX = "padded index", IndexSizeMismatch
     #: The index has entries for records that are not in the data.
-    INDEX_AHEAD = "index ahead of data"
+    INDEX_AHEAD = "index ahead of data", IndexSizeMismatch
     #: The data holds records that have no entry in the index.
-    INDEX_BEHIND = "index behind data"
+    INDEX_BEHIND = "index behind data", IndexSizeMismatch
     #: Entries of the index do not point at a record.
-    BAD_INDEX = "bad index"
+    BAD_INDEX = "bad index", IndexGap
     #: The data ends within a record.
-    TORN_TAIL = "torn tail"
+    TORN_TAIL = "torn tail", TornFile
     #: The data ends in zeros.
-    ZERO_TAIL = "zeros at the end"
+    ZERO_TAIL = "zeros at the end", TornFile
     #: Bytes that belong to no record.
-    ORPHAN_BYTES = "orphan bytes"
+    ORPHAN_BYTES = "orphan bytes", IndexGap
     #: Offsets go back to an earlier one; the records get new offsets.
-    RESTART = "offsets restart"
+    RESTART = "offsets restart", OffsetsOutOfOrder
     #: The offset of one record contradicts its neighbours.
-    BAD_OFFSET = "bad offset"
+    BAD_OFFSET = "bad offset", OffsetsOutOfOrder
     #: Some offsets are missing.
-    GAP = "offset gap"
+    GAP = "offset gap", MissingRecords
     #: Records that were not yet in the files during an earlier import.
     LATE = "came later"
     #: The checksum or the length of a record is wrong.
-    CHECKSUM = "checksum mismatch"
+    CHECKSUM = "checksum mismatch", ChecksumMismatch
     #: A record, or the frame around it, is invalid.
-    UNREADABLE = "unreadable record"
+    UNREADABLE = "unreadable record", UnreadableRecord
     #: Records that the other brokers of a cluster may not have.
     UNREPLICATED = "not replicated"
     #: A transaction without an end marker; its records stay invisible until it is committed.
     OPEN_TRANSACTION = "open transaction"
     #: A file that is not part of the log; it is ignored.
     STRANGER = "not part of the log"
-
-    @property
-    def error(self) -> type[ForeignDamage]:
-        """Exception class of this kind."""
-        return _ERRORS.get(self, ForeignDamage)
-
-
-_ERRORS: dict[Kind, type[ForeignDamage]] = {
-    Kind.NO_BASE: NoBase,
-    Kind.BASE_MISMATCH: BaseMismatch,
-    Kind.SECOND_MARKER: IndexSizeMismatch,
-    Kind.MISSING_FILE: MissingRecords,
-    Kind.TORN_INDEX: IndexSizeMismatch,
-    Kind.PADDED_INDEX: IndexSizeMismatch,
-    Kind.INDEX_AHEAD: IndexSizeMismatch,
-    Kind.INDEX_BEHIND: IndexSizeMismatch,
-    Kind.BAD_INDEX: IndexGap,
-    Kind.TORN_TAIL: TornFile,
-    Kind.ZERO_TAIL: TornFile,
-    Kind.ORPHAN_BYTES: IndexGap,
-    Kind.RESTART: OffsetsOutOfOrder,
-    Kind.BAD_OFFSET: OffsetsOutOfOrder,
-    Kind.GAP: MissingRecords,
-    Kind.CHECKSUM: ChecksumMismatch,
-    Kind.UNREADABLE: UnreadableRecord,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,20 +235,31 @@ class Detection:
     ignored: tuple[str, ...] = ()
 
 
+class OpenOptions(TypedDict, total=False):
+    """The keyword arguments of `sawlog.interop.open`, except for the format."""
+
+    damage: Damage
+    strict: bool
+    metadata: Decoder | None
+
+
 class ForeignLog(Closing):
     """One log of another system, read only. Created by `sawlog.interop.open`. Not thread-safe."""
 
     #: Name of the format.
     format: str
-    #: Directory of the log.
-    path: str
 
-    def __init__(self, path: str, *, damage: Damage = "stop", strict: bool = False) -> None:
+    def __init__(
+        self, directory: Directory, *, damage: Damage = "stop", strict: bool = False, metadata: Decoder | None = None
+    ) -> None:
+        """Open the log in a directory, which the log owns and closes. Arguments as for `sawlog.interop.open`."""
         if damage not in ("stop", "skip"):
             raise InvalidConfig(f'damage must be "stop" or "skip", not {damage!r}')
-        self.path = path
+        self.path = directory.path
+        self.directory = directory
         self.damage = damage
         self.strict = strict
+        self.decoder = metadata
         self._report = ForeignReport()
         self._closed = False
 
@@ -379,6 +371,13 @@ class ForeignLog(Closing):
         file, first offset, and the offset after the last. Covers the part of the log that has been read."""
         return iter(())
 
+    def add(self, finding: Finding, *, raising: bool) -> Finding:
+        """Add a finding to the report, or raise it as well."""
+        self._report.add(finding)
+        if raising:
+            raise finding.error(self.path)
+        return finding
+
     def check_open(self) -> None:
         """Raise `LogClosed` if the log is closed."""
         if self._closed:
@@ -386,7 +385,9 @@ class ForeignLog(Closing):
 
     def close(self) -> None:
         """Release all resources. Idempotent."""
-        self._closed = True
+        if not self._closed:
+            self._closed = True
+            self.directory.close()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.path}{' closed' if self._closed else ''}>"
@@ -453,17 +454,12 @@ class Format(ABC):
     keeps_batches = False
     #: True if records carry metadata that only an application can decode.
     has_metadata = False
+    #: The class of its logs.
+    log: type[ForeignLog]
 
     @abstractmethod
     def detect(self, directory: Directory) -> Detection | None:
         """Return the logs of this format in a directory: one log, the partitions of a topic, or a server's data."""
-
-    @abstractmethod
-    def open(
-        self, directory: Directory, *, damage: Damage = "stop", strict: bool = False, metadata: Decoder | None = None
-    ) -> ForeignLog:
-        """Open the log in this directory. With `strict` every finding raises the error of its kind. The log owns the
-        directory and closes it. `metadata` is only passed if the format `has_metadata`."""
 
     def place(self, topic: str, partition: int) -> str:
         """Return the path of a partition below the system's data directory. Systems without topics use one directory

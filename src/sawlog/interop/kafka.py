@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
 
 import numpy as np
 
@@ -47,8 +47,6 @@ from ..log.transactions import Transactions, aborted_rows, overlapping
 from ..storage import Directory, FileDirectory, SharedFileLock, Storage
 from . import kafka_files as files
 from .foreign import (
-    Damage,
-    Decoder,
     Detection,
     ExportJob,
     ExportReport,
@@ -57,6 +55,7 @@ from .foreign import (
     ForeignReport,
     Format,
     Kind,
+    OpenOptions,
     Progress,
 )
 from .kafka_export import write_partition, write_topic
@@ -79,13 +78,13 @@ _SYNC_BYTES = 128 << 20
 
 
 class KafkaLog(ForeignLog):
-    """One partition of a broker that is not running, read only. Not thread-safe."""
+    """One partition of a broker, read only. Opening it raises `SourceInUse` if the broker is running. Not
+    thread-safe."""
 
     format = files.NAME
 
-    def __init__(self, directory: Directory, *, damage: Damage = "stop", strict: bool = False) -> None:
-        super().__init__(directory.path, damage=damage, strict=strict)
-        self._owned = directory
+    def __init__(self, directory: Directory, **options: Unpack[OpenOptions]) -> None:
+        super().__init__(directory, **options)
         self._directory = cast(Directory, _Unmapped(directory))
         self._loaded: Segment | None = None
         #: All transactions; read on demand.
@@ -120,7 +119,7 @@ class KafkaLog(ForeignLog):
                 what = f"after {max(near)}: the gap is too large for a log" if near else "which is too large for a log"
                 size = self._directory.size(name)
                 detail = f"a segment begins at offset {base}, {what}"
-                self._note(Finding(Kind.BAD_OFFSET, name, 0, detail, "lost", size), raising=self.strict or not near)
+                self.add(Finding(Kind.BAD_OFFSET, name, 0, detail, "lost", size), raising=self.strict or not near)
             else:
                 near[base] = name
         return near
@@ -150,23 +149,18 @@ class KafkaLog(ForeignLog):
         flushed = self._broker.recovery_point.get(self._key, 0)
         if following < flushed:
             detail = f"the files end at offset {following}, but had been flushed up to {flushed}"
-            self._note(Finding(Kind.GAP, last.name, position, detail, "lost", offset=following), raising=self.strict)
+            self.add(Finding(Kind.GAP, last.name, position, detail, "lost", offset=following), raising=self.strict)
         replicated = self._broker.high_watermark.get(self._key, following)
         if self.lowest_offset <= replicated < following:
             detail = f"offsets {replicated} to {following - 1} had not been replicated; the cluster may not have them"
-            self._note(Finding(Kind.UNREPLICATED, last.name, 0, detail, offset=replicated), raising=False)
+            self.add(Finding(Kind.UNREPLICATED, last.name, 0, detail, offset=replicated), raising=False)
 
     def _note_other_files(self) -> None:
         for name in self._directory.names():
             if not files.is_kafka_file(name):
-                self._note(Finding(Kind.STRANGER, name, 0, "not a Kafka file; ignored"), raising=False)
+                self.add(Finding(Kind.STRANGER, name, 0, "not a Kafka file; ignored"), raising=False)
         for name, why in self._broker.problems:
-            self._note(Finding(Kind.UNREADABLE, f"../{name}", 0, f"{why}; ignored"), raising=self.strict)
-
-    def _note(self, finding: Finding, *, raising: bool) -> None:
-        self._report.add(finding)
-        if raising:
-            raise finding.error(self.path)
+            self.add(Finding(Kind.UNREADABLE, f"../{name}", 0, f"{why}; ignored"), raising=self.strict)
 
     # --- properties
 
@@ -204,14 +198,13 @@ class KafkaLog(ForeignLog):
         if gaps.count:
             detail = f"{gaps.offsets:,} offsets in {gaps.count:,} places hold no record, as after compaction"
             name = self._segments[0].name
-            self._note(Finding(Kind.GAP, name, 0, detail, offset=gaps.first), raising=False)
+            self.add(Finding(Kind.GAP, name, 0, detail, offset=gaps.first), raising=False)
 
     def close(self) -> None:
         """Close the files and release the broker's lock."""
         super().close()
         if self._hold is not None:
             self._hold.release()
-        self._owned.close()
 
     # --- reading
 
@@ -249,7 +242,7 @@ class KafkaLog(ForeignLog):
         for each in found:
             detail = f"producer {each.producer_id} has an open transaction since offset {each.first_offset}"
             name = self._segments[-1].name
-            self._note(Finding(Kind.OPEN_TRANSACTION, name, 0, detail, offset=each.first_offset), raising=False)
+            self.add(Finding(Kind.OPEN_TRANSACTION, name, 0, detail, offset=each.first_offset), raising=False)
 
     def _tables(
         self,
@@ -294,7 +287,7 @@ class KafkaLog(ForeignLog):
                 finding = Finding(
                     Kind.UNREADABLE, segment.name, where, error.reason, "lost", int(row[0, SIZE]), int(row[0, BASE])
                 )
-                self._note(finding, raising=self.damage == "stop")
+                self.add(finding, raising=self.damage == "stop")
 
     def chunks(self, start: int, end: int) -> Iterator[tuple[Segment, Chunk]]:
         """Yield checked batches that contain offsets from `start` to `end`."""
@@ -345,7 +338,7 @@ class KafkaLog(ForeignLog):
                         yield chunk
                         following, position = int(last[LAST]) + 1, chunk.origin + int(last[POSITION] + last[SIZE])
                     if far is not None:
-                        self._note(far, raising=self.strict or raising)
+                        self.add(far, raising=self.strict or raising)
                         position = far.position + far.size_bytes
                         break
                 else:
@@ -354,7 +347,7 @@ class KafkaLog(ForeignLog):
                 at = position if error.position is None else error.position
                 broken = _InvalidBatch(segment, storage, at, max(following, segment.base_offset), error.reason)
                 finding, position, following = broken.found(self._may_be_torn if finding_end else None)
-                self._note(finding, raising=self.strict or (raising and finding.outcome == "lost"))
+                self.add(finding, raising=self.strict or (raising and finding.outcome == "lost"))
 
     @staticmethod
     def _cut_far(segment: Segment, chunk: Chunk) -> Finding | None:
@@ -377,7 +370,7 @@ class KafkaLog(ForeignLog):
             where = chunk.origin + int(row[POSITION])
             chunk.keep(chunk.rows[: beyond[0]])
             detail = f"a batch ends at offset {row[LAST]}, but the next segment begins at {segment.next_offset}"
-            self._note(
+            self.add(
                 Finding(Kind.BAD_OFFSET, segment.name, where, detail, "lost", int(row[SIZE]), int(row[BASE])),
                 raising=True,  # even with damage="skip": either of the two may be wrong
             )
@@ -662,15 +655,10 @@ class KafkaFormat(Format):
     name = files.NAME
     title = "a Kafka broker's log directory, or one partition of it"
     keeps_batches = True
+    log = KafkaLog
 
     def detect(self, directory: Directory) -> Detection | None:
         return files.detect(directory)
-
-    def open(
-        self, directory: Directory, *, damage: Damage = "stop", strict: bool = False, metadata: Decoder | None = None
-    ) -> KafkaLog:
-        """Open the partition in this directory; `SourceInUse` if a broker is running."""
-        return KafkaLog(directory, damage=damage, strict=strict)
 
     def write(self, log: Log, directory: Directory, job: ExportJob) -> ExportReport:
         return write_partition(log, directory, job)

@@ -45,7 +45,7 @@ from ..log.log import Log
 from ..storage import Directory
 from .detection import Sniffed, read_start
 from .exporting import ExportRows, SegmentWriter, write_segments
-from .foreign import Damage, Decoder, ExportJob, ExportReport, Kind
+from .foreign import Decoder, ExportJob, ExportReport, Kind
 from .laminarmq_unindexed import Unindexed, decode, find_unindexed, first_head, heads_at, index_in_head
 from .records import (
     MAX_OFFSET,
@@ -86,12 +86,6 @@ class LaminarmqLog(WalkedLog):
     first_entry = _ENTRY_BYTES
     #: Size of the index in a record's metadata in bytes, if known.
     index_bytes: int | None = None
-
-    def __init__(
-        self, directory: Directory, *, damage: Damage = "stop", strict: bool = False, metadata: Decoder | None = None
-    ) -> None:
-        self._decoder = metadata
-        super().__init__(directory, damage=damage, strict=strict)
 
     def list_segments(self, found: list[SegmentFile]) -> list[SegmentFile]:
         for segment in found:
@@ -153,8 +147,8 @@ class LaminarmqLog(WalkedLog):
         self, segment: SegmentFile, cursor: Cursor, data: memoryview, starts: Numbers, lengths: Numbers
     ) -> WalkStep:
         """Take records whose checksums match, up to one whose metadata differs from the first."""
-        if self._decoder is not None:
-            return self._decoded_records(segment, cursor, data, starts, lengths, self._decoder)
+        if self.decoder is not None:
+            return self._decoded_records(segment, cursor, data, starts, lengths, self.decoder)
         sizes = np.empty(len(starts), np.int64)
         kernel.numbers_at(data, memoryview(starts), 0, 4, False, memoryview(sizes))
         size = int(sizes[0])
@@ -353,7 +347,7 @@ class LaminarmqLog(WalkedLog):
     def _cut_last_of_run(self, segment: SegmentFile, start: int, end: int, offset: int) -> None:
         """Report the last record of a run, whose end is unknown."""
         head = self.read_data(segment, start, min(end - start, _HEAD_BYTES))
-        index = index_in_head(bytes(head), self._decoder)
+        index = index_in_head(bytes(head), self.decoder)
         what = "that begin no record" if index is None else f"of the record with index {index}"
         detail = f"{end - start} bytes {what} have no entry in the index, as after a kill or a failed append"
         detail += ": its end is unknown, so it may be torn; left out" if index is not None else "; left out"
@@ -379,8 +373,8 @@ class LaminarmqLog(WalkedLog):
         while True:
             size = min(size, end - cursor.position)
             data = bytes(self.read_data(segment, cursor.position, size))
-            heads = heads_at(data, expected, self._decoder)
-            if heads is None and self._decoder is None and (found := first_head(data, restarts)) is not None:
+            heads = heads_at(data, expected, self.decoder)
+            if heads is None and self.decoder is None and (found := first_head(data, restarts)) is not None:
                 at = cursor.position + found  # the head of the record before it was torn
                 self._cut_last_of_run(segment, cursor.position, at, cursor.count.next_offset)
                 return WalkStep(cursor.to(at, loose=cursor.loose))
@@ -405,7 +399,7 @@ class LaminarmqLog(WalkedLog):
             checksum, length, position = (int(number) for number in np.frombuffer(raw, _ENTRY)[0])
             if self._proves(segment, position, length, checksum):
                 head = bytes(self.read_data(segment, position, min(length, _HEAD_BYTES)))
-                index = index_in_head(head, self._decoder)
+                index = index_in_head(head, self.decoder)
                 return range(low if index is None else min(low, index + 1), high + 1)
         return range(min(low, segment.base + (entry - _ENTRY_BYTES) // _ENTRY_BYTES), high + 1)
 
@@ -488,11 +482,6 @@ class LaminarmqFormat(WalkedFormat):
     title = "laminarmq: <base>.store and a dense, checksummed <base>.index"
     log = LaminarmqLog
     has_metadata = True
-
-    def open(
-        self, directory: Directory, *, damage: Damage = "stop", strict: bool = False, metadata: Decoder | None = None
-    ) -> LaminarmqLog:
-        return LaminarmqLog(directory, damage=damage, strict=strict, metadata=metadata)
 
     def sniff_records(self, directory: Directory, found: list[SegmentFile]) -> Sniffed | None:
         if any(segment.index is not None for segment in found):

@@ -22,6 +22,7 @@ record whose checksum does not match is lost; the next record is found by the of
 
 from __future__ import annotations
 
+from typing import Unpack
 from zlib import crc32
 
 import numpy as np
@@ -32,7 +33,7 @@ from ..log.log import Log
 from ..storage import Directory
 from .detection import Sniffed, read_start
 from .exporting import NO_TIMES, ExportRows, SegmentWriter, write_segments
-from .foreign import Damage, ExportJob, ExportReport, Kind
+from .foreign import ExportJob, ExportReport, Kind, OpenOptions
 from .frames import SEARCH_BYTES, FrameLog, Frames, HeadLayout, Parsed, ResyncPoint
 from .records import MAX_VALUE_BYTES, Count, NumberHeader, Numbers, Trust
 from .walking import Cursor, SegmentFile, WalkedFormat, segment_files
@@ -53,10 +54,10 @@ class PlainLog(FrameLog):
     trust = Trust.CHECKED
     named_by_offset = False
 
-    def __init__(self, directory: Directory, *, damage: Damage = "stop", strict: bool = False) -> None:
+    def __init__(self, directory: Directory, **options: Unpack[OpenOptions]) -> None:
         found = _first_record(directory)
         self.head = _SHORT if found is None else found[0]
-        super().__init__(directory, damage=damage, strict=strict)
+        super().__init__(directory, **options)
 
     def list_segments(self, found: list[SegmentFile]) -> list[SegmentFile]:
         for segment in found:

@@ -16,7 +16,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from ..errors import LogNotFound, OffsetOutOfRange
 from ..log.log import Log
@@ -24,8 +24,6 @@ from ..storage import Directory, Storage
 from .detection import Sniffed, detect_below
 from .exporting import export_partitions
 from .foreign import (
-    Damage,
-    Decoder,
     Detection,
     ExportReport,
     Finding,
@@ -33,6 +31,7 @@ from .foreign import (
     ForeignReport,
     Format,
     Kind,
+    OpenOptions,
     Outcome,
     Progress,
 )
@@ -113,9 +112,8 @@ class WalkedLog(ForeignLog):
     #: Advice appended to findings about offsets that are in no file.
     gap_hint = ""
 
-    def __init__(self, directory: Directory, *, damage: Damage = "stop", strict: bool = False) -> None:
-        super().__init__(directory.path, damage=damage, strict=strict)
-        self.directory = directory
+    def __init__(self, directory: Directory, **options: Unpack[OpenOptions]) -> None:
+        super().__init__(directory, **options)
         self._open: tuple[str, Storage] | None = None
         found, others = segment_files(directory, *self.suffixes, digits=self.digits)
         for name in others:
@@ -296,10 +294,7 @@ class WalkedLog(ForeignLog):
         """Add a finding to the report, and raise it if the log is `strict`."""
         file = segment if isinstance(segment, str) else segment.data or segment.index or ""
         finding = Finding(kind, file, position, detail, outcome, size_bytes, offset)
-        self._report.add(finding)
-        if self.strict and kind is not Kind.STRANGER:
-            raise finding.error(self.path)
-        return finding
+        return self.add(finding, raising=self.strict and kind is not Kind.STRANGER)
 
     # --- files
 
@@ -329,10 +324,8 @@ class WalkedLog(ForeignLog):
 
     def close(self) -> None:
         """Close the files and the directory."""
-        if not self._closed:
-            super().close()
-            self.close_file()
-            self.directory.close()
+        self.close_file()
+        super().close()
 
 
 def _within(lost: Finding, start: int, end: int | None) -> bool:
@@ -386,11 +379,6 @@ class WalkedFormat(Format):
 
     def detect(self, directory: Directory) -> Detection | None:
         return detect_below(self.name, directory, self.sniff)
-
-    def open(
-        self, directory: Directory, *, damage: Damage = "stop", strict: bool = False, metadata: Decoder | None = None
-    ) -> WalkedLog:
-        return self.log(directory, damage=damage, strict=strict)
 
     def write_topic(
         self, topic: Topic, path: str, *, options: Mapping[str, object], progress: Progress | None = None

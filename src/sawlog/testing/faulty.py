@@ -200,11 +200,9 @@ class FaultyDirectory:
     # --- the directory's calls
 
     def names(self) -> list[str]:
-        """All names, sorted."""
         return self.perform("names", "", self.inner.names)
 
     def children(self) -> list[str]:
-        """Return the names of the child directories."""
         return self.perform("children", "", self.inner.children)
 
     def child(self, name: str, *, create: bool = False) -> Directory:
@@ -215,16 +213,13 @@ class FaultyDirectory:
         return made
 
     def remove_child(self, name: str) -> None:
-        """Delete a directory below this one."""
         self.perform("remove_child", name, lambda: self.inner.remove_child(name))
 
     def move(self, name: str, target: Directory, new: str) -> None:
-        """Another name in another directory."""
         inner = target.inner if isinstance(target, FaultyDirectory) else target
         self.perform("move", name, lambda: self.inner.move(name, inner, new))
 
     def link(self, name: str, target: Directory, new: str) -> None:
-        """A second name in another directory."""
         inner = target.inner if isinstance(target, FaultyDirectory) else target
         self.perform("link", name, lambda: self.inner.link(name, inner, new))
 
@@ -233,15 +228,12 @@ class FaultyDirectory:
         return None
 
     def exists(self, name: str) -> bool:
-        """Whether there is such a name."""
         return self.perform("exists", name, lambda: self.inner.exists(name))
 
     def size(self, name: str) -> int:
-        """Bytes under that name."""
         return self.perform("size", name, lambda: self.inner.size(name))
 
     def identity(self, name: str) -> object:
-        """Changes when the name is replaced by another file."""
         return self.perform("identity", name, lambda: self.inner.identity(name))
 
     def create(self, name: str) -> Storage:
@@ -256,23 +248,18 @@ class FaultyDirectory:
         return FaultyFile(self, made[0])
 
     def open(self, name: str) -> Storage:
-        """For appending and reading."""
         return FaultyFile(self, self.perform("open", name, lambda: self.inner.open(name)))
 
     def open_shared(self, name: str) -> Storage:
-        """For reading while another process appends."""
         return FaultyFile(self, self.perform("open_shared", name, lambda: self.inner.open_shared(name)))
 
     def open_sealed(self, name: str) -> Storage:
-        """Open a storage that no longer changes, for reading."""
         return FaultyFile(self, self.perform("open_sealed", name, lambda: self.inner.open_sealed(name)))
 
     def read(self, name: str) -> bytes:
-        """All bytes of a small file."""
         return self.perform("read", name, lambda: self.inner.read(name))
 
     def replace(self, name: str, data: Buffer, *, durable: bool = True) -> None:
-        """New content for a name."""
         self.perform("replace", name, lambda: self.inner.replace(name, data, durable=durable))
 
     def published(self, name: str, *, create: bool = False) -> Published | None:
@@ -284,19 +271,15 @@ class FaultyDirectory:
         self.perform("rename", old, lambda: self.inner.rename(old, new))
 
     def remove(self, name: str) -> None:
-        """Delete a name."""
         self.perform("remove", name, lambda: self.inner.remove(name))
 
     def sync(self) -> None:
-        """Make the names durable."""
         self.perform("sync", "", self.inner.sync, getattr(self.inner, "sync_failed", None))
 
     def lock(self, name: str, *, alone: bool = True) -> Lock:
-        """Take the lock of the wrapped directory."""
         return self.perform("lock", name, lambda: self.inner.lock(name, alone=alone))
 
     def dispose(self) -> None:
-        """Delete the directory if it is empty."""
         self.perform("dispose", "", self.inner.dispose)
 
     def close(self) -> None:
@@ -315,31 +298,24 @@ class FaultyFile:
 
     @property
     def size(self) -> int:
-        """Bytes written."""
         return self.inner.size
 
     def append(self, data: Buffer) -> int:
-        """Add bytes at the end."""
         return self._directory.perform_append(self.inner, data)
 
     def write_at(self, position: int, data: Buffer) -> None:
-        """Overwrite bytes that are not visible yet."""
         self._directory.perform("write_at", self.name, lambda: self.inner.write_at(position, data))
 
     def read(self, position: int, size: int) -> bytes:
-        """A copy of some bytes."""
         return self._directory.perform("read", self.name, lambda: self.inner.read(position, size))
 
     def view(self, position: int, size: int) -> memoryview:
-        """Some bytes, without a copy where that is possible."""
         return self._directory.perform("view", self.name, lambda: self.inner.view(position, size))
 
     def truncate(self, size: int) -> None:
-        """Drop everything from `size` on."""
         self._directory.perform("truncate", self.name, lambda: self.inner.truncate(size))
 
     def sync(self) -> None:
-        """Make everything written before durable."""
         self._directory.perform("sync", self.name, self.inner.sync, getattr(self.inner, "sync_failed", None))
 
     def reserve(self, size_bytes: int) -> None:
@@ -347,7 +323,6 @@ class FaultyFile:
         self.inner.reserve(size_bytes)
 
     def claim(self, size_bytes: int) -> None:
-        """Room for so many bytes."""
         self._directory.perform("claim", self.name, lambda: self.inner.claim(size_bytes))
 
     def release(self) -> None:
@@ -363,6 +338,5 @@ class FaultyFile:
         self.inner.close()
 
     def remove(self) -> None:
-        """Close, and delete the bytes."""
         self.inner.close()
         self._directory.remove(self.name)
