@@ -8,10 +8,10 @@ import pyarrow.compute as pc
 from sawlog import Log, LogConfig
 
 with TemporaryDirectory() as directory, Log.open(directory, LogConfig(compression="zstd")) as log:
-    # One batch: all of it is there, or nothing, also after a crash.
+    # One batch: stored completely or not at all, even after a crash.
     print("batch:", log.append_many([b"plain", (b"with a key", b"k"), {"value": b"as a dict", "timestamp": 1_000}]))
 
-    # The fast way for records that come one by one: offsets are known when the writer flushes.
+    # The fast way to append single records: offsets are known when the writer flushes.
     with log.writer() as writer:
         for number in range(10_000):
             writer.append(b"%d" % number, key=b"odd" if number % 2 else b"even")

@@ -1,4 +1,4 @@
-"""A topic as a table: the last value of every key, and keys that are deleted."""
+"""A topic as a table: the latest value of each key, and deleted keys."""
 
 from tempfile import TemporaryDirectory
 
@@ -9,11 +9,11 @@ with TemporaryDirectory() as directory, sawlog.open(directory) as store:
     for day in range(100):
         for item in (b"apples", b"pears", b"plums"):
             prices.append(b"%d cents" % (100 + day), key=item)
-    prices.append(None, key=b"plums")  # a tombstone: plums are not sold any more
+    prices.append(None, key=b"plums")  # a tombstone: plums are no longer sold
     log = prices.partition(0)
     log.seal()  # the active segment is not compacted
 
-    [report] = store.maintain()  # runs in the background, too
+    [report] = store.maintain()  # also runs in the background
     if report.compaction is not None:
         print(report.compaction.records_removed, "records removed;", report.compaction.segments_after, "segment left")
     for record in prices.scan():

@@ -1,4 +1,4 @@
-"""Jobs for several workers: one is tried again, one is killed with its job in hand, one job never works."""
+"""A job queue: one job is retried, one worker is killed while it holds a job, one job never succeeds."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 
 import sawlog
 
-#: A worker in a process of its own, which takes a job and is killed.
+#: A worker process that takes a job and is killed.
 WORKER = """
 import os, signal, sys, sawlog
 queue = sawlog.open(sys.argv[1]).queue("jobs", group="workers", worker="unlucky")
@@ -22,7 +22,7 @@ with TemporaryDirectory() as directory, sawlog.open(directory) as store:
         for message in queue.drain():
             print("second worker:", message.value, "delivery", message.deliveries)
             if message.value == b"impossible" or message.deliveries == 1:
-                queue.release(message)  # with delay_s=30 it would come again in half a minute
+                queue.release(message)  # with delay_s=30 it would be redelivered after half a minute
             else:
                 queue.ack(message)
 

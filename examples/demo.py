@@ -1,12 +1,12 @@
-"""The main job: a shop's events through Spark, exactly once. Run it with `make demo`, or directly; `--help` says more.
+"""The main demo: a shop's events through Spark, exactly once. Run it with `make demo`, or directly; see `--help`.
 
-A stream of clicks and orders goes into a store. A Spark job in a process of its own reads it, joins it with the
-catalogue, adds up minutes by category, and writes the result back into the store. In the middle it is killed without
-mercy, Java and all, and started again. Then everything is worked out once more without Spark, and compared: no window
-may be lost, doubled or different.
+A stream of clicks and orders goes into a store. A Spark job in a separate process reads it, joins it with the
+catalogue, aggregates it by minute and category, and writes the result back into the store. Halfway through, the job is
+killed, Java included, and restarted. Then the result is computed again without Spark and compared: no window may be
+lost, duplicated or different.
 
-Then a year of sales, some millions, becomes a Delta table. Sales go on; Spark and SQL query the table and the log
-together, and that is compared with plain Parquet files of the same rows.
+Then a year of sales, a few million, becomes a Delta table. While sales continue, Spark and SQL query the table and the
+log together, and the query is timed against plain Parquet files with the same rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import warnings
 from datetime import UTC, datetime
 from pathlib import Path
 
-# The kernel says itself whether it is compiled; the demo shows it.
+# The demo prints whether the kernel is compiled.
 warnings.filterwarnings("ignore", message="sawlog: interpreted kernel", category=RuntimeWarning)
 
 import sawlog  # noqa: E402 - after the filter above
@@ -49,7 +49,7 @@ examples:
 
 
 def arguments(given: list[str] | None) -> argparse.Namespace:
-    """The parsed command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         prog="demo.py",
         description=__doc__,
@@ -80,7 +80,7 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
 
 
 def main(given: list[str] | None = None) -> int:
-    """Play it; 0 if every check held."""
+    """Run the demo; return 0 if every check holds."""
     asked = arguments(given)
     if asked.output.exists():
         shutil.rmtree(asked.output)
@@ -113,7 +113,7 @@ def main(given: list[str] | None = None) -> int:
 
 
 def write(screen: Screen, path: Path, count: int) -> None:
-    """The first act."""
+    """Act one."""
     screen.act("Write", "Clicks, orders and the catalogue: few customers and products get most of it, some comes late.")
     with sawlog.open(path, maintenance_interval_s=None) as store:
         catalogue = store.create_topic("products", 1, cleanup_policy="compact")
@@ -141,7 +141,7 @@ def write(screen: Screen, path: Path, count: int) -> None:
 
 
 def run_and_kill(screen: Screen, output: Path, path: Path, count: int) -> None:
-    """The second and the third act."""
+    """Acts two and three."""
     screen.act("Kill", "The job runs, and when it has written its first results it is killed: kill -9, Java and all.")
     most = max(count // 12, 1000)
     began = time.perf_counter()
@@ -169,7 +169,7 @@ def run_and_kill(screen: Screen, output: Path, path: Path, count: int) -> None:
 
 
 def wait_for_results(process: subprocess.Popen[str], path: Path, output: Path) -> int:
-    """Until the job has written something; how much."""
+    """Wait until the job has written records; return how many."""
     deadline = time.monotonic() + PATIENCE_S
     with sawlog.open(path, mode="r") as store:
         while time.monotonic() < deadline:
@@ -183,7 +183,7 @@ def wait_for_results(process: subprocess.Popen[str], path: Path, output: Path) -
 
 
 def described(path: Path) -> tuple[sawlog.GroupRow, ...]:
-    """How far the job is, as a consumer group. Before its first progress it is nowhere."""
+    """Return the progress of the job, as a consumer group; empty before its first progress."""
     with sawlog.open(path, mode="r") as store:
         try:
             return store.groups.describe("revenue-job").rows
@@ -195,11 +195,11 @@ def described(path: Path) -> tuple[sawlog.GroupRow, ...]:
             )
 
 
-# --- what came of it
+# --- the result
 
 
 def compare(screen: Screen, path: Path) -> check.Comparison:
-    """The fourth act."""
+    """Act four."""
     screen.act(
         "Compare", "Everything once more, without Spark: every event read, looked up and added up in plain Python."
     )
@@ -216,7 +216,7 @@ def compare(screen: Screen, path: Path) -> check.Comparison:
 
 
 def look(screen: Screen, output: Path, compared: check.Comparison) -> None:
-    """The fifth act: a table and a picture."""
+    """Act five: a table and a picture."""
     screen.act("Look", "What came of it.")
     rows = sorted((minute, category, *totals) for (minute, category), totals in compared.found.items())
     with (output / "revenue.csv").open("w", newline="") as file:

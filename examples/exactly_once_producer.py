@@ -1,4 +1,4 @@
-"""Sent twice, stored once: a producer that numbers its records may repeat itself after any failure."""
+"""Sent twice, stored once: a producer that numbers its records can retry after any failure."""
 
 from tempfile import TemporaryDirectory
 
@@ -10,10 +10,10 @@ orders = [b"order 1", b"order 2", b"order 3"]
 with TemporaryDirectory() as directory:
     with Log.open(directory) as log:
         print("sent:", log.append_many(orders, producer=Producer(id=7, epoch=0, sequence=0)))
-        # The answer got lost on its way, so the producer sends the same batch again.
+        # The acknowledgement was lost, so the producer sends the same batch again.
         print("sent again:", log.append_many(orders, producer=Producer(id=7, epoch=0, sequence=0)))
 
-    with Log.open(directory) as log:  # it is in the batches themselves, so a restart forgets nothing
+    with Log.open(directory) as log:  # the sequence is in the batches, so it survives a restart
         print("after a restart:", log.append_many(orders, producer=Producer(id=7, epoch=0, sequence=0)))
         print("the next batch:", log.append_many([b"order 4"], producer=Producer(id=7, epoch=0, sequence=3)))
         try:

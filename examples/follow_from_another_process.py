@@ -1,4 +1,4 @@
-"""One process writes, another reads along: no server, no lock, no polling loop of your own."""
+"""One process writes, another follows: no server, no lock, no polling loop."""
 
 import multiprocessing
 from tempfile import TemporaryDirectory
@@ -8,7 +8,7 @@ from sawlog import Log
 
 def read_along(directory: str) -> None:
     with Log.open(directory, mode="r") as log:
-        for record in log.follow(start=0, timeout=30):  # waits for new records; gives up after 30 quiet seconds
+        for record in log.follow(start=0, timeout=30):  # waits for new records; stops after 30 seconds without one
             print(f"reader: {record.offset} {(record.value or b'').decode()}", flush=True)
             if record.value == b"bye":
                 return

@@ -9,7 +9,7 @@ TASKS, EACH = 200, 5
 
 
 async def serve(log: Log, client: int) -> list[int]:
-    """One client: each of its records survives a power cut before it sends the next."""
+    """One client. Each record survives a power cut before the client sends the next one."""
     return [await log.append_async(b"client %d, request %d" % (client, number)) for number in range(EACH)]
 
 

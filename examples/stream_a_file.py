@@ -1,4 +1,4 @@
-"""A record that is never in memory as a whole: a file goes in chunk by chunk, or not at all."""
+"""A record that is never completely in memory: a file is appended chunk by chunk, or not at all."""
 
 from collections.abc import Iterator
 from pathlib import Path

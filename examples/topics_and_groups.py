@@ -1,4 +1,4 @@
-"""A store of topics, and a group that shares the work: two members, one of which leaves without a word."""
+"""A store of topics, and a group that shares the work: two members, one of which is killed."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 
 import sawlog
 
-#: A member in a process of its own, which takes what is there, commits the half of it and is killed.
+#: A member in another process that reads all records, commits half of them and is killed.
 MEMBER = """
 import os, signal, sys, sawlog
 with sawlog.open(sys.argv[1]) as store, store.consumer("billing", ["orders"], auto_commit_ms=None) as consumer:

@@ -1,7 +1,7 @@
-"""See sawlog work on this machine, in five acts. Run it with `make tour`, or directly; `--help` says more.
+"""See sawlog work on this machine, in five acts. Run it with `make tour`, or directly; see `--help`.
 
 Every number on the screen was measured in this run, and every tick is a check that could have failed. The acts are in
-`tour_parts`, one to a file.
+`tour_parts`, one per file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
 
-# The tour says it itself, in its second line.
+# The tour reports this in its second line.
 warnings.filterwarnings("ignore", "sawlog: interpreted kernel", RuntimeWarning)
 
 try:
@@ -56,7 +56,7 @@ It needs no network and writes nowhere but into that directory."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 if every check held, 1 if not, 2 if it cannot run as asked."""
+    """Return 0 if every check holds, 1 if one fails, 2 if the tour cannot run as requested."""
     asked = _parse(arguments)
     compiled = sawlog.kernel_info().compiled
     events = asked.events or (EVENTS if compiled else EVENTS_INTERPRETED)
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         screen.print("interrupted", "red")
         return 128 + signal.SIGINT
-    except BrokenPipeError:  # the reader of our output has seen enough
+    except BrokenPipeError:  # the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     return 1 if screen.failed else 0
@@ -113,7 +113,7 @@ def _place(keep: Path | None, events: int) -> Iterator[Path]:
 
 
 def _check_room(place: Path, events: int) -> None:
-    """The log, its copy, and some room for the other acts."""
+    """Return the disk space needed: the log, its copy, and some room for the other acts."""
     needed, free = 2 * events * ORDER_BYTES + (100 << 20), shutil.disk_usage(place).free
     if free < needed:
         print(f"{place} has {size(free)} free; this needs {size(needed)}: try fewer --events", file=sys.stderr)
@@ -176,6 +176,6 @@ def _sum_up(screen: Screen, seconds: float, keep: Path | None) -> None:
 
 
 if __name__ == "__main__":
-    # So that the temporary directory is removed then, too.
+    # Removes the temporary directory in that case too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sys.exit(main())

@@ -26,7 +26,7 @@ with TemporaryDirectory() as directory, sawlog.open(directory) as store:
     except ValueError as error:
         print("aborted:", error, counts(store))
 
-    # A job that numbers its transactions may repeat itself after any failure.
+    # A job that numbers its transactions can retry after any failure.
     for attempt in (1, 2):
         with store.transaction(name="nightly", sequence=1) as tx:
             tx.append("orders", b"the nightly order", key=b"customer 1")

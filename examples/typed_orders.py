@@ -1,4 +1,4 @@
-"""Orders as objects, with a record in between that is not one: an error that carries it, or a topic for such."""
+"""Orders as objects. A record that does not parse raises an error that carries it, or goes to a separate topic."""
 
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory
@@ -18,7 +18,7 @@ with TemporaryDirectory() as directory, sawlog.open(directory) as store:
     topic = store.create_topic("orders")
     orders = topic.typed(value=JSON(Order), key=Utf8())
     orders.append(Order(1, "ada", 10.0), key="ada")
-    topic.append(b'{"id": "two"}', key=b"eve")  # another program, with another idea
+    topic.append(b'{"id": "two"}', key=b"eve")  # another program, with another schema
     orders.append_many([Order(3, "bob", 7.25), Order(4, "ada", 1.5)], key=lambda order: order.customer)
 
     try:

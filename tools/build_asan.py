@@ -1,7 +1,7 @@
-"""Compile the kernel with AddressSanitizer and UndefinedBehaviorSanitizer, into build/asan; prints where it is.
+"""Compile the kernel with AddressSanitizer and UndefinedBehaviorSanitizer, into build/asan; prints its path.
 
-For `python -m tests.faults asan`. The kernel that the package runs with is not touched. Exits with 2, and says what is
-missing, where the compiler or its sanitizers are not installed.
+For `python -m tests.faults asan`. The kernel in the package is not touched. Exits with 2 and names what is missing if
+the compiler or its sanitizers are not installed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FLAGS = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined",
 
 
 def library(name: str) -> Path | None:
-    """A sanitizer's runtime, which has to be loaded before Python is."""
+    """Return the path of a sanitizer's runtime, which must be loaded before Python."""
     try:
         done = subprocess.run(["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
@@ -48,7 +48,7 @@ def target() -> Path:
 
 
 def build() -> Path:
-    """The extension; built if it is missing or older than its source."""
+    """Return the extension; build it if it is missing or older than its source."""
     made = target()
     sources = [
         Path(__file__),
@@ -60,7 +60,7 @@ def build() -> Path:
     made.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as work:
         generated = Path(work) / "kernel.c"
-        # The module's full name, so that it can take the place of the other one.
+        # The module's full name, so that it can replace the package's own kernel.
         command = ["-m", "cython", "-3", "--module-name", "sawlog.batch.kernel", str(SOURCE), "-o", str(generated)]
         subprocess.run([sys.executable, *command], check=True)
         includes = [f"-I{folder}" for folder in (sysconfig.get_path("include"), SOURCE.parent)]
@@ -69,7 +69,7 @@ def build() -> Path:
 
 
 def main() -> int:
-    """Build, and say where it is."""
+    """Build the extension and print its path."""
     lacking = missing()
     if lacking is not None:
         print(f"cannot build with AddressSanitizer: {lacking}", file=sys.stderr)

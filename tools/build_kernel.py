@@ -1,9 +1,9 @@
-"""Compile src/sawlog/batch/kernel in place if the extension in it is missing or older than one of its sources.
+"""Compile src/sawlog/batch/kernel in place if its extension is missing or older than one of its sources.
 
 The extension is `__init__.*.so`. Python prefers it to `__init__.py`, so a stale one silently hides every edit. The old
-one is therefore removed before the new one is built: whatever happens, what runs afterwards is today's source.
+extension is therefore removed before the new one is built: if the build fails, the current source runs.
 
-Exits with an error if the source does not compile. A machine without a C compiler is told what it misses.
+Exits with an error if the source does not compile. Without a C compiler, prints what the machine lacks.
 """
 
 from __future__ import annotations
@@ -23,38 +23,31 @@ GENERATED = ROOT / "build/cython"
 
 
 def extensions() -> list[Path]:
-    """Every compiled kernel that this Python would import instead of the source."""
+    """Return every compiled kernel that this Python would import instead of the source."""
     candidates = (PACKAGE / f"__init__{suffix}" for suffix in importlib.machinery.EXTENSION_SUFFIXES)
     return [path for path in candidates if path.exists()]
 
 
 def sources() -> list[Path]:
-    """All that the extension is made from."""
+    """Return the sources of the extension."""
     return [ROOT / "setup.py", *(path for path in PACKAGE.iterdir() if path.suffix in {".py", ".pyx", ".pxi", ".h"})]
 
 
 def fresh() -> bool:
-    """True if there is one extension and it is younger than all that it is made from."""
+    """Return whether there is one extension and it is newer than all its sources."""
     found = extensions()
     made_from = max(path.stat().st_mtime_ns for path in sources())
     return len(found) == 1 and found[0].stat().st_mtime_ns > made_from
 
 
-def remove_former() -> None:
-    """Remove what was compiled when the kernel was one file, kernel.py. Python passes it over for the package."""
-    for path in PACKAGE.parent.glob(f"{PACKAGE.name}.*"):
-        if path.suffix in {".so", ".pyd"}:
-            path.unlink()
-
-
 def remove_extensions() -> None:
-    """Make the sources the only kernel there is."""
+    """Remove all compiled kernels."""
     for path in extensions():
         path.unlink()
 
 
 def can_compile() -> bool:
-    """True if a C file that includes Python.h compiles here at all."""
+    """Return whether a C file that includes Python.h compiles here."""
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
     include = "-I" + sysconfig.get_path("include")
     command = [*compiler, include, "-fsyntax-only", "-x", "c", "-"]
@@ -66,7 +59,7 @@ def can_compile() -> bool:
 
 
 def build() -> int:
-    """Compile; without a compiler say so and leave the source to run as it is."""
+    """Compile the kernel. Without a compiler, print a note; the source then runs uncompiled."""
     remove_extensions()
     if not can_compile():
         print(
@@ -75,19 +68,18 @@ def build() -> int:
         )
         return 0
     print("compiling the kernel", flush=True)
-    shutil.rmtree(GENERATED, ignore_errors=True)  # Cython trusts modification times; a restored file lies
+    shutil.rmtree(GENERATED, ignore_errors=True)  # Cython trusts the modification times of restored files
     command = [sys.executable, "setup.py", "--quiet", "build_ext", "--force", "--inplace"]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode == 0 and fresh():
         return 0
-    words, _, _ = done.stdout.partition("Traceback (most recent call last)")  # ours: it says nothing more
+    words, _, _ = done.stdout.partition("Traceback (most recent call last)")  # ours, of no further use
     print(words.strip() or done.stdout, "the kernel does not compile", sep="\n", file=sys.stderr)
     return 1
 
 
 def main() -> int:
-    """Bring the kernel in line with its source and with SAWLOG_PURE."""
-    remove_former()
+    """Update the compiled kernel, according to its sources and SAWLOG_PURE."""
     if os.environ.get("SAWLOG_PURE", "0") not in {"", "0"}:
         remove_extensions()
         print("SAWLOG_PURE is set: the kernel runs as plain Python")

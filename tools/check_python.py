@@ -1,6 +1,6 @@
-"""Stop `make setup` early, with the command to type, if this Python cannot make the environment.
+"""Stop `make setup` early, with the command to type, if this Python cannot create the environment.
 
-It has to run on the very Pythons it turns away, so it uses no syntax younger than Python 3.0.
+It must run on the Pythons that it rejects, so it uses no syntax newer than Python 3.0.
 """
 
 import os
@@ -28,7 +28,7 @@ On Debian and Ubuntu type:
 
 
 def works(name: str) -> bool:
-    """True if `name` starts: a version manager's stub is on the PATH whether or not it leads anywhere."""
+    """Return whether `name` starts: the PATH may contain a version manager's stub without a Python behind it."""
     with open(os.devnull, "w") as nowhere:
         try:
             return subprocess.call([name, "-c", ""], stdout=nowhere, stderr=nowhere) == 0
@@ -37,7 +37,7 @@ def works(name: str) -> bool:
 
 
 def advice() -> "str | None":
-    """Return what is wrong with this Python and what to type, or None if it is usable."""
+    """Return the problem with this Python and the command to type, or None if it is usable."""
     version = "{0}.{1}".format(*sys.version_info)
     if sys.version_info[:2] < OLDEST:
         newer = [name for name in NEWER_NAMES if works(name)]

@@ -1,7 +1,7 @@
-"""Look into a wheel, then install it into a new environment and use it there: `python tools/check_wheel.py WHEEL`.
+"""Inspect a wheel, then install it into a new environment and use it there: `python tools/check_wheel.py WHEEL`.
 
-Checks what a build gets wrong without anybody noticing: a missing py.typed or kernel source, generated C that
-came along, an extension that is not where the wheel's name says, a module that works only in the checkout.
+Checks for silent build mistakes: a missing py.typed or kernel source, generated C files, an extension that contradicts
+the wheel's name, a module that works only in the checkout.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ REQUIRED = {"sawlog/__init__.py", "sawlog/py.typed", "sawlog/batch/kernel/__init
 
 
 def is_extension(name: str) -> bool:
-    """True for a file that Python would load as a compiled module."""
+    """Return True for a file that Python would load as a compiled module."""
     return name.endswith((".so", ".pyd"))
 
 
 def is_universal(wheel: Path) -> bool:
-    """True for a wheel that installs on any platform, as SAWLOG_PURE=1 makes it."""
+    """Return True for a wheel that installs on any platform, as built with SAWLOG_PURE=1."""
     return wheel.name.endswith("-none-any.whl")
 
 
 def is_compiled(wheel: Path) -> bool:
-    """True for a wheel that holds the compiled kernel."""
+    """Return True for a wheel that holds the compiled kernel."""
     return any(map(is_extension, zipfile.ZipFile(wheel).namelist()))
 
 
@@ -42,17 +42,17 @@ def problems(wheel: Path) -> list[str]:
 
 
 def try_in_new_environment(wheel: Path, python: str | Path) -> None:
-    """Install the wheel where nothing else is, and append and read with it."""
+    """Install the wheel into an empty environment, and append and read with it."""
     with tempfile.TemporaryDirectory(prefix="sawlog-wheel-") as directory:
         subprocess.run([python, "-m", "venv", directory], check=True)
         own = Path(directory) / ("Scripts" if sys.platform == "win32" else "bin") / "python"
         subprocess.run([own, "-m", "pip", "install", "--quiet", wheel.resolve()], check=True)
-        # -I: neither the checkout nor PYTHONPATH can lend it a module.
+        # -I: no module comes from the checkout or from PYTHONPATH.
         subprocess.run([own, "-I", TRY_IT], check=True, cwd=directory)
 
 
 def check(wheel: Path, python: str | Path) -> bool:
-    """Look into a wheel and try it with a Python. False if something is wrong, which is then printed."""
+    """Inspect a wheel and try it with a Python. Print the problems and return False if there are any."""
     found = problems(wheel)
     for problem in found:
         print(f"{wheel.name}: {problem}", file=sys.stderr)

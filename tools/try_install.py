@@ -1,4 +1,4 @@
-"""Append and read with the sawlog that is installed, in a directory of its own. `make dist` runs it."""
+"""Append and read with the installed sawlog, in a temporary directory. `make dist` runs it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sawlog
 
 
 def main() -> None:
-    """Write a log, open it again, read it back; any surprise raises."""
+    """Write a log, reopen it and read it back; raise if anything differs."""
     home = Path(str(sawlog.__file__)).resolve()
     if not home.is_relative_to(Path(sys.prefix).resolve()):
         raise SystemExit(f"not the installed sawlog: {home}")

@@ -1,4 +1,4 @@
-"""Write constraints.txt: the versions of everything that is installed in this environment, sawlog itself left out."""
+"""Write constraints.txt: the versions of all packages installed in this environment except sawlog."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The parts of `examples/demo.py`: the events, the streaming job, and what it is checked against."""
+"""The parts of `examples/demo.py`: the events, the streaming job, and the expected result."""

@@ -1,4 +1,4 @@
-"""The second half of the demo: a topic of some millions that is also a table, and queries over both."""
+"""The second half of the demo: a topic of a few million records that is also a table, and queries over both."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from . import processes, sales
 
 JOB = Path(__file__).with_name("table_job.py")
 PARTITIONS = 4
-#: The last query, over a topic with a table and over Parquet files; the best of that many.
+#: Number of runs of the last query, over topic and table and over Parquet files; the best one counts.
 QUERY = "select decode(key) as customer, count(*) as sales from {} group by key order by sales desc, customer limit 5"
 BEST_OF = 5
 
 
 def play(screen: Screen, output: Path, path: Path, count: int) -> None:
-    """The sixth and the seventh act."""
+    """Acts six and seven."""
     screen.act(
         "Table", f"{count:,} sales of a year. A Spark job makes a Delta table of them, with the fields as columns."
     )
@@ -66,7 +66,7 @@ def sell(screen: Screen, topic: sawlog.Topic, totals: sales.Totals, first: int, 
 
 
 def answer(process: subprocess.Popen[str], output: Path) -> dict[str, Any]:
-    """The next line of the job."""
+    """Return the next line of the job's output."""
     said = process.stdout.readline()  # type: ignore[union-attr]
     if not said:
         sys.exit(f"the job ended too early; {output / 'job.log'} says why")
@@ -75,7 +75,7 @@ def answer(process: subprocess.Popen[str], output: Path) -> dict[str, Any]:
 
 
 def ask(screen: Screen, store: sawlog.Store, output: Path, totals: sales.Totals) -> None:
-    """The same in one line of SQL, without Spark."""
+    """Run the same query in one line of SQL, without Spark."""
     ours, theirs = [], []
     for _ in range(BEST_OF):
         began = time.perf_counter()
@@ -90,7 +90,7 @@ def ask(screen: Screen, store: sawlog.Store, output: Path, totals: sales.Totals)
 
 
 def rate_of(screen: Screen, who: str, count: int, seconds: float, parquet_seconds: float) -> None:
-    """One line: the rate, and how it compares with Parquet."""
+    """Print the rate, and how it compares with Parquet."""
     rate, ratio = count / seconds / 1e6, parquet_seconds / seconds
     screen.print(f"{who}, table and log: {rate:.1f} million events/s, {ratio:.2f} × Parquet", "bold")
     screen.result(f"queried by {who}", count, "sales", seconds)

@@ -16,7 +16,7 @@ Totals = dict[tuple[int, str], tuple[int, int, int]]
 
 @dataclass(slots=True)
 class Comparison:
-    """What was found."""
+    """The result of a comparison."""
 
     expected: Totals
     found: Totals
@@ -29,19 +29,19 @@ class Comparison:
 
     @property
     def wrong(self) -> list[tuple[int, str]]:
-        """Windows with other numbers, or that should not be there."""
+        """Windows with wrong numbers, and unexpected windows."""
         return sorted(key for key, totals in self.found.items() if self.expected.get(key) != totals)
 
 
 def expected(store: sawlog.Store) -> Totals:
-    """By reading the topics from end to end."""
+    """Compute the expected result by reading the topics from end to end."""
     catalogue = {record.key: json.loads(record.value or b"null") for record in store["products"].scan()}
     totals: dict[tuple[int, str], list[int]] = {}
     for topic in ("clicks", "orders"):
         for record in store[topic].scan():
             event = json.loads(record.value or b"null")
             if event.get("end"):
-                continue  # of the day after: its window is never closed
+                continue  # from the next day: its window is never closed
             product = catalogue[event["product"].encode()]
             key = event["time_ms"] // MINUTE_MS * MINUTE_MS, product["category"]
             one = totals.setdefault(key, [0, 0, 0])
@@ -54,7 +54,7 @@ def expected(store: sawlog.Store) -> Totals:
 
 
 def compare(store: sawlog.Store) -> Comparison:
-    """The topic `revenue` against what should be in it."""
+    """Compare the topic `revenue` with the expected result."""
     seen: Counter[tuple[int, str]] = Counter()
     found: Totals = {}
     for record in store["revenue"].scan():

@@ -1,7 +1,7 @@
-"""A shop's events, made up but lifelike: few customers and products get most of the traffic, some events come late.
+"""Realistic events of a shop: a few customers and products get most of the traffic, and some events arrive late.
 
-Everything follows from a seed, so the same events can be made again. A click or an order has a time of its own (event
-time); what a busy network does to it is that some arrive up to three minutes after others that happened later.
+Everything follows from a seed, so the same events can be generated again. Each click and order has an event time; as on
+a busy network, some arrive up to three minutes after events that happened later.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-#: The first event happened then; the events cover half an hour.
+#: Time of the first event; the events cover half an hour.
 START_MS = 1_762_500_000_000
 SPAN_MS = 30 * 60_000
 LATE_MS = 3 * 60_000
-#: No event is older than the newest by more than this: the job waits this long before it closes a window.
+#: Maximum delay of an event: the job waits this long before it closes a window.
 WATERMARK = "4 minutes"
 
 CATEGORIES = ("books", "games", "garden", "kitchen", "music", "tools")
@@ -26,7 +26,7 @@ CUSTOMERS = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event on its way to a topic."""
+    """An event and the topic it goes to."""
 
     topic: str
     key: bytes
@@ -35,7 +35,7 @@ class Event:
 
 
 def products(seed: int = 1) -> Iterator[tuple[bytes, bytes]]:
-    """The catalogue: key and value of every product."""
+    """Return the catalogue: key and value of each product."""
     random = np.random.default_rng(seed)
     for number in range(PRODUCTS):
         category = CATEGORIES[int(random.integers(len(CATEGORIES)))]
@@ -44,7 +44,7 @@ def products(seed: int = 1) -> Iterator[tuple[bytes, bytes]]:
 
 
 def events(count: int, seed: int = 2) -> Iterator[Event]:
-    """So many clicks and orders, in the order of their arrival; the last ones close the last windows."""
+    """Yield `count` clicks and orders in order of arrival; the last ones close the last windows."""
     random = np.random.default_rng(seed)
     happened = np.sort(random.integers(0, SPAN_MS, count))
     late = np.where(random.random(count) < 0.05, random.integers(0, LATE_MS, count), 0)
@@ -60,7 +60,7 @@ def events(count: int, seed: int = 2) -> Iterator[Event]:
             body["quantity"] = int(quantities[at])
         topic = "orders" if is_order[at] else "clicks"
         yield Event(topic, b"c%d" % customers[at], json.dumps(body).encode(), time_ms)
-    # One more event a day later, in every partition: time has passed, so no window stays open.
+    # One more event a day later in each partition, so that no window stays open.
     for topic in ("orders", "clicks"):
         for number in range(64):
             time_ms = START_MS + 24 * 3_600_000

@@ -1,10 +1,10 @@
-"""The streaming job, as a program of its own: parse, join, window, aggregate, exactly once.
+"""The streaming job, as a separate program: parse, join, window, aggregate, exactly once.
 
     python job.py STORE CHECKPOINT [RECORDS-PER-TRIGGER]
 
 It reads the topics `clicks` and `orders`, looks up every product in the topic `products`, and adds up clicks, orders
-and revenue for each minute of event time and category. A window is written to the topic `revenue` once, when nothing
-that belongs to it can come any more. It stops when everything that was there when it started is done.
+and revenue for each minute of event time and category. A window is written to the topic `revenue` once, when no more
+events can belong to it. The job stops after processing everything that existed when it started.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import sawlog.spark
 
 try:
     from demo_parts.events import WATERMARK
-except ImportError:  # started as a program: its folder is on the path, not the one above
+except ImportError:  # started as a program: its own folder is on the path, not the parent
     from events import WATERMARK  # type: ignore[import-not-found, no-redef]
 
 
 def main(store: str, checkpoint: str, most: str = "20000") -> None:
-    """Run it to its end."""
+    """Run the job to its end."""
     spark = sawlog.spark.session(
         "revenue",
         cores=2,

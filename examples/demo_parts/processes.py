@@ -1,4 +1,4 @@
-"""The jobs of the demo: processes of their own, with Java and workers, which are killed with them."""
+"""The jobs of the demo: separate processes, which are killed together with their Java and Python workers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 @contextmanager
 def started(output: Path, program: Path, *given: object) -> Iterator[subprocess.Popen[str]]:
-    """A program in a process group of its own, so that everything that it starts can be killed with it."""
+    """A program in its own process group, so that everything it starts is killed with it."""
     with (output / "job.log").open("a") as log:
         process = subprocess.Popen(
             [sys.executable, str(program), *map(str, given)],
@@ -30,7 +30,7 @@ def started(output: Path, program: Path, *given: object) -> Iterator[subprocess.
 
 
 def kill(process: subprocess.Popen[str]) -> None:
-    """All of it, now."""
+    """Kill the whole process group."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:

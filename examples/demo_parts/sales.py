@@ -1,4 +1,4 @@
-"""Many more events, made as Arrow columns: a shop's sales of a year, and what they add up to."""
+"""A shop's sales of a year as Arrow columns, and their totals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 #: The fields of a value; the table has them as columns.
 SCHEMA = "product string, customer string, quantity int, cents bigint"
 CHUNK = 250_000
-#: The last part of the sales is newer than the table.
+#: Share of the sales that are newer than the table.
 TAIL = 0.02
 _START_MS = 1_735_689_600_000
 _YEAR_MS = 365 * 86_400_000
@@ -22,19 +22,19 @@ _PRODUCTS, _CUSTOMERS = 400, 5_000
 
 @dataclass(slots=True)
 class Totals:
-    """What was sold."""
+    """Totals of the sales."""
 
     sales: int = 0
     cents: int = 0
     customers: Counter[str] = field(default_factory=Counter)
 
     def best(self, count: int) -> list[tuple[str, int]]:
-        """The customers with most sales, with their number."""
+        """Return the customers with the most sales, with the number of sales."""
         return sorted(self.customers.items(), key=lambda each: (-each[1], each[0]))[:count]
 
 
 def sales(first: int, last: int, total: int, totals: Totals, seed: int = 3) -> Iterator[pa.Table]:
-    """The sales from number `first` up to `last` of a year with that many, in the order of time; added to `totals`."""
+    """Yield the sales from number `first` up to `last` of `total` in the year, by time, and add them to `totals`."""
     for start in range(first, last, CHUNK):
         count = min(CHUNK, last - start)
         random = np.random.default_rng((seed, start))
@@ -57,7 +57,7 @@ def sales(first: int, last: int, total: int, totals: Totals, seed: int = 3) -> I
 
 
 def _joined(*parts: str | np.ndarray) -> pa.Array:
-    """Texts and numbers, one after the other, row by row."""
+    """Concatenate texts and numbers row by row."""
     texts = [part if isinstance(part, str) else pa.array(part).cast(pa.string()) for part in parts]
     return pc.binary_join_element_wise(*texts, "")
 

@@ -1,9 +1,9 @@
-"""The topic `sales` as a table, as a program of its own: keep it, then measure a query over the table and the log.
+"""A separate program that keeps the topic `sales` as a table, then times a query over the table and the log.
 
     python table_job.py STORE LAKE PARQUET
 
-It prints one line of JSON when the table is up to date, and waits for a line: meanwhile newer sales are appended. Then
-it copies everything to plain Parquet files, runs the same query over both, alternating, and prints another line.
+It prints one line of JSON when the table is up to date, and waits for a line of input while newer sales are appended.
+Then it copies everything to plain Parquet files, alternates the same query over both, and prints another line.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from sawlog.pipelines.table import TableParams
 
 try:
     from demo_parts.sales import SCHEMA
-except ImportError:  # started as a program: its folder is on the path, not the one above
+except ImportError:  # started as a program: its own folder is on the path, not the parent
     from sales import SCHEMA  # type: ignore[import-not-found, no-redef]
 
 ROUNDS = 3
 
 
 def main(store: str, lake: str, parquet: str) -> None:
-    """All of it."""
+    """Run the job."""
     spark = sawlog.spark.session("sales", cores=2, memory="1g")
     began = time.perf_counter()
     report = table.run(spark, TableParams(store, "sales", lake, schema=SCHEMA))
@@ -47,7 +47,7 @@ def main(store: str, lake: str, parquet: str) -> None:
 
 
 def _asked(frame: Any) -> tuple[tuple[int, int], float]:
-    """Sales and revenue of all products, added up; and how long that took."""
+    """Return the total sales and revenue, and the time the query took."""
     from pyspark.sql import functions as f
 
     began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Events come in by HTTP and a group processes them. Its consumer is killed with kill -9, and the next one goes on."""
+"""Events arrive by HTTP and a group processes them. Its consumer is killed with kill -9, and the next one continues."""
 
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from multiprocessing import get_context
@@ -11,7 +11,7 @@ import sawlog
 
 class Ingest(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
-        events.append(self.rfile.read(int(self.headers["Content-Length"])))  # returns when it is on the disk
+        events.append(self.rfile.read(int(self.headers["Content-Length"])))  # returns when the record is on disk
         self.send_response_only(201)
         self.end_headers()
 
@@ -20,7 +20,7 @@ def work(directory: str) -> None:
     with sawlog.open(directory) as store, store.consumer("billing", "events", auto_commit_ms=None) as consumer:
         for record in consumer:
             store["bills"].append(b"bill for " + (record.value or b""))
-            consumer.commit()  # whoever dies before this leaves the record to the next consumer: at least once
+            consumer.commit()  # a consumer that dies before this leaves the record to the next one: at least once
 
 
 if __name__ == "__main__":

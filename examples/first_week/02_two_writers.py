@@ -7,10 +7,10 @@ import sawlog
 
 
 def append(directory: str, name: str) -> None:
-    with sawlog.open(directory, lock_timeout=30) as store:  # waits at most 30 s for a process that gives nothing away
+    with sawlog.open(directory, lock_timeout=30) as store:  # waits at most 30 s for another process's lock
         log = store["log"]
         for number in range(500):
-            log.append(b"%d" % number, key=name.encode())  # one by one, each on the disk when it returns
+            log.append(b"%d" % number, key=name.encode())  # one by one, each on disk when the call returns
         with log.writer() as writer:  # many at once
             for number in range(500, 10_000):
                 writer.append(b"%d" % number, name.encode())

@@ -1,4 +1,4 @@
-"""A service on asyncio: a TCP server stores every line that clients send, and a task next to it consumes them."""
+"""An asyncio service: a TCP server stores every line that clients send, and a task beside it consumes them."""
 
 import asyncio
 from tempfile import TemporaryDirectory
@@ -20,7 +20,7 @@ async def main(directory: str) -> None:
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             async for line in reader:
-                await lines.append(line.rstrip())  # on the disk; clients that wait at the same time share one fsync
+                await lines.append(line.rstrip())  # on disk; clients that wait at the same time share one fsync
                 writer.write(b"stored\n")
             writer.close()
 

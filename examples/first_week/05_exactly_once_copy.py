@@ -1,4 +1,4 @@
-"""Copy a topic and transform it on the way, exactly once, in a process that is killed again and again."""
+"""Copy and transform a topic, exactly once, in a process that is killed again and again."""
 
 from multiprocessing import get_context
 from tempfile import TemporaryDirectory
@@ -11,7 +11,7 @@ CHUNK = 100
 def copy(directory: str) -> None:
     with sawlog.open(directory) as store:
         source = store["orders"].partition(0)
-        # The same number always stands for the same records, so a transaction that is repeated is recognised.
+        # The same number always means the same records, so a repeated transaction is recognised.
         for number in range(source.next_offset // CHUNK):
             with store.transaction(name="copy", sequence=number) as transaction:
                 if transaction.replayed:  # an earlier process has stored it

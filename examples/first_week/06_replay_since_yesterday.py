@@ -1,4 +1,4 @@
-"""Something went wrong yesterday: read again what was recorded since, with a new group and with the one that did it."""
+"""Replay everything since yesterday, with a new group and with the existing one."""
 
 from datetime import UTC, datetime, timedelta
 from tempfile import TemporaryDirectory
@@ -10,12 +10,12 @@ yesterday = now - timedelta(days=1)
 
 with TemporaryDirectory() as directory, sawlog.open(directory) as store:
     clicks = store.create_topic("clicks", partitions=2)
-    for hours in range(72, 0, -1):  # three days, a click an hour
+    for hours in range(72, 0, -1):  # three days, one click per hour
         clicks.append(b"%d hours ago" % hours, key=b"user %d" % hours, timestamp=now - timedelta(hours=hours))
     with store.consumer("billing", "clicks") as consumer:
         print("billing has read:", sum(1 for _ in consumer.drain()))
 
-    with store.consumer("audit", "clicks", start=yesterday) as consumer:  # a new group begins where it is told to
+    with store.consumer("audit", "clicks", start=yesterday) as consumer:  # a new group starts where it is told to
         print("audit reads since yesterday:", sum(1 for _ in consumer.drain()))
 
     places = {("clicks", partition): yesterday for partition in range(clicks.partitions)}

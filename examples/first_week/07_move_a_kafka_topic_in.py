@@ -1,4 +1,4 @@
-"""Move a topic from a running Kafka: every record with its key, headers, time and offset. Run again, it goes on."""
+"""Move a topic from a running Kafka: each record keeps its key, headers, time and offset. A second run continues."""
 
 import sys
 from subprocess import DEVNULL, PIPE, Popen

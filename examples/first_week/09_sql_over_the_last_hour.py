@@ -1,4 +1,4 @@
-"""Which customers bought most in the last hour? One query, over the log itself."""
+"""The customers who bought most in the last hour: one query, over the log itself."""
 
 import json
 from datetime import UTC, datetime, timedelta

@@ -19,7 +19,7 @@ QUERY = """
 
 with TemporaryDirectory() as directory, sawlog.open(directory) as store:
     with store.create_topic("sales", partitions=2).writer() as writer:
-        for number in range(1800):  # ten a second, for three minutes
+        for number in range(1800):  # ten per second, for three minutes
             sale = {"country": ("DE", "FR", "PT")[number % 3], "cents": number % 100}
             sold_at = START + timedelta(milliseconds=100 * number)
             writer.append(json.dumps(sale).encode(), timestamp=int(sold_at.timestamp() * 1000))

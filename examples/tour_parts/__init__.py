@@ -1,1 +1,1 @@
-"""The acts of `examples/tour.py`, one to a file: what each one does with sawlog, and the screen they share."""
+"""The acts of `examples/tour.py`, one per file, and the screen that they share."""

@@ -1,4 +1,4 @@
-"""Act three: what it costs to be sure, alone and together."""
+"""Act three: the cost of durable appends, by one caller and by many."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TASKS, EACH, ALONE = 256, 40, 100
 
 
 def play(screen: Screen, path: Path) -> None:
-    """One caller, then many: both durable, record by record."""
+    """Append durably, record by record: from one caller, then from many."""
     screen.act(
         "Acknowledge",
         f"Each append returns only when its record survives a power cut. First one caller, then {TASKS} asyncio "
@@ -51,7 +51,7 @@ def play(screen: Screen, path: Path) -> None:
 
 
 def _now_durable(log: Log, offset: int) -> tuple[int, int]:
-    """A record's offset and how far the log is durable at the moment of its acknowledgement."""
+    """A record's offset, and the durable offset of the log when the record was acknowledged."""
     return offset, log.durable_offset
 
 

@@ -1,4 +1,4 @@
-"""Act five: change one byte of a sealed segment, in a copy, and see who notices."""
+"""Act five: change one byte of a sealed segment, in a copy, and detect it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .screen import Screen
 
 @dataclass(frozen=True, slots=True)
 class Forgery:
-    """One byte that is not what was written."""
+    """A changed byte."""
 
     file: str
     position: int
@@ -26,7 +26,7 @@ class Forgery:
     after: bytes
 
     def shown(self, order: bytes) -> Text:
-        """The end of an order, where the price is, with the byte in question marked."""
+        """Return the end of an order, with the price and the changed byte marked."""
         digit = next(i for i, (a, b) in enumerate(zip(self.before, self.after, strict=True)) if a != b)
         text, start = order.decode(), order.index(b'"items"')
         shown = Text(f"...{text[start:digit]}")
@@ -35,7 +35,7 @@ class Forgery:
 
 
 def play(screen: Screen, path: Path, copy: Path) -> None:
-    """Verify what is good, damage a copy, verify that, and read on after the damage."""
+    """Verify the log, damage a copy, verify the copy, and read on after the damage."""
     screen.act(
         "Damage",
         "In a copy of the log somebody raises the price of one order: one byte of a sealed segment, and the JSON is "
@@ -82,7 +82,7 @@ def forge(copy: Path) -> Forgery:
 
 
 def _digit_of(order: bytes) -> tuple[int, bool]:
-    """Where the price begins, and whether one more bit makes another digit of its first (0 to 8, 1 to 9)."""
+    """Return the position of the price, and whether setting one bit changes its first digit (0 to 8, 1 to 9)."""
     at = order.index(b'"cents":') + len(b'"cents":')
     return at, order[at : at + 1] in (b"0", b"1")
 
@@ -103,7 +103,7 @@ def _find(screen: Screen, log: Log, forgery: Forgery) -> None:
 
 
 def _read_on(screen: Screen, log: Log, forgery: Forgery, total: int) -> None:
-    """Read all that can be read: an error says where to go on."""
+    """Read every readable record: an error names the offset at which to continue."""
     served, lost, start = 0, range(0), 0
     while start < total:
         try:

@@ -1,6 +1,6 @@
-"""A directory that counts: how often the engine really asks the disk to be sure.
+"""A directory that counts fdatasyncs.
 
-The engine takes any directory that keeps the promises of `sawlog.storage`, so this one is put in from outside.
+The engine accepts any directory that implements `sawlog.storage`.
 """
 
 from __future__ import annotations
@@ -9,16 +9,14 @@ from sawlog.storage import FileDirectory, Storage
 
 
 class CountingDirectory(FileDirectory):
-    """Files as ever; each fdatasync of a segment is counted."""
+    """A directory of files that counts each fdatasync of a segment."""
 
     syncs = 0
 
     def create(self, name: str) -> Storage:
-        """As ever."""
         return self._counted(super().create(name))
 
     def open(self, name: str) -> Storage:
-        """As ever."""
         return self._counted(super().open(name))
 
     def _counted(self, storage: Storage) -> Storage:

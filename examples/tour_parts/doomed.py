@@ -1,7 +1,7 @@
-"""The process that act four kills: it appends durably and says so, until it is ended in the middle of a record.
+"""The process that act four kills: it appends durably and reports each record, until it dies within one.
 
-Standard output is its word: `ack OFFSET` once a record is acknowledged, `stream` when a long one begins. What a record
-holds follows from its offset, so a reader knows afterwards what must be in it.
+It prints `ack OFFSET` once a record is acknowledged, and `stream` when a long one begins. The content of a record
+follows from its offset, so a reader can check it afterwards.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sawlog import Log
 SHORT = 100
 CHUNK = bytes(range(256)) * 256
 CHUNKS = 64
-#: Streamed records that it gets to finish; the next one goes on for so many chunks that it surely dies first.
+#: Streamed records that it completes; the next one has so many chunks that the process dies first.
 FINISHED, CHUNKS_OF_THE_LAST = 1, 4096
 
 
@@ -31,14 +31,14 @@ def value_at(offset: int) -> bytes:
 
 
 def _upload(chunks: int) -> Iterator[bytes]:
-    """Something large that comes slowly, as over a network."""
+    """Yield a large value slowly, as over a network."""
     for _ in range(chunks):
         yield CHUNK
         time.sleep(0.002)
 
 
 def main(path: str) -> None:
-    """Until somebody ends us."""
+    """Append until the process is killed."""
     streamed = 0
     with Log.open(path) as log:
         while True:

@@ -1,4 +1,4 @@
-"""Act four: kill a writer in the middle of an append, and see what is left."""
+"""Act four: kill a writer in the middle of an append, and recover."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def play(screen: Screen, path: Path) -> None:
 
 
 def _kill_a_writer(path: Path) -> Killed:
-    """Start it, listen until it is in the middle of a long record, kill it, and hear it out."""
+    """Start the writer, kill it in the middle of a long record, and read the rest of its output."""
     command = [sys.executable, "-W", "ignore::RuntimeWarning", doomed.__file__, str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as writer:
         try:
@@ -79,7 +79,7 @@ def _kill_a_writer(path: Path) -> Killed:
 
 
 def _wait_for_half_a_record(path: Path, writer: subprocess.Popen[str]) -> None:
-    """Until the file has grown by a good part of the long record that is being written."""
+    """Wait until a good part of the long record is in the file."""
     before = _log_bytes(path)
     enough = before + len(doomed.CHUNK) * doomed.CHUNKS // 3
     give_up = time.monotonic() + _PATIENCE_S

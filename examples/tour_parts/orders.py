@@ -1,7 +1,7 @@
-"""A busy hour of a shop: JSON orders that look alive and are the same every time.
+"""A busy hour of a shop: realistic JSON orders that are the same in every run.
 
-Nothing here is random. The number of an order is mixed into 64 bits, and its fields are cut out of them, so any
-order can be made again from its number alone, which is how the tour knows what it should find in the log.
+Nothing here is random. The number of an order is hashed to 64 bits, which determine its fields, so any order can be
+generated again from its number alone. This is how the tour knows what the log must contain.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KEYS = tuple(customer.encode() for customer in _CUSTOMERS)
 _ITEMS = tuple(f'"sku":"A-{1000 + number}","items":{1 + number % 3}' for number in range(600))
 _PRICES = np.array([(499 + number * number % 9_973) * (1 + number % 3) for number in range(600)])
 
-#: About what an order takes in the log.
+#: Approximate size of an order in the log.
 ORDER_BYTES = 125
 
 #: value, key, timestamp in ms
@@ -35,19 +35,19 @@ Order = tuple[bytes, bytes, int]
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """Some orders, and what they are worth."""
+    """Some orders, and their total price."""
 
     records: list[Order]
     cents_by_country: NDArray[np.int64]
 
     @property
     def value_bytes(self) -> int:
-        """Of all of them, without keys."""
+        """Size of all values, without keys."""
         return sum(len(value) for value, _, _ in self.records)
 
 
 def orders(first: int, last: int, total: int) -> Orders:
-    """The orders with first <= number < last, out of `total` in the hour."""
+    """Return the orders with first <= number < last, out of `total` in the hour."""
     numbers = np.arange(first, last, dtype=np.uint64)
     mixed = numbers * np.uint64(0x9E3779B97F4A7C15)
     mixed ^= mixed >> np.uint64(29)
@@ -73,7 +73,7 @@ def orders(first: int, last: int, total: int) -> Orders:
 
 
 def _times(numbers: NDArray[np.uint64], total: int) -> NDArray[np.int64]:
-    """When: always later, now faster and now slower. The waves are mild enough never to run backwards."""
+    """Return the time of an order. The rate varies, but times never go backwards."""
     part = numbers / total
     waves = 0.35 * np.sin(2 * np.pi * part) / (2 * np.pi) + 0.25 * np.sin(10 * np.pi * part) / (10 * np.pi)
     return _START_MS + ((part + waves) * _HOUR_MS).astype(np.int64)

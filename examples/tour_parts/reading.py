@@ -26,7 +26,7 @@ _WANTED = pj.ParseOptions(
 
 
 def play(screen: Screen, path: Path, written: Written, lookups: int) -> None:
-    """The same log three times."""
+    """Read the same log three times."""
     screen.act(
         "Read",
         "Beside any writer, without a lock: as Python records, as Arrow (no Python object per record), and one "
@@ -88,7 +88,7 @@ def _as_arrow(screen: Screen, log: Log, written: Written) -> None:
 
 
 def _parse(values: pa.Array) -> pa.Table:
-    """The JSON of a whole batch at once: joined by line ends, it is a JSON Lines file in memory."""
+    """Parse the JSON of a whole batch at once: joined by newlines, it is a JSON Lines file in memory."""
     lines = pc.binary_join(pa.ListArray.from_arrays([0, len(values)], values), b"\n")[0]
     return pj.read_json(pa.BufferReader(lines.as_buffer()), parse_options=_WANTED)
 

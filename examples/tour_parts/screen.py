@@ -1,7 +1,7 @@
 """The output of the tour: headings, checks, bars, a chart, and the table at the end.
 
-In a terminal there is colour and a moving bar; elsewhere the same words, plain, with no control character among
-them. Where the encoding has no block characters, similar ASCII characters are used.
+A terminal gets colour and a moving bar; other outputs get the same text without control characters. Where the encoding
+has no block characters, similar ASCII characters are used.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NEAREST = str.maketrans("✓✗µ·─▏▎▍▌▋▊▉█▁▂▃▄▅�
 
 
 def _nearest(error: UnicodeError) -> tuple[str, int]:
-    """For an encoding that lacks a character: one that looks like it and is as wide."""
+    """Replace a character that the encoding lacks by a similar one of the same width."""
     assert isinstance(error, UnicodeEncodeError)
     lacking = error.object[error.start : error.end].translate(_NEAREST)
     return lacking.encode("ascii", "replace").decode(), error.end
@@ -51,7 +51,7 @@ class Result:
 
 
 class Progressing:
-    """Counts what is done; in a terminal it shows."""
+    """A counter, shown in a terminal."""
 
     def __init__(self, bar: Progress | None, total: int) -> None:
         self._bar, self._began, self._done = bar, perf_counter(), 0
@@ -66,7 +66,7 @@ class Progressing:
 
 
 class Screen:
-    """Everything that is printed goes through here, and so do the checks that decide how the tour ends."""
+    """All output of the tour, and the checks that decide its exit code."""
 
     def __init__(self) -> None:
         codecs.register_error("nearest", _nearest)
@@ -74,7 +74,7 @@ class Screen:
             sys.stdout.reconfigure(errors="nearest")
         self._console = Console(highlight=False, markup=False, emoji=False)
         self._console.width = min(self._console.width, WIDTH)
-        #: A pipe gets no animation even where somebody asks for colour.
+        #: A pipe gets no animation, even if colour is requested.
         self._moves = sys.stdout.isatty() and not self._console.is_dumb_terminal
         self._acts = 0
         self.results: list[Result] = []
@@ -89,11 +89,11 @@ class Screen:
     # --- words
 
     def print(self, text: str | Text = "", style: str = "") -> None:
-        """A paragraph inside the margin, wrapped where it has to be."""
+        """Print a paragraph inside the margin, wrapped."""
         self._show(Padding(Text(text, style) if isinstance(text, str) else text, (0, _MARGIN)))
 
     def _show(self, what: RenderableType) -> None:
-        """Print; without a terminal, without the blanks that rich fills lines with."""
+        """Print; without a terminal, strip the blanks with which rich pads lines."""
         if self._moves:
             self._console.print(what)
             return
@@ -103,17 +103,17 @@ class Screen:
         self._console.file.flush()
 
     def line(self) -> None:
-        """An empty line."""
+        """Print an empty line."""
         self._show("")
 
     def head(self, text: str, below: str) -> None:
-        """The first two lines."""
+        """Print the first two lines."""
         self.line()
         self.print(text, "bold cyan")
         self.print(below, "dim")
 
     def act(self, title: str, about: str) -> None:
-        """A new part begins."""
+        """Begin a new part."""
         self._acts += 1
         self.line()
         self._show(Rule(Text(f"{self._acts}  {title}", "bold"), align="left", style="cyan"))
@@ -121,7 +121,7 @@ class Screen:
         self.line()
 
     def check(self, true: bool, text: str) -> None:
-        """Something that has to hold: shown either way, and one that does not hold fails the tour."""
+        """Show a check; if it does not hold, the tour fails."""
         self.checks += 1
         if not true:
             self.failed.append(text)
@@ -131,7 +131,7 @@ class Screen:
         self._show(Padding(table, (0, _MARGIN)))
 
     def facts(self, *facts: tuple[str, str | Text]) -> None:
-        """Names on the left, what there is to say on the right."""
+        """Print names on the left and their values on the right."""
         table = Table.grid(padding=(0, 2, 0, 0))
         table.add_column(style="cyan", no_wrap=True)
         table.add_column(overflow="fold")
@@ -143,7 +143,7 @@ class Screen:
     # --- numbers
 
     def result(self, what: str, count: int, unit: str, seconds: float) -> Result:
-        """Note something that was measured, for the table at the end."""
+        """Record a measurement for the table at the end."""
         made = Result(what, count, unit, seconds)
         self.results.append(made)
         return made
@@ -165,7 +165,7 @@ class Screen:
 
     @contextmanager
     def waiting(self, text: str) -> Iterator[None]:
-        """Something to look at while nothing can be shown."""
+        """Show a spinner while there is no progress to show."""
         if not self._moves:
             yield
             return
@@ -173,7 +173,7 @@ class Screen:
             yield
 
     def bars(self, title: str, values: Mapping[str, float], labels: Sequence[str]) -> None:
-        """A bar for each value, the largest as wide as there is room for."""
+        """Print a bar for each value; the largest fills the line."""
         room = self.width - max(map(len, values)) - max(map(len, labels)) - 4
         most = max(values.values(), default=0) or 1
         self.print(title)
@@ -189,7 +189,7 @@ class Screen:
         return "█" * (eighths // 8) + _EIGHTHS_ACROSS[eighths % 8].strip()
 
     def skyline(self, title: str, values: Sequence[int], left: str, right: str, *, height: int = 4) -> None:
-        """A sparkline of several rows, with the first and the last moment below it."""
+        """Print a sparkline of several rows, with the first and the last time below it."""
         most = max(values, default=0) or 1
         self.print(title)
         levels = [round(value / most * height * 8) for value in values]
@@ -200,7 +200,7 @@ class Screen:
         self.print(left + right.rjust(len(values) - len(left)), "dim")
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Words on the left, numbers on the right."""
+        """Print a table: text on the left, numbers on the right."""
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold", border_style="cyan")
         for i, name in enumerate(head):
             table.add_column(name, justify="right" if i else "left", no_wrap=True)
@@ -210,7 +210,7 @@ class Screen:
         self.line()
 
     def summary(self) -> None:
-        """What was measured, all of it, and nothing else."""
+        """Print all measurements."""
         rows = [
             (each.what, f"{each.count:,} {each.unit}", duration(each.seconds), f"{each.per_second:,.0f}/s")
             for each in self.results
@@ -219,7 +219,7 @@ class Screen:
 
 
 def duration(seconds: float) -> str:
-    """Three digits that mean something, and their unit."""
+    """Format a number with three significant digits and its unit."""
     for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "µs")):
         if seconds * factor >= 1 or unit == "µs":
             return f"{seconds * factor:.{2 if seconds * factor < 10 else 1 if seconds * factor < 100 else 0}f} {unit}"
@@ -227,7 +227,7 @@ def duration(seconds: float) -> str:
 
 
 def size(size_bytes: float) -> str:
-    """Bytes for people."""
+    """Format a size with its unit."""
     for factor, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if size_bytes >= factor:
             return f"{size_bytes / factor:,.1f} {unit}"

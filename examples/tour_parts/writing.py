@@ -20,7 +20,7 @@ _CHUNK = 10_000
 
 @dataclass(slots=True)
 class Written:
-    """What went into the log, as the shop knows it: what is read later has to agree."""
+    """The orders that were written, for comparison with those that are read."""
 
     orders: int = 0
     value_bytes: int = 0
@@ -28,12 +28,12 @@ class Written:
 
 
 def config_for(events: int) -> LogConfig:
-    """Small enough segments that there are about eight of them, also in a short tour."""
+    """Return a segment size that gives about eight segments, even in a short tour."""
     return LogConfig(segment_bytes=min(max(events * ORDER_BYTES // 8, 16 << 10), 16 << 20))
 
 
 def play(screen: Screen, path: Path, events: int) -> Written:
-    """Write, and say how fast."""
+    """Write the orders and report the rate."""
     screen.act(
         "Write",
         f"{events:,} orders as JSON, appended one by one through log.writer(). The policy is the default: a batch is "

@@ -1,11 +1,11 @@
-"""aiokafka's tests, against the package as it is installed.
+"""aiokafka's tests, against the installed package.
 
-Its source package does not contain the tests. So somebody has to bring its repository, at the tag of this version:
+Its source package does not contain the tests, so a checkout of its repository is needed, at the tag of this version:
 
     git clone --branch v0.14.0 <the repository aio-libs/aiokafka> DIR
     make suites ARGS="--only aiokafka --checkout DIR"
 
-Only the folder `tests` and `pyproject.toml`, which has pytest's settings, are copied from there, into the cache.
+Only the folder `tests` and `pyproject.toml`, which has pytest's settings, are copied to the cache.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ and name its directory: --checkout DIR. They are copied into the cache, so once 
 
 
 class Aiokafka:
-    """All tests of aiokafka, also those that need no broker."""
+    """All tests of aiokafka, including those that need no broker."""
 
     name = "aiokafka"
     version = _VERSION
     about = f"aiokafka's tests, from a checkout of its repository at v{_VERSION} (--checkout); the package from pip"
-    #: Its tests name the broker with id 0, and ask once for a session timeout that is too short.
+    #: Its tests expect a broker with id 0, and one requests a session timeout that is too short.
     wanted = Wanted(partitions=2, node_id=0, min_session_timeout_ms=6000)
 
     def __init__(self, checkout: Path | None = None) -> None:
@@ -42,7 +42,7 @@ class Aiokafka:
         self._python = Path()
 
     def prepare(self) -> None:
-        """Copy the tests, and make an environment."""
+        """Copy the tests and create an environment."""
         if not self._source.exists():
             self._copy()
         packages = [f"aiokafka=={self.version}", *_PACKAGES, *_NEEDS]
@@ -64,7 +64,7 @@ class Aiokafka:
         copy.rename(self._source)
 
     def run(self, job: Job) -> None:
-        """Run them; each has a limit of two minutes of its own."""
+        """Run the tests, with a time limit of two minutes each."""
         arguments = ["-p", "aiokafka_plugin", "--timeout=180", "--timeout-method=signal"]
         arguments += ["--docker-image", "kafka:2.13_4.3.0"]
         run_pytest(job, self._python, self._source, arguments, "tests", {"SUITE_BROKER": job.address})

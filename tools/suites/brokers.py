@@ -1,8 +1,8 @@
 """The brokers under test: `sawlog serve` with its defaults, or a single Apache Kafka node with its defaults.
 
-Both get the few settings that a suite asks its users to make: the number of partitions of a new topic, the id of the
-broker, short session timeouts. Kafka also gets its authorizer, which the suites' own set-ups turn on. Both are
-processes of their own, which are gone when the block ends.
+Both get the few settings that a suite requires: the number of partitions of a new topic, the id of the broker, short
+session timeouts. Kafka also gets its authorizer, which the suites' own setups enable. Both run as separate processes,
+which end with the block.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .places import ROOT
 SAWLOG, KAFKA = "sawlog", "kafka"
 BROKERS = (SAWLOG, KAFKA)
 
-#: Share groups keep their state in a topic with three replicas unless told otherwise.
+#: By default, share groups keep their state in a topic with three replicas.
 _ONE_NODE = ("share.coordinator.state.topic.replication.factor=1", "share.coordinator.state.topic.min.isr=1")
 _AUTHORIZER = (
     "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -35,18 +35,18 @@ class Wanted:
 
     partitions: int
     node_id: int = 1
-    #: The shortest session timeout that a member may ask for; Kafka's default is 6000.
+    #: The shortest session timeout that a member may request; Kafka's default is 6000.
     min_session_timeout_ms: int = 100
 
 
 @contextmanager
 def serving(against: str, wanted: Wanted, directory: Path) -> Iterator[str]:
     """Start a broker with an empty store and yield its address. Its log stays in the directory."""
-    sys.path.insert(0, str(ROOT))  # the tests know how to start both
+    sys.path.insert(0, str(ROOT))  # the tests' code starts both
     try:
         if against == SAWLOG:
             options = ["--partitions", str(wanted.partitions), "--set", f"node_id={wanted.node_id}"]
-            # After its first access control rule it refuses whoever is not named; the clients here have no name.
+            # From the first rule on, the broker refuses clients that no rule names; these clients are anonymous.
             options += ["--set", "allow_everyone_if_no_acl_found=true"]
             options += ["--set", f"group_min_session_timeout_ms={wanted.min_session_timeout_ms}"]
             made = importlib.import_module("tests.broker.serving").Serving(directory / "data", *options)
@@ -67,8 +67,8 @@ def serving(against: str, wanted: Wanted, directory: Path) -> Iterator[str]:
 
 
 def kafka_tools(directory: Path) -> Path | None:
-    """A directory with the few programs of Kafka's distribution that suites call; None without Java or jars. They run
-    Kafka's own classes, whichever broker they are asked to talk to."""
+    """Return a directory with the programs of Kafka's distribution that suites call; None without Java or jars. They
+    run Kafka's own classes against either broker."""
     java, jars = shutil.which("java"), importlib.import_module("fetch_kafka").jars_directory()
     if java is None or not any(jars.glob("kafka-tools-[0-9]*.jar")):
         return None
@@ -96,7 +96,7 @@ def version_of(against: str) -> str:
 
 
 def missing(against: str) -> str | None:
-    """Return what must be installed before this broker can start, or None."""
+    """Return the software to install before this broker can start, or None."""
     if against == SAWLOG:
         return None
     fetch_kafka = importlib.import_module("fetch_kafka")

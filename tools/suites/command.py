@@ -1,4 +1,4 @@
-"""What `make suites` takes, and in which order things are done."""
+"""The command line of `make suites`."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from .suite import CannotRun, Job, Suite
 _NAMES = ("librdkafka", "librdkafka-long", "aiokafka", "kafka-python", "franz-go")
 _USUAL = ("librdkafka", "aiokafka", "kafka-python", "franz-go")
 _ABOUT = """\
-Run test suites that other projects wrote, against `sawlog serve` and against Apache Kafka, and compare.
+Run third-party test suites against `sawlog serve` and against Apache Kafka, and compare.
 
 Each suite is fetched and built once, into a cache ($SAWLOG_SUITES, or below ~/.cache/sawlog/suites). A broker with an
-empty store is started for each run, and is gone afterwards. Results are kept as JSON in build/suites, one file per
-suite and broker, so that the two sides can be run one after the other; the table is made of whatever is there.
+empty store is started for each run, and stopped afterwards. Results are kept as JSON in build/suites, one file per
+suite and broker, so that the two sides can be run one after the other; the table shows the existing results.
 """
 _EXAMPLES = """\
 examples (make suites ARGS="..."):
-  --list                                   which suites there are, and what each needs
+  --list                                   list the suites and their requirements
   --only kafka-python                      one suite against both brokers: the quickest, a minute each
   --only librdkafka --against sawlog       one suite against one broker
   --only librdkafka --tests 0081,0103      some of its tests, by a part of their names; their results are only shown
   --only aiokafka --checkout ~/aiokafka    aiokafka's tests come from a checkout of its repository
   --failover 3                             franz-go's ETL tests while one of two brokers is killed, three rounds
-  --report                                 run nothing: make the table again from the results that are kept
+  --report                                 run nothing: recreate the table from the kept results
   --report --write                         and put it into docs/compatibility.md
 
 needs: Java and `make kafka-jars` for Apache Kafka; Cargo, make and a C++ compiler for librdkafka; Go for
@@ -109,7 +109,7 @@ def _suites(asked: argparse.Namespace) -> list[Suite]:
 
 
 def _run_suite(suite: Suite, asked: argparse.Namespace) -> int:
-    """One suite against each broker; how many of these runs were not possible."""
+    """Run one suite against each broker; return the number of runs that were not possible."""
     bad = 0
     print(f"{suite.name} {suite.version}: preparing it", flush=True)
     try:
@@ -136,7 +136,7 @@ def _run_suite(suite: Suite, asked: argparse.Namespace) -> int:
 
 
 def _run_failover(asked: argparse.Namespace) -> int:
-    """The tests that run while a broker is killed."""
+    """Run the tests during which a broker is killed."""
     try:
         for against in asked.against or brokers.BROKERS:
             lacking = brokers.missing(against)
@@ -160,7 +160,7 @@ def _kept(suite: Suite, against: str) -> dict[str, Outcome]:
 
 
 def _run_again(suite: Suite, job: Job, run: Run) -> None:
-    """What failed runs once more, alone: many tests have limits of time, and this machine may be busy."""
+    """Run the failed tests again, one at a time: many have time limits, and this machine may be busy."""
     failed = tuple(sorted(run.names(FAILED)))
     if not failed:
         return
@@ -173,7 +173,7 @@ def _run_again(suite: Suite, job: Job, run: Run) -> None:
 
 
 def _run(suite: Suite, against: str, asked: argparse.Namespace) -> Run:
-    """One suite against one broker. A test that did not pass is shown as soon as it has ended."""
+    """Run one suite against one broker, and print the outcome of each test as it ends."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     run = Run(suite.name, suite.version, against, brokers.version_of(against), today)
     with tempfile.TemporaryDirectory(prefix="sawlog-suites-") as scratch:

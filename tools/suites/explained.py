@@ -1,6 +1,6 @@
-"""Why a test ends differently with sawlog and with Apache Kafka, or fails with both: what the tables say beside it.
+"""Reasons why tests end differently with sawlog and with Apache Kafka, or fail with both, for the tables.
 
-A difference that is not listed here is shown as "not explained", which is work to do.
+A difference that is not listed here is shown as "not explained": it needs work.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """franz-go's chained ETL tests against two brokers, one of which is killed and restarted while they run.
 
 The tests pass records through three consumer groups in a row, without transactions (`TestGroupETL`) and with them
-(`TestTxnEtl`). They complain of every error of a client, and of every record that a group processes twice. They were
-not written for brokers that die: some complaints are errors that the client reports and recovers from. One failed test
-says little; the result is which complaints each kind of broker causes, and how often.
+(`TestTxnEtl`). They report every error of a client, and every record that a group processes twice. They were not
+written for brokers that die: some of these errors are reported by the client, which then recovers. A single failed test
+means little; the result is which errors each kind of broker causes, and how often.
 
 - *sawlog*: two processes of `sawlog serve` over one bucket of a local S3 server (moto).
 - *Apache Kafka*: two brokers, and a controller that is not killed. All topics have two replicas.
@@ -31,8 +31,8 @@ TESTS = ("TestGroupETL", "TestTxnEtl")
 _NAMES = {SAWLOG: "sawlog", KAFKA: "Apache Kafka"}
 #: Seconds until the first kill, by round: while members join, while they read, while they rebalance.
 _FIRST_S = (5.0, 7.0, 9.0)
-#: How long a killed broker stays away, and how long it is back before the next kill. Both kinds of broker give up a
-#: dead one after about ten seconds.
+#: Downtime of a killed broker, and its uptime before the next kill. Both kinds of broker give up a dead one after about
+#: ten seconds.
 _DOWN_S, _UP_S = 12.0, 20.0
 _LIMIT_S = 300.0
 _RECORDS = 20_000
@@ -41,7 +41,7 @@ _PARTITIONS = 4
 _ENDED = re.compile(r"^ *--- (PASS|FAIL): (\w+/\S+)", re.MULTILINE)
 _COMPLAINT = re.compile(r"^ +testConsumer sendErr group=(\w+): (.*)", re.MULTILINE)
 _PANIC = re.compile(r"^(panic: .*)|^ +helpers_test\.go:\d+: (consumers \d: got .*)", re.MULTILINE)
-#: The same complaint, whichever topic, address, partition and offset it names.
+#: Names in messages that are ignored when errors are counted: topics, addresses, partitions and offsets.
 _ALIKE = (
     (re.compile(r"poll got unexpected errs: \[\{ *\d+ ([^{}]*)\}.*"), r"\1"),
     (re.compile(r"dial tcp \S+ "), ""),
@@ -59,7 +59,7 @@ class Findings:
 
     passed: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
-    #: In how many groups there was a complaint, by test and kind of complaint.
+    #: Number of groups with an error, by test and kind of error.
     complaints: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def add(self, test: str, output: str) -> None:
@@ -95,7 +95,7 @@ def compare(against: Sequence[str], rounds: int, logs: Path) -> str:
 
 
 def tables(found: dict[str, Findings]) -> str:
-    """Passed subtests, and complaints, side by side."""
+    """Return passed subtests and errors, side by side."""
     head = " | ".join(_NAMES[kind] for kind in found)
     line = "|---|" + "---|" * len(found)
     rows = [f"| passed | {head} |", line]
@@ -130,7 +130,7 @@ def _run(suite: FranzGo, kind: str, test: str, first_s: float, log: Path) -> str
 
 
 def _kill(broker: Any, first_s: float, ended: threading.Event) -> None:
-    """Kill a broker again and again, until the tests have ended."""
+    """Kill a broker repeatedly until the tests end."""
     pause_s = first_s
     while not ended.wait(pause_s):
         broker.kill()
@@ -141,7 +141,7 @@ def _kill(broker: Any, first_s: float, ended: threading.Event) -> None:
 
 @contextmanager
 def _pair(kind: str, place: Path) -> Iterator[list[Any]]:
-    """Two brokers of a kind. The tests know how to start both."""
+    """Start two brokers of one kind, with the tests' code."""
     sys.path.insert(0, str(ROOT))
     try:
         serving = importlib.import_module("tests.broker.serving")

@@ -1,8 +1,8 @@
 """The tests of franz-go's client, `pkg/kgo`, which come with its Go module.
 
 `go mod download` fetches the module and checks it against the checksum below. The tests are built once into a program,
-which the cache keeps; building it takes about a minute of CPU time where Go has to compile its standard library first.
-The program runs all tests in one process; a test that has to run again gets a process of its own.
+which stays in the cache; building takes about a minute of CPU time if Go must compile its standard library first. The
+program runs all tests in one process; a test that runs again gets its own process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .suite import CannotRun, Job, build, matches
 
 _MODULE = "github.com/twmb/franz-go"
 _CHECKSUM = "h1:EdwIHGzD/4mgCpl/sNS0C74JYn6cL/r2KYS+8UC96Ww="
-#: The module is 1 MB. A machine without a network may wait for its proxy for much longer than it would take.
+#: Time limit. The module has 1 MB; without a network, Go waits much longer for its proxy.
 _FETCH_S = 120.0
 #: Records of the tests that pass records through a chain of groups. The transactional one commits every 10,000.
 _RECORDS = 25_000
@@ -45,7 +45,7 @@ class FranzGo:
         self._records = records
         self._home = places.cache() / f"franz-go-{self.version}"
         self._source = self._home / "source"
-        #: The tests, built.
+        #: Path of the built tests.
         self.program = self._home / "kgo.test"
 
     def prepare(self) -> None:
@@ -54,7 +54,7 @@ class FranzGo:
             return
         package = self._fetch() / "pkg" / "kgo"
         self._source.mkdir(parents=True, exist_ok=True)
-        for path in package.glob("*.go"):  # some tests read the source
+        for path in package.glob("*.go"):  # some tests read the sources
             shutil.copyfile(path, self._source / path.name)
         with tempfile.TemporaryDirectory(dir=self._home) as scratch:
             made = Path(scratch) / self.program.name
@@ -63,7 +63,7 @@ class FranzGo:
             made.replace(self.program)
 
     def _fetch(self) -> Path:
-        """Have Go fetch the module; its directory in Go's own cache."""
+        """Let Go fetch the module; return its directory in Go's cache."""
         if shutil.which("go") is None:
             raise CannotRun("Go is needed, and is not installed")
         with tempfile.TemporaryDirectory() as scratch:
@@ -82,12 +82,12 @@ class FranzGo:
         return Path(told["Dir"])
 
     def names(self) -> list[str]:
-        """All tests, and what a fuzz test runs without being asked to search."""
+        """Return all tests, including the seed corpora of fuzz tests."""
         listed = subprocess.run([self.program, "-test.list", "."], capture_output=True, text=True, check=True)
         return [line for line in listed.stdout.splitlines() if line.startswith(("Test", "Fuzz"))]
 
     def run(self, job: Job) -> None:
-        """Run them in one process, or each in its own if they run again."""
+        """Run the tests in one process, or each in its own if they run again."""
         names = [name for name in self.names() if matches(name, job)]
         for some in [[name] for name in names] if job.again else [names]:
             log = job.directory / f"{some[0] if job.again else 'kgo'}.log"
@@ -130,7 +130,7 @@ class FranzGo:
 
 
 def _outcomes(names: list[str], events: Iterable[str], log: IO[str]) -> Iterator[tuple[str, Outcome]]:
-    """TransactionIndex from the events of `go tool test2json`. A test without an end has failed."""
+    """Yield outcomes from the events of `go tool test2json`. A test without an end has failed."""
     missing = dict.fromkeys(names)
     said: dict[str, list[str]] = {}
     for line in events:
@@ -148,6 +148,6 @@ def _outcomes(names: list[str], events: Iterable[str], log: IO[str]) -> Iterator
 
 
 def _reason(said: list[str]) -> str:
-    """The first message of a test: `    file_test.go:12: message`."""
+    """Return the first message of a test: `    file_test.go:12: message`."""
     found = (_MESSAGE.match(line) for line in said)
     return next((match[1][:300] for match in found if match is not None), "")

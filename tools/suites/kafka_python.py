@@ -1,7 +1,7 @@
 """kafka-python's integration tests, from its source package.
 
 The package lacks two files of the folder `test` that the integration tests import: an `__init__.py`, which is empty,
-and `service.py`, for which `inside/service.py` stands.
+and `service.py`, which `inside/service.py` replaces.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class KafkaPython:
     name = "kafka-python"
     version = "3.0.12"
     about = "kafka-python's test/integration, from its source package (pip)"
-    #: Its tests name the broker with id 0.
+    #: Its tests expect a broker with id 0.
     wanted = Wanted(partitions=4, node_id=0)
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class KafkaPython:
         self._python = Path()
 
     def prepare(self) -> None:
-        """Fetch and unpack the source package, and make an environment."""
+        """Fetch and unpack the source package, and create an environment."""
         self._home.mkdir(parents=True, exist_ok=True)
         log = self._home / "build.log"
         self._python = make_environment(self._home, [f"kafka-python=={self.version}", *_PACKAGES, *_CODECS], log)
@@ -46,18 +46,18 @@ class KafkaPython:
             with tarfile.open(archive) as packed:
                 packed.extractall(unpacked, filter="data")
             (unpacked / f"kafka_python-{self.version}").rename(self._source)
-            # The installed package is what is tested; the tests are all that is needed of this.
+            # Only the tests are needed: they run against the installed package.
             shutil.rmtree(self._source / "kafka")
         tests = self._source / "test"
         (tests / "__init__.py").touch()
         shutil.copy(Path(__file__).parent / "inside" / "service.py", tests / "service.py")
 
     def run(self, job: Job) -> None:
-        """Run them; a test may take three minutes."""
+        """Run the tests, with a time limit of three minutes each."""
         arguments = ["-o", "addopts=", "--timeout=180", "--timeout-method=signal"]
         environment = {
             "KAFKA_URI": f"kafka://{job.address}",
             "KAFKA_VERSION": "4.3.0",
-            "KAFKA_ROOT": str(self._source),  # has to exist
+            "KAFKA_ROOT": str(self._source),  # must exist
         }
         run_pytest(job, self._python, self._source, arguments, "test/integration", environment)

@@ -1,9 +1,9 @@
-"""librdkafka's own `test-runner`, in its quick mode or in its usual, long one.
+"""librdkafka's own `test-runner`, in its quick mode or in the long default mode.
 
-Its source is inside the crate rdkafka-sys, which Cargo fetches and checks; a C and a C++ compiler build it. The runner
-ends itself with SIGKILL if one test takes too long, so every test number runs in a process of its own: a test that
-hangs costs its own result, and no other. With RapidJSON's headers (rapidjson-dev) and a Java compiler it builds a few
-tests more. Timeouts are doubled, as the runner itself does if three tests run at once.
+Its source is in the crate rdkafka-sys, which Cargo fetches and checks; a C and a C++ compiler build it. The runner
+kills itself with SIGKILL if a test takes too long, so every test number runs in a separate process: a test that hangs
+affects only its own result. With RapidJSON's headers (rapidjson-dev) and a Java compiler, it builds a few more tests.
+Timeouts are doubled, as the runner itself does if three tests run at once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ path = "nothing.rs"
 [dependencies]
 rdkafka-sys = "={_CRATE}"
 """
-#: No test takes as long: each has a limit of its own, which it raises if it needs more.
+#: Longer than any test: each has its own time limit, which it raises if necessary.
 _LIMIT_S = 900.0
 _STATES = {"PASSED": PASSED, "FAILED": FAILED, "RUNNING": FAILED, "SKIPPED": SKIPPED, "DNS": SKIPPED}
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -71,7 +71,7 @@ class Librdkafka:
             build(["cargo", "vendor", "--quiet", "vendor"], self._home, log)
         if not (self._tests / "test-runner").exists():
             quiet = {"CFLAGS": "-w", "CXXFLAGS": "-w"}
-            # By bash: the files of a crate are not executable.
+            # With bash: the files of a crate are not executable.
             build(["bash", "./configure", "--disable-sasl", "--disable-curl"], self._source, log, quiet)
             build(["make", "-j", str(self._jobs), "libs"], self._source, log)
             build(["make", "-C", "tests", "-j", str(self._jobs), "build"], self._source, log)
@@ -80,14 +80,14 @@ class Librdkafka:
             build(["make", "-C", "tests/java", f"KAFKA_PATH={tools}"], self._source, log)
 
     def defined(self) -> dict[str, bool]:
-        """All tests but those that are run by hand; and whether each is local: it needs no broker."""
+        """Return all tests except manual ones, and whether each is local, that is, needs no broker."""
         found = _DEFINED.findall((self._tests / "test.c").read_text(encoding="utf-8"))
         if not found:
             raise CannotRun(f"{self._tests / 'test.c'} defines no tests")
         return {name: flags == "TEST_F_LOCAL" for name, flags in found if flags != "TEST_F_MANUAL"}
 
     def run(self, job: Job) -> None:
-        """Each number in a process, a few at a time."""
+        """Run each number in its own process, a few at a time."""
         names = [name for name in self.defined() if matches(name, job)]
         deadline = time.monotonic() + job.limit_s
         tools = kafka_tools(self._home / "kafka")
@@ -101,7 +101,7 @@ class Librdkafka:
     def _run(
         self, job: Job, number: str, names: list[str], deadline: float, more: dict[str, str]
     ) -> dict[str, Outcome]:
-        """All tests of a number."""
+        """Run all tests of a number."""
         conf, report, log = (job.directory / f"{number}.{kind}" for kind in ("conf", "json", "log"))
         conf.write_text(f"bootstrap.servers={job.address}\ntest.timeout.multiplier=2\n", encoding="utf-8")
         left = max(min(_LIMIT_S, deadline - time.monotonic()), 1.0)
@@ -132,13 +132,13 @@ class Librdkafka:
 
 
 def _outcomes(names: list[str], report: Path, said: str) -> dict[str, Outcome]:
-    """What the report says, with reasons from what was printed."""
+    """Return the outcomes of the report, with reasons from the output."""
     reasons = {name: f"{where}: {text}" for name, where, text in reversed(_FAILURE.findall(said))}
     skipped = _SKIPPED.search(said)
     try:
         tests = json.loads(report.read_text(encoding="utf-8", errors="replace"))["tests"]
     except (OSError, ValueError, KeyError):
-        # It has crashed, or was ended, before it could say anything.
+        # The runner crashed or was killed before it wrote a report.
         end = said.strip().splitlines()[-1:] or ["it said nothing"]
         return {name: Outcome(FAILED, reason=reasons.get(name, end[0])[:300]) for name in names}
     found: dict[str, Outcome] = {}

@@ -45,7 +45,7 @@ class Run:
         return Counter(each.outcome for each in self.tests.values())
 
     def names(self, outcome: str) -> set[str]:
-        """The tests that ended so."""
+        """Return the names of the tests with this outcome."""
         return {name for name, each in self.tests.items() if each.outcome == outcome}
 
     def save(self, directory: Path) -> Path:
@@ -57,7 +57,7 @@ class Run:
 
 
 def load(directory: Path) -> dict[tuple[str, str], Run]:
-    """All runs that are kept there, by suite and broker."""
+    """Return all kept runs, by suite and broker."""
     found: dict[tuple[str, str], Run] = {}
     for path in sorted(directory.glob("*-*.json")):
         kept = json.loads(path.read_text(encoding="utf-8"))

@@ -1,7 +1,7 @@
 """Directories of the suites and of their results.
 
-The cache is `$SAWLOG_SUITES`, or below the user's cache; a suite that is there is not fetched again. Removing its
-directory makes the next run fetch and build it once more.
+The cache is `$SAWLOG_SUITES`, or below the user's cache. A suite in the cache is not fetched again; to fetch and build
+it again, remove its directory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What suites that pytest runs have in common: an environment of their own, a run, and outcomes from `recorder`."""
+"""Shared code of the pytest suites: a virtual environment, a run, and outcomes from `recorder`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PLUGINS = Path(__file__).parent / "inside"
 
 
 def make_environment(home: Path, packages: Sequence[str], log: Path) -> Path:
-    """A virtual environment with these packages, made once; its Python."""
+    """Create a virtual environment with these packages unless it exists; return its Python."""
     python = home / "venv" / "bin" / "python"
     ready = home / "venv" / "ready"
     wanted = "\n".join(packages)
@@ -32,7 +32,7 @@ def make_environment(home: Path, packages: Sequence[str], log: Path) -> Path:
 def run_pytest(
     job: Job, python: Path, where: Path, arguments: Sequence[str], tests: str, environment: Mapping[str, str]
 ) -> None:
-    """Run pytest on a directory of tests, and tell of each test as it ends."""
+    """Run pytest on a directory of tests, and report each test as it ends."""
     record, log = job.directory / "outcomes.jsonl", job.directory / "pytest.log"
     record.write_text("", encoding="utf-8")
     command = [str(python), "-m", "pytest", "-v", "-p", "recorder", "-p", "no:cacheprovider", *arguments]

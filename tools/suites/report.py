@@ -1,6 +1,7 @@
 """The scores as a Markdown table, and every test that ended differently, by name.
 
-The share is of what Apache Kafka itself passes: tests that fail or are skipped there say nothing about a broker.
+The percentage is of the tests that Apache Kafka passes: tests that fail or are skipped there say nothing about a
+broker.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _NOT_RUN = Outcome("not run")
 
 
 def scores(runs: Runs) -> str:
-    """One row per suite."""
+    """Return one row per suite."""
     rows = [
         "| suite | broker | date | passed | failed | skipped | of what Kafka passes |",
         "|---|---|---|---|---|---|---|",
@@ -65,7 +66,7 @@ def differences(runs: Runs) -> str:
 
 
 def failures(runs: Runs) -> str:
-    """Return the tests that neither passes, and why Kafka does not: mostly because of the environment."""
+    """Return the tests that neither passes, with the reason for Kafka, which is mostly the environment."""
     rows: list[str] = []
     for (suite, against), run in sorted(runs.items()):
         ours = runs.get((suite, SAWLOG))
@@ -97,7 +98,7 @@ def markdown(runs: Runs) -> str:
 
 
 def publish(runs: Runs, document: Path) -> None:
-    """Replace what stands between the marks in a document."""
+    """Replace the text between the marks in a document."""
     text = document.read_text(encoding="utf-8")
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)

@@ -1,4 +1,4 @@
-"""The interface of a suite, and running programs for it."""
+"""The interface of a suite, and a function that runs build programs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Protocol
 from .brokers import Wanted
 from .outcomes import Outcome
 
-#: Told of each test that ended.
+#: Called with each test that ended.
 Told = Callable[[str, Outcome], None]
 
 
 class CannotRun(Exception):
-    """A suite that cannot be fetched or built here. The text says what to do."""
+    """A suite cannot be fetched or built here. The message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Job:
     only: tuple[str, ...]
     #: Only these tests, by their full names, one at a time; none: all.
     again: tuple[str, ...]
-    #: Where logs go.
+    #: Directory of the logs.
     directory: Path
     #: Time limit of the whole run.
     limit_s: float
@@ -41,21 +41,21 @@ class Suite(Protocol):
 
     name: str
     version: str
-    #: One line: what it is, and where it comes from.
+    #: Description and origin, on one line.
     about: str
     wanted: Wanted
 
     def prepare(self) -> None:
-        """Fetch and build it, unless that was done before."""
+        """Fetch and build the suite, unless it is in the cache."""
         ...
 
     def run(self, job: Job) -> None:
-        """Run its tests, and tell of each."""
+        """Run the tests, and report each."""
         ...
 
 
 def build(command: Sequence[str], where: Path, log: Path, env: Mapping[str, str] | None = None) -> None:
-    """Run a program that fetches or builds something. It writes to a log, whose end is shown if it fails."""
+    """Run a program that fetches or builds something, with its output in a log; the error shows the end of the log."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         output.write(f"$ {' '.join(command)}\n".encode())

@@ -1,8 +1,8 @@
-"""A plugin for pytest, inside aiokafka's tests: a broker that is there already instead of a container.
+"""A pytest plugin for aiokafka's tests that uses an existing broker instead of a container.
 
-aiokafka's fixtures start a container of its own making, with listeners for TLS and SASL, a Kerberos server, and
-Kafka's command-line tools. Here `$SUITE_BROKER` is used, which has one plain listener; tests that need the rest are
-skipped, whatever the broker. It runs in the suite's environment, so it imports nothing of ours.
+aiokafka's fixtures start a custom container with listeners for TLS and SASL, a Kerberos server, and Kafka's
+command-line tools. The plugin uses `$SUITE_BROKER`, which has one plain listener; tests that need more are skipped with
+either broker. It runs in the suite's environment, so it does not import sawlog.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NEEDS_CONTAINER = "needs the listeners and tools of aiokafka's container"
 
 
 def pytest_collection_modifyitems(items: list[Any]) -> None:
-    """Skip what needs more than a plain listener."""
+    """Skip tests that need more than a plain listener."""
     skipped = pytest.mark.skip(reason=_NEEDS_CONTAINER)
     for item in items:
         if item.path.name == "test_sasl.py" or item.get_closest_marker("ssl") or "ssl" in item.name:
@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[Any]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_fixture_setup(fixturedef: Any, request: Any) -> object | None:
-    """Give these fixtures a value, instead of letting them start something."""
+    """Set the value of these fixtures, so that they start nothing."""
     makers = {
         "docker": lambda: None,
         "kafka_image": lambda: request.config.getoption("--docker-image"),
@@ -43,7 +43,7 @@ def pytest_fixture_setup(fixturedef: Any, request: Any) -> object | None:
         return None
     value = make()
     fixturedef.cached_result = (value, fixturedef.cache_key(request), None)
-    return value if value is not None else True  # None would let pytest go on to the fixture itself
+    return value if value is not None else True  # with None, pytest would call the fixture itself
 
 
 def _server() -> object:

@@ -1,7 +1,7 @@
-"""A plugin for pytest, inside a suite: writes how each test ended, one JSON object per line, as soon as it has ended.
+"""A pytest plugin that writes the outcome of each test as it ends, one JSON object per line.
 
-So what is known survives a run that is cut off, and whoever reads the file can show progress. The file is
-`$SUITE_RECORD`. It runs in the suite's environment, so it imports nothing of ours.
+Outcomes survive an interrupted run, and a reader of the file can show progress. The file is `$SUITE_RECORD`. The plugin
+runs in the suite's environment, so it does not import sawlog.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _BAD: dict[str, dict[str, Any]] = {}
 
 
 def pytest_runtest_logreport(report: Any) -> None:
-    """A test has three phases. It fails if one of them does, and is over after the last."""
+    """Record the outcome after the last of a test's three phases; the test fails if one of them fails."""
     kept = _BAD.setdefault(report.nodeid, {"outcome": "passed", "reason": "", "seconds": 0.0})
     kept["seconds"] += report.duration
     if report.failed or (report.skipped and kept["outcome"] == "passed"):
@@ -25,7 +25,7 @@ def pytest_runtest_logreport(report: Any) -> None:
 
 
 def pytest_collectreport(report: Any) -> None:
-    """A module that cannot be imported is one failure."""
+    """Record one failure for a module that cannot be imported."""
     if report.failed:
         _write({"test": report.nodeid, "outcome": "failed", "reason": _reason(report), "seconds": 0.0})
 

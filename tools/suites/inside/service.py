@@ -1,13 +1,13 @@
-"""Stands for `test/service.py` of kafka-python, which its source package does not contain.
+"""Replacement for `test/service.py` of kafka-python, which its source package does not contain.
 
-With a broker of one's own (KAFKA_URI) its fixtures need only the names: nothing is started.
+With an existing broker (KAFKA_URI), the fixtures need only the names; nothing is started.
 """
 
 from __future__ import annotations
 
 
 class ExternalService:
-    """A broker that somebody else has started."""
+    """A broker that is already running."""
 
     def __init__(self, host: str, port: int) -> None:
         self.host = host
