@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from .documents import ROOT, blocks, sessions, typed
-from .forking import Job, run_all
+from . import warm
+from .documents import PATIENCE_S, ROOT, blocks, sessions, typed
 
 PAGE = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
 #: How long it took, and how many bytes that was.
@@ -40,9 +40,7 @@ def test_the_sessions_print_what_the_page_shows(place: Path) -> None:
 
 
 def test_the_python_of_the_page_runs(tmp_path: Path) -> None:
-    programs = blocks(PAGE, "python")
-    for block, done in zip(
-        programs, run_all([Job(tmp_path, code=each) for each in programs], "-W", "error"), strict=True
-    ):
+    for block in blocks(PAGE, "python"):
+        done = warm.run(["-c", block], cwd=tmp_path, warnings=["error"], timeout=PATIENCE_S)
         assert done.returncode == 0, f"{block}\n{done.stderr}"
         assert "leaked" not in done.stderr  # what DuckDB says of a connection that is still open at the end

@@ -20,7 +20,7 @@ import pytest
 import sawlog
 from sawlog import Log
 
-from .forking import Job, run_all
+from . import warm
 from .looping import Test, for_each
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -168,7 +168,7 @@ _LOUD = ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_I
 
 
 #: Warnings are errors, except that a kernel may be interpreted.
-FLAGS = ("-W", "error", "-W", "ignore::RuntimeWarning")
+WARNINGS = ("error", "ignore::RuntimeWarning")
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class Place:
     def run(self, *arguments: str | Path, **more: str) -> subprocess.CompletedProcess[str]:
         """A Python program, to its end. Its warnings are errors, except that a kernel may be interpreted."""
         return subprocess.run(
-            [sys.executable, *FLAGS, *map(str, arguments)],
+            [sys.executable, *(f"-W{each}" for each in WARNINGS), *map(str, arguments)],
             cwd=self.work,
             env=self.environment(**more),
             capture_output=True,
@@ -268,26 +268,24 @@ Forked = dict[str, tuple[subprocess.CompletedProcess[str], Place]]
 def forked(tmp_path_factory: pytest.TempPathFactory) -> Forked:
     """Every program that a quick test looks at, each in a process that was forked from one that has imported the
     library; by name."""
-    places: dict[str, Place] = {}
-    jobs: list[Job] = []
+    done: Forked = {}
 
-    def add(name: str, program: str | None, *arguments: str, code: str = "", full: bool = False) -> None:
-        places[name] = place = make_place(tmp_path_factory.mktemp("example"))
+    def add(name: str, *arguments: str, full: bool = False) -> None:
+        place = make_place(tmp_path_factory.mktemp("example"))
         if full:
             (place.work / "full").mkdir()
             (place.work / "full" / "precious").write_text("keep me")
-        path = None if program is None else EXAMPLES / program
-        jobs.append(Job(place.work, path, code, {"TMPDIR": str(place.temporary)}, arguments))
+        ended = warm.run(arguments, cwd=place.work, environment=place.environment(), warnings=WARNINGS, timeout=300)
+        done[name] = ended, place
 
     for each in LIGHT:
-        add(each, each)
-    add("help", "tour.py", "--help")
-    add("forgery", None, code=f"import sys\nsys.path.insert(0, {str(EXAMPLES)!r})\n{FORGERY}")
+        add(each, str(EXAMPLES / each))
+    add("help", str(EXAMPLES / "tour.py"), "--help")
+    add("forgery", "-c", f"import sys\nsys.path.insert(0, {str(EXAMPLES)!r})\n{FORGERY}")
     for each, (arguments, _) in REFUSED.items():
-        add(each, "tour.py", *arguments, full=True)
-    add("demo", "demo.py", "--output", "full", full=True)
-    done = run_all(jobs, *FLAGS, without=_LOUD)
-    return {name: (each, places[name]) for name, each in zip(places, done, strict=True)}
+        add(each, str(EXAMPLES / "tour.py"), *arguments, full=True)
+    add("demo", str(EXAMPLES / "demo.py"), "--output", "full", full=True)
+    return done
 
 
 # One process for each program that a test of this file looks at.

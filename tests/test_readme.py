@@ -13,12 +13,13 @@ import pytest
 
 import sawlog
 
+from . import warm
 from .cli.conftest import Cli
 from .documents import run_program
-from .forking import Job, run_all
 from .looping import for_each
 
 ROOT = Path(__file__).resolve().parent.parent
+PATIENCE_S = 300.0
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/README.md")])
@@ -39,8 +40,8 @@ def test_every_python_block_runs_after_the_ones_before_it(tmp_path: Path) -> Non
     places = {name: tmp_path / Path(name).stem for name, _ in blocks}
     for place in places.values():
         place.mkdir()
-    done = run_all([Job(places[name], code=block) for name, block in blocks], "-W", "error")
-    for (name, block), each in zip(blocks, done, strict=True):
+    for name, block in blocks:
+        each = warm.run(["-c", block], cwd=places[name], warnings=["error"], timeout=PATIENCE_S)
         assert each.returncode == 0, f"{name}\n{block}\n{each.stderr}"
         assert each.stdout or name != "README.md" or "print" not in block
 
@@ -50,7 +51,8 @@ def test_python_blocks_of_the_page_for_programs_of_kafka_run(tmp_path: Path) -> 
     """Kafka's clients warn, so warnings are no errors here."""
     blocks = python_of("docs/testing-kafka-programs.md")
     assert blocks
-    for block, done in zip(blocks, run_all([Job(tmp_path, code=each) for each in blocks]), strict=True):
+    for block in blocks:
+        done = warm.run(["-c", block], cwd=tmp_path, timeout=PATIENCE_S)
         assert done.returncode == 0, f"{block}\n{done.stderr}"
 
 

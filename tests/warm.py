@@ -1,15 +1,15 @@
 """Processes that start without importing the library again.
 
-Importing what `sawlog serve` needs takes most of a second of CPU. `start` forks a process that has imported it already:
+Importing the modules of `sawlog serve` takes most of a second of CPU. `start` forks a process that has imported them:
 
     with warm.start(["-m", "sawlog.cli", "serve", "-d", "data"], stdout=subprocess.PIPE) as broker: ...
 
-The arguments are Python's own: `-m MODULE` or `-c PROGRAM`, then those of the program. The process has its own
-environment and streams, receives signals, dies of SIGKILL and exits as any other. It is a child of the process that
-asked for it, which waits for it and is charged for its CPU. Tests of how a program starts, and of what it imports, use
-`subprocess`.
+The arguments are Python's own: `-m MODULE`, `-c CODE` or a file, then those of the program. The process has its own
+working directory, environment and streams, receives signals, dies of SIGKILL and exits like any other. It is a child of
+the process that asked for it, which waits for it and is charged for its CPU. Tests of how a program starts, of what it
+imports, and of variables that Python itself reads, use `subprocess`.
 
-The forking process ends with the one that started it. Where there is no Linux, `start` is `subprocess.Popen`.
+The forking process ends with the one that started it. Off Linux, `start` is `subprocess.Popen`.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _PR_SET_CHILD_SUBREAPER = 36
 _MESSAGE_BYTES = 1 << 20
 _PATIENCE_S = 10.0
 
-# The fork runs its program at the top level, after the loop, and so ends as any Python does. Its parent ends at once:
-# then the kernel gives it to the process that asked for it, which has declared itself a subreaper.
+# The fork runs its program at the top level, after the loop, and so exits like any Python. Its parent exits at once;
+# the operating system then hands it to the process that asked for it, which has declared itself a subreaper.
 _FORKER = r"""
-import contextlib, gc, io, json, os, runpy, signal, socket, sys
+import contextlib, gc, io, json, os, runpy, signal, socket, sys, tempfile, warnings
 import obstore, uvloop
 import sawlog.broker.serve, sawlog.cli, sawlog.store.objects.store, sawlog.store.replica
 with contextlib.redirect_stdout(io.StringIO()):
@@ -64,16 +64,28 @@ for number, file in enumerate(files):
     os.close(file)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it
 job = json.loads(message)
+os.chdir(job["cwd"])
 os.environ.clear()
 os.environ.update(job["environment"])
-kind, program, *arguments = job["arguments"]
-if kind == "-m":
+tempfile.tempdir = None
+warnings._processoptions(job["warnings"])
+sys.stdin = sys.__stdin__ = open(0, closefd=False)  # a terminal is buffered by lines
+sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)
+sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)
+program, *arguments = job["arguments"]
+if program == "-m":
+    program, *arguments = arguments
     sys.argv = [program, *arguments]
-    del asked, between, child, files, job, kind, arguments, message
+    del asked, between, child, files, job, arguments, message
     runpy.run_module(program, run_name="__main__", alter_sys=True)
-else:
+elif program == "-c":
+    program, *arguments = arguments
     sys.argv = ["-c", *arguments]
     exec(compile(program, "<string>", "exec", dont_inherit=True), {"__name__": "__main__"})
+else:
+    sys.argv = [program, *arguments]
+    sys.path[0] = os.path.dirname(program)
+    runpy.run_path(program, run_name="__main__")
 """
 
 
@@ -86,9 +98,9 @@ class Forker:
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = os.getpid()
 
-    def start(self, arguments: Sequence[str], files: Sequence[int], environment: Mapping[str, str]) -> int:
+    def start(self, job: dict[str, Any], files: Sequence[int]) -> int:
         """Fork a process with these streams and return its id."""
-        message = json.dumps({"arguments": list(arguments), "environment": dict(environment)}).encode()
+        message = json.dumps(job).encode()
         assert len(message) < _MESSAGE_BYTES
         with self._lock:
             if self._ours is None or self._owner != os.getpid():
@@ -154,23 +166,26 @@ class Process(subprocess.Popen[Any]):
 def start(
     arguments: Sequence[str],
     *,
-    stdin: int = subprocess.DEVNULL,
+    stdin: int | IO[Any] = subprocess.DEVNULL,
     stdout: int | IO[Any] | None = None,
     stderr: int | IO[Any] | None = None,
+    cwd: Path | None = None,
     environment: Mapping[str, str] | None = None,
     text: bool = False,
+    warnings: Sequence[str] = (),
 ) -> subprocess.Popen[Any]:
-    """Start `python ARGUMENTS`; streams and `text` are those of `subprocess.Popen`."""
+    """Start `python ARGUMENTS`; streams and `text` are those of `subprocess.Popen`, `warnings` are filters for `-W`."""
     environment = os.environ if environment is None else environment
     if sys.platform != "linux":
         streams: dict[str, Any] = {"stdin": stdin, "stdout": stdout, "stderr": stderr, "text": text}
-        return subprocess.Popen([sys.executable, *arguments], env=environment, **streams)
+        command = [sys.executable, *(f"-W{each}" for each in warnings), *arguments]
+        return subprocess.Popen(command, cwd=cwd, env=environment, **streams)
     mode, ours = "" if text else "b", list[IO[Any] | None]()
     if stdin == subprocess.PIPE:
         reading, end = os.pipe()
         ours.append(os.fdopen(end, f"w{mode}"))
     else:
-        reading = os.open(os.devnull, os.O_RDONLY)
+        reading = os.open(os.devnull, os.O_RDONLY) if stdin == subprocess.DEVNULL else os.dup(_number(stdin, 0))
         ours.append(None)
     if stdout == subprocess.PIPE:
         end, writing = os.pipe()
@@ -185,7 +200,13 @@ def start(
         complaining = os.dup(writing if stderr == subprocess.STDOUT else _number(stderr, 2))
         ours.append(None)
     try:
-        pid = _forker.start(arguments, [reading, writing, complaining], environment)
+        job = {
+            "arguments": list(arguments),
+            "cwd": str(cwd or Path.cwd()),
+            "environment": dict(environment),
+            "warnings": list(warnings),
+        }
+        pid = _forker.start(job, [reading, writing, complaining])
     finally:
         for file in (reading, writing, complaining):
             os.close(file)
@@ -193,11 +214,16 @@ def start(
 
 
 def run(
-    arguments: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None
+    arguments: Sequence[str],
+    *,
+    timeout: float,
+    cwd: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    warnings: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[str]:
-    """Start `python ARGUMENTS`, wait for its end, and return its exit code and what it wrote."""
+    """Start `python ARGUMENTS`, wait for it to exit, and return its exit code and output."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        process = start(arguments, stdout=out, stderr=err, environment=environment)
+        process = start(arguments, stdout=out, stderr=err, cwd=cwd, environment=environment, warnings=warnings)
         try:
             process.wait(timeout)
         finally:

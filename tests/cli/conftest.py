@@ -11,19 +11,18 @@ import contextlib
 import io
 import json
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import sawlog as package
 from sawlog.cli import run
 from sawlog.store.directory.store import Store
+
+from .. import warm
 
 PATIENCE_S = 60.0
 
@@ -81,20 +80,6 @@ class Cli:
         return Result(code, out.buffer.getvalue(), err.getvalue())  # type: ignore[attr-defined]
 
 
-@contextlib.contextmanager
-def usual_sigint() -> Iterator[None]:
-    """Whoever is started here is interrupted by SIGINT, also where these tests were started without it.
-
-    A shell without job control, and nohup, have background processes ignore SIGINT; their children inherit that. A
-    signal with a handler, as here, is at its default after exec.
-    """
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 class Program:
     """The program as a process of its own. It has the usual signals, whatever those of the caller are."""
 
@@ -102,21 +87,14 @@ class Program:
         self.data = data
 
     def start(self, *arguments: object, **options: Any) -> subprocess.Popen[bytes]:
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(Path(package.__file__).parents[1]),
-            "SAWLOG_DATA": str(self.data),
-            "PYTHONWARNINGS": "ignore:sawlog. interpreted kernel:RuntimeWarning",
-        }
-        with usual_sigint():
-            return subprocess.Popen(
-                [sys.executable, "-m", "sawlog.cli", *map(str, arguments)],
-                env={**environment, **options.pop("env", {})},
-                stdin=options.pop("stdin", subprocess.PIPE),
-                stdout=options.pop("stdout", subprocess.PIPE),
-                stderr=subprocess.PIPE,
-                **options,
-            )
+        return warm.start(
+            ["-m", "sawlog.cli", *map(str, arguments)],
+            environment={**os.environ, "SAWLOG_DATA": str(self.data), **options.pop("env", {})},
+            stdin=options.pop("stdin", subprocess.PIPE),
+            stdout=options.pop("stdout", subprocess.PIPE),
+            stderr=options.pop("stderr", subprocess.PIPE),
+            **options,
+        )
 
     def __call__(self, *arguments: object, stdin: bytes = b"", **options: Any) -> Result:
         process = self.start(*arguments, **options)

@@ -281,19 +281,8 @@ def test_whatever_is_produced_beside_a_process_that_holds_the_topic_is_handed_ov
 def in_terminal(program: Program, *arguments: object, typed: bytes = b"", **environment: str) -> tuple[int, str]:
     """Run with a terminal for stdin, stdout and stderr; the exit code and everything that appeared on it."""
     controller, terminal = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "sawlog.cli", *map(str, arguments)],
-        stdin=terminal,
-        stdout=terminal,
-        stderr=terminal,
-        env={
-            **os.environ,
-            "SAWLOG_DATA": str(program.data),
-            "TERM": "xterm",
-            "PYTHONWARNINGS": "ignore",
-            **environment,
-        },
-    )
+    streams = {"stdin": terminal, "stdout": terminal, "stderr": terminal}
+    process = program.start(*arguments, env={"TERM": "xterm", **environment}, **streams)
     os.close(terminal)
     if typed:
         os.write(controller, typed)

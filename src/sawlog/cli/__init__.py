@@ -105,10 +105,10 @@ def _complain(text: str) -> None:
 
 
 def _leave(code: int) -> int:
-    """Flush stdout. If its reader is gone, redirect it, so that Python does not complain when it closes the streams."""
+    """Flush stdout. If that fails, redirect it, so that Python does not complain when it closes the streams."""
     try:
         sys.stdout.flush()
-    except (BrokenPipeError, ValueError):
+    except (OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
         os.close(nowhere)
