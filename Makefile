@@ -34,15 +34,15 @@ tour: kernel ## demo of the log alone: a million records written, read, killed a
 check: $(READY) ## lint, types and layers; under 15 seconds when the caches are warm
 	@$(MAKE) --no-print-directory -j 2 types lint layers
 
-# Three processes for two cores: tests wait for other processes a third of the time.
+# Four workers for two cores: tests wait for other processes a third of the time.
 test: say-test check kernel ## required to pass: make check and the quick tests
-	@$(BIN)/python -m pytest -n 3 --dist loadgroup $(ARGS)
+	@$(BIN)/python -m pytest --workers 4 $(ARGS)
 
 test-all: check kernel $(READY_SERVERS) ## include the slow tests, all files on disk, fresh random Hypothesis examples
-	@SAWLOG_TESTS_ON_DISK=1 $(BIN)/python -m pytest -n 3 --dist loadgroup -m "slow or not slow" --hypothesis-profile=explore $(ARGS)
+	@SAWLOG_TESTS_ON_DISK=1 $(BIN)/python -m pytest --workers 4 -m "slow or not slow" --hypothesis-profile=explore $(ARGS)
 
 durations: kernel ## run the quick tests and record their cost in tests/durations.txt
-	@$(BIN)/python -m pytest -q -n 3 --dist loadgroup --durations-file=tests/durations.txt $(ARGS)
+	@$(BIN)/python -m pytest -q --workers 4 --durations-file=tests/durations.txt $(ARGS)
 
 lint: $(READY) ## ruff: mistakes and formatting
 	@$(BIN)/ruff check --quiet .

@@ -26,7 +26,9 @@ from .faults.seeds import repeat, seed_of_this_run
 MEMORY, MEMORY_BYTES = Path("/dev/shm"), 4 << 30
 KERNEL = Path(__file__).resolve().parent.parent / "src/sawlog/batch/kernel"
 
-pytest_plugins = ["tests.durations"]
+pytest_plugins = ["tests.durations", "tests.parallel"]
+
+gc.disable()  # until the tests are collected: nothing of that is garbage
 
 # The shipped suites explain their failures like any test of ours; said here, before anybody imports them.
 pytest.register_assert_rewrite(
@@ -57,7 +59,7 @@ def use_memory() -> None:
     except OSError:
         return
     if os.access(MEMORY, os.W_OK) and room.f_bavail * room.f_frsize >= MEMORY_BYTES:
-        os.environ["PYTEST_DEBUG_TEMPROOT"] = str(MEMORY)  # pytest's own; for the processes of xdist, too
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = str(MEMORY)  # pytest's own
 
 
 @pytest.fixture
@@ -121,6 +123,11 @@ def quick_collections() -> Iterator[None]:
     gc.freeze()
     yield
     gc.unfreeze()
+
+
+def pytest_collection_finish() -> None:
+    """The tests run with the collector that users have."""
+    gc.enable()
 
 
 def pytest_report_header() -> str:

@@ -51,8 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):  # with xdist, the controller collects the reports of all workers
-        config.pluginmanager.register(Durations(config), "sawlog-durations")
+    config.pluginmanager.register(Durations(config), "sawlog-durations")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -26,8 +26,8 @@ ON_SPARK = "import sawlog.spark"
 REPAIRS = [step for step in steps(PAGE) if step.text.startswith("sawlog repair")]
 #: These have tests of their own.
 ELSEWHERE = {ON_FILES, ON_A_SERVER, ON_A_CARELESS_ONE, *REPAIRS}
-#: In one process of xdist, which starts one server.
-GROUPED = pytest.mark.xdist_group("documents-objects")
+#: In one worker, which starts one server.
+GROUPED = pytest.mark.group("documents-objects")
 TOUR = [step for step in steps(PAGE) if step not in ELSEWHERE and not step.text.startswith(ON_SPARK)]
 
 

@@ -290,7 +290,7 @@ def forked(tmp_path_factory: pytest.TempPathFactory) -> Forked:
 
 # One process for each program that a test of this file looks at.
 @pytest.mark.costly
-@pytest.mark.xdist_group("examples")
+@pytest.mark.group("examples")
 def test_examples_print_what_they_promise_and_leave_nothing(forked: Forked) -> None:
     for name in LIGHT:
         assert_printed(name, *forked[name])
@@ -303,7 +303,7 @@ def test_example_that_is_started_alone_prints_what_it_promises(name: str, place:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")
+@pytest.mark.group("spark")
 @pytest.mark.parametrize("name", PRINTED_BY_SPARK)
 def test_example_with_spark_prints_what_it_promises(name: str, place: Place) -> None:
     done = place.run(EXAMPLES / name)
@@ -355,7 +355,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
 def whole_tour(test: Test) -> Test:
     """Mark a test of a whole tour. It takes three seconds and kills a process on the way; the quick tier plays three of
     the acts (`FORGERY`)."""
-    marked: Test = pytest.mark.slow(pytest.mark.xdist_group("tour")(test))
+    marked: Test = pytest.mark.slow(pytest.mark.group("tour")(test))
     return marked
 
 
@@ -428,7 +428,7 @@ def test_tour_speaks_ascii_where_there_is_nothing_else_and_removes_its_directory
     assert place.left() == []
 
 
-@pytest.mark.xdist_group("examples")
+@pytest.mark.group("examples")
 def test_tour_fails_when_a_check_fails(forked: Forked) -> None:
     done, place = forked["forgery"]
     assert (done.returncode, done.stderr) == (1, "")
@@ -440,7 +440,7 @@ def test_tour_fails_when_a_check_fails(forked: Forked) -> None:
     assert place.left() == []
 
 
-@pytest.mark.xdist_group("examples")
+@pytest.mark.group("examples")
 @for_each("name", REFUSED)
 def test_tour_refuses_what_it_cannot_do(name: str, forked: Forked) -> None:
     done, place = forked[name]
@@ -449,7 +449,7 @@ def test_tour_refuses_what_it_cannot_do(name: str, forked: Forked) -> None:
     assert [path.name for path in (place.work / "full").iterdir()] == ["precious"]
 
 
-@pytest.mark.xdist_group("examples")
+@pytest.mark.group("examples")
 def test_tour_help_names_every_act(forked: Forked) -> None:
     done, _ = forked["help"]
     assert done.returncode == 0
@@ -520,7 +520,7 @@ def test_tour_lowers_the_number_of_events_by_itself_where_the_kernel_is_interpre
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")
+@pytest.mark.group("spark")
 def test_demo_loses_and_doubles_nothing_and_leaves_a_table_and_a_picture(place: Place) -> None:
     done = place.run(EXAMPLES / "demo.py", "--events", "6000", "--sales", "30000")
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
@@ -533,7 +533,7 @@ def test_demo_loses_and_doubles_nothing_and_leaves_a_table_and_a_picture(place: 
     assert (kept / "revenue.svg").read_text().startswith("<svg")
 
 
-@pytest.mark.xdist_group("examples")
+@pytest.mark.group("examples")
 def test_demo_refuses_to_replace_what_is_not_its_own(forked: Forked) -> None:
     done, place = forked["demo"]
     assert (done.returncode, done.stdout) == (2, "")

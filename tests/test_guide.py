@@ -84,7 +84,7 @@ def test_what_comes_before_spark_runs_and_its_programs_are_python(name: str, pla
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")
+@pytest.mark.group("spark")
 @pytest.mark.parametrize("name", SPARK)
 def test_a_page_with_spark_prints_what_it_shows_and_can_be_run_again(name: str, place: Path) -> None:
     run_twice(steps(PAGES[name]), place)

@@ -1,8 +1,7 @@
 """The seed of a quick run: another one each time, so that many runs see many scenarios; and said, to be repeated.
 
-`SAWLOG_FAULT_SEED=N pytest tests/faults` takes that one. Else it follows from the time; where several processes share
-one run (`pytest -n 2`), from the id of that run, which all of them know. It is printed in pytest's header and in what a
-failed test says.
+`SAWLOG_FAULT_SEED=N pytest tests/faults` takes that one. Otherwise it follows from the time, and workers inherit it
+from the process that forks them. It is printed in pytest's header and in the message of a failed test.
 
 A quick run has a time box for each method (`Box`): it walks what there is in an order that the seed decides
 (`shuffled`), for as long as its box lasts. A list that grows does not make the run longer. What the box leaves out
@@ -14,7 +13,6 @@ from __future__ import annotations
 import os
 import random
 import time
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any, TypeVar
@@ -29,9 +27,7 @@ def seed_of_this_run() -> int:
     """The same in all processes of a run, and for as long as it lasts."""
     given = os.environ.get(VARIABLE)
     if given is None:
-        run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
-        made = int(time.time()) if run is None else zlib.crc32(run.encode())
-        given = os.environ[VARIABLE] = str(made % _MOST)
+        given = os.environ[VARIABLE] = str(int(time.time()) % _MOST)
     try:
         return int(given)
     except ValueError:

@@ -20,7 +20,7 @@ from .bits import Fixture, Flip, Violation, fixtures, sample, written
 from .seeds import Box, in_turn, seed_of_this_run, shuffled
 
 #: All tests of this module share fixtures that take a second to make: one worker makes them.
-pytestmark = pytest.mark.xdist_group("bits")
+pytestmark = pytest.mark.group("bits")
 
 NAMES = [
     "closed",

@@ -15,7 +15,7 @@ from .missing import Fixture, Loss, fixtures, meaning
 from .seeds import Box, in_turn, shuffled
 
 #: All tests of this module share fixtures that take a second to make: one worker makes them.
-pytestmark = pytest.mark.xdist_group("missing")
+pytestmark = pytest.mark.group("missing")
 
 LOGS = ["log, closed", "log, killed", "log, restarted"]
 STORES = ["store, closed", "store, killed"]

@@ -17,7 +17,7 @@ from ..looping import for_each
 from .thresholds import _PLACES, NOT_VARIED, TABLE, chosen, get, small
 
 #: The tests of this module share the parsed source: one worker parses it.
-pytestmark = pytest.mark.xdist_group("thresholds")
+pytestmark = pytest.mark.group("thresholds")
 
 SOURCE = Path(sawlog.__file__).parent
 #: What makes a log, a store, and what Spark's tasks stage.

@@ -526,7 +526,7 @@ def test_clients_lose_nothing_behind_a_bad_network(tmp_path: Path, moto: Server)
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("seaweedfs")
+@pytest.mark.group("seaweedfs")
 def test_clients_survive_what_happens_to_brokers_over_seaweedfs(tmp_path: Path, seaweedfs: Server) -> None:
     with Fleet(tmp_path, seaweedfs) as fleet, Traffic(fleet) as traffic:
         traffic.go_on()

@@ -26,7 +26,7 @@ from sawlog.store.objects.store import ObjectStore
 from . import servers
 from .clustered import ROWS
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.slow, pytest.mark.group("spark")]
 
 PATIENCE_S = 400.0
 

@@ -50,7 +50,7 @@ def test_moto_passes_everything(moto: Server) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("seaweedfs")
+@pytest.mark.group("seaweedfs")
 def test_seaweedfs_passes_everything(seaweedfs: Server) -> None:
     found = selftest.run(Bucket(seaweedfs.new_url(), seaweedfs.options), Scale(race_s=10.0))
     assert states(found) == dict.fromkeys(TRIALS, OK), found

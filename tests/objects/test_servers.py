@@ -43,7 +43,7 @@ class TestWholeStoreOnMoto(OnMoto, StoreSuite):
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("seaweedfs")
+@pytest.mark.group("seaweedfs")
 class TestStoreOnSeaweedFS(StoreSuite):
     @pytest.fixture
     def store(self, seaweedfs: Server) -> Iterator[ObjectStore]:

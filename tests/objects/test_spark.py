@@ -410,7 +410,7 @@ def drive(server: servers.Server, url: str, scratch: Path, **options: str) -> su
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")
+@pytest.mark.group("spark")
 @pytest.mark.parametrize("point", ["staged@1", "commit@1", "published@1"])
 def test_a_driver_that_is_killed_goes_on_from_its_checkpoint(moto: servers.Server, tmp_path: Path, point: str) -> None:
     """Before anything is committed, and, what matters most, when everything is stored and Spark does not know it."""

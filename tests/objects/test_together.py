@@ -21,7 +21,7 @@ def _together(*options: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow  # minutes of CPU; each role has a quick form: test_torture.py, test_brokers.py
-@pytest.mark.xdist_group("together")
+@pytest.mark.group("together")
 def test_everybody_at_once_loses_nothing() -> None:
     done = _together("--minutes", "0.05", "--seed", "1", "--no-leftovers")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -29,7 +29,7 @@ def test_everybody_at_once_loses_nothing() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("together")
+@pytest.mark.group("together")
 @pytest.mark.parametrize("server", ["moto", "seaweedfs"])
 def test_everybody_at_once_loses_nothing_for_long(server: str) -> None:
     done = _together("--minutes", "2", "--seed", "2", "--server", server)
@@ -37,7 +37,7 @@ def test_everybody_at_once_loses_nothing_for_long(server: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("together")
+@pytest.mark.group("together")
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_found_among_all_others(bug: str) -> None:
     done = _together("--minutes", "5", "--seed", "3", "--bug", bug)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-#: The tests with this Spark run in one process of xdist.
+#: The tests with this Spark run in one worker.
 GROUP = "spark"
 
 #: Settings that make small jobs quick to start. Compiling the generated code of a plan takes longer than interpreting
@@ -37,7 +37,7 @@ def group(items: list[pytest.Item]) -> None:
     """Let all tests that use the session run in one process."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group(GROUP))
+            item.add_marker(pytest.mark.group(GROUP))
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,7 @@ from .jobs import faults
 from .jobs.clustered import ROWS
 from .test_writing import left
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.slow, pytest.mark.group("spark")]
 
 PATIENCE_S = 300.0
 

@@ -24,7 +24,7 @@ from sawlog.spark.session import prepare_environment
 from .jobs.hosts import ROWS
 from .test_cluster import PATIENCE_S, begin, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.slow, pytest.mark.group("spark")]
 
 #: Of documentation and tests (RFC 2544): no machine has them.
 DRIVER, WORKER = "198.18.77.1", "198.18.77.2"

@@ -32,10 +32,10 @@ _T = TypeVar("_T")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The tests of a module share a broker, so they run in one process (with `--dist loadgroup`)."""
+    """The tests of a module share a broker, so they run in one worker."""
     for item in items:
         if item.path.is_relative_to(_HERE):
-            item.add_marker(pytest.mark.xdist_group(f"clients-{item.path.stem}"))
+            item.add_marker(pytest.mark.group(f"clients-{item.path.stem}"))
             for each in _WARNINGS:
                 item.add_marker(pytest.mark.filterwarnings(each))
 

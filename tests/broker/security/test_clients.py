@@ -22,7 +22,7 @@ from .talking import Talker
 
 pytestmark = [
     pytest.mark.usefixtures("patient"),
-    pytest.mark.xdist_group("security-clients"),
+    pytest.mark.group("security-clients"),
     pytest.mark.filterwarnings("ignore:(open|read)_text is deprecated"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
