@@ -167,7 +167,7 @@ def transaction(place: str) -> Iterator[Operation]:
 
 @contextmanager
 def object_append() -> Iterator[Operation]:
-    with _place("objects") as path, sawlog.open(path, upkeep_interval_s=None) as store:
+    with _place("objects") as path, sawlog.open(path, maintenance_interval_s=None) as store:
         topic = store.create_topic("orders")
         yield lambda: topic.append(b"value", b"key")
 
