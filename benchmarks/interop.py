@@ -65,7 +65,7 @@ def _broker(bench: Bench, batch_records: int, *, compacted: bool = False) -> Bro
                 for first in range(0, len(rows), batch_records):
                     batch = rows[first : first + batch_records]
                     if compacted:
-                        log.advance(log.next_offset + len(batch))
+                        log._advance(log.next_offset + len(batch))
                     log.append_many(batch)
                     records += len(batch)
         interop.export_topic(topic, path, format="kafka")

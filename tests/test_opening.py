@@ -61,7 +61,7 @@ def test_nobody_makes_a_directory_of_an_address(
         lambda: Store.open(place, "r"),
         lambda: sawlog.Log.open(place),
         lambda: sawlog.Log.open(place, mode="r"),
-        lambda: sawlog.Log.create(place),
+        lambda: sawlog.Log._create(place),
     ):
         with pytest.raises(InvalidConfig, match=r"address of object storage.*sawlog\.open"):
             attempt()

@@ -89,7 +89,7 @@ def test_a_broker_stops_although_a_holder_stands_still(path: Path, holder: Child
         holder.signal(signal.SIGCONT)
     with Store.open(path, "r") as store:
         assert [record.value for record in store["free"].scan()] == [b"acknowledged"]
-        assert store["free"].partition(0).was_closed_cleanly
+        assert store["free"].partition(0)._was_closed_cleanly
 
 
 @pytest.mark.slow

@@ -127,7 +127,7 @@ def test_it_says_what_it_recovered_after_a_kill_and_stops_cleanly_on_sigterm(tmp
         assert process.wait(60) == 0
     with sawlog.open(tmp_path / "data", mode="r") as store:
         log = store.topic("orders").partition(0)
-        assert log.was_closed_cleanly
+        assert log._was_closed_cleanly
         assert [record.value for record in log] == [b"one", b"two"]
 
 
@@ -296,7 +296,7 @@ def test_a_stop_does_not_wait_for_a_client_that_does_not_read(tmp_path: Path) ->
         assert process.wait(60) == 0
     with sawlog.open(tmp_path, mode="r") as store:
         log = store.topic("orders").partition(0)
-        assert log.was_closed_cleanly
+        assert log._was_closed_cleanly
         assert [len(record.value or b"") for record in log] == [*range(900_000, 900_008), len(b"the last one")]
 
 

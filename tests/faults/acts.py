@@ -71,12 +71,12 @@ def append_kept(shift: Shift) -> None:
         kernel.patch_place(memoryview(batch), 0, offset, 0)
         raw += batch
         offset += 1 + shift.random.randrange(2)
-    shift.send({number: values}, lambda: log.append_kept(bytes(raw)))
+    shift.send({number: values}, lambda: log._append_at_offsets(bytes(raw)))
 
 
 def advance(shift: Shift) -> None:
     number, log = shift.some()
-    shift.send({number: []}, lambda: log.advance(log.next_offset + 2))
+    shift.send({number: []}, lambda: log._advance(log.next_offset + 2))
 
 
 def block(shift: Shift) -> None:

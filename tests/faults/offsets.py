@@ -39,7 +39,7 @@ def append_kept(run: LogWorkload, log: Log, promise: LogPromise) -> None:
         epoch += run.random.random() < 0.3
     first, end = promise.end, max(placed) + 1
     promise.send_at({at: row for at, row in placed.items() if at >= first}, end)
-    assert log.append_kept(bytes(raw)) == range(first, end)
+    assert log._append_at_offsets(bytes(raw)) == range(first, end)
     promise.acknowledge(log, range(first, end))
 
 
@@ -52,7 +52,7 @@ def advance(run: LogWorkload, log: Log, promise: LogPromise) -> None:
     promise.send_at({}, end)
     if empty:
         promise.begin_trim(end)
-    assert log.advance(end) == end - first
+    assert log._advance(end) == end - first
     promise.acknowledge(log, range(first, end))
     if empty:
         promise.end_trim(log)

@@ -582,7 +582,7 @@ def advance(run: StoreWorkload, now: State) -> Steps:
 
         def act(store: Store) -> None:
             log = store[name].partition(number)
-            log.advance(log.next_offset + gap)
+            log._advance(log.next_offset + gap)
 
         yield now, act, {}
 
@@ -598,7 +598,7 @@ def append_kept(run: StoreWorkload, now: State) -> Steps:
                 batch = bytearray(encode([value]))
                 kernel.patch_place(memoryview(batch), 0, log.next_offset + 1 + 3 * number, 0)
                 raw += batch
-            log.append_kept(bytes(raw))
+            log._append_at_offsets(bytes(raw))
 
         yield now.appended(name, place, *values), act, {"loose": True}
 

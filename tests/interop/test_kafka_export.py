@@ -44,8 +44,8 @@ def topic_of(store: Store, *raw: bytes, name: str = "orders", **settings: Any) -
     made = store.create_topic(name, len(raw), durability="os", **settings)
     for number, each in enumerate(raw):
         if each:
-            made.partition(number).advance(scan(each)[0].base_offset)
-            made.partition(number).append_kept(each)
+            made.partition(number)._advance(scan(each)[0].base_offset)
+            made.partition(number)._append_at_offsets(each)
     return made
 
 
@@ -129,7 +129,7 @@ def test_a_log_start_within_a_batch_is_in_the_checkpoint(tmp_path: Path) -> None
 def test_an_empty_partition_has_a_file_named_after_the_next_offset(tmp_path: Path) -> None:
     with Store.open(tmp_path / "data") as store:
         topic = store.create_topic("orders", 2, durability="os")
-        topic.partition(1).advance(77)
+        topic.partition(1)._advance(77)
         interop.export_topic(topic, tmp_path / "out", format="kafka")
     assert (tmp_path / "out/orders-0" / named(0)).read_bytes() == b""
     assert (tmp_path / "out/orders-1" / named(77)).read_bytes() == b""
@@ -143,7 +143,7 @@ def test_files_end_at_our_segments_and_at_the_given_size(tmp_path: Path) -> None
     with Store.open(tmp_path / "data") as store:
         topic = topic_of(store, raw[: 10 * size])
         topic.partition(0).seal()
-        topic.partition(0).append_kept(raw[10 * size :])
+        topic.partition(0)._append_at_offsets(raw[10 * size :])
         interop.export_topic(topic, tmp_path / "a", format="kafka")
         interop.export_topic(topic, tmp_path / "b", format="kafka", segment_bytes=4 * size)
     assert [path.name for path in sorted(tmp_path.glob("a/*/*.log"))] == [named(0), named(10)]
@@ -292,7 +292,7 @@ def test_an_exported_log_is_imported_unchanged(tmp_path_factory: pytest.TempPath
         for _ in range(chance.randrange(12)):
             what = chance.randrange(6)
             if what == 0:
-                log.advance(log.next_offset + chance.choice([1, 5, 1000]))
+                log._advance(log.next_offset + chance.choice([1, 5, 1000]))
             elif what == 1 and len(log):
                 log.trim(chance.randrange(log.lowest_offset, log.next_offset + 1))
             elif what == 2:
@@ -328,9 +328,9 @@ def test_batches_that_represent_a_gap_are_left_out(tmp_path: Path) -> None:
     far = 2**40
     with Log.in_memory() as log:
         log.append(b"a")
-        log.advance(5)
+        log._advance(5)
         log.append(b"b")
-        log.advance(far)
+        log._advance(far)
         log.append(b"c")
         report = interop.export_log(log, tmp_path / "t-0", format="kafka")
     assert headers_in(tmp_path / "t-0") == [(0, 0, 1), (5, 5, 1), (far, far, 1)]
@@ -344,9 +344,9 @@ def test_batches_that_represent_a_gap_are_left_out(tmp_path: Path) -> None:
 def test_a_gap_at_either_end_keeps_the_bounds_of_the_log(tmp_path: Path) -> None:
     with Log.in_memory() as log:
         log.append(b"a")
-        log.advance(2**33)
+        log._advance(2**33)
         log.append(b"b")
-        log.advance(2**34)
+        log._advance(2**34)
         log.trim(1)
         report = interop.export_log(log, tmp_path / "t-0", format="kafka")
         assert (report.start_offset, report.next_offset) == (log.lowest_offset, log.next_offset) == (1, 2**34)

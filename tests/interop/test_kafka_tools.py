@@ -45,7 +45,7 @@ def test_dump_log_segments_accepts_every_compression(tmp_path: Path) -> None:
         for codec in COMPRESSIONS:
             topic = store.create_topic(codec, compression_type=codec, segment_bytes=100_000, durability="os")
             log = topic.partition(0)
-            log.advance(500)
+            log._advance(500)
             for first in range(0, len(made), 50):
                 log.append_many(made[first : first + 50])
             interop.export_topic(topic, tmp_path / "kafka", format="kafka")
@@ -110,7 +110,7 @@ def test_a_broker_serves_an_exported_topic_and_appends_to_it(broker: Broker, tmp
         topic = store.create_topic("given", 2, compression_type="zstd", segment_bytes=50_000, durability="os")
         for number in (0, 1):
             log = topic.partition(number)
-            log.advance(1000 * number)
+            log._advance(1000 * number)
             for first in range(0, len(made), 100):
                 log.append_many(made[first : first + 100])
         topic.partition(0).trim(250)

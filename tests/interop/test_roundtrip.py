@@ -36,7 +36,7 @@ def ours(first: int, contents: list[bytes], holes: dict[int, int]) -> Log:
     log = Log.in_memory(LogConfig(initial_offset=first))
     for number, value in enumerate(contents):
         if number in holes:
-            log.advance(log.next_offset + holes[number])
+            log._advance(log.next_offset + holes[number])
         log.append(value)
     return log
 

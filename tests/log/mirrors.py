@@ -31,7 +31,7 @@ class Mirror:
 
     def _add(self, raw: bytes) -> None:
         if raw:
-            self.log.append_kept(raw)
+            self.log._append_at_offsets(raw)
             self.raw += raw
 
     def copy(self, log: Log) -> None:

@@ -455,7 +455,7 @@ def test_an_error_ends_holding(place: Place) -> None:
 
 
 def test_a_created_log_can_be_read_at_once(place: Place) -> None:
-    Log.create(place.directory(), CONFIG)
+    Log._create(place.directory(), CONFIG)
     log = place.open(mode="r")
     assert (log.lowest_offset, log.next_offset, values(log)) == (0, 0, [])
     writer = place.open()
@@ -468,13 +468,13 @@ def test_a_created_log_can_be_read_at_once(place: Place) -> None:
 def test_creating_where_a_log_is_changes_nothing(place: Place) -> None:
     made(place)
     before = place.files()
-    Log.create(place.directory(), CONFIG)
+    Log._create(place.directory(), CONFIG)
     assert place.files() == before
 
 
 def test_a_created_log_starts_where_it_is_told(place: Place) -> None:
     config = CONFIG.with_(initial_offset=1000)
-    Log.create(place.directory(), config)
+    Log._create(place.directory(), config)
     assert Checkpoint.decode(place.files()["checkpoint"]).durable_offset == 1000
     log = lazily(place, config=config)
     assert (log.lowest_offset, log.next_offset) == (1000, 1000)
@@ -483,7 +483,7 @@ def test_a_created_log_starts_where_it_is_told(place: Place) -> None:
 
 def test_creating_leaves_no_descriptor_and_no_lock(file_place: FilePlace) -> None:
     for _ in range(2):
-        Log.create(file_place.path, CONFIG)
+        Log._create(file_place.path, CONFIG)
     file_place.open()
 
 

@@ -399,7 +399,7 @@ def test_a_log_among_the_topics_of_a_store_is_refused_and_leaves_nothing(tmp_pat
         with pytest.raises(InvalidConfig, match=r"use sawlog\.open"):
             Log.open(path)
         with pytest.raises(InvalidConfig, match=r"use sawlog\.open"):
-            Log.create(path)
+            Log._create(path)
         assert sorted(tmp_path.rglob("*")) == before
     with Log.open(topics / "orders" / "partition-0") as log:
         assert log.append(b"two") == 1

@@ -160,7 +160,7 @@ def test_a_log_may_be_closed_while_the_background_looks_at_it(tmp_path: Path, mo
 
 
 def test_those_who_watch_are_called_after_the_lock_was_taken_and_given_up(tmp_path: Path) -> None:
-    Log.create(tmp_path)
+    Log._create(tmp_path)
     with Log.open(tmp_path, mode="a") as log:
         moved = threading.Event()
         log.watch(moved.set)
@@ -178,7 +178,7 @@ def test_those_who_watch_are_called_after_the_lock_was_taken_and_given_up(tmp_pa
 
 def test_watching_again_and_again_costs_one_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = begun_tasks(monkeypatch)
-    Log.create(tmp_path)
+    Log._create(tmp_path)
     with Log.open(tmp_path, mode="r") as log:
         for _ in range(3):
             log.watch(lambda: None)()
@@ -186,7 +186,7 @@ def test_watching_again_and_again_costs_one_look(tmp_path: Path, monkeypatch: py
 
 
 def test_a_writer_is_told_of_its_appends_and_looks_for_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Log.create(tmp_path)
+    Log._create(tmp_path)
     begun = begun_tasks(monkeypatch)
     with Log.open(tmp_path, mode="a") as log:
         log.watch(lambda: None)

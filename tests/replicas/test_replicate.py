@@ -69,7 +69,7 @@ def test_a_start_above_0_and_inside_a_batch_is_kept(data: Path, store: Store, ur
     orders.append_many([b"%d" % each for each in range(20)], partition=0)
     orders.append_many([b"%d" % each for each in range(20)], partition=0)
     orders.trim({0: 25})
-    orders.partition(1).advance(1000)
+    orders.partition(1)._advance(1000)
     orders.append(b"first", partition=1)
     ship(data, url)
     with replica(url) as there:

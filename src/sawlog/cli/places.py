@@ -95,7 +95,7 @@ def note_remote(places: Iterable[NamedLog[Any]]) -> None:
     for place in places:
         lowest, local = place.log.lowest_offset, getattr(place.log, "local_offset", 0)
         if lowest < local:
-            size = format_size(place.log.remote_bytes)
+            size = format_size(place.log._remote_bytes)
             note(f"{place.name}: offsets {lowest} to {local - 1} ({size}) are only in the replica")
 
 

@@ -210,7 +210,7 @@ def _prepare(source: ForeignLog, log: Log, resume: bool) -> None:
                 f"{log.path} is empty and starts at offset {following}, but {source.path} begins at {first}: offsets "
                 "cannot be kept; import into a new log"
             )
-        log.advance(first)
+        log._advance(first)
         return
     if not resume:
         raise ImportMismatch(f"{log.path} already holds records, and this import may not continue an existing log")
@@ -313,8 +313,8 @@ def _advance(source: ForeignLog, log: Log, offset: int) -> None:
             offset,
         )
     if offset > log.next_offset and log.lowest_offset == log.next_offset:
-        log.append_kept(_empty_batch(log.next_offset))
-    log.advance(offset)
+        log._append_at_offsets(_empty_batch(log.next_offset))
+    log._advance(offset)
 
 
 def _empty_batch(offset: int) -> bytearray:

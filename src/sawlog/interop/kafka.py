@@ -558,7 +558,7 @@ def _copy_batches(source: KafkaLog, log: Log, progress: Progress | None) -> int:
                     epoch, new = int(chunk.rows[-1, LEADER_EPOCH]), False
                     if progress is not None:
                         progress(source.done_bytes(segment, chunk), source.size_bytes)
-            log.advance(max(segment.next_offset, log.next_offset), leader_epoch=max(epoch, 0), wait=False)
+            log._advance(max(segment.next_offset, log.next_offset), leader_epoch=max(epoch, 0), wait=False)
     source.check_end()
     source.finish(gaps)
     source.note_open(log.open_transactions)
@@ -592,7 +592,7 @@ def _append(log: Log, chunk: Chunk, *, new: bool) -> int:
     first = chunk.rows[0]
     if new and _is_worth_sealing(log, int(first[MAX_TIME])):
         log.seal()
-    log.append_kept(chunk.view, chunk.rows, wait=False)  # synced in the background, and by the caller at the end
+    log._append_at_offsets(chunk.view, chunk.rows, wait=False)  # synced in the background, and by the caller at the end
     return int(chunk.rows[:, SIZE].sum())
 
 

@@ -124,7 +124,7 @@ class Log(Partition, Closing):
         return made
 
     @classmethod
-    def create(
+    def _create(
         cls, path: str | PathLike[str] | Directory, config: LogConfig | None = None, *, leader_epoch: int = 0
     ) -> None:
         """Create an empty log, durably, without opening it. A log that takes the place of another begins in a later
@@ -177,7 +177,7 @@ class Log(Partition, Closing):
         return self._access.recovery
 
     @property
-    def was_closed_cleanly(self) -> bool:
+    def _was_closed_cleanly(self) -> bool:
         """Whether the last writer closed the log cleanly, according to the checkpoint; False while a writer is open."""
         try:
             saved = checkpoint.load(self._access.directory)
@@ -226,10 +226,10 @@ class Log(Partition, Closing):
         return self._access.segments.remote is not None
 
     def _tier(self, lowest_offset: int) -> tuple[int, int]:
-        return self.local_offset, self.remote_bytes
+        return self.local_offset, self._remote_bytes
 
     @property
-    def remote_bytes(self) -> int:
+    def _remote_bytes(self) -> int:
         """Size of the batches that are known to exist only in the replica."""
         segments = self._known_segments()
         return 0 if segments.remote is None else sum(run.size_bytes for run in segments.remote.below(self.local_offset))
@@ -446,7 +446,9 @@ class Log(Partition, Closing):
         otherwise in a background thread. It must not raise and should return quickly."""
         self._writable().durability_callbacks.when(whole_number(offset), call)
 
-    def append_kept(self, raw: bytes | bytearray | memoryview, rows: Rows | None = None, *, wait: bool = True) -> range:
+    def _append_at_offsets(
+        self, raw: bytes | bytearray | memoryview, rows: Rows | None = None, *, wait: bool = True
+    ) -> range:
         """Append encoded batches at the offsets and leader epochs that they carry, all of them or none.
 
         They begin at `next_offset` or later, in increasing order; gaps are filled with an empty batch. A leader epoch
@@ -461,7 +463,7 @@ class Log(Partition, Closing):
             appender.settle(placed.stop)
         return placed
 
-    def advance(self, offset: int, *, leader_epoch: int = 0, wait: bool = True) -> int:
+    def _advance(self, offset: int, *, leader_epoch: int = 0, wait: bool = True) -> int:
         """Move `next_offset` forward and return the number of offsets skipped, which never get a record. An empty log
         then begins there. With `wait=False` it does not wait for the disk."""
         if whole_number(offset) > MAX_OFFSET:
@@ -675,14 +677,14 @@ class Log(Partition, Closing):
         Also removes local segments that are proven to be in the replica (`shipped`)."""
         return maintenance.maintain(self._writable(), MaintenanceConfig() if config is None else config, shipped)
 
-    def shipped(self) -> ShippedSegments | None:
+    def _shipped(self) -> ShippedSegments | None:
         """Return the segments that `local_retention_ms` and `local_retention_bytes` would remove and that are proven to
         be in the replica, and the reason if some are not; None if nothing is due. Reads the replica without a lock,
         which may take long."""
         source, reader = self._access.remote, self._readable()
         return None if source is None else tiering.shipped(reader.segments, source)
 
-    def maintenance_due(self, config: MaintenanceConfig | None = None) -> bool:
+    def _maintenance_due(self, config: MaintenanceConfig | None = None) -> bool:
         """Return whether `maintain` would find something to do. Takes no lock and writes nothing."""
         self._readable().segments.refresh()
         return maintenance.is_due(self._access.segments, MaintenanceConfig() if config is None else config)
@@ -826,8 +828,8 @@ class Log(Partition, Closing):
         return ingest.adopt(self._writable(), file)
 
     def _copy_batches(self, data: memoryview, rows: Rows) -> range:
-        """Append batches of another log whose checksums were verified, as `append_kept` does, without waiting for the
-        disk. They may be larger than a segment."""
+        """Like `_append_at_offsets(wait=False)`, for batches of another log whose checksums were verified. They may be
+        larger than a segment."""
         return ingest.place_at_offsets(self._writable(), data, rows, any_size=True)
 
     def _retract_epochs(self, epoch: int) -> None:

@@ -364,7 +364,7 @@ class Turn:
         if not records:
             return
         self._log.append_many(records)
-        if len(self._log.segments) > _SEGMENTS and self._log.maintenance_due(_MAINTENANCE):
+        if len(self._log.segments) > _SEGMENTS and self._log._maintenance_due(_MAINTENANCE):
             try:
                 self._log.maintain(_MAINTENANCE)
             except StorageError as error:  # the commit itself is done, and durable

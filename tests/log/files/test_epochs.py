@@ -202,7 +202,7 @@ def test_truncating_what_was_never_visible_begins_none(place: Place, to: int) ->
     """Under "always", what is written and not synced. What is left of it is durable then, and so visible."""
     log = place.open(QUIET)
     fill(log, 3)
-    log.append_kept(foreign((3, [b"a"]), (4, [b"b"]), epoch=0), wait=False)
+    log._append_at_offsets(foreign((3, [b"a"]), (4, [b"b"]), epoch=0), wait=False)
     assert (log.visible_offset, log.next_offset) == (3, 5)
     assert log.truncate(to) == 5 - to
     assert (log.leader_epochs, log.visible_offset, log.next_offset) == (((0, 0),), to, to)
@@ -258,7 +258,7 @@ def test_an_epoch_is_durable_before_the_first_append_in_it(how: str) -> None:
     epoch = 1
     if how == "import":
         epoch = 4
-        log.append_kept(foreign((log.next_offset, [b"x"]), epoch=4))
+        log._append_at_offsets(foreign((log.next_offset, [b"x"]), epoch=4))
     else:
         log.append(b"x")
     disk.before = None
@@ -277,8 +277,8 @@ def test_every_batch_carries_the_epoch_in_which_it_was_appended(place: Place) ->
         log.append_arrow(pa.table({"value": [b"x"] * 3}))
         log.append_batches(encode([b"x"]) * 2)
         log._place_batches(bytearray(encode([b"x"])))
-        log.append_kept(foreign((log.next_offset + 1, [b"x"]), epoch=0))
-        log.advance(log.next_offset + 2)
+        log._append_at_offsets(foreign((log.next_offset + 1, [b"x"]), epoch=0))
+        log._advance(log.next_offset + 2)
         asyncio.run(log.append_async(b"x"))
 
         async def streamed(log: Log = log) -> None:
@@ -656,7 +656,7 @@ def test_a_rewrite_keeps_the_epoch_of_batches_that_stand_alone(place: Place) -> 
 def test_imported_batches_keep_their_epochs_and_begin_them(place: Place) -> None:
     log = place.open(QUIET)
     raw = foreign((0, [b"a"]), (1, [b"b"]), epoch=3) + foreign((2, [b"c"]), epoch=5) + foreign((3, [b"d"]), epoch=5)
-    assert log.append_kept(raw) == range(4)
+    assert log._append_at_offsets(raw) == range(4)
     assert log.leader_epochs == ((3, 0), (5, 2))
     assert epochs_by_offset(log) == {0: 3, 1: 3, 2: 5, 3: 5}
     assert place.files()[named(0)] == raw, "not a byte was changed"
@@ -670,10 +670,10 @@ def test_imported_batches_keep_their_epochs_and_begin_them(place: Place) -> None
 
 def test_imported_batches_of_lower_epochs_are_raised(place: Place) -> None:
     log = place.open(QUIET)
-    log.append_kept(foreign((0, [b"a"]), epoch=4))
+    log._append_at_offsets(foreign((0, [b"a"]), epoch=4))
     raw = foreign((1, [b"b"]), epoch=2) + foreign((2, [b"c"]), epoch=6) + foreign((3, [b"d"]), epoch=5)
     kept = bytes(raw)
-    log.append_kept(raw)
+    log._append_at_offsets(raw)
     assert raw == kept, "the caller's buffer is not changed"
     assert epochs_by_offset(log) == {0: 4, 1: 4, 2: 6, 3: 6}
     assert log.leader_epochs == ((4, 0), (6, 2))
@@ -684,7 +684,7 @@ def test_imported_batches_of_lower_epochs_are_raised(place: Place) -> None:
 def test_offsets_that_an_import_leaves_out_are_in_an_epoch_as_well(place: Place) -> None:
     log = place.open(QUIET)
     log.append(b"ours")
-    log.append_kept(foreign((5, [b"a"]), epoch=2) + foreign((9, [b"b"]), epoch=3))
+    log._append_at_offsets(foreign((5, [b"a"]), epoch=2) + foreign((9, [b"b"]), epoch=3))
     found = epochs_by_offset(log)
     assert [found[offset] for offset in range(10)] == sorted(found.values())
     assert (found[0], found[5], found[9]) == (0, 2, 3)
@@ -703,7 +703,7 @@ def test_an_import_that_fails_loses_no_position(place: Place) -> None:
     raw += foreign(*((6 + i, [b"x" * 60]) for i in range(3)), epoch=6)
     directory.arm(Fault(2, errno=28, operations={"append"}, names="*.log"))
     with pytest.raises(StorageFull):
-        log.append_kept(raw)
+        log._append_at_offsets(raw)
     directory.disarm()
     assert (log.next_offset, log.visible_offset) == (3, 3)
     assert log.epoch_end(0) == 3
@@ -711,7 +711,7 @@ def test_an_import_that_fails_loses_no_position(place: Place) -> None:
     found = epochs_by_offset(log)
     assert found[3] == log.leader_epoch
     assert log.epoch_end(0) >= 3
-    assert log.append_kept(foreign((4, [b"y"]), epoch=9)) == range(4, 5)
+    assert log._append_at_offsets(foreign((4, [b"y"]), epoch=9)) == range(4, 5)
     assert log.leader_epochs[-1] == (9, 4)
     log.close()
 
@@ -720,7 +720,7 @@ def test_positions_of_before_an_import_stay_good(place: Place) -> None:
     log = place.open(QUIET)
     fill(log, 3)
     assert log.position() == (3, 0)
-    log.append_kept(foreign((3, [b"x"]), epoch=8))
+    log._append_at_offsets(foreign((3, [b"x"]), epoch=8))
     assert log.epoch_end(0) == 3
     assert log.epoch_end(8) == 4
 
@@ -733,7 +733,7 @@ def test_processes_that_take_turns_go_on_in_the_epoch_that_another_has_begun() -
     with two.turn() as log:
         log.append(b"b")
     with one.turn() as log:
-        log.append_kept(foreign((2, [b"c"]), epoch=5))
+        log._append_at_offsets(foreign((2, [b"c"]), epoch=5))
     with two.turn() as log:
         log.append(b"d")
         assert log.leader_epoch == 5

@@ -20,7 +20,7 @@ def filled(path: Path, gap: int) -> Log:
     log = Log.open(path, CONFIG)
     for number in range(20):
         log.append(b"a%d" % number, b"k%d" % (number % 3))
-    assert log.advance(20 + gap) == gap
+    assert log._advance(20 + gap) == gap
     for number in range(20):
         log.append(b"b%d" % number, b"k%d" % (number % 3))
     return log
@@ -78,12 +78,12 @@ def test_a_log_with_a_gap_is_recovered_after_a_kill(tmp_path: Path, gap: int) ->
 
 def test_batches_that_keep_their_offsets_leave_a_gap_of_any_length(tmp_path: Path) -> None:
     with Log.open(tmp_path / "log", CONFIG) as log:
-        log.append_kept(encode([b"first"], base_offset=0))
-        log.append_kept(encode([b"second"], base_offset=10**12))
+        log._append_at_offsets(encode([b"first"], base_offset=0))
+        log._append_at_offsets(encode([b"second"], base_offset=10**12))
         assert [(record.offset, record.value) for record in log] == [(0, b"first"), (10**12, b"second")]
         assert len(log.segments) <= 3
         with pytest.raises(InvalidRecord, match="the gap is too large for a log"):
-            log.append_kept(encode([b"a damaged offset"], base_offset=2**60))
+            log._append_at_offsets(encode([b"a damaged offset"], base_offset=2**60))
         assert log.next_offset == 10**12 + 1
 
 
@@ -92,7 +92,7 @@ def test_an_offset_that_no_log_has_is_refused(tmp_path: Path, offset: object) ->
     with Log.open(tmp_path / "log", CONFIG) as log:
         log.append(b"x")
         with pytest.raises((InvalidConfig, InvalidRecord)):
-            log.advance(offset)  # type: ignore[arg-type]
+            log._advance(offset)  # type: ignore[arg-type]
         assert log.next_offset == 1
 
 
@@ -100,7 +100,7 @@ def test_going_back_is_refused(tmp_path: Path) -> None:
     with Log.open(tmp_path / "log", CONFIG) as log:
         log.append_many([b"x", b"y"])
         with pytest.raises(OffsetMismatch):
-            log.advance(1)
+            log._advance(1)
 
 
 @pytest.mark.parametrize("offset", [2.5, True, "1", None])

@@ -49,12 +49,12 @@ def expected(start: int, end: int) -> list[bytes]:
 
 
 def tier(log: Log) -> TieringReport | None:
-    return log.maintain(KEEP, log.shipped()).tiering
+    return log.maintain(KEEP, log._shipped()).tiering
 
 
 def unproven(log: Log) -> str:
     """Why the replica is not proven to have anything."""
-    found = log.shipped()
+    found = log._shipped()
     assert found is not None
     assert not found.segments
     return found.problem
@@ -81,7 +81,7 @@ def test_the_start_stays_and_the_files_are_gone() -> None:
     assert log.segments[0].base_offset == log.local_offset
     assert sum(name.endswith(".log") for name in directory.names()) == len(log.segments)
     assert log.size_bytes < 2000
-    assert log.remote_bytes > 2000
+    assert log._remote_bytes > 2000
 
 
 @pytest.mark.parametrize("mode", ["w", "r"])
@@ -303,7 +303,7 @@ def test_a_replica_that_does_not_answer_is_reported_and_the_rest_of_maintenance_
     fill(log, 60)
     mirror.copy(log)
     mirror.is_reachable = False
-    report = log.maintain(KEEP, log.shipped())
+    report = log.maintain(KEEP, log._shipped())
     assert report.tiering is not None
     assert "the mirror is away" in str(report)
 
@@ -334,7 +334,7 @@ def test_trim_in_the_remote_part_moves_only_the_start() -> None:
 
 def test_retention_by_size_counts_what_is_only_in_the_replica() -> None:
     log, mirror = tiered(MemoryDirectory())
-    whole, here = log.size_bytes + log.remote_bytes, log.local_offset
+    whole, here = log.size_bytes + log._remote_bytes, log.local_offset
     log.close()
     log = opened(log._access.directory, mirror, retention_bytes=whole - 600)
     report = log.apply_retention()
@@ -383,7 +383,7 @@ def test_an_empty_segment_here_is_no_empty_log() -> None:
     mirror.copy(log)
     tier(log)
     assert log.size_bytes == 0
-    log.advance(30)
+    log._advance(30)
     assert log.lowest_offset == 0
     fill(log, 1)
     assert [each.offset for each in log.scan(15)] == [15, 16, 17, 18, 19, 30]
@@ -458,7 +458,7 @@ def test_a_lost_list_of_what_is_remote_is_reported_and_taken_from_the_replica(ho
     with pytest.raises(RemoteUnavailable):
         values(opened(directory, mirror, "r"))
     mirror.is_reachable = True
-    log.maintain(KEEP, log.shipped())
+    log.maintain(KEEP, log._shipped())
     found = load_remote(directory)
     assert found is not None
     assert (found.log_start, found.end) == (0, here)
@@ -531,7 +531,7 @@ class Tiering(Workload):
             promise["written"] = log.next_offset
         mirror.copy(log)
         promise["raw"] = mirror.raw
-        log.maintain(KEEP, log.shipped())
+        log.maintain(KEEP, log._shipped())
         if chosen.random() < 0.7:
             promise["wanted"] = chosen.randrange(log.lowest_offset, min(log.local_offset + 3, log.next_offset + 1))
             log.trim(promise["wanted"])
@@ -576,7 +576,7 @@ class TieringOnce(Tiering):
             self.promise["written"] = 6
             mirror.copy(log)
             self.promise["raw"] = mirror.raw
-            log.maintain(KEEP, log.shipped())
+            log.maintain(KEEP, log._shipped())
             assert log.local_offset == 3
             self.promise["wanted"] = 4
             log.trim(4)

@@ -56,7 +56,7 @@ CHANGES: dict[str, Callable[[Log], object]] = {
     "recompress": lambda log: log.recompress("zstd"),
     "rotate": lambda log: log.seal(),
     "everything expires": lambda log: log.remove_expired(0),
-    "advance": lambda log: [log.trim(log.next_offset), log.advance(1000)],
+    "advance": lambda log: [log.trim(log.next_offset), log._advance(1000)],
 }
 
 

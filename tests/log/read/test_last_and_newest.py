@@ -72,7 +72,7 @@ def test_the_last_record_is_found_before_markers_gaps_and_what_was_aborted(place
     log.append_marker(7, 0, commit=False)
     assert log[-1].value == b"committed"
     log.seal()
-    log.advance(10_000_000)
+    log._advance(10_000_000)
     assert (log[-1].value, log.next_offset) == (b"committed", 10_000_000)
     log.append(b"last")
     assert log[-1].value == b"last"

@@ -1,4 +1,4 @@
-"""Batches that keep their offsets (`append_kept`), and logs that begin or continue at a later one (`advance`)."""
+"""Batches that keep their offsets (`_append_at_offsets`), and logs that begin or continue later (`_advance`)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def foreign(*placed: tuple[int, list[bytes]], epoch: int = 3, **options: Any) ->
 def test_batches_keep_every_byte(place: Place) -> None:
     raw = foreign((0, [b"a", b"b"]), (2, [b"c"]))
     log = place.open()
-    assert log.append_kept(raw) == range(3)
+    assert log._append_at_offsets(raw) == range(3)
     assert place.files()[named(0)] == raw
     assert [each.leader_epoch for each in place.batches()] == [3, 3]
 
@@ -45,7 +45,7 @@ def test_missing_offsets_are_covered_by_batches_without_records(place: Place, co
     raw = foreign((2, [b"a" * 50, b"b"]), (9, [b"c"]), (10, [b"d"]), (14, [b"e"]), compression=compression)
     log = place.open()
     log.append(b"first")
-    assert log.append_kept(raw) == range(1, 15)
+    assert log._append_at_offsets(raw) == range(1, 15)
     assert [record.offset for record in log] == [0, 2, 3, 9, 10, 14]
     assert [(each.base_offset, each.last_offset) for each in place.batches() if not each.count] == [
         (1, 1),
@@ -69,7 +69,7 @@ def test_a_batch_below_the_end_is_refused_and_nothing_is_stored(place: Place) ->
     before = place.files()[named(0)]
     for raw in (foreign((4, [b"x"])), foreign((7, [b"x"]), (6, [b"y"])), foreign((5, [b"x", b"y"]), (6, [b"z"]))):
         with pytest.raises(InvalidRecord, match="nothing was stored"):
-            log.append_kept(raw)
+            log._append_at_offsets(raw)
     assert place.files()[named(0)] == before
     assert log.append(b"next") == 5
 
@@ -77,8 +77,8 @@ def test_a_batch_below_the_end_is_refused_and_nothing_is_stored(place: Place) ->
 def test_a_batch_that_reaches_over_the_beginning_of_an_empty_log_is_taken_whole(place: Place) -> None:
     raw = foreign((40, [b"a", b"b", b"c"]), (43, [b"d"]))
     log = place.open()
-    log.advance(42)
-    assert log.append_kept(raw) == range(42, 44)
+    log._advance(42)
+    assert log._append_at_offsets(raw) == range(42, 44)
     assert place.files()[named(40)] == raw
     assert (log.lowest_offset, log.next_offset) == (42, 44)
     assert values(log) == [b"c", b"d"]
@@ -90,8 +90,8 @@ def test_a_batch_that_reaches_over_the_beginning_of_an_empty_log_is_taken_whole(
 
 def test_fillers_have_the_leader_epoch_of_their_neighbour(place: Place) -> None:
     log = place.open()
-    log.append_kept(foreign((0, [b"a"])) + foreign((5, [b"b"]), epoch=7))
-    log.advance(9, leader_epoch=8)
+    log._append_at_offsets(foreign((0, [b"a"])) + foreign((5, [b"b"]), epoch=7))
+    log._advance(9, leader_epoch=8)
     assert [each.leader_epoch for each in place.batches()] == [3, 3, 7, 8]
 
 
@@ -100,7 +100,7 @@ def test_a_wrong_checksum_is_refused(place: Place) -> None:
     raw[-1] ^= 1
     log = place.open()
     with pytest.raises(CorruptBatch, match="checksum"):
-        log.append_kept(raw)
+        log._append_at_offsets(raw)
     assert log.next_offset == 0
 
 
@@ -110,14 +110,14 @@ def test_segments_are_not_cut_by_the_age_of_what_is_kept(place: Place) -> None:
         source.append(b"young", timestamp=10**12)
         raw = source.fetch(0).raw
     log = place.open(segment_age_ms=1000)
-    log.append_kept(raw)
+    log._append_at_offsets(raw)
     assert place.bases() == [0]
 
 
 def test_what_does_not_fit_goes_to_the_next_segment(place: Place) -> None:
     raw = foreign(*((2 * number, [b"x" * 100]) for number in range(40)))
     log = place.open(segment_bytes=1000)
-    assert log.append_kept(raw) == range(79)
+    assert log._append_at_offsets(raw) == range(79)
     assert len(place.bases()) > 4
     assert all(segment.size_bytes <= 1000 for segment in log.segments)
     assert [record.offset for record in log] == list(range(0, 80, 2))
@@ -126,7 +126,7 @@ def test_what_does_not_fit_goes_to_the_next_segment(place: Place) -> None:
 
 def test_offsets_farther_apart_than_an_index_can_tell_are_kept(place: Place) -> None:
     log = place.open()
-    log.append_kept(foreign((0, [b"a"]), (5 * 2**31, [b"b"])))
+    log._append_at_offsets(foreign((0, [b"a"]), (5 * 2**31, [b"b"])))
     assert [(record.offset, record.value) for record in log] == [(0, b"a"), (5 * 2**31, b"b")]
     assert log.verify()
     log.close()
@@ -140,7 +140,7 @@ def test_producers_of_kept_batches_are_known(place: Place) -> None:
         source.append_many([b"a", b"b"], producer=Producer(7, 0, 0))
         raw = source.fetch(0).raw
     log = place.open()
-    log.append_kept(raw)
+    log._append_at_offsets(raw)
     assert log.append_many([b"a", b"b"], producer=Producer(7, 0, 0)) == range(2)
     assert log.next_offset == 2
 
@@ -152,7 +152,7 @@ def test_a_failing_write_leaves_nothing_of_what_was_to_be_kept() -> None:
         fill(log, 3)
         directory.arm(Fault(4, operations={"append"}))
         with pytest.raises(SawlogError):
-            log.append_kept(raw[len(raw) // 40 * 3 :])
+            log._append_at_offsets(raw[len(raw) // 40 * 3 :])
         directory.disarm()
         assert values(log) == [b"0.........", b"1.........", b"2........."]
         assert log.verify()
@@ -163,7 +163,7 @@ def test_a_failing_write_leaves_nothing_of_what_was_to_be_kept() -> None:
 
 def test_an_empty_log_begins_where_it_is_told(place: Place) -> None:
     log = place.open()
-    assert log.advance(1000) == 1000
+    assert log._advance(1000) == 1000
     assert (log.lowest_offset, log.next_offset, len(log), place.bases()) == (1000, 1000, 0, [1000])
     assert log.append(b"a") == 1000
     log.close()
@@ -173,7 +173,7 @@ def test_an_empty_log_begins_where_it_is_told(place: Place) -> None:
 
 
 def test_an_empty_log_that_began_elsewhere_is_empty_after_it_is_opened_again(place: Place) -> None:
-    place.open().advance(1000)
+    place.open()._advance(1000)
     copy = place.copy()
     log = copy.open()
     assert log.recovery
@@ -183,7 +183,7 @@ def test_an_empty_log_that_began_elsewhere_is_empty_after_it_is_opened_again(pla
 def test_a_log_with_records_passes_over_offsets(place: Place) -> None:
     log = place.open()
     fill(log, 3)
-    assert log.advance(10) == 7
+    assert log._advance(10) == 7
     assert (log.lowest_offset, log.next_offset) == (0, 10)
     assert log.append(b"a") == 10
     assert [record.offset for record in log] == [0, 1, 2, 10]
@@ -193,9 +193,9 @@ def test_a_log_with_records_passes_over_offsets(place: Place) -> None:
 def test_a_log_does_not_go_back(place: Place) -> None:
     log = place.open()
     fill(log, 3)
-    assert log.advance(3) == 0
+    assert log._advance(3) == 0
     with pytest.raises(OffsetMismatch):
-        log.advance(2)
+        log._advance(2)
     assert len(scan(place.files()[named(0)])) == 3
 
 
@@ -203,7 +203,7 @@ def test_readers_see_an_advance(file_place: Place) -> None:
     log = file_place.open()
     reader = file_place.open(mode="r")
     assert reader.next_offset == 0
-    log.advance(1000)
+    log._advance(1000)
     log.append(b"a")
     assert (reader.next_offset, reader.lowest_offset) == (1001, 1000)
     assert values(reader) == [b"a"]
@@ -238,7 +238,7 @@ def failing_at_every_step(before: Callable[[Log], object], work: Callable[[Log],
 
 
 def test_an_advance_that_fails_at_any_step_leaves_an_empty_log() -> None:
-    for done, log in failing_at_every_step(lambda log: None, lambda log: log.advance(1000)):
+    for done, log in failing_at_every_step(lambda log: None, lambda log: log._advance(1000)):
         assert log.lowest_offset == log.next_offset
         assert log.next_offset == 1000 if done else log.next_offset in (0, 1000)
         assert log.append(b"a") in (0, 1000)
@@ -246,7 +246,7 @@ def test_an_advance_that_fails_at_any_step_leaves_an_empty_log() -> None:
 
 def test_a_batch_over_the_beginning_is_there_or_not_whatever_fails() -> None:
     raw = foreign((40, [b"a", b"b", b"c"]))
-    for done, log in failing_at_every_step(lambda log: log.advance(42), lambda log: log.append_kept(raw)):
+    for done, log in failing_at_every_step(lambda log: log._advance(42), lambda log: log._append_at_offsets(raw)):
         assert log.lowest_offset == 42
         assert values(log) == [b"c"] if done else values(log) in ([], [b"c"])
         assert log.append(b"x") == (43 if values(log)[:1] == [b"c"] else 42)

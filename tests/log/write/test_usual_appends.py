@@ -405,7 +405,7 @@ def test_a_segment_covers_no_more_offsets_than_an_index_can_name(tmp_path: Path)
             if name == "long":
                 appender_of(log).fast_path = None
             primed(log) if name == "short" else [log.append(value, timestamp=T) for value in FIRST]
-            log.advance(2**31 - 6)
+            log._advance(2**31 - 6)
             for _ in range(9):
                 log.append(b"x", timestamp=T)
             found.append([(each.base_offset, each.next_offset, each.size_bytes) for each in log.segments])

@@ -409,7 +409,7 @@ def in_parts(log: Log, way: str, count: int = 8) -> None:
         log.append_batches(encode([b"x" * 90]) * count)
     else:
         at = log.next_offset
-        log.append_kept(foreign(*((at + i, [b"x" * 90]) for i in range(count)), epoch=0))
+        log._append_at_offsets(foreign(*((at + i, [b"x" * 90]) for i in range(count)), epoch=0))
 
 
 WAYS = ["appending", "append_arrow", "append_batches", "append_kept"]
@@ -560,9 +560,9 @@ def flushed(log: Log) -> range:
         lambda log: log.append_arrow(pa.table({"value": [b"x"] * 3})).stop,
         lambda log: log.append_batches(encode([b"x"]) * 3).stop,
         lambda log: log._place_batches(bytearray(encode([b"x"]) * 3)).stop,
-        lambda log: log.append_kept(foreign((log.next_offset, [b"x"]), epoch=0)).stop,
-        lambda log: log.append_kept(foreign((log.next_offset + 5, [b"x"]), epoch=7)).stop,
-        lambda log: log.advance(log.next_offset + 10) + log.next_offset - 10,
+        lambda log: log._append_at_offsets(foreign((log.next_offset, [b"x"]), epoch=0)).stop,
+        lambda log: log._append_at_offsets(foreign((log.next_offset + 5, [b"x"]), epoch=7)).stop,
+        lambda log: log._advance(log.next_offset + 10) + log.next_offset - 10,
         lambda log: asyncio.run(log.append_async(b"x")) + 1,
         lambda log: flushed(log).stop,
     ],
@@ -602,7 +602,7 @@ def test_what_was_appended_is_visible_when_the_call_returns(
 def test_an_empty_log_that_is_advanced_is_visible_from_there_on(directory: FaultyDirectory, policy: Any) -> None:
     log = Log.open(directory, QUIET.with_(durability=policy))
     reader = second(directory)
-    assert log.advance(100) == 100
+    assert log._advance(100) == 100
     assert ends(log) == (100, 100, 100, 100)
     assert (reader.next_offset, reader.lowest_offset, len(reader), list(reader)) == (100, 100, 0, [])
     log.append(b"x")
@@ -614,9 +614,9 @@ def test_an_empty_log_that_is_advanced_is_visible_from_there_on(directory: Fault
 def test_what_was_imported_without_waiting_is_visible_after_a_sync(directory: FaultyDirectory) -> None:
     log = Log.open(directory, QUIET)
     reader = second(directory)
-    log.append_kept(foreign((0, [b"a"]), (1, [b"b"]), epoch=0), wait=False)
+    log._append_at_offsets(foreign((0, [b"a"]), (1, [b"b"]), epoch=0), wait=False)
     assert ends(log) == (0, 0, 2, 2)
-    log.advance(5, wait=False)
+    log._advance(5, wait=False)
     assert ends(log) == (0, 0, 5, 5)
     assert (reader.next_offset, list(reader), list(log)) == (0, [], [])
     log.sync()

@@ -316,7 +316,7 @@ class Catalog:
     def _build_partition(topic: Directory, name: str, entry: TopicEntry, epoch: int) -> None:
         made = topic.child(name, create=True)
         try:
-            Log.create(made, settings.log_config(entry.settings), leader_epoch=epoch)
+            Log._create(made, settings.log_config(entry.settings), leader_epoch=epoch)
         finally:
             made.close()
 

@@ -203,7 +203,7 @@ class OpenPartitions:
         reports: dict[int, RecoveryReport] = {}
         for number in range(self.entry.partitions):
             log = self.partition(number)
-            if log.locked or log.was_closed_cleanly:
+            if log.locked or log._was_closed_cleanly:
                 continue
             try:
                 reports[number] = self.take(number).recovery
@@ -322,7 +322,7 @@ class OpenPartitions:
         if self.ended is not None:
             raise self.ended
         shipped = (
-            used.shipped() if used is not None and used.locked else None
+            used._shipped() if used is not None and used.locked else None
         )  # before `using`: it may be slow, and other processes may want the lock
         with self.using(number):
             if used is not None and used.locked:
@@ -330,8 +330,8 @@ class OpenPartitions:
         # Opened only for this pass: a store may have more partitions than a process may open files.
         log = self._open(number)
         try:
-            shipped = log.shipped()
-            due = log.maintenance_due(config) or (shipped is not None and shipped.changes_log)
+            shipped = log._shipped()
+            due = log._maintenance_due(config) or (shipped is not None and shipped.changes_log)
         except BaseException:
             log.close()
             raise

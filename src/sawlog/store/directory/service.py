@@ -230,7 +230,7 @@ class DirectoryLedger:
             self._known.pop(name, None)
         else:
             self._known[name] = version + 1, fields
-        if len(self._log.segments) > _SEGMENTS and self._log.maintenance_due(_MAINTENANCE):
+        if len(self._log.segments) > _SEGMENTS and self._log._maintenance_due(_MAINTENANCE):
             self._log.maintain(_MAINTENANCE)
 
     def refresh(self) -> None:

@@ -393,7 +393,7 @@ def _lag(log: Log, place: Place) -> Lag:
     records = end - max(place.end, lowest)
     if records <= 0:
         return Lag("", 0, 0, 0.0)
-    size = (log.size_bytes + log.remote_bytes) * records // max(end - lowest, 1)
+    size = (log.size_bytes + log._remote_bytes) * records // max(end - lowest, 1)
     first = log.fetch(max(place.end, lowest), 1, isolation="uncommitted").raw
     oldest = int.from_bytes(first[27:35], "big", signed=True) if first else -1
     return Lag("", records, size, max(now_ms() - oldest, 0) / 1000 if oldest >= 0 else 0.0)

@@ -226,7 +226,7 @@ class Restorer(Closing):
             log._retract_epochs(epoch_of(wanted.epochs(topic_id, number), max(log.next_offset - 1, 0)))
             self._compare(log, name, topic_id, number, start)
             if log.next_offset < start:
-                log.advance(start, wait=False)
+                log._advance(start, wait=False)
             if log.next_offset < end:
                 self._copy(log, topic_id, number, end, readers, f"{name}/{number}")
                 log.sync()
