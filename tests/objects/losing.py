@@ -15,10 +15,10 @@ from __future__ import annotations
 from contextlib import suppress
 
 from sawlog.errors import AmbiguousAppend, CorruptData, SawlogError, StorageError, UnsafeStorage
-from sawlog.store.objects.journal.checkpoints import COMMITS
 from sawlog.store.objects.journal.journal import HISTORY_S
-from sawlog.store.objects.journal.parameters import STORE, StoreParameters
+from sawlog.store.objects.journal.timing import STORE, StoreParameters
 from sawlog.store.objects.maintenance.repair import diagnose, repair
+from sawlog.store.objects.state.commit import COMMITS
 from sawlog.store.objects.store import ObjectStore
 
 from .planted import planted

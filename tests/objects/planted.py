@@ -22,14 +22,13 @@ from sawlog.store.objects.bucket import cache
 from sawlog.store.objects.bucket.bucket import Unanswered
 from sawlog.store.objects.extent_reader import place_batches
 from sawlog.store.objects.journal import checkpoints
-from sawlog.store.objects.journal.checkpoints import commit_key
 from sawlog.store.objects.journal.journal import Journal
 from sawlog.store.objects.maintenance import rewrite
 from sawlog.store.objects.maintenance.collect import Collector
 from sawlog.store.objects.partition import ObjectPartition
 from sawlog.store.objects.session import StoreSession
 from sawlog.store.objects.state import state as actions
-from sawlog.store.objects.state.commit import Commit, Nonce, is_tombstone
+from sawlog.store.objects.state.commit import Commit, Nonce, commit_key, is_tombstone
 from sawlog.store.objects.state.entries import Entries
 from sawlog.store.objects.state.extents import SEGMENTS, STAGED
 from sawlog.store.objects.state.state import State

@@ -24,7 +24,7 @@ from sawlog.batch.build import encode
 from sawlog.errors import AmbiguousAppend, GroupError, StorageError
 from sawlog.store.directory.transactions.staging import Part
 from sawlog.store.objects.bucket.bucket import Bucket, Entry, Unanswered
-from sawlog.store.objects.journal.parameters import StoreParameters
+from sawlog.store.objects.journal.timing import StoreParameters
 from sawlog.store.objects.store import ObjectStore
 
 from .acting import Diary

@@ -28,7 +28,7 @@ from sawlog.errors import AmbiguousAppend, CorruptData, StorageError
 from sawlog.store.directory.transactions.staging import Part
 from sawlog.store.objects import partition
 from sawlog.store.objects.journal.journal import Journal
-from sawlog.store.objects.journal.parameters import StoreParameters
+from sawlog.store.objects.journal.timing import StoreParameters
 from sawlog.store.objects.maintenance import rewrite
 from sawlog.store.objects.state.commit import UpgradeRequired
 from sawlog.store.objects.state.extents import Extent

@@ -17,8 +17,8 @@ from sawlog.store.objects.journal import checkpoints
 from sawlog.store.objects.journal.checkpoints import Checkpoint
 from sawlog.store.objects.session import results
 from sawlog.store.objects.state.commit import Commit, Nonce, UpgradeRequired, canonical
-from sawlog.store.objects.state.entries import Entries
-from sawlog.store.objects.state.extents import Extent, entry_text
+from sawlog.store.objects.state.entries import Entries, entry_text
+from sawlog.store.objects.state.extents import Extent
 from sawlog.store.objects.state.state import State
 
 from ..looping import for_each

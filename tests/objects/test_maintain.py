@@ -12,7 +12,7 @@ from sawlog.batch.build import encode
 from sawlog.batch.header import BASE, LAST
 from sawlog.errors import LogClosed, ReadOnlyLog, StorageError
 from sawlog.log.ingest import rows_of
-from sawlog.store.objects.journal.parameters import StoreParameters
+from sawlog.store.objects.journal.timing import StoreParameters
 from sawlog.store.objects.maintenance import rewrite
 from sawlog.store.objects.maintenance.collect import Collector
 from sawlog.store.objects.maintenance.rewrite import Place, small_runs

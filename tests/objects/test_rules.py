@@ -19,10 +19,9 @@ from sawlog.store.directory.transactions.staging import Part
 from sawlog.store.objects.bucket.bucket import Bucket, Unanswered
 from sawlog.store.objects.extent_reader import append_action, describe
 from sawlog.store.objects.journal import checkpoints
-from sawlog.store.objects.journal.checkpoints import commit_key
 from sawlog.store.objects.journal.committer import Committer
 from sawlog.store.objects.journal.journal import HISTORY_S, Journal, UnknownOutcome
-from sawlog.store.objects.journal.parameters import STORE, StoreParameters
+from sawlog.store.objects.journal.timing import STORE, StoreParameters
 from sawlog.store.objects.maintenance.collect import Collector
 from sawlog.store.objects.session import StoreSession
 from sawlog.store.objects.state import partitions
@@ -33,6 +32,7 @@ from sawlog.store.objects.state.commit import (
     Tombstone,
     UpgradeRequired,
     canonical,
+    commit_key,
     is_tombstone,
 )
 from sawlog.store.objects.state.entries import Entries, Rejected
@@ -988,7 +988,7 @@ def test_a_committer_is_the_only_one(world: World) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_pauses() -> Iterator[None]:
-    with mock.patch("sawlog.store.objects.journal.parameters.Clocks.pause"):
+    with mock.patch("sawlog.store.objects.journal.timing.Clocks.pause"):
         yield
 
 

@@ -14,7 +14,7 @@ import pytest
 import sawlog
 from sawlog import Store
 from sawlog.errors import DirectoryLocked, ImportMismatch, InvalidConfig, StorageError, StoreIncomplete
-from sawlog.store.objects.journal.parameters import StoreParameters
+from sawlog.store.objects.journal.timing import StoreParameters
 from sawlog.store.objects.maintenance.collect import Collector
 from sawlog.store.objects.store import ObjectStore
 from sawlog.store.replica import Points, Restorer, restore

@@ -27,7 +27,7 @@ from .directory.replica import ReplicaAddress, ReplicaStore
 from .directory.store import Store
 
 if TYPE_CHECKING:
-    from .objects.journal.parameters import StoreParameters
+    from .objects.journal.timing import StoreParameters
     from .objects.store import ObjectStore
 
 #: Options that apply to one kind of store only, and are refused for the other.

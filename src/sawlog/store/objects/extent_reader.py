@@ -37,6 +37,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -48,6 +49,8 @@ from ...batch.header import (
     BASE_SEQUENCE,
     COMMIT_MARKER,
     CONTROL_BIT,
+    COUNT,
+    CRC,
     HEADER_BYTES,
     LAST,
     LEADER_EPOCH,
@@ -68,10 +71,9 @@ from ...log.ingest import checked_rows, rows_of
 from ...storage.forking import forkable
 from .bucket.bucket import Bucket
 from .bucket.cache import BlockCache
-from .journal.checkpoints import COMMITS
 from .journal.committer import CommitCache
-from .state.commit import Commit, UpgradeRequired, is_tombstone
-from .state.extents import Extent, content_digest
+from .state.commit import COMMITS, Commit, UpgradeRequired, is_tombstone
+from .state.extents import DIGEST_DIGITS, Extent
 from .state.transactions import ABORT, COMMIT, RECORDS
 
 #: Approximate size decoded at once: enough for a call, and small enough for the processor's cache.
@@ -256,6 +258,18 @@ class ExtentReader:
             with suppress(CorruptData, UpgradeRequired):
                 Commit.decode(data, key)
                 recent.add(key, data)
+
+
+def content_digest(rows: Rows) -> str:
+    """Return the identity of batches, wherever they are stored: 64 bits of BLAKE2b, in hexadecimal, over the header
+    fields from the record count to the CRC-32C, each as a little-endian i64. Base offset and leader epoch are left out
+    because they change when a batch is placed.
+
+    The CRC stands for the records, so the digest of bytes from a bucket proves something only after their CRCs were
+    checked.
+    """
+    fields = rows[:, COUNT : CRC + 1].astype("<i8", copy=False).tobytes()
+    return blake2b(fields, digest_size=DIGEST_DIGITS // 2).hexdigest()
 
 
 def _checked(run: _Run, data: memoryview) -> Part:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import datetime
+from functools import cached_property
 from typing import Any, TypeVar
 
 from ...batch import read as batch_read
@@ -89,7 +90,7 @@ class ObjectPartition(Partition):
     def _origin(self) -> tuple[str, int]:
         return self._topic, self._number
 
-    @property
+    @cached_property
     def _recipe(self) -> EncoderOptions:
         return recipe_for(self._config)
 

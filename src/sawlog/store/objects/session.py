@@ -18,7 +18,7 @@ from .bucket.cache import BlockCache
 from .extent_reader import ExtentReader
 from .journal.committer import CommitCache, CommitNotifier, Committer
 from .journal.journal import HISTORY_S, Journal
-from .journal.parameters import Clocks, StoreParameters
+from .journal.timing import Clocks, StoreParameters
 from .state.commit import Request
 from .state.extents import STAGED
 from .state.state import Outcome, State

@@ -41,8 +41,8 @@ from .bucket.cache import CACHE_BYTES, BlockCache, default_path
 from .bucket.connecting import is_missing
 from .bucket.selftest import FOLDER
 from .groups import ObjectGroups
-from .journal.checkpoints import CHECKPOINTS, COMMITS
-from .journal.parameters import STORE, STORE_COPY, Clocks, StoreParameters
+from .journal.checkpoints import CHECKPOINTS
+from .journal.timing import STORE, STORE_COPY, Clocks, StoreParameters
 from .maintenance.maintainer import Maintainer
 from .maintenance.rewrite import Place
 from .queues import ObjectDeliveries, ObjectWorkers
@@ -50,7 +50,7 @@ from .serving.service import ObjectService
 from .session import StoreSession
 from .slices import ObjectSliceReader
 from .snapshots import ObjectRegistry, SnapshotInfo, Snapshots
-from .state.commit import canonical
+from .state.commit import COMMITS, canonical
 from .topic import ObjectTopic
 from .transaction import ObjectStaging, ObjectTransaction
 
@@ -68,6 +68,8 @@ class ObjectStore(base.Store):
         self._id = store_id
         self._maintainer = Maintainer(session)
         self._maintenance: BackgroundMaintenance | None = None
+        #: Topics for the appends of transactions, by name.
+        self._written: dict[str, ObjectTopic] = {}
 
     @classmethod
     def open(
@@ -101,7 +103,7 @@ class ObjectStore(base.Store):
         place = cache_path or given.pop("cache_path", None) or default_path()
         if parameters is not None and not isinstance(parameters, StoreParameters):
             raise InvalidConfig(
-                f"parameters must be a sawlog.store.objects.journal.parameters.StoreParameters, not {parameters!r}"
+                f"parameters must be a sawlog.store.objects.journal.timing.StoreParameters, not {parameters!r}"
             )
         if mode == "r" and isinstance(url, str) and is_missing(url):
             raise StoreNotFound(errno.ENOENT, f"no store in {url}")
@@ -304,7 +306,12 @@ class ObjectStore(base.Store):
         """Return a topic for appends, as of the last commit that this process has seen. Sends no request if it is
         known."""
         found = self._session.last_known(lambda state: state.topic(name))
-        return self.topic(name).written if found is None else ObjectTopic(self._session, name, found["id"]).written
+        if found is None:
+            return self.topic(name)
+        known = self._written.get(name)
+        if known is None or known.id != found["id"]:
+            known = self._written[name] = ObjectTopic(self._session, name, found["id"])
+        return known
 
     @property
     def registry(self) -> ObjectRegistry:

@@ -17,11 +17,10 @@ from ...isolation import Isolation
 from ...log.epochs import Epochs
 from ...log.remote import RemoteRun, RemoteSegments
 from ...log.replica_source import Fetched, ReplicaStatus
-from .journal.checkpoints import commit_key
 from .partition import ObjectPartition, page_of
 from .session import StoreSession
 from .slices import ObjectSlice, ObjectSliceReader
-from .state.commit import Commit
+from .state.commit import Commit, commit_key
 from .state.extents import COPY_OF, Extent
 from .state.state import State
 from .store import ObjectStore

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from ...batch.build import Encoder
+from ...batch.build import Encoder, EncoderOptions
 from ...batch.inputs import HeadersInput, RecordInput, TableInput
 from ...config import LogConfig
 from ...display import counted, size_text
@@ -70,23 +70,42 @@ class ObjectTopic(base.Topic):
         self._tend = tend
         #: Whether the caller polls, so that a slightly stale state is good enough.
         self._calm = calm
-        self._router: Router | None = None
-
-    @cached_property
-    def written(self) -> ObjectTopic:
-        """The topic for appends: reading its entry sends no request, so that an append costs one create."""
-        return self if isinstance(self, _WrittenTopic) or self._at is not None else _WrittenTopic(self)
-
-    def _look(self, read: Callable[[State], _T]) -> _T:
-        return self._session.look(read, calm=self._calm)
+        self._layout: _TopicLayout | None = None
 
     def _entry(self) -> Mapping[str, Any]:
         if self._at is not None:
             return self._in_snapshot(self._at)
-        found = self._look(lambda state: state.topic(self._name))
+        return self._existing(self._session.look(lambda state: state.topic(self._name), calm=self._calm))
+
+    def _existing(self, found: Mapping[str, Any] | None) -> Mapping[str, Any]:
         if found is None or found["id"] != self._id:
             raise TopicNotFound(f"the topic {self._name!r} was deleted")
         return found
+
+    def _layout_of(self, entry: Mapping[str, Any]) -> _TopicLayout:
+        """Return what follows from the topic's entry. An entry is replaced, never changed, so its identity tells
+        whether anything is new."""
+        found = self._layout
+        if found is None or found.entry is not entry:
+            found = self._layout = _TopicLayout(self._session, self._name, self._id, entry)
+        return found
+
+    def _writable(self, partition: object = None) -> _TopicLayout:
+        """Return the topic for appends, as of the last commit that this process has seen: no request is sent, so that
+        an append costs one create, and the commit itself decides in the end. If the partition does not exist, another
+        process may have added it: then the bucket is asked."""
+        if self._at is not None:
+            return self._layout_of(self._in_snapshot(self._at))
+        found = self._layout_of(self._existing(self._session.last_known(lambda state: state.topic(self._name))))
+        if isinstance(partition, int) and partition >= found.partitions:
+            found = self._layout_of(
+                self._existing(self._session.look(lambda state: state.topic(self._name), fresh=True))
+            )
+        return found
+
+    def writable(self, number: int) -> ObjectPartition:
+        """Return a partition for appends. No request is sent, unless it is unknown."""
+        return self._writable(number).partition(number)
 
     def _in_snapshot(self, name: str) -> Mapping[str, Any]:
         snapshot = self._session.look(lambda state: state.snapshots().get(name))
@@ -129,12 +148,12 @@ class ObjectTopic(base.Topic):
     @property
     def config(self) -> LogConfig:
         """The configuration for encoding and reading batches."""
-        return topic_settings.log_config(self.settings)
+        return self._layout_of(self._entry()).config
 
     @property
     def keyed(self) -> bool:
         """Whether every record needs a key, because the topic is compacted."""
-        return topic_settings.is_compacted(self.settings)
+        return self._layout_of(self._entry()).keyed
 
     @property
     def _created_ms(self) -> int:
@@ -157,22 +176,8 @@ class ObjectTopic(base.Topic):
         records = counted(sum(end - lowest for lowest, end in ends), "record")
         return [counted(len(numbers), "partition"), records, size_text(size), settings_text(dict(entry["settings"]))]
 
-    def check_number(self, number: object) -> None:
-        """Raise `TopicNotFound` if the partition does not exist."""
-        if isinstance(number, bool) or not isinstance(number, int):
-            raise TopicNotFound(f"a partition must be an integer, not {number!r}")
-        count = self.partitions
-        if not 0 <= number < count:
-            raise TopicNotFound(f"the topic {self._name!r} has partitions 0 to {count - 1}, not {number}")
-
-    _check_number = check_number
-
-    @property
-    def router(self) -> Router:
-        """Chooses the partition of a record."""
-        if self._router is None:
-            self._router = Router(self.written)
-        return self._router
+    def _check_number(self, number: object) -> None:
+        self._layout_of(self._entry()).check_number(number)
 
     def plan(
         self,
@@ -192,8 +197,9 @@ class ObjectTopic(base.Topic):
         )
 
     def partition(self, number: int) -> ObjectPartition:
-        self.check_number(number)
-        return ObjectPartition(self._session, self._name, self._id, number, self.config, calm=self._calm)
+        layout = self._layout_of(self._entry())
+        layout.check_number(number)
+        return ObjectPartition(self._session, self._name, self._id, number, layout.config, calm=self._calm)
 
     # --- writing
 
@@ -212,32 +218,33 @@ class ObjectTopic(base.Topic):
 
         Durable on return. For throughput use `append_many`, a writer, or many threads, which share a commit.
         """
-        number = self.router.place_for(value, key, partition)
-        log = self.written.partition(number)
-        return Position(number, log.append(value, key, headers, timestamp, expect_offset))
+        layout = self._writable(partition)
+        number = layout.router.place_for(value, key, partition)
+        return Position(number, layout.partition(number).append(value, key, headers, timestamp, expect_offset))
 
     def append_many(
         self, records: Iterable[RecordInput], *, partition: int | None = None, expect_offset: int | None = None
     ) -> dict[int, range]:
         """Append records, one batch per partition, all of them or none, and return their offsets. With `expect_offset`,
         all of them go to one partition and start at that offset; otherwise `OffsetMismatch` is raised."""
-        parts = self.router.split(list(records), partition)
+        layout = self._writable(partition)
+        parts = layout.router.split(list(records), partition)
         if len(parts) > 1:
             check_sole(expect_offset)
-        recipe = recipe_for(self.written.config)
-        encoded = {number: bytes(Encoder(recipe).many(each).data) for number, each in sorted(parts.items())}
-        return self._place(encoded, expect_offset)
+        encoded = {number: bytes(Encoder(layout.recipe).many(each).data) for number, each in sorted(parts.items())}
+        return self._place(layout, encoded, expect_offset)
 
     def split(self, records: list[Any], partition: int | None = None) -> dict[int, list[Any]]:
         """Split records by partition."""
-        return self.router.split(records, partition)
+        return self._writable(partition).router.split(records, partition)
 
-    def _place(self, encoded: Mapping[int, bytes], expect_offset: int | None = None) -> dict[int, range]:
+    def _place(
+        self, layout: _TopicLayout, encoded: Mapping[int, bytes], expect_offset: int | None = None
+    ) -> dict[int, range]:
         """Store batches in several partitions with one commit."""
         actions, inline = [], []
         for number, data in encoded.items():
-            log = self.written.partition(number)
-            action, batches = log.action(data, trusted=True, expect_offset=expect_offset)
+            action, batches = layout.partition(number).action(data, trusted=True, expect_offset=expect_offset)
             actions.append(action)
             inline += batches
         found: list[Any] = self._session.commit(actions, inline)
@@ -249,18 +256,16 @@ class ObjectTopic(base.Topic):
         """Append the rows of an Arrow table, partitioned by key, all of them or none, and return their offsets."""
         rows: pa.Table = table
         keys = rows.column("key") if "key" in rows.schema.names else None
+        layout = self._writable(partition)
         if keys is None or keys.null_count:
-            self.router.refuse_keyless()
-        recipe, count = recipe_for(self.written.config), self.written.partitions
-        if partition is not None or count == 1 or keys is None:
-            number = self.router.together(table.nbytes) if partition is None else partition
-            return self._place({number: encoded_table(recipe, table)}, expect_offset)
+            layout.router.refuse_keyless()
+        if partition is not None or layout.partitions == 1 or keys is None:
+            number = layout.router.together(table.nbytes) if partition is None else partition
+            return self._place(layout, {number: encoded_table(layout.recipe, table)}, expect_offset)
         check_sole(expect_offset)
-        chosen = partitions_for(keys, count, self.router.together(0))
-        numbers = np.unique(chosen).tolist()
-        return self._place(
-            {number: encoded_table(recipe, rows.take(np.flatnonzero(chosen == number))) for number in numbers}
-        )
+        chosen = partitions_for(keys, layout.partitions, layout.router.together(0))
+        parts = {number: rows.take(np.flatnonzero(chosen == number)) for number in np.unique(chosen).tolist()}
+        return self._place(layout, {number: encoded_table(layout.recipe, each) for number, each in parts.items()})
 
     def append_stream(
         self,
@@ -274,9 +279,9 @@ class ObjectTopic(base.Topic):
         expect_offset: int | None = None,
     ) -> Position:
         """Append one record whose value arrives in chunks, and return its position; see `ObjectPartition`."""
-        number = self.router.place_for(b"", key, partition)
-        log = self.written.partition(number)
-        offset = log.append_stream(
+        layout = self._writable(partition)
+        number = layout.router.place_for(b"", key, partition)
+        offset = layout.partition(number).append_stream(
             chunks, key, max_bytes, headers=headers, timestamp=timestamp, expect_offset=expect_offset
         )
         return Position(number, offset)
@@ -290,13 +295,13 @@ class ObjectTopic(base.Topic):
         expect_offset: int | None = None,
     ) -> range:
         """Append encoded batches to a partition unchanged, all of them or none, and return their offsets."""
-        return self.written.partition(partition).append_batches(raw, trusted=trusted, expect_offset=expect_offset)
+        return self.writable(partition).append_batches(raw, trusted=trusted, expect_offset=expect_offset)
 
     def partition_writer(
         self, partition: int, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None
     ) -> Writer:
         """Return a buffered writer for one partition."""
-        return self.written.partition(partition).writer(batch_bytes, linger_ms)
+        return self.writable(partition).writer(batch_bytes, linger_ms)
 
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> TopicWriter:
         """Return a buffered writer for all partitions: the fast way to append records one by one."""
@@ -307,7 +312,7 @@ class ObjectTopic(base.Topic):
 
     def trim(self, offsets: Mapping[int, int]) -> int:
         """Drop the records below these offsets and return the number of offsets dropped."""
-        return sum(self.written.partition(number).trim(offset) for number, offset in sorted(offsets.items()))
+        return sum(self.writable(number).trim(offset) for number, offset in sorted(offsets.items()))
 
     def maintain(self) -> list[MaintenanceReport]:
         """Apply retention, compaction and consolidation now, and return a report per partition."""
@@ -323,19 +328,40 @@ class ObjectTopic(base.Topic):
         return ObjectSource(self.partition(number))
 
 
-class _WrittenTopic(ObjectTopic):
-    """A topic for appends, as of the last commit that this process has seen. The commit itself decides in the end."""
+class _TopicLayout:
+    """What follows from the entry of a topic: its configuration, and how records are routed and encoded."""
 
-    def __init__(self, topic: ObjectTopic) -> None:
-        super().__init__(topic._session, topic.name, topic.id)
+    def __init__(self, session: StoreSession, name: str, topic_id: str, entry: Mapping[str, Any]) -> None:
+        self._session, self._id = session, topic_id
+        self.entry = entry
+        self.name = name
+        self.partitions = int(entry["partitions"])
+        self.keyed = topic_settings.is_compacted(entry["settings"])
+        self.config = topic_settings.log_config(entry["settings"])
+        #: Partitions for appends, by number.
+        self._writable: dict[int, ObjectPartition] = {}
 
-    def _look(self, read: Callable[[State], _T]) -> _T:
-        return self._session.last_known(read)
+    @cached_property
+    def recipe(self) -> EncoderOptions:
+        """Settings for encoding batches."""
+        return recipe_for(self.config)
+
+    @cached_property
+    def router(self) -> Router:
+        """Chooses the partition of a record."""
+        return Router(self)
 
     def check_number(self, number: object) -> None:
-        """Refresh from the bucket before rejecting a partition: another process may have added it."""
-        try:
-            super().check_number(number)
-        except TopicNotFound:
-            self._session.look(lambda state: None, fresh=True)
-            super().check_number(number)
+        """Raise `TopicNotFound` if the partition does not exist."""
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise TopicNotFound(f"a partition must be an integer, not {number!r}")
+        if not 0 <= number < self.partitions:
+            raise TopicNotFound(f"the topic {self.name!r} has partitions 0 to {self.partitions - 1}, not {number}")
+
+    def partition(self, number: int) -> ObjectPartition:
+        """Return a partition for appends."""
+        self.check_number(number)
+        found = self._writable.get(number)
+        if found is None:
+            found = self._writable[number] = ObjectPartition(self._session, self.name, self._id, number, self.config)
+        return found

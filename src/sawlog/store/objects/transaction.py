@@ -356,7 +356,7 @@ class ObjectTransaction:
         if self._name is not None:
             actions.append(once_action(self._name, self._sequence, self._given()))
         for (topic, number), records in sorted(self._parts.items()):
-            action, batches = self._topics[topic].partition(number).action(encode(records), trusted=True)
+            action, batches = self._topics[topic].writable(number).action(encode(records), trusted=True)
             actions.append(action)
             inline += batches
         if actions:

@@ -23,9 +23,8 @@ from typing import NamedTuple
 from ...clock import Stopwatch, now_ms
 from ...errors import CorruptData, InvalidConfig
 from ..objects.journal import checkpoints
-from ..objects.journal.checkpoints import Collected, commit_key
 from ..objects.session import StoreSession
-from ..objects.state.commit import Commit, canonical, is_tombstone
+from ..objects.state.commit import Collected, Commit, canonical, commit_key, is_tombstone
 from ..objects.state.entries import Entries
 from ..objects.state.state import State
 

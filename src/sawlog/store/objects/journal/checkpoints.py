@@ -22,25 +22,14 @@ from typing import Any, NamedTuple
 
 from ....errors import CorruptData
 from ..bucket.bucket import Bucket
-from ..state.commit import Commit, UpgradeRequired, canonical, is_tombstone
+from ..state.commit import REREADS, Collected, Unreadable, UpgradeRequired, canonical, commit_key, verified_commit
 from ..state.entries import Entries
 from ..state.state import State, check_kinds
 
-COMMITS, CHECKPOINTS = "commits/", "checkpoints/"
+CHECKPOINTS = "checkpoints/"
 _VERSION = 2
-#: Number of times to reread an object that fails its checksum before reporting it as damaged.
-_REREADS = 2
 #: The bytes before and after the lines.
 _BEGIN, _END = b'{"entries":[\n', b"\n],"
-
-
-def commit_key(number: int) -> str:
-    return f"{COMMITS}{number:020}"
-
-
-class Collected(Exception):
-    """The requested commit is behind a checkpoint, or nothing proves that it is not: restart from the newest
-    checkpoint."""
 
 
 class Checkpoint(NamedTuple):
@@ -49,29 +38,6 @@ class Checkpoint(NamedTuple):
     number: int
     digest: str
     key: str
-
-
-class Unreadable(CorruptData):
-    """A commit or checkpoint was damaged on every read. A later read may succeed if the damage happens between the
-    bucket and this process."""
-
-
-def intact(bucket: Bucket, key: str, data: bytes) -> tuple[bytes, tuple[Commit, int]]:
-    """Return the bytes of a commit and the decoded commit. A damaged commit is read again, because a bit may have
-    flipped in transit. Raises `Collected` if it is a tombstone or was removed in the meantime."""
-    for _ in range(_REREADS):
-        if is_tombstone(data):
-            raise Collected(f"{key} is collected")
-        with suppress(CorruptData, UpgradeRequired):
-            return data, Commit.decode(data, key)
-        again = bucket.get(key)
-        if again is None:
-            raise Collected(f"{key} is gone")
-        data = again
-    try:
-        return data, Commit.decode(data, key)
-    except CorruptData as error:
-        raise Unreadable(str(error)) from error
 
 
 def listed(bucket: Bucket) -> list[Checkpoint]:
@@ -92,7 +58,7 @@ def is_confirmed(bucket: Bucket, checkpoint: Checkpoint) -> bool:
     following = bucket.get(key)
     if following is None:
         return False
-    _, (commit, _) = intact(bucket, key, following)
+    _, (commit, _) = verified_commit(bucket, key, following)
     if commit.digest != checkpoint.digest:
         raise CorruptData(
             f"{checkpoint.key} is not the state before {key}, which has the digest {commit.digest[:16]}...: a process "
@@ -109,8 +75,8 @@ def stored(bucket: Bucket, state: State) -> bool:
 
 
 def loaded(bucket: Bucket, checkpoint: Checkpoint) -> State:
-    """Return the state in a checkpoint, rereading a damaged one like `intact`. Raises `Collected` if it is gone."""
-    for _ in range(_REREADS):
+    """Return the state in a checkpoint; a damaged one is read again. Raises `Collected` if it is gone."""
+    for _ in range(REREADS):
         with suppress(CorruptData, UpgradeRequired):
             return _loaded(bucket, checkpoint)
     try:

@@ -34,9 +34,20 @@ from typing import Any, NamedTuple
 from ....errors import CorruptData
 from ..bucket.bucket import Bucket, Entry
 from ..journal import checkpoints
-from ..journal.checkpoints import COMMITS, Checkpoint, Collected, commit_key
+from ..journal.checkpoints import Checkpoint
 from ..session import StoreSession
-from ..state.commit import TOMBSTONE_BYTES, Commit, Tombstone, canonical, opened, sealed
+from ..state.commit import (
+    COMMITS,
+    TOMBSTONE_BYTES,
+    Collected,
+    Commit,
+    Tombstone,
+    canonical,
+    commit_key,
+    opened,
+    sealed,
+    verified_commit,
+)
 from ..state.extents import SEGMENTS, STAGED, begun_at
 from ..state.state import State
 from .rewrite import Check
@@ -221,7 +232,7 @@ class Collector:
         if data is None:
             return None
         try:
-            return checkpoints.intact(self._bucket, key, data)[1][0]
+            return verified_commit(self._bucket, key, data)[1][0]
         except Collected:
             return None
 

@@ -29,9 +29,18 @@ from ....display import counted, time_text
 from ....errors import CorruptData, InvalidConfig, StoreNotFound
 from ..bucket.bucket import Bucket
 from ..journal import checkpoints
-from ..journal.checkpoints import CHECKPOINTS, COMMITS, Checkpoint, Collected, commit_key
-from ..journal.parameters import STORE, STORE_COPY, StoreParameters
-from ..state.commit import TOMBSTONE_BYTES, Commit, Nonce, UpgradeRequired
+from ..journal.checkpoints import CHECKPOINTS, Checkpoint
+from ..journal.timing import STORE, STORE_COPY, StoreParameters
+from ..state.commit import (
+    COMMITS,
+    TOMBSTONE_BYTES,
+    Collected,
+    Commit,
+    Nonce,
+    UpgradeRequired,
+    commit_key,
+    verified_commit,
+)
 from ..state.extents import SEGMENTS, STAGED, begun_at
 from ..state.state import State
 from ..store import described, new_store
@@ -237,7 +246,7 @@ def _fold(bucket: Bucket, state: State, end: int | None = None) -> str:
             if data is None or state.number == end:
                 return ""
             try:
-                _, (commit, inline_at) = checkpoints.intact(bucket, key, data)
+                _, (commit, inline_at) = verified_commit(bucket, key, data)
             except CorruptData as error:
                 return f"{key} is damaged ({error})"
             except Collected:
@@ -253,7 +262,7 @@ def _explain_end(bucket: Bucket, found: Diagnosis, reason: str, most: int) -> No
     with_time = ""
     if end and (last := bucket.get(commit_key(end - 1))) is not None:
         with suppress(CorruptData, Collected, UpgradeRequired):
-            _, (commit, _) = checkpoints.intact(bucket, commit_key(end - 1), last)
+            _, (commit, _) = verified_commit(bucket, commit_key(end - 1), last)
             with_time = f", of {time_text(commit.time_ms)}"
     lost = counted(most - end, "commit")
     detail = f"the last consistent state is that after {counted(end, 'commit')}{with_time}; at least {lost} lost"
@@ -277,7 +286,7 @@ def _list_losses(bucket: Bucket, found: Diagnosis, ahead: list[Checkpoint], late
     for number in later:
         data = bucket.get(commit_key(number))
         with suppress(CorruptData, Collected):
-            commit = None if data is None else checkpoints.intact(bucket, commit_key(number), data)[1][0]
+            commit = None if data is None else verified_commit(bucket, commit_key(number), data)[1][0]
             appends: list[Any] = [] if commit is None else [each for request in commit.requests for each in request]
             for each in appends:
                 if each.get("do") == "append":

@@ -19,11 +19,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from ....batch.checksum import crc32c
 from ....errors import CorruptData, SawlogError
+from ..bucket.bucket import Bucket
 
 #: The format version that this library reads and writes.
 VERSION = 2
@@ -32,13 +34,31 @@ COMMIT, TOMBSTONE = b"sawlog commit ", b"sawlog tombstone "
 TOMBSTONE_BYTES = 128
 _FIELDS = frozenset({"nonce", "known", "digest", "time_ms", "requests"})
 
+#: Number of times to reread an object that fails its checksum before reporting it as damaged.
+REREADS = 2
+COMMITS = "commits/"
+
 #: An action: `do` is its name, the rest are its parameters.
 Action = Mapping[str, Any]
 Request = Sequence[Action]
 
 
+def commit_key(number: int) -> str:
+    return f"{COMMITS}{number:020}"
+
+
 class UpgradeRequired(SawlogError):
     """The store contains data unknown to this version of sawlog: nothing may be read, acknowledged or removed."""
+
+
+class Collected(Exception):
+    """The requested commit is behind a checkpoint, or nothing proves that it is not: restart from the newest
+    checkpoint."""
+
+
+class Unreadable(CorruptData):
+    """A commit or checkpoint was damaged on every read. A later read may succeed if the damage happens between the
+    bucket and this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +135,24 @@ class Tombstone:
 def is_tombstone(data: bytes) -> bool:
     """Return whether an object under a commit's key is a tombstone."""
     return data.startswith(TOMBSTONE)
+
+
+def verified_commit(bucket: Bucket, key: str, data: bytes) -> tuple[bytes, tuple[Commit, int]]:
+    """Return the bytes of a commit and the decoded commit. A damaged commit is read again, because a bit may have
+    flipped in transit. Raises `Collected` if it is a tombstone or was removed in the meantime."""
+    for _ in range(REREADS):
+        if is_tombstone(data):
+            raise Collected(f"{key} is collected")
+        with suppress(CorruptData, UpgradeRequired):
+            return data, Commit.decode(data, key)
+        again = bucket.get(key)
+        if again is None:
+            raise Collected(f"{key} is gone")
+        data = again
+    try:
+        return data, Commit.decode(data, key)
+    except CorruptData as error:
+        raise Unreadable(str(error)) from error
 
 
 #: Created once: a state has a hundred thousand entries, and each is encoded for its digest.

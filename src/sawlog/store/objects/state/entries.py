@@ -18,11 +18,12 @@ import hashlib
 import json
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from json.encoder import encode_basestring_ascii
 from typing import Any
 from urllib.parse import quote
 
 from .commit import canonical
-from .extents import Extent, entry_name, entry_text, epoch_of
+from .extents import Extent, epoch_of
 
 _MODULUS = 1 << 256
 
@@ -249,6 +250,18 @@ class MutableState:
         for base in list(self.bases(topic, partition)):
             self.drop_extent(topic, partition, base)
         self.drop(f"end/{topic}/{partition}")
+
+
+def entry_name(topic: str, partition: int, base: int) -> str:
+    """Return the name of an extent's entry, by topic id."""
+    return f"extent/{topic}/{partition}/{base:020}"
+
+
+def entry_text(extent: Extent) -> bytes:
+    """Return the value of an extent's entry as canonical JSON. Formatted by hand, since a commit may have thousands of
+    them."""
+    numbers = f"{extent.position},{extent.size_bytes},{extent.next_offset},{extent.max_timestamp}"
+    return f'[{encode_basestring_ascii(extent.key)},{numbers},"{extent.digest}"]'.encode()
 
 
 def is_in_snapshot(topic_id: str) -> bool:

@@ -4,8 +4,8 @@ An extent is in a commit, in an upload or in a consolidated segment. Its batches
 the offsets in their stored headers do not count.
 
 A key and a position do not identify bytes: after a bucket is copied or rolled back, the same commit number holds other
-records. So each extent records the digest of its batches (`content_digest`). Caches use it as part of the key, and
-every read from the bucket verifies it.
+records. So each extent records the digest of its batches (`extent_reader.content_digest`). Caches use it as part of the
+key, and every read from the bucket verifies it.
 
 A partition on object storage has a single leader epoch, 0, because nothing is ever truncated. In a directory, records
 may have been truncated, and each truncation begins a new epoch, which is recorded in the batch headers and in committed
@@ -16,11 +16,7 @@ and cannot be mistaken for a copy of something else.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from hashlib import blake2b
-from json.encoder import encode_basestring_ascii
 from typing import NamedTuple
-
-from ....batch.header import COUNT, CRC, Rows
 
 #: The key of batches that are in the commit itself.
 INLINE = ""
@@ -43,30 +39,6 @@ class Extent(NamedTuple):
     digest: str
     #: Nonzero only in a copy of a partition that is stored elsewhere.
     leader_epoch: int = 0
-
-
-def content_digest(rows: Rows) -> str:
-    """Return the identity of batches, wherever they are stored: 64 bits of BLAKE2b, in hexadecimal, over the header
-    fields from the record count to the CRC-32C, each as a little-endian i64. Base offset and leader epoch are left out
-    because they change when a batch is placed.
-
-    The CRC stands for the records, so the digest of bytes from a bucket proves something only after their CRCs were
-    checked.
-    """
-    fields = rows[:, COUNT : CRC + 1].astype("<i8", copy=False).tobytes()
-    return blake2b(fields, digest_size=DIGEST_DIGITS // 2).hexdigest()
-
-
-def entry_name(topic: str, partition: int, base: int) -> str:
-    """Return the name of an extent's entry, by topic id."""
-    return f"extent/{topic}/{partition}/{base:020}"
-
-
-def entry_text(extent: Extent) -> bytes:
-    """Return the value of an extent's entry as canonical JSON. Formatted by hand, since a commit may have thousands of
-    them."""
-    numbers = f"{extent.position},{extent.size_bytes},{extent.next_offset},{extent.max_timestamp}"
-    return f'[{encode_basestring_ascii(extent.key)},{numbers},"{extent.digest}"]'.encode()
 
 
 def begun_at(key: str) -> int:
