@@ -30,8 +30,9 @@ replicate(*sys.argv[1:])
 """
 _RESTORE = """
 import sys
-from sawlog.store.replica import batches, restore
-batches.PIECE_BYTES = 1000
+from sawlog.store.objects import extent_reader
+from sawlog.store.replica import restore
+extent_reader.REQUEST_BYTES = 1000
 print('begun', flush=True)
 restore(*sys.argv[1:])
 """

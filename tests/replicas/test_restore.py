@@ -14,11 +14,12 @@ import pytest
 import sawlog
 from sawlog import Store
 from sawlog.errors import DirectoryLocked, ImportMismatch, InvalidConfig, StorageError, StoreIncomplete
+from sawlog.store.objects import extent_reader
+from sawlog.store.objects.extent_reader import ExtentReader
 from sawlog.store.objects.journal.timing import StoreParameters
 from sawlog.store.objects.maintenance.collect import Collector
 from sawlog.store.objects.store import ObjectStore
 from sawlog.store.replica import Points, Restorer, restore
-from sawlog.store.replica import batches as reading
 from sawlog.store.replica import replicator as shipping
 
 from .pairs import address, assert_comes_back, assert_same, eventually, ship
@@ -64,15 +65,15 @@ def test_an_interrupted_restore_is_not_opened_and_continues(
     store.groups.commit("billing", {("orders", 0): 3})
     ship(data, url)
     to = tmp_path / "again"
-    real, calls = reading._read, iter(range(100))
+    real, calls = ExtentReader._get, iter(range(100))
 
     def interrupted(*given: Any) -> Any:
         if next(calls) == 1:
             raise Broken
         return real(*given)
 
-    monkeypatch.setattr(reading, "_read", interrupted)
-    monkeypatch.setattr(reading, "PIECE_BYTES", 256)
+    monkeypatch.setattr(ExtentReader, "_get", interrupted)
+    monkeypatch.setattr(extent_reader, "REQUEST_BYTES", 256)
     with pytest.raises(Broken):
         restore(url, to)
     for mode in ("w", "r"):
@@ -291,14 +292,14 @@ def test_extents_that_were_consolidated_meanwhile_are_looked_up_again(
     store.create_topic("orders")
     fill(store)
     ship(data, url)
-    real, calls = reading._read, iter(range(100))
+    real, calls = ExtentReader._get, iter(range(100))
 
     def gone(*given: Any) -> Any:
         if next(calls) == 0:
             raise StorageError(2, "no such object")
         return real(*given)
 
-    monkeypatch.setattr(reading, "_read", gone)
+    monkeypatch.setattr(ExtentReader, "_get", gone)
     assert_comes_back(store, url, tmp_path / "again")
 
 

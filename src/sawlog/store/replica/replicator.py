@@ -1,8 +1,8 @@
 """`Replicator`: replicates a store in a directory to object storage, continuously. `Progress` and `Lag` report on it.
 
-It reads the directory next to its writers, and writes one small file there: the address of the replica (roles.py). The
-replica itself records the progress, as the end of each partition. So a replicator can be killed at any time, and the
-next one continues there. A round:
+It reads the directory next to its writers, and writes one small file there: the address of the replica (metadata.py).
+The replica itself records the progress, as the end of each partition. So a replicator can be killed at any time, and
+the next one continues there. A round:
 
 1. Committed offsets are read first and shipped last, so that a group is never ahead of the records.
 2. Topics are created and changed as in the directory, with the same ids.
@@ -37,12 +37,10 @@ from ..objects.session import StoreSession, rejection
 from ..objects.state.state import Outcome, State
 from ..objects.store import ObjectStore
 from ..objects.topic import ObjectTopic
-from . import roles
-from .batches import checked, cut_below, filled, same_at
-from .metadata import changed_documents, changed_offsets, topic_actions
+from . import metadata
+from .metadata import changed_documents, changed_offsets, record_address, topic_actions
 from .points import Points
-from .roles import record
-from .shipment import Place, Shipment, advance, move_start
+from .shipment import Place, Shipment, advance, checked, cut_below, filled, move_start, same_at
 
 
 class Lag(NamedTuple):
@@ -153,7 +151,7 @@ class Replicator(Closing):
         self._beside: object = None
         #: When documents were last compared.
         self._documents: Stopwatch | None = None
-        roles.claim(self._session, self._source.id, self._source.path)
+        metadata.claim_copy(self._session, self._source.id, self._source.path)
         #: The address to record in the directory.
         self._address = ReplicaAddress(url, public_options(options or {}))
 
@@ -265,7 +263,7 @@ class Replicator(Closing):
         """Read the topics of both stores, and the ends of the replica's partitions."""
         self._looked = Stopwatch()
         self.progress.problems.clear()
-        self._still = roles.still(self._session, self._source.id)
+        self._still = metadata.still_a_copy(self._session, self._source.id)
         wanted = [each for each in self._source if not self._given.topics or each.name in self._given.topics]
         ids = {each.id for each in self._source}
         request, problems = topic_actions(self._session, wanted, self._given, ids)
@@ -283,7 +281,7 @@ class Replicator(Closing):
 
     def _record(self) -> None:
         """Record the address of the replica in the directory, if the replica has everything it needs."""
-        record(self._source, self._address, self._places, is_whole=not self._given.topics)
+        record_address(self._source, self._address, self._places, is_whole=not self._given.topics)
 
     def _read_places(self, state: State) -> dict[Share, Place]:
         found = {}

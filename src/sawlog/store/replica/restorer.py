@@ -35,10 +35,10 @@ from ..objects.state.extents import Extent, epoch_of
 from ..objects.state.state import State
 from ..objects.store import ObjectStore
 from ..objects.topic import ObjectTopic
-from .batches import AHEAD, between, cut_below, read_ahead, same_at
 from .metadata import documents_of
 from .points import Points, shown
 from .replicator import Lag, Progress
+from .shipment import between, cut_below, read_ahead, same_at
 
 #: Polling interval for changes of the bucket.
 POLL_S = 0.5
@@ -162,11 +162,8 @@ class Restorer(Closing):
         self._make_topics(wanted, names)
         places = [(name, number) for name in names for number in range(_entry(wanted, name)["partitions"])]
         self._note_lags(wanted, places)
-        with (
-            ThreadPoolExecutor(_WORKERS * AHEAD, "sawlog-restore-read") as readers,
-            ThreadPoolExecutor(_WORKERS, "sawlog-restore") as pool,
-        ):
-            for done in [pool.submit(self._fill, wanted, *place, readers) for place in places]:
+        with ThreadPoolExecutor(_WORKERS, "sawlog-restore") as pool:
+            for done in [pool.submit(self._fill, wanted, *place) for place in places]:
                 done.result()
         self._commit_offsets(wanted, names)
         if self._registry:
@@ -205,7 +202,7 @@ class Restorer(Closing):
 
     # --- partitions
 
-    def _fill(self, wanted: State, name: str, number: int, readers: ThreadPoolExecutor) -> None:
+    def _fill(self, wanted: State, name: str, number: int) -> None:
         """Copy the missing records of a partition, and drop those that are gone."""
         topic_id = _entry(wanted, name)["id"]
         start, end = wanted.ends(topic_id, number)
@@ -228,7 +225,7 @@ class Restorer(Closing):
             if log.next_offset < start:
                 log._advance(start, wait=False)
             if log.next_offset < end:
-                self._copy(log, topic_id, number, end, readers, f"{name}/{number}")
+                self._copy(log, topic_id, number, end, f"{name}/{number}")
                 log.sync()
             if log.lowest_offset < start:
                 log.trim(start)
@@ -248,10 +245,10 @@ class Restorer(Closing):
             )
         self._compared.add((name, number))
 
-    def _copy(self, log: Log, topic_id: str, number: int, end: int, readers: ThreadPoolExecutor, where: str) -> None:
+    def _copy(self, log: Log, topic_id: str, number: int, end: int, where: str) -> None:
         for attempt in range(_LOOKS):
             try:
-                self._copy_extents(log, self._extents(topic_id, number, log.next_offset, end), end, readers, where)
+                self._copy_extents(log, self._extents(topic_id, number, log.next_offset, end), end, where)
                 break
             except StorageError:  # consolidated and removed since the lookup
                 if attempt == _LOOKS - 1 or not log.writable:
@@ -262,8 +259,8 @@ class Restorer(Closing):
     def _extents(self, topic_id: str, number: int, start: int, end: int) -> list[Extent]:
         return self._session.look(lambda state: list(state.extents(topic_id, number, start, end)), fresh=True)
 
-    def _copy_extents(self, log: Log, extents: list[Extent], end: int, readers: ThreadPoolExecutor, where: str) -> None:
-        for read in read_ahead(self._session, readers, extents):
+    def _copy_extents(self, log: Log, extents: list[Extent], end: int, where: str) -> None:
+        for read in read_ahead(self._session, extents):
             batches = between(read, log.next_offset, end, where)
             if batches is None:
                 continue
