@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sawlog import Store, Topic
 from sawlog.errors import DataLoss, InvalidRecord
-from sawlog.sql.declared import dataset_of
+from sawlog.sql.dataset import dataset_of
 from sawlog.sql.filters import Bounds
 from sawlog.sql.snapshot import TopicSnapshot
 

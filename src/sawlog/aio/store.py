@@ -32,7 +32,7 @@ from .waiting import in_thread, open_in_thread
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..sql.declared import Wanted
+    from ..sql.dataset import Wanted
 
 
 class AsyncStore:

@@ -151,7 +151,7 @@ class Prompt:
         ]
 
     def _fields(self, name: str) -> list[str]:
-        from ..sql.declared import schema_of
+        from ..sql.dataset import schema_of
 
         try:
             schema = schema_of(self._store.topic(name))

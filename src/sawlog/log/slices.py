@@ -30,7 +30,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Never, Protocol
+from typing import TYPE_CHECKING, Never
 
 from ..batch.header import BASE, COUNT, LAST, LEADER_EPOCH, Rows
 from ..clock import rechecks
@@ -287,64 +287,23 @@ def _read_replica(
 
 
 class DirectorySlices:
-    """Reads slices of the partition in a directory, which is closed with it."""
+    """Reader for slices of the partition in a directory, which is closed with it. Thread-safe."""
 
-    def __init__(self, directory: Directory, remote: RemoteSource | None = None) -> None:
+    def __init__(self, directory: Directory, config: LogConfig, remote: RemoteSource | None = None) -> None:
         self._directory = directory
+        self._config = config
         self._remote = remote
 
     def read(
         self, planned: PlannedSlice, *, columns: Sequence[str], batch_rows: int, lost: Callable[[DataLoss], None] = fail
     ) -> Iterator[pa.RecordBatch]:
         """As the function `read`."""
-        config, remote = LogConfig(), self._remote
+        config, remote = self._config, self._remote
         return read(self._directory, planned, config, columns=columns, batch_rows=batch_rows, lost=lost, remote=remote)
 
     def close(self) -> None:
         """Close the directory."""
         self._directory.close()
-
-
-class SliceAggregate(Protocol):
-    """An aggregate over all records of some slices, such as their count."""
-
-    def add_chunk(self, chunk: Chunk, start: int, end: int, max_bytes: int) -> None:
-        """Add the records with start <= offset < end of checked batches, which are not decompressed yet. `CorruptBatch`
-        if they cannot be; then nothing was added."""
-
-    def add_batch(self, batch: pa.RecordBatch) -> None:
-        """Add records that were read with the columns that are wanted."""
-
-
-def fold(
-    directory: Directory,
-    planned: PlannedSlice,
-    config: LogConfig,
-    into: SliceAggregate,
-    *,
-    columns: Sequence[str],
-    batch_rows: int,
-    remote: RemoteSource | None = None,
-) -> None:
-    """Add each record of a slice to `into`, once: from the bytes of its file, or, as `read` does, from the current log
-    if the file is not as it was planned. Raises what `read` raises."""
-    if not isinstance(planned, Slice):
-        for batch in _read_replica(directory, planned, columns, batch_rows, fail, remote):
-            into.add_batch(batch)
-        return
-    reached = planned.start_offset
-    bounds, most = (planned.start_offset, planned.end_offset), config.max_decompressed_bytes
-    try:
-        for chunk, following in _chunks(directory, planned, config):
-            into.add_chunk(chunk, *bounds, most)
-            reached = following
-        return
-    except (StorageError, CorruptBatch):
-        pass  # replaced meanwhile, or really damaged: the current log will tell
-    if reached < planned.end_offset:
-        rest = replace(planned, start_offset=reached)
-        for batch in _read_log(directory, rest, config, columns, batch_rows, fail, remote):
-            into.add_batch(batch)
 
 
 def _read_log(

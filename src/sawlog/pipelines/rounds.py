@@ -32,7 +32,7 @@ import pyarrow as pa
 
 from ..errors import DataLoss
 from ..spark.streaming import split_quota
-from ..sql.materialised import check_same_log
+from ..sql.history import check_same_log
 from ..storage import FileDirectory, checksummed
 from ..store.directory.topic import Topic
 from ..tables import columns

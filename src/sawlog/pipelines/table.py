@@ -33,7 +33,7 @@ from ..clock import Deadline, Stopwatch, now_ms
 from ..errors import InvalidConfig
 from ..spark import parsing
 from ..spark.tables import log_rows, parquet_rows
-from ..sql.materialised import check_same_topic
+from ..sql.history import check_same_topic
 from ..storage import FileDirectory, checksummed
 from ..store.directory.store import Store
 from ..store.directory.topic import Topic

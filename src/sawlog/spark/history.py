@@ -20,7 +20,7 @@ from pyspark.sql.datasource import InputPartition
 
 from .. import tables
 from ..errors import DataLoss, InvalidConfig
-from ..sql.materialised import check_same_log, check_same_topic
+from ..sql.history import check_same_log, check_same_topic
 from ..store.base import Topic
 from ..tables.state import DataFile, TableSnapshot
 from .places import SubscribedPartitions

@@ -29,7 +29,7 @@ import pyarrow as pa
 from .. import tables
 from ..addresses import is_address
 from ..errors import DataLoss, InvalidConfig
-from ..sql.materialised import check_same_log, check_same_topic
+from ..sql.history import check_same_log, check_same_topic
 from ..store.base import Topic
 from ..store.table_info import TableInfo
 from ..tables.columns import RECORD, table_schema, value_fields

@@ -4,5 +4,5 @@
 `pyarrow.dataset.Dataset` that receives the columns and the filter of a query, reads in threads only the parts that can
 match, and stops where the topic ended when the query began.
 
-This package reads and never writes. `sources.py` defines the interface to a store.
+This package reads and never writes: it needs `plan`, `slices` and `blocks` of a topic.
 """

@@ -1,4 +1,4 @@
-"""`TopicDataset`: a topic as a `pyarrow.dataset.Dataset`.
+"""`TopicDataset`: a topic as a `pyarrow.dataset.Dataset`; also as Polars and pandas frames.
 
 DuckDB and Polars know Arrow's datasets: they ask for a scanner with the columns and the filter of a query, and rely on
 the filter being applied. They recognise the class, not the methods (DuckDB rejects other objects, and reads a plain
@@ -16,25 +16,38 @@ Arrow stream in full), so this is a subclass. It uses none of the inherited meth
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from ..batch.arrow import schema as record_schema
-from ..errors import InvalidRecord
+from ..clock import in_utc
+from ..errors import DataLoss, InvalidRecord, MissingPackage
+from ..isolation import Isolation
+from ..schemas import Schema, parse
 from ..schemas.columns import arrow_type, decode
-from ..schemas.types import Schema
-from . import scanning
+from ..store.base import Topic
 from .filters import Bounds, fields_of
-from .past import HistoryReader
-from .snapshot import TopicSnapshot
+from .history import History, HistoryReader
+from .snapshot import BATCH_ROWS, TopicSnapshot, scan
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
 
 COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
+#: The setting that declares a topic's schema.
+SETTING = "sawlog.schema"
+#: Maximum number of times the table and the log are looked up, if retention moves the log past the table's end.
+_RETRIES = 10
+#: True: the schema that the topic declares; a schema or its text: this one; None or False: values are bytes.
+Wanted = Schema | str | bool | None
 
 
 def table_schema(schema: Schema | None) -> pa.Schema:
@@ -86,7 +99,7 @@ class TopicDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
         self,
         columns: Sequence[str] | None = None,
         filter: pc.Expression | None = None,
-        batch_rows: int = scanning.BATCH_ROWS,
+        batch_rows: int = BATCH_ROWS,
     ) -> Iterator[pa.RecordBatch]:
         """Read the records that pass the filter, with these columns."""
         wanted = list(COLUMNS) if columns is None else list(columns)
@@ -97,7 +110,7 @@ class TopicDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
         finish = _BatchFinisher(self._values, wanted, filter)
         stored = [name for name in COLUMNS[1:] if name in finish.needed] or ["offset"]
         pieces = self._snapshot.pieces(bounds)
-        batches = scanning.scan(self._snapshot, pieces, stored, finish, batch_rows=batch_rows)
+        batches = scan(self._snapshot, pieces, stored, finish, batch_rows=batch_rows)
         if self.past is not None:
             batches = chain(self.past.batches(stored, bounds, finish, batch_rows), batches)
         return batches if self._raised is None else self._noted(batches, self._raised)
@@ -142,7 +155,7 @@ class TopicDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
 
     def to_batches(self, columns: Any = None, filter: pc.Expression | None = None, **options: Any) -> Any:
         """The method that Polars calls."""
-        return self.batches(columns, filter, options.get("batch_size") or scanning.BATCH_ROWS)
+        return self.batches(columns, filter, options.get("batch_size") or BATCH_ROWS)
 
     def to_table(self, columns: Any = None, filter: pc.Expression | None = None, **ignored: Any) -> pa.Table:
         """Read everything into memory."""
@@ -218,3 +231,93 @@ class _BatchFinisher:
         if name == "value" and self._schema is not None and not pa.types.is_struct(found.type):
             return decode(self._schema, found)
         return found
+
+
+# --- the dataset of a topic
+
+
+def schema_of(topic: Topic, wanted: Wanted = True) -> Schema | None:
+    """Return the schema to read a topic with; None if its values are bytes."""
+    if wanted is True:
+        text = topic.settings.get(SETTING)
+        return parse(str(text)) if text else None
+    if wanted is None or wanted is False:
+        return None
+    return parse(wanted) if isinstance(wanted, str) else wanted
+
+
+def dataset_of(
+    topic: Topic,
+    *,
+    schema: Wanted = True,
+    isolation: Isolation = "committed",
+    start: Mapping[int, int] | None = None,
+    end: Mapping[int, int] | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    raised: list[BaseException] | None = None,
+) -> TopicDataset:
+    """Return the dataset of a topic as it is now, restricted to records from `since` on and before `until`. Errors
+    during reading are also appended to `raised`."""
+    values = schema_of(topic, schema)
+    history, snapshot = _taken(topic, isolation, start or {}, end or {})
+    past = None if history is None else HistoryReader(history, schema=values, starts=start, ends=end, topic=topic.name)
+    return TopicDataset(snapshot, values, always=_between(since, until), past=past, raised=raised)
+
+
+def _taken(
+    topic: Topic, isolation: Isolation, start: Mapping[int, int], end: Mapping[int, int]
+) -> tuple[History | None, TopicSnapshot]:
+    """Look up the table, then the log from the table's end. If the log now begins after that, try again: the table job
+    has moved on, and retention after it."""
+    for _ in range(_RETRIES):
+        history = topic.history()
+        starts = dict(start)
+        for number, offset in {} if history is None else history.ends.items():
+            starts[number] = max(offset, starts.get(number, 0))
+        snapshot = TopicSnapshot.of(topic, isolation=isolation, start=starts, end=end)
+        if history is None or (lost := _gap(topic, history, starts, end)) is None:
+            return history, snapshot
+    raise DataLoss(
+        f"{lost} are neither in the table nor in the log any more: retention was faster than the table's job"
+    )
+
+
+def _gap(topic: Topic, history: History, starts: Mapping[int, int], ends: Mapping[int, int]) -> str | None:
+    """Describe the requested records of a partition that are in neither its table nor its log."""
+    for number in history.ends:
+        lowest = topic.partition(number).lowest_offset
+        limit = min(lowest, ends.get(number, lowest))
+        if starts[number] < limit:
+            return f"records {starts[number]} to {limit - 1} of partition {number} of {topic.name!r}"
+    return None
+
+
+def _between(since: datetime | None, until: datetime | None) -> pc.Expression | None:
+    """Return the filter for records from one time up to, not including, another. A time without a zone is local."""
+    made: pc.Expression | None = None
+    if since is not None:
+        made = pc.field("timestamp") >= pa.scalar(in_utc(since), pa.timestamp("us", tz="UTC"))
+    if until is not None:
+        before = pc.field("timestamp") < pa.scalar(in_utc(until), pa.timestamp("us", tz="UTC"))
+        made = before if made is None else made & before
+    return made
+
+
+def lazy_frame(dataset: TopicDataset) -> polars.LazyFrame:
+    """Return a lazy frame over a topic. Polars pushes down the columns and the filter of a query as for any Arrow
+    dataset, and reads batch by batch."""
+    try:
+        import polars
+    except ImportError as error:
+        raise MissingPackage("Topic.polars needs polars: run pip install '.[polars]' in a clone of sawlog") from error
+    return polars.scan_pyarrow_dataset(dataset)
+
+
+def data_frame(table: pa.Table) -> pandas.DataFrame:
+    """Convert a table to pandas."""
+    try:
+        import pandas  # noqa: F401 - Arrow's message does not say how to install it
+    except ImportError as error:
+        raise MissingPackage("Topic.to_pandas needs pandas: run pip install pandas") from error
+    return table.to_pandas()

@@ -28,11 +28,9 @@ from ..isolation import Isolation
 from ..schemas.types import Schema
 from ..storage.forking import forkable, this_process
 from ..store.base import Store
-from . import declared, grouping, shortcuts, statistics
-from .dataset import COLUMNS, TopicDataset, table_schema
-from .grouping import KeyDataset
-from .history import HistoryFile
-from .past import HistoryReader, quoted
+from . import statistics
+from .dataset import COLUMNS, TopicDataset, Wanted, dataset_of, schema_of, table_schema
+from .history import HistoryFile, HistoryReader, quoted
 
 if TYPE_CHECKING:
     import duckdb
@@ -96,13 +94,12 @@ _STATISTICS = "(statistics)"
 _QUOTES = '; a topic whose name has dots or dashes needs quotes: from "orders.v1"'
 #: DuckDB's message for an unknown name in `from`.
 _MISSING = re.compile(r"Table with name (\S+) does not exist")
-_KEYS, _LOG_KEYS = "(keys)", "(keys of the log)"
 #: Matches queries that statistics might answer.
-_SHORT = re.compile(r"\b(count|min|max)\s*\(|\bdistinct\b|\bgroup\s+by\b", re.IGNORECASE)
+_SHORT = re.compile(r"\b(count|min|max)\s*\(", re.IGNORECASE)
 
 Parameters = Sequence[object] | Mapping[str, object]
 #: Schemas by topic; None or False: values stay bytes.
-Schemas = Mapping[str, declared.Wanted]
+Schemas = Mapping[str, Wanted]
 
 
 def query(
@@ -172,7 +169,7 @@ class _Session:
         self._end = weakref.finalize(self, self._held.close)
         #: Errors raised while DuckDB was reading a topic: DuckDB turns them into text.
         self._raised: list[BaseException] = []
-        self._tables: list[pa.Table | TopicDataset | KeyDataset] = []
+        self._tables: list[pa.Table | TopicDataset] = []
         #: Tables whose files DuckDB reads directly.
         self._pasts: list[HistoryReader] = []
 
@@ -278,14 +275,12 @@ class _Session:
     # --- its tables
 
     def _schema(self, name: str) -> Schema | None:
-        return declared.schema_of(self._store.topic(name), self._schemas.get(name, True))
+        return schema_of(self._store.topic(name), self._schemas.get(name, True))
 
     def _taken(self, name: str) -> TopicDataset:
         """Return the topic as it is now."""
         topic = self._store.topic(name)
-        return declared.dataset_of(
-            topic, schema=self._schemas.get(name, True), isolation=self._isolation, raised=self._raised
-        )
+        return dataset_of(topic, schema=self._schemas.get(name, True), isolation=self._isolation, raised=self._raised)
 
     def _add(self, name: str, dataset: TopicDataset) -> None:
         """Register a topic as a table. DuckDB reads the Parquet files of its history directly where it can."""
@@ -298,44 +293,25 @@ class _Session:
         self._register(_LOG.format(name), dataset.with_past(past.without(direct)))
         self._guard(lambda: self._connection.execute(_union(name, past, direct)))
 
-    def _register(self, name: str, table: pa.Table | TopicDataset | KeyDataset) -> None:
+    def _register(self, name: str, table: pa.Table | TopicDataset) -> None:
         self._tables.append(table)
         self._connection.register(name, table)
 
     def _rewritten(self, text: str, name: str, dataset: TopicDataset) -> str | None:
-        """Rewrite the query over the statistics of its topic or of its keys, if these answer it; else return None. For
-        statistics, the files of a table are not even opened."""
-        if not _SHORT.search(text):
+        """Rewrite the query over the statistics of its topic, if these answer it; else return None. The files of a
+        table are then not even opened."""
+        if not _SHORT.search(text) or not statistics.is_known(dataset.past):
             return None
         self._register(name, dataset.schema.empty_table())
         try:
             names = self._connection.sql(text).columns
-            if statistics.is_known(dataset.past):
-                found = shortcuts.rewrite_to_statistics(text, name, _STATISTICS, names, _ask)
-                if found is not None:
-                    table = statistics.table(dataset.snapshot, dataset.past, with_oldest=found[1])
-                    self._register(_STATISTICS, table)
-                    return found[0]
-            found = grouping.grouped(text, name, _KEYS, names, _ask)
+            found = statistics.rewrite_to_statistics(text, name, _STATISTICS, names, _ask)
         except (self._duckdb.Error, ValueError):
             return None  # running the query reports the error
-        if found is not None and self._add_keys(dataset, with_partition=found[1]):
-            return found[0]
-        return None
-
-    def _add_keys(self, dataset: TopicDataset, *, with_partition: bool) -> bool:
-        """Register the keys of a topic; return False if the table's files do not allow it."""
-        past = dataset.past
-        keys = KeyDataset(dataset.snapshot, self._raised)
-        if past is None or not past.history.files:
-            self._register(_KEYS, keys)
-            return True
-        if not past.has_plain_keys:
-            return False
-        self._pasts.append(past)
-        self._register(_LOG_KEYS, keys)
-        self._guard(lambda: self._connection.execute(_keys_union(past.history.files, with_partition)))
-        return True
+        if found is None:
+            return None
+        self._register(_STATISTICS, statistics.table(dataset.snapshot, dataset.past, with_oldest=found[1]))
+        return found[0]
 
 
 @lru_cache(maxsize=128)
@@ -367,20 +343,6 @@ def _parquet(files: Sequence[HistoryFile]) -> str:
     """Return the SQL that reads these files with DuckDB's own reader."""
     paths = ", ".join("'" + each.path.replace("'", "''") + "'" for each in files)
     return f"read_parquet([{paths}], union_by_name = true, hive_partitioning = false)"
-
-
-def _keys_union(files: Sequence[HistoryFile], with_partition: bool) -> str:
-    """Return the SQL for the keys of a topic partly in a table. The files are grouped by partition only if the query
-    needs it: by key alone, DuckDB groups Parquet's dictionaries instead of rows."""
-    groups = "partition, key" if with_partition else "key"
-    return (
-        f"create temporary view {quoted(_KEYS)} as "
-        f"select {'' if with_partition else 'null as '}partition, key, count(*) as records, "
-        'min("offset")::bigint as first_offset, max("offset")::bigint as last_offset, '
-        "min(timestamp)::timestamptz as oldest, max(timestamp)::timestamptz as newest "
-        f'from (select partition::integer as partition, key::blob as key, "offset", timestamp from {_parquet(files)}) '
-        f"group by {groups} union all select * from {quoted(_LOG_KEYS)}"
-    )
 
 
 def _union(name: str, past: HistoryReader, direct: Sequence[HistoryFile]) -> str:

@@ -1,36 +1,42 @@
-"""`TopicSnapshot`: a topic as of the start of a query, and the parts of it that a filter leaves.
+"""`TopicSnapshot`: a topic as of the start of a query, the parts of it that a filter leaves, and reading these.
 
 The ends of all partitions are taken once, together with their leader epochs. Later appends are not visible; if records
 are dropped meanwhile (retention, truncation), the query fails with `DataLoss` instead of returning less.
 
-`LogSource` is the `TableSource` of a log in a directory: it reads slices of the log's files, planned with the sparse
-index.
+Parts are read in threads: the kernel decodes without the GIL. A few are in flight, and their batches are yielded in
+order, so that a query without `order by` returns records in log order. To stop early, close the generator: parts in
+flight are dropped.
 """
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from ..config import LogConfig
 from ..errors import CorruptBatch, OffsetOutOfRange, StorageError
 from ..isolation import Isolation
-from ..log import slices
-from ..log.log import Log
-from ..log.replica_source import RemoteSource
-from ..log.slices import SliceAggregate
-from ..log.summaries import Blocks, LogSummary
-from ..storage import Directory
-from ..store.base import Partition, PlannedSlice, Topic
+from ..store.base import Partition, PlannedSlice, SliceReader, Topic
 from .filters import Bounds, IntRange
-from .sources import Planned, TableSource
 
 #: Bytes of the log that one task decodes: large enough to make planning negligible, small enough that the tasks in
 #: flight fit into memory.
 PIECE_BYTES = 8 << 20
+#: Rows per batch; larger batches are no faster and arrive later.
+BATCH_ROWS = 131_072
+#: Beyond this, threads compete for memory bandwidth.
+_MOST_THREADS = 8
+
+Finish = Callable[[pa.RecordBatch, int], pa.RecordBatch | None]
+#: The unit of work of one thread.
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +44,7 @@ class ScanSlice:
     """A part of one partition that one task reads."""
 
     partition: int
-    part: Planned
+    part: PlannedSlice
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +53,6 @@ class PartitionSpan:
 
     partition: int
     log: Partition
-    source: TableSource
     start: int
     end: int
     epoch: int
@@ -84,12 +89,42 @@ class TopicSnapshot:
             start = max(span.start, bounds.offset.low)
             end = min(span.end, bounds.offset.high + 1)
             if within and start < end and not bounds.is_empty:
-                for first, last in _in_time(span.source, start, end, bounds.time_ms):
-                    yield from self._cut(span, first, last)
+                for first, last in self._in_time(span.partition, start, end, bounds.time_ms):
+                    for part in self.plan(span, first, last, PIECE_BYTES):
+                        yield ScanSlice(span.partition, part)
 
-    def _cut(self, span: PartitionSpan, start: int, end: int) -> Iterator[ScanSlice]:
-        planned = span.source.plan(start, end, epoch=span.epoch, target_bytes=PIECE_BYTES, isolation=self.isolation)
-        return (ScanSlice(span.partition, each) for each in planned)
+    def plan(
+        self, span: PartitionSpan, start: int, end: int, target_bytes: int | None = None
+    ) -> Sequence[PlannedSlice]:
+        """Plan slices that cover all offsets from `start` to `end`. Raises `DataLoss` if some are gone."""
+        return self.topic.plan(
+            span.partition, start, end, epoch=span.epoch, target_bytes=target_bytes, isolation=self.isolation
+        )
+
+    def _in_time(self, number: int, start: int, end: int, time_ms: IntRange) -> list[tuple[int, int]]:
+        """Return the offset ranges of blocks that may have a record of that time, with adjacent ranges merged."""
+        if time_ms.is_everything:
+            return [(start, end)]
+        since = max(time_ms.low, -1)
+        bounded = time_ms.high < 2**62
+        found: list[tuple[int, int]] = []
+        try:
+            known = self.topic.blocks(number, start, end, since=since, with_oldest=bounded)
+            if known is None:
+                return [(start, end)]
+            for blocks in known:
+                wanted = blocks.within(start, end) & (blocks.newest >= since) & (blocks.count > 0)
+                if bounded and blocks.oldest is not None:
+                    wanted &= blocks.oldest <= time_ms.high
+                for at in np.flatnonzero(wanted).tolist():
+                    first, last = max(int(blocks.first[at]), start), min(int(blocks.last[at]) + 1, end)
+                    if found and found[-1][1] >= first:
+                        found[-1] = found[-1][0], last
+                    else:
+                        found.append((first, last))
+        except (CorruptBatch, StorageError):
+            return [(start, end)]  # damaged, or being replaced: reading reports it
+        return found
 
 
 def _span(topic: Topic, number: int, isolation: Isolation, start: int | None, end: int | None) -> PartitionSpan:
@@ -99,79 +134,68 @@ def _span(topic: Topic, number: int, isolation: Isolation, start: int | None, en
     if start is not None and start > last:
         raise OffsetOutOfRange(start, lowest, last, log.path)
     first = lowest if start is None else max(start, lowest)
-    return PartitionSpan(
-        number, log, topic.source(number), min(first, last), last if end is None else min(end, last), epoch
-    )
+    return PartitionSpan(number, log, min(first, last), last if end is None else min(end, last), epoch)
 
 
-def _in_time(source: TableSource, start: int, end: int, time_ms: IntRange) -> list[tuple[int, int]]:
-    """Return the offset ranges of blocks that may have a record of that time, with adjacent ranges merged."""
-    if time_ms.is_everything:
-        return [(start, end)]
-    since = max(time_ms.low, -1)
-    bounded = time_ms.high < 2**62
-    found: list[tuple[int, int]] = []
-    try:
-        known = source.blocks(start, end, since=since, with_oldest=bounded)
-        if known is None:
-            return [(start, end)]
-        for blocks in known:
-            wanted = blocks.within(start, end) & (blocks.newest >= since) & (blocks.count > 0)
-            if bounded and blocks.oldest is not None:
-                wanted &= blocks.oldest <= time_ms.high
-            for at in np.flatnonzero(wanted).tolist():
-                first, last = max(int(blocks.first[at]), start), min(int(blocks.last[at]) + 1, end)
-                if found and found[-1][1] >= first:
-                    found[-1] = found[-1][0], last
-                else:
-                    found.append((first, last))
-    except (CorruptBatch, StorageError):
-        return [(start, end)]  # damaged, or being replaced: reading reports it
-    return found
+def scan(
+    snapshot: TopicSnapshot,
+    pieces: Iterator[ScanSlice],
+    columns: list[str],
+    finish: Finish,
+    *,
+    batch_rows: int = BATCH_ROWS,
+) -> Iterator[pa.RecordBatch]:
+    """Read the records of these pieces. `finish` converts a batch of a partition, in the reading thread; it returns
+    None if no row is left."""
+    with ExitStack() as last:
+        opened = PartitionReaders(snapshot, last)
+
+        def read(piece: ScanSlice) -> list[pa.RecordBatch]:
+            batches = opened[piece.partition].read(piece.part, columns=columns, batch_rows=batch_rows)
+            finished = (finish(batch, piece.partition) for batch in batches)
+            return [batch for batch in finished if batch is not None and batch.num_rows]
+
+        yield from map_in_order(read, pieces, last)
 
 
-class LogSource:
-    """One partition in a directory, opened again for each scan."""
-
-    def __init__(self, log: Log, directory: Callable[[], Directory]) -> None:
-        self._log = log
-        self._directory = directory
-
-    def plan(
-        self, start: int, end: int, *, epoch: int, target_bytes: int | None = None, isolation: Isolation = "committed"
-    ) -> list[PlannedSlice]:
-        return slices.plan(self._log, start, end, epoch=epoch, target_bytes=target_bytes, isolation=isolation)
-
-    def blocks(
-        self, start: int, end: int, *, since: int = -1, with_oldest: bool = False, exact: bool = False
-    ) -> Iterator[Blocks]:
-        """Summarise blocks from their batch headers. Always exact."""
-        summary = LogSummary.of(self._log)
-        return summary.blocks(self._log, start, end, since=since, with_oldest=with_oldest, exact=exact)
-
-    def proven_end(self, epoch: int, end: int) -> int:
-        """See `TableSource.proven_end`."""
-        return slices.proven_end(self._log, epoch, end)
-
-    def open(self) -> LogSliceReader:
-        return LogSliceReader(self._directory(), self._log.config, self._log._remote)
+def most_threads() -> int:
+    """Number of decoding threads."""
+    return min(int(pa.cpu_count()), _MOST_THREADS)
 
 
-class LogSliceReader:
-    """Reader of the slices of one log. Thread-safe."""
+def map_in_order(
+    read: Callable[[Part], list[pa.RecordBatch]], pieces: Iterator[Part], last: ExitStack
+) -> Iterator[pa.RecordBatch]:
+    """Apply `read` to each part in threads, and yield the results in order. The threads end with `last`."""
+    threads = most_threads()
+    first = next(pieces, None)
+    if first is None:
+        return
+    following = next(pieces, None)
+    if following is None:  # one piece needs no thread
+        yield from read(first)
+        return
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="sawlog-sql")
+    flying: deque[Future[list[pa.RecordBatch]]] = deque(pool.submit(read, each) for each in (first, following))
+    last.callback(pool.shutdown, wait=True, cancel_futures=True)
+    while flying:
+        while len(flying) <= threads and (piece := next(pieces, None)) is not None:
+            flying.append(pool.submit(read, piece))
+        yield from flying.popleft().result()
 
-    def __init__(self, directory: Directory, config: LogConfig, remote: RemoteSource | None = None) -> None:
-        self._directory = directory
-        self._config = config
-        self._remote = remote
 
-    def read(self, part: PlannedSlice, *, columns: Sequence[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
-        remote = self._remote
-        return slices.read(self._directory, part, self._config, columns=columns, batch_rows=batch_rows, remote=remote)
+class PartitionReaders:
+    """Readers by partition, opened on first use."""
 
-    def fold(self, part: PlannedSlice, into: SliceAggregate, *, columns: Sequence[str], batch_rows: int) -> None:
-        remote = self._remote
-        slices.fold(self._directory, part, self._config, into, columns=columns, batch_rows=batch_rows, remote=remote)
+    def __init__(self, snapshot: TopicSnapshot, last: ExitStack) -> None:
+        self._snapshot = snapshot
+        self._last = last
+        self._opened: dict[int, SliceReader] = {}
+        self._lock = threading.Lock()
 
-    def close(self) -> None:
-        self._directory.close()
+    def __getitem__(self, number: int) -> SliceReader:
+        with self._lock:
+            if number not in self._opened:
+                self._opened[number] = made = self._snapshot.topic.slices(number)
+                self._last.callback(made.close)
+            return self._opened[number]

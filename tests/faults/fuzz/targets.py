@@ -124,7 +124,6 @@ def kernel_target(data: bytes) -> None:
     for row in rows[:2].tolist():
         _one_batch(view, row)
     _keep(view, rows, found if bad < 0 else None)
-    _count(view, rows, found if bad < 0 else None)
 
 
 def _columns(view: memoryview, rows: np.ndarray, bad: int, found: list[Any]) -> None:
@@ -212,23 +211,6 @@ def _keep(view: memoryview, rows: np.ndarray, found: list[Any] | None) -> None:
         assert kernel.decode_records(out, memoryview(line), 0, 1, 0, FOR_EVER, again) == -1, "kept records do not parse"
         known = {record.offset: (record.key, record.value, record.headers) for record in found}
         assert all(known[r.offset] == (r.key, r.value, r.headers) for r in again), "a kept record has changed"
-
-
-def _count(view: memoryview, rows: np.ndarray, found: list[Any] | None) -> None:
-    """How many records each key has, in tables that are small."""
-    table, ranges, store = np.zeros((17, 4), np.uint64), np.zeros((17, 4), np.int64), bytearray(64)
-    stopped = kernel.count_keys(
-        view, memoryview(rows), (0, 0), (0, FOR_EVER), memoryview(table), memoryview(ranges), memoryview(store), 0, 0, 7
-    )
-    at, _, used, stored, bad = stopped
-    assert 0 <= used <= 8
-    assert 0 <= stored <= 64
-    assert not bad or found is None, "what can be read is refused by counting"
-    names = memoryview(np.zeros(18, np.int32)), memoryview(bytearray(used * 64))
-    assert kernel.counted_keys(memoryview(table), memoryview(store), *names)[0] == used
-    if found is not None and at == len(rows):
-        assert int(table[:, 3].sum()) == len(found), "records are counted twice, or not at all"
-        assert used == len({record.key for record in found} - {None}), "there are other keys"
 
 
 # --- JSON

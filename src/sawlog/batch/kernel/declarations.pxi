@@ -27,24 +27,6 @@ cpdef enum:
     KEY_WIDTH = 3
 
 cpdef enum:
-    FIRST_WORD = 0
-    SECOND_WORD = 1
-    SIZE_PLUS_ONE = 2
-    RECORDS = 3
-    COUNTED_WIDTH = 4
-
-cpdef enum:
-    FIRST_OFFSET = 0
-    LAST_OFFSET = 1
-    OLDEST = 2
-    NEWEST = 3
-    RANGE_WIDTH = 4
-
-cpdef enum:
-    INLINE_BYTES = 16
-    MOST_PROBES = 64
-
-cpdef enum:
     COMPRESSION_MASK = 0x07
     TIMESTAMP_TYPE_BIT = 0x08
     TRANSACTIONAL_BIT = 0x10

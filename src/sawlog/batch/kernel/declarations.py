@@ -29,24 +29,6 @@ HASH_HIGH = 1
 OFFSET_PLUS_ONE = 2  # 0: the slot is free
 KEY_WIDTH = 3
 
-#: Columns of the table in which records are counted by key (see counting.py).
-FIRST_WORD = 0
-SECOND_WORD = 1
-SIZE_PLUS_ONE = 2  # 0: the slot is free
-RECORDS = 3
-COUNTED_WIDTH = 4
-
-#: Columns of the table beside it.
-FIRST_OFFSET = 0
-LAST_OFFSET = 1
-OLDEST = 2
-NEWEST = 3
-RANGE_WIDTH = 4
-
-#: The longest key that is in the table itself; and how far from its place a key may be.
-INLINE_BYTES = 16
-MOST_PROBES = 64
-
 #: Bits of the attributes of a batch.
 COMPRESSION_MASK = 0x07
 TIMESTAMP_TYPE_BIT = 0x08

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from ...log.maintenance import MaintenanceReport
     from ...log.retention import RetentionReport
-    from ...sql.declared import Wanted
+    from ...sql.dataset import Wanted
     from ...storage.interface import Buffer
     from ..assignment import Share
     from ..committed_offsets import Start

@@ -38,10 +38,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ...log.maintenance import MaintenanceReport
-    from ...sql.dataset import TopicDataset
-    from ...sql.declared import Wanted
+    from ...log.summaries import Blocks
+    from ...sql.dataset import TopicDataset, Wanted
     from ...sql.history import History
-    from ...sql.sources import TableSource
     from ...typed.serializers import MetadataSerializer, RawHeaders, Serializer
     from ...typed.views import TypedTopic
     from ..writer import TopicWriter
@@ -89,13 +88,13 @@ class PlannedSlice(Protocol):
 
 
 class SliceReader(Protocol):
-    """Reader of slices of one partition, which it does not open."""
+    """Reader of slices of one partition, which it does not open. Thread-safe."""
 
     def read(
-        self, piece: Any, *, columns: Sequence[str], batch_rows: int, lost: Callable[[DataLoss], None]
+        self, piece: Any, *, columns: Sequence[str], batch_rows: int, lost: Callable[[DataLoss], None] = ...
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the records of a slice as Arrow batches. Lost records are reported to `lost`, which may raise; reading
-        then continues with what is left."""
+        """Yield the records of a slice as Arrow batches: all of them, or raise `DataLoss`. With `lost`, call it instead
+        and continue with what is left."""
 
     def close(self) -> None:
         """Close the files that were opened."""
@@ -165,8 +164,16 @@ class Topic(ABC):
         (`Store.slice_reader`), each about `target_bytes` large. `DataLoss` if some of them are gone."""
 
     @abstractmethod
-    def source(self, number: int) -> TableSource:
-        """Return one partition as the source of a table."""
+    def slices(self, number: int) -> SliceReader:
+        """Return a reader for slices of a partition that `plan` has returned. `TopicNotFound` if the topic was deleted
+        or recreated since."""
+
+    @abstractmethod
+    def blocks(
+        self, number: int, start: int, end: int, *, since: int = -1, with_oldest: bool = False, exact: bool = False
+    ) -> Iterator[Blocks] | None:
+        """Summarise the records of a partition between two offsets without reading them, leaving out what is older than
+        `since`. None if, with `exact`, the number of records is not known."""
 
     @abstractmethod
     def append(
@@ -439,7 +446,7 @@ class Topic(ABC):
         `start` and `end` are offsets by partition, one offset for all, or times. Values are structs if the topic has a
         schema (the setting `sawlog.schema`) or one is given as `schema`; with `schema=None` they stay bytes.
         """
-        from ...sql.declared import dataset_of
+        from ...sql.dataset import dataset_of
 
         numbers = range(self.partitions)
         for number in (*(start if isinstance(start, Mapping) else ()), *(end if isinstance(end, Mapping) else ())):
@@ -468,7 +475,7 @@ class Topic(ABC):
 
     def polars(self, *, schema: Wanted = True, isolation: Isolation = "committed") -> polars.LazyFrame:
         """Return the topic as it is now as a lazy Polars frame: a query reads only what it selects and filters."""
-        from ...sql.declared import lazy_frame
+        from ...sql.dataset import lazy_frame
 
         return lazy_frame(self.dataset(schema=schema, isolation=isolation))
 
@@ -482,7 +489,7 @@ class Topic(ABC):
         isolation: Isolation = "committed",
     ) -> pandas.DataFrame:
         """Return the same records as `arrow` as a `pandas.DataFrame`."""
-        from ...sql.declared import data_frame
+        from ...sql.dataset import data_frame
 
         return data_frame(self.arrow(start, end, columns, schema=schema, isolation=isolation))
 

@@ -328,7 +328,7 @@ class Store(base.Store):
         found = self.topic(topic)
         if found.id != topic_id:
             raise TopicNotFound(f"the topic {topic!r} was deleted and recreated since this job was planned")
-        return DirectorySlices(found.directory(partition), found.open_partitions.remote(partition))
+        return found.slices(partition)
 
     def _known(self, entry: TopicEntry) -> Topic:
         """Return the `Topic` of an entry: the open one, unless that is an earlier topic of the same name."""

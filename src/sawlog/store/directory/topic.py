@@ -19,7 +19,7 @@ Settings apply when a partition is opened; an open log keeps its settings. All m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
@@ -33,6 +33,8 @@ from ...isolation import Isolation
 from ...log import slices
 from ...log.log import Log
 from ...log.maintenance import MaintenanceReport
+from ...log.slices import DirectorySlices
+from ...log.summaries import Blocks, LogSummary
 from ...log.writer import BATCH_BYTES, Writer
 from ...storage import Directory
 from .. import base, settings
@@ -48,7 +50,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ...sql.history import History
-    from ...sql.sources import TableSource
 
 V = TypeVar("V")
 K = TypeVar("K")
@@ -133,12 +134,6 @@ class Topic(base.Topic):
         """Return the log of one partition. It reads without a lock; its first write takes the lock."""
         return self.open_partitions.partition(number)
 
-    def source(self, number: int) -> TableSource:
-        """Return one partition as the source of a table."""
-        from ...sql.snapshot import LogSource  # with Arrow, which not every program needs
-
-        return LogSource(self.partition(number), lambda: self.directory(number))
-
     def directory(self, number: int) -> Directory:
         """Return the directory of one partition, for reading its files directly; `TopicNotFound` if the topic was
         deleted or recreated. The caller closes it."""
@@ -166,6 +161,15 @@ class Topic(base.Topic):
             max_records=max_records,
             isolation=isolation,
         )
+
+    def slices(self, number: int) -> DirectorySlices:
+        return DirectorySlices(self.directory(number), self.config, self.open_partitions.remote(number))
+
+    def blocks(
+        self, number: int, start: int, end: int, *, since: int = -1, with_oldest: bool = False, exact: bool = False
+    ) -> Iterator[Blocks]:
+        log = self.partition(number)
+        return LogSummary.of(log).blocks(log, start, end, since=since, with_oldest=with_oldest, exact=exact)
 
     # --- writing
 
@@ -314,6 +318,6 @@ class Topic(base.Topic):
         from there; None if it has no table."""
         if self.table is None:
             return None
-        from ...sql.materialised import history_of
+        from ...sql.history import history_of
 
         return history_of(self)

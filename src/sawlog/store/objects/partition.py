@@ -13,6 +13,8 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, TypeVar
 
+import numpy as np
+
 from ...batch import read as batch_read
 from ...batch.build import MAX_BATCH_BYTES, EncoderOptions
 from ...batch.header import BASE, COUNT, LAST, POSITION, Rows, visible_batches
@@ -25,6 +27,7 @@ from ...isolation import Isolation, is_committed
 from ...log.encoding import recipe_of
 from ...log.log import SegmentInfo
 from ...log.replica_source import Fetched
+from ...log.summaries import Blocks
 from ...log.transaction_index import AbortedTransaction
 from ...log.verify import Problem, VerifyReport
 from ...log.writer import BATCH_BYTES, Writer
@@ -312,9 +315,16 @@ class ObjectPartition(Partition):
         """Yield verified batches for a reader, page by page."""
         return self._pages(start, end, None, committed=committed)
 
-    def extents(self, start: int, end: int) -> list[Extent]:
-        """Return the extents that contain offsets from `start` to `end`."""
-        return self._session.look(lambda state: list(state.extents(self._id, self._number, start, end)))
+    def blocks(self, start: int, end: int, since: int) -> Iterator[Blocks]:
+        """Yield the offsets and largest timestamps of the extents from `start` to `end`, without those older than
+        `since`. The record counts are upper bounds."""
+        found = self._session.look(lambda state: list(state.extents(self._id, self._number, start, end)))
+        extents = [each for each in found if each.max_timestamp >= since]
+        if extents:
+            first, end_, newest = np.array(
+                [(each.base_offset, each.next_offset, each.max_timestamp) for each in extents], np.int64
+            ).T
+            yield Blocks(first, end_ - 1, end_ - first, newest, np.ones(len(extents), np.bool_))
 
     def newest(self) -> tuple[int, int] | None:
         """Return offset and timestamp of the first record with the largest timestamp; None if there is none."""

@@ -1,5 +1,5 @@
-"""Ranges of a partition for parallel readers: slices for processes that know nothing else of the store (Spark), and
-`ObjectSource` for tables in this process (SQL).
+"""Slices of a partition for parallel readers: the threads of a query (SQL), and processes that know nothing else of the
+store (Spark).
 
 The counterpart of `sawlog.log.slices`: `cut_into` divides a range of offsets using the extents alone, and
 `ObjectSliceReader` reads a slice completely or raises `DataLoss`.
@@ -15,19 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from ...batch import read as batch_read
 from ...batch.header import BASE, COUNT, LAST, Rows
 from ...config import LogConfig
-from ...errors import CorruptBatch, DataLoss, OffsetOutOfRange, StorageError, TopicNotFound
+from ...errors import CorruptBatch, DataLoss, StorageError, TopicNotFound
 from ...isolation import Isolation, is_committed
-from ...log.batches import Chunk
 from ...log.ingest import rows_of
-from ...log.slices import SliceAggregate, fail
-from ...log.summaries import Blocks
+from ...log.slices import fail
 from ...log.transaction_index import AbortedTransaction
 from ...log.transactions import aborted_rows
 from .extent_reader import CHUNK_BYTES, Part, place_rows
@@ -38,7 +33,6 @@ from .state.state import State
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from .partition import ObjectPartition
 
 #: Smaller parts are copied into one buffer, because each would cost a call otherwise.
 _SMALL_BYTES = 256 << 10
@@ -97,7 +91,7 @@ def _by_records(extents: Sequence[Extent], start: int, end: int, max_records: in
 
 
 class ObjectSliceReader:
-    """Reader for slices of one partition, possibly planned by another process. Not thread-safe."""
+    """Reader for slices of one partition, possibly planned by another process. Thread-safe."""
 
     def __init__(self, session: StoreSession, topic: str, topic_id: str, number: int, *, cached: bool = True) -> None:
         self._session = session
@@ -227,90 +221,3 @@ def _wanted(rows: Rows, piece: ObjectSlice) -> Rows:
     if piece.aborted and is_committed(piece.isolation):
         rows = rows[~aborted_rows(rows, lambda *_: piece.aborted)]
     return rows
-
-
-class OffsetRange(NamedTuple):
-    """Records with start <= offset < end."""
-
-    start: int
-    end: int
-    isolation: Isolation
-
-
-class ObjectSource:
-    """One partition. Thread-safe; there is nothing to open."""
-
-    def __init__(self, partition: ObjectPartition) -> None:
-        self._partition = partition
-
-    def plan(
-        self, start: int, end: int, *, epoch: int, target_bytes: int | None = None, isolation: Isolation = "committed"
-    ) -> list[OffsetRange]:
-        """Plan runs of adjacent extents of about `target_bytes`."""
-        self._check(start, end)
-        found: list[OffsetRange] = []
-        first, size = start, 0
-        for extent in self._partition.extents(start, end):
-            size += extent.size_bytes
-            if target_bytes is not None and size >= target_bytes:
-                found.append(OffsetRange(first, min(extent.next_offset, end), isolation))
-                first, size = found[-1].end, 0
-        return [*found, OffsetRange(first, end, isolation)] if first < end else found
-
-    def _check(self, start: int, end: int) -> None:
-        lowest, path = self._partition.lowest_offset, self._partition.path
-        if start < min(lowest, end):
-            raise DataLoss(f"offsets {start} to {min(lowest, end) - 1} of {path} are gone (retention or trim)")
-
-    def blocks(
-        self, start: int, end: int, *, since: int = -1, with_oldest: bool = False, exact: bool = False
-    ) -> Iterator[Blocks] | None:
-        """Return the offsets and largest timestamps of the extents. Exact record counts are unknown, because records
-        may have been compacted away."""
-        if exact:
-            return None
-        extents = [each for each in self._partition.extents(start, end) if each.max_timestamp >= since]
-        return iter([_blocks(extents)] if extents else [])
-
-    def proven_end(self, epoch: int, end: int) -> int:
-        """Return `end`: commits are never rolled back."""
-        return end
-
-    def open(self) -> ObjectSource:
-        """Return this source: there is nothing to open."""
-        return self
-
-    def close(self) -> None:
-        """No-op."""
-
-    def read(self, part: OffsetRange, *, columns: Sequence[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
-        """Yield the records of a run."""
-        try:
-            yield from self._partition.scan_arrow(
-                part.start, part.end, batch_rows, columns=columns, isolation=part.isolation
-            )
-        except OffsetOutOfRange:
-            self._check(part.start, part.end)
-            raise
-
-    def fold(self, part: OffsetRange, into: SliceAggregate, *, columns: Sequence[str], batch_rows: int) -> None:
-        """Fold every record of a run into an aggregate."""
-        most = self._partition.config.max_decompressed_bytes
-        self._check(part.start, part.end)
-        for data, rows in self._partition.pages(part.start, part.end, committed=is_committed(part.isolation)):
-            for _, error in batch_read.malformed(data, rows, most):
-                raise error
-            into.add_chunk(Chunk(data, rows, 0), part.start, part.end, most)
-
-
-def _blocks(extents: Sequence[Extent]) -> Blocks:
-    def numbers(values: list[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        return np.array(values, np.int64)
-
-    return Blocks(
-        numbers([each.base_offset for each in extents]),
-        numbers([each.next_offset - 1 for each in extents]),
-        numbers([each.next_offset - each.base_offset for each in extents]),
-        numbers([each.max_timestamp for each in extents]),
-        np.ones(len(extents), np.bool_),
-    )

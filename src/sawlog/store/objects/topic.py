@@ -6,7 +6,7 @@ A call that writes to several partitions is one commit: everything is stored, or
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,6 +20,7 @@ from ...display import counted, size_text
 from ...errors import TopicNotFound
 from ...isolation import Isolation
 from ...log.maintenance import MaintenanceReport
+from ...log.summaries import Blocks
 from ...log.writer import BATCH_BYTES, Writer
 from .. import base
 from .. import settings as topic_settings
@@ -31,7 +32,7 @@ from ..settings import Value
 from ..writer import TopicWriter
 from .partition import ObjectPartition, recipe_for
 from .session import StoreSession
-from .slices import ObjectSlice
+from .slices import ObjectSlice, ObjectSliceReader
 from .snapshots import SnapshotInfo
 from .state.entries import MARK
 from .state.partitions import id_in_snapshot
@@ -39,8 +40,6 @@ from .state.state import State
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from ...sql.sources import TableSource
 
 
 _T = TypeVar("_T")
@@ -196,6 +195,15 @@ class ObjectTopic(base.Topic):
             start, end, target_bytes=target_bytes, max_records=max_records, isolation=isolation
         )
 
+    def slices(self, number: int) -> ObjectSliceReader:
+        return ObjectSliceReader(self._session, self._name, self._id, number)
+
+    def blocks(
+        self, number: int, start: int, end: int, *, since: int = -1, with_oldest: bool = False, exact: bool = False
+    ) -> Iterator[Blocks] | None:
+        """Summarise extents, whose exact record counts are not known: records may have been compacted away."""
+        return None if exact else self.partition(number).blocks(start, end, since)
+
     def partition(self, number: int) -> ObjectPartition:
         layout = self._layout_of(self._entry())
         layout.check_number(number)
@@ -318,14 +326,6 @@ class ObjectTopic(base.Topic):
         """Apply retention, compaction and consolidation now, and return a report per partition."""
         self._session.check_writable()
         return [] if self._tend is None else self._tend(self._name)
-
-    # --- as a table
-
-    def source(self, number: int) -> TableSource:
-        """Return one partition as a source for tables."""
-        from .slices import ObjectSource  # imports Arrow, which not every program needs
-
-        return ObjectSource(self.partition(number))
 
 
 class _TopicLayout:
