@@ -25,7 +25,7 @@ import pytest
 
 import sawlog
 import sawlog.aio.consumer
-import sawlog.aio.log
+import sawlog.aio.partition
 import sawlog.aio.store
 import sawlog.aio.topic
 from sawlog import interop
@@ -54,7 +54,7 @@ CLASSES: dict[type[Any], str] = {
     sawlog.TypedConsumer: "sawlog.TypedConsumer[str, str, str]",
     sawlog.aio.store.AsyncStore: "sawlog.aio.store.AsyncStore",
     sawlog.aio.topic.AsyncTopic: "sawlog.aio.topic.AsyncTopic",
-    sawlog.aio.log.AsyncLog: "sawlog.aio.log.AsyncLog",
+    sawlog.aio.partition.AsyncLog: "sawlog.aio.partition.AsyncLog",
     sawlog.aio.consumer.AsyncConsumer: "sawlog.aio.consumer.AsyncConsumer",
 }
 #: Functions, and classes that are called to make something.

@@ -135,7 +135,7 @@ def _pages_of_sawlog() -> Iterator[Page]:
 def _async_classes() -> Iterator[Part]:
     for module, name in (("store", "Store"), ("topic", "Topic"), ("log", "Log"), ("consumer", "Consumer")):
         yield Part(f"sawlog.aio.{module}", [f"Async{name}"])
-    yield Part("sawlog.aio.opening", ["Opening"])
+    yield Part("sawlog.aio.waiting", ["Opening"])
 
 
 def _pages_of_modules() -> Iterator[Page]:

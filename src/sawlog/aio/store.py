@@ -1,33 +1,41 @@
-"""`AsyncStore`: a store for asyncio. See the package's docstring for what runs where."""
+"""`AsyncStore`, and its groups, queues and transactions, for asyncio. See the package's docstring for what runs where.
+
+Every exchange with the store runs in a thread. The methods are those of the synchronous classes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import asyncio
+import builtins
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 from weakref import WeakSet
 
+from ..batch.inputs import HeadersInput, RecordInput
+from ..clock import Deadline, PollBackoff
+from ..errors import LogClosed
 from ..isolation import Isolation
 from ..storage import Directory
-from ..store.base import Store, Topic
+from ..store.assignment import Share
+from ..store.base import ConsumerGroups, Position, Store, StoreTransaction, Topic
 from ..store.committed_offsets import Start
 from ..store.consumer import OnShares
 from ..store.consumer_options import KafkaNames
 from ..store.directory.store import Store as DirectoryStore
 from ..store.directory.topic import Topic as DirectoryTopic
+from ..store.directory.transactions.staging import PlacedOffsets
+from ..store.groups import GroupDescription
 from ..store.opening import open_store
 from ..store.position import OnLost
+from ..store.queues.message import Message
 from ..store.queues.queue import Queue
 from ..store.settings import TopicChanges, TopicSettings
 from .consumer import AsyncConsumer
-from .directory import AsyncDirectoryTopic
-from .groups import AsyncGroups
-from .opening import Opening
-from .queue import AsyncQueue
-from .topic import AsyncTopic
-from .transaction import AsyncTransaction
-from .waiting import in_thread, open_in_thread
+from .topic import AsyncDirectoryTopic, AsyncTopic
+from .waiting import Opening, in_thread, open_in_thread, past_recall
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -205,3 +213,159 @@ def opening(
         return AsyncStore(await open_in_thread(open_, Store.close))
 
     return Opening(opened)
+
+
+class AsyncGroups:
+    """Consumer groups of a store: list, inspect, move and delete them."""
+
+    def __init__(self, groups: Callable[[], ConsumerGroups]) -> None:
+        #: Called in a thread: a directory opens its groups on first use.
+        self._groups = groups
+
+    async def list(self) -> builtins.list[str]:
+        """Return the names of all groups."""
+        return await in_thread(lambda: self._groups().list())
+
+    async def describe(self, name: str) -> GroupDescription:
+        """Return the members of a group and its progress; `GroupNotFound`."""
+        return await in_thread(lambda: self._groups().describe(name))
+
+    async def commit(
+        self,
+        name: str,
+        offsets: Mapping[Share, int],
+        *,
+        metadata: str = "",
+        epochs: Mapping[Share, int] | None = None,
+    ) -> None:
+        """Commit offsets durably; `GroupActive` if a live member owns one of the partitions."""
+        await in_thread(lambda: self._groups().commit(name, offsets, metadata=metadata, epochs=epochs))
+
+    async def seek(self, name: str, offsets: Mapping[Share, Start]) -> dict[Share, int]:
+        """Move a group without live members; `GroupActive`, `GroupNotFound`."""
+        return await in_thread(lambda: self._groups().seek(name, offsets))
+
+    async def delete(self, name: str) -> None:
+        """Delete a group and its offsets; `GroupActive` if it has live members."""
+        await in_thread(lambda: self._groups().delete(name))
+
+
+class AsyncQueue:
+    """Records of a topic, handed out one by one. Created by `AsyncStore.queue`; see `Queue`."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._closed = False
+
+    @property
+    def sync(self) -> Queue:
+        """The synchronous queue. Its calls may block: use `asyncio.to_thread`."""
+        return self._queue
+
+    async def receive(self, max_messages: int = 1, timeout_s: float = 1.0) -> list[Message]:
+        """Return the next messages as soon as there are any, at most `max_messages`; an empty list after `timeout_s`. A
+        cancelled task waits for the exchange in progress, whose messages are delivered again later."""
+        return await self._receive(max_messages, Deadline(timeout_s))
+
+    async def _receive(self, max_messages: int, deadline: Deadline) -> list[Message]:
+        pauses = PollBackoff()
+        while not self._closed:
+            pauses.look()
+            found = await past_recall(self._queue.receive, max_messages, 0.0)
+            if found or deadline.passed:
+                return found
+            await asyncio.sleep(deadline.at_most(pauses.next_s()))
+        return []
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        """Yield messages as they come, until `close`."""
+        return self._messages(None)
+
+    def drain(self) -> AsyncIterator[Message]:
+        """Yield messages until there is none to deliver now, without waiting for delayed messages or those of other
+        workers."""
+        return self._messages(0.0)
+
+    async def _messages(self, timeout_s: float | None) -> AsyncIterator[Message]:
+        while found := await self._receive(1, Deadline(timeout_s)):
+            yield found[0]
+
+    async def ack(self, message: Message) -> None:
+        """Finish a message: it is not delivered again."""
+        await in_thread(self._queue.ack, message)
+
+    async def release(self, message: Message, delay_s: float = 0.0) -> None:
+        """Return a message to the queue: it is delivered again, after `delay_s`."""
+        await in_thread(self._queue.release, message, delay_s)
+
+    async def reject(self, message: Message, reason: str = "rejected") -> None:
+        """Move a message to the dead letters."""
+        await in_thread(self._queue.reject, message, reason)
+
+    async def extend(self, message: Message, visibility_s: float | None = None) -> None:
+        """Extend the visibility timeout of a message."""
+        await in_thread(self._queue.extend, message, visibility_s)
+
+    async def flush(self) -> None:
+        """Write all acknowledgements now."""
+        await in_thread(self._queue.flush)
+
+    async def put(
+        self, value: bytes | None, key: bytes | None = None, headers: HeadersInput = (), *, delay_s: float = 0.0
+    ) -> Position:
+        """Append a message to the topic, to be delivered after `delay_s` seconds, and return its position."""
+        return await past_recall(partial(self._queue.put, value, key, headers, delay_s=delay_s))
+
+    async def close(self) -> None:
+        """Write all acknowledgements, return the other messages to the queue, and leave. Safe to call twice."""
+        self._closed = True
+        await in_thread(self._queue.close)
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self._queue)[1:]}"
+
+
+class AsyncTransaction:
+    """A transaction: `async with store.transaction() as transaction`. It commits at the end of the block, and aborts if
+    the block raises. Created by `AsyncStore.transaction`."""
+
+    def __init__(self, begin: Callable[[], StoreTransaction]) -> None:
+        self._begin = begin
+        self._begun: StoreTransaction | None = None
+
+    @property
+    def _transaction(self) -> StoreTransaction:
+        if self._begun is None:
+            raise LogClosed("the transaction has not begun: use `async with`")
+        return self._begun
+
+    @property
+    def replayed(self) -> bool:
+        """This name and sequence, or a later one, are already stored."""
+        return self._transaction.replayed
+
+    async def append(self, topic: str, value: bytes | None, key: bytes | None = None) -> None:
+        """Add one record; its offset is known after the commit."""
+        await in_thread(self._transaction.append, topic, value, key)
+
+    async def append_many(self, topic: str, records: Iterable[RecordInput], partition: int | None = None) -> None:
+        """Add records, all or none of them."""
+        await in_thread(self._transaction.append_many, topic, list(records), partition)
+
+    async def commit(self) -> PlacedOffsets:
+        """Store everything and return the offsets by (topic, partition). A commit in progress finishes even if the task
+        is cancelled."""
+        return await past_recall(self._transaction.commit)
+
+    async def abort(self) -> None:
+        """Discard everything."""
+        await in_thread(self._transaction.abort)
+
+    async def __aenter__(self) -> Self:
+        self._begun = await in_thread(self._begin)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await in_thread(self._transaction.__exit__, kind, error, trace)

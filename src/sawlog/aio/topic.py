@@ -1,20 +1,36 @@
-"""`AsyncTopic`: partitions under one name, for asyncio, whatever stores them. Every call runs in a thread."""
+"""`AsyncTopic` and `AsyncDirectoryTopic`: partitions under one name, for asyncio. See the package's docstring for what
+runs where.
+
+In a directory, partitions that this process has locked are written in the event loop. For others, a thread takes the
+lock or forwards to the process that holds it; while neither is possible, the task sleeps, up to the store's
+`lock_timeout`. On object storage every call runs in a thread. The methods are those of `Topic`.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
+from typing import TypeVar
 
 from ..batch.inputs import HeadersInput, RecordInput, TableInput
-from ..batch.kernel import Record, RecordCursor
+from ..batch.kernel import Record
 from ..clock import Deadline
+from ..errors import DirectoryLocked, LogClosed
 from ..isolation import Isolation
-from ..store.base import Offsets, Partition, Position, Topic, collected
+from ..log.log import Log
+from ..store.base import Offsets, Position, Topic, check_sole, collected
+from ..store.directory.appends import AppendTarget
+from ..store.directory.topic import Topic as DirectoryTopic
 from ..store.settings import Value
-from .partition import AsyncPartition, portions
-from .waiting import END, End, Waker, YieldTimer, in_thread, may_block, past_recall
+from .partition import AsyncLog, AsyncPartition
+from .waiting import followed, in_thread, may_block, past_recall, portions, until_durable
+
+#: Pause between attempts to get a lock.
+_PAUSE_S = 0.01
+
+T = TypeVar("T")
 
 
 class AsyncTopic:
@@ -66,18 +82,33 @@ class AsyncTopic:
         partition: int | None = None,
         expect_offset: int | None = None,
     ) -> Position:
-        """Append one record and return its position when it is durable."""
-        call = partial(
-            self._topic.append, value, key, headers, timestamp, partition=partition, expect_offset=expect_offset
-        )
-        return await past_recall(call)
+        """Append one record and return its position. Concurrent appends share a batch and its fsync, or a commit. With
+        `expect_offset`, as in `Topic.append`, the record has a batch of its own."""
+        return await self._append(value, key, headers, timestamp, partition, expect_offset)
+
+    async def _append(
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        headers: HeadersInput,
+        timestamp: int | datetime | None,
+        partition: int | None,
+        expect_offset: int | None,
+    ) -> Position:
+        record = value, key, headers, timestamp
+        return await past_recall(partial(self._topic.append, *record, partition=partition, expect_offset=expect_offset))
 
     async def append_many(
         self, records: Iterable[RecordInput], *, partition: int | None = None, expect_offset: int | None = None
     ) -> dict[int, range]:
         """Append records, one batch per partition, and return their offsets; see `Topic.append_many`."""
-        call = partial(self._topic.append_many, list(records), partition=partition, expect_offset=expect_offset)
-        return await past_recall(call)
+        return await self._append_many(list(records), partition, expect_offset)
+
+    async def _append_many(
+        self, records: list[RecordInput], partition: int | None, expect_offset: int | None
+    ) -> dict[int, range]:
+        append = partial(self._topic.append_many, records, partition=partition, expect_offset=expect_offset)
+        return await past_recall(append)
 
     async def append_arrow(
         self, table: TableInput, *, partition: int | None = None, expect_offset: int | None = None
@@ -97,16 +128,20 @@ class AsyncTopic:
         partition: int | None = None,
         expect_offset: int | None = None,
     ) -> Position:
-        """Append one record whose value arrives in chunks. The value is collected in memory."""
+        """Append one record from an async iterable of chunks and return its position; see `Topic.append_stream`. On
+        object storage, the value is collected in memory."""
         value = await collected(chunks, max_bytes)
         return await self.append(value, key, headers, timestamp, partition=partition, expect_offset=expect_offset)
 
     # --- reading
 
+    async def _reading(self, call: Callable[[], T], *partitions: int) -> T:
+        """Run a call that reads these partitions, by default all."""
+        return await in_thread(call)
+
     async def read(self, position: Position | tuple[int, int], *, isolation: Isolation = "committed") -> Record:
         """Return the record at a position: (partition, offset)."""
-        number, offset = position
-        return await in_thread(lambda: self._topic.partition(number).read(offset, isolation=isolation))
+        return await self._reading(partial(self._topic.read, position, isolation=isolation), position[0])
 
     def scan(
         self,
@@ -117,7 +152,13 @@ class AsyncTopic:
         isolation: Isolation = "committed",
     ) -> AsyncIterator[Record]:
         """Return the current records, partition by partition, each from its start to its end; by default all."""
-        return portions(partial(self._topic.scan, start, end, partitions=partitions, isolation=isolation))
+        numbers = None if partitions is None else list(partitions)
+        return self._portions(partial(self._topic.scan, start, end, partitions=numbers, isolation=isolation), numbers)
+
+    def _portions(
+        self, scan: Callable[[], Iterator[Record]], partitions: Sequence[int] | None
+    ) -> AsyncIterator[Record]:
+        return portions(scan, None)
 
     def __aiter__(self) -> AsyncIterator[Record]:
         return self.scan()
@@ -133,47 +174,17 @@ class AsyncTopic:
         """Yield the records of all partitions, in offset order within each, and new ones as they come. Ends when none
         came for `timeout` seconds, or when the store is closed. Partitions added later are not followed."""
         numbers = range(self.partitions) if partitions is None else sorted(set(partitions))
-        logs = await self._followed(numbers)
-        feeds = {number: log._following((start or {}).get(number), isolation=isolation) for number, log in logs.items()}
-        waker, yield_timer, deadline = Waker(), YieldTimer(), Deadline(timeout)
-        waker.watch(logs.values())
-        try:
-            while feeds:
-                waker.arm()
-                found = False
-                for number, feed in list(feeds.items()):
-                    waits = may_block([logs[number]])
-                    cursor = await in_thread(next, feed, END) if waits else await self._next(feed)
-                    if isinstance(cursor, End):
-                        del feeds[number]
-                    elif cursor is not None:
-                        for record in cursor:
-                            yield record
-                        if yield_timer.is_due:
-                            await asyncio.sleep(0)
-                        found = True
-                if found:
-                    deadline = Deadline(timeout)
-                elif deadline.passed:
-                    return
-                else:
-                    await waker.wait(deadline.at_most(1.0))
-        finally:
-            waker.close()
-
-    async def _followed(self, numbers: Iterable[int]) -> Mapping[int, Partition]:
-        return await in_thread(lambda: {number: self._topic.partition(number).patient() for number in numbers})
-
-    async def _next(self, feed: Iterator[RecordCursor | None]) -> RecordCursor | End | None:
-        return await in_thread(next, feed, END)
+        logs = await self._reading(lambda: {number: self._topic.partition(number).patient() for number in numbers})
+        async for record in followed(logs, start or {}, timeout, isolation):
+            yield record
 
     async def offsets(self) -> dict[int, Offsets]:
         """Return the range of offsets of each partition."""
-        return await in_thread(self._topic.offsets)
+        return await self._reading(self._topic.offsets)
 
     async def offset_at(self, timestamp: int | datetime) -> dict[int, int]:
         """Return the first offset in each partition whose record is not older than `timestamp`, or the end."""
-        return await in_thread(self._topic.offset_at, timestamp)
+        return await self._reading(partial(self._topic.offset_at, timestamp))
 
     # --- changing
 
@@ -185,3 +196,126 @@ class AsyncTopic:
     async def trim(self, offsets: Mapping[int, int]) -> int:
         """Drop the records below these offsets and return the number of offsets dropped."""
         return await in_thread(self._topic.trim, offsets)
+
+
+class AsyncDirectoryTopic(AsyncTopic):
+    """A topic in a directory."""
+
+    _topic: DirectoryTopic
+
+    @property
+    def sync(self) -> DirectoryTopic:
+        """The synchronous topic, for everything else. Its calls may block: use `asyncio.to_thread`."""
+        return self._topic
+
+    @property
+    def partitions(self) -> int:
+        return self._topic.partitions
+
+    @property
+    def settings(self) -> dict[str, Value]:
+        return self._topic.settings
+
+    def partition(self, number: int) -> AsyncLog:
+        return AsyncLog(self._topic.partition(number), partial(self._topic.open_partitions.using, number))
+
+    async def _append(
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        headers: HeadersInput,
+        timestamp: int | datetime | None,
+        partition: int | None,
+        expect_offset: int | None,
+    ) -> Position:
+        topic = self._topic
+        number = topic.router.place_for(value, key, partition)
+        if expect_offset is not None:
+            with topic.open_partitions.using(number):
+                appends = await self._reach(number)
+                entry = (value, key, headers, timestamp, expect_offset)
+                return Position(number, await past_recall(appends.append, *entry))
+        while True:
+            log = topic.open_partitions.held(number)
+            if log is None:
+                appends = await self._reach(number)
+                if not isinstance(appends, Log):
+                    return Position(number, await past_recall(appends.append, value, key, headers, timestamp))
+                log = appends
+            try:
+                return Position(number, await log.append_async(value, key, headers, timestamp))
+            except (LogClosed, DirectoryLocked):
+                if topic.open_partitions.held(number) is log:
+                    raise
+                # The lock was released at this moment: nothing is stored.
+
+    async def _append_many(
+        self, records: list[RecordInput], partition: int | None, expect_offset: int | None
+    ) -> dict[int, range]:
+        topic = self._topic
+        parts = topic.router.encoded(records, partition)
+        if len(parts) > 1:
+            check_sole(expect_offset)
+        with topic.open_partitions.using(*parts):
+            targets = {number: topic.open_partitions.held(number) or await self._reach(number) for number in parts}
+            placed: dict[int, range] = {}
+            # Every target is reachable: from here on the append cannot be recalled.
+            for number, target in targets.items():
+                if isinstance(target, Log) and target._is_free:
+                    placed[number] = target._place_batches(parts[number], wait=False, expect_offset=expect_offset)
+                else:
+                    append = partial(target.append_batches, parts[number], expect_offset=expect_offset)
+                    placed[number] = await past_recall(append)
+            for number, target in targets.items():
+                if isinstance(target, Log):
+                    await until_durable(target, placed[number].stop)
+        return placed
+
+    async def append_stream(
+        self,
+        chunks: AsyncIterable[bytes],
+        key: bytes | None = None,
+        max_bytes: int | None = None,
+        *,
+        headers: HeadersInput = (),
+        timestamp: int | datetime | None = None,
+        partition: int | None = None,
+        expect_offset: int | None = None,
+    ) -> Position:
+        open_partitions = self._topic.open_partitions
+        number = self._topic.router.place_for(b"", key, partition)
+        with open_partitions.using(number):
+            log = await self._waiting(open_partitions.ask_for, number)
+            offset = await log.append_stream_async(
+                chunks, key, max_bytes, headers=headers, timestamp=timestamp, expect_offset=expect_offset
+            )
+        return Position(number, offset)
+
+    async def _reach(self, number: int) -> AppendTarget:
+        """Return the appender of a partition. Waits if another process holds the lock and accepts no forwarded
+        appends."""
+        return await self._waiting(self._topic.open_partitions.reach, number)
+
+    async def _waiting(self, reach: Callable[[int], T], number: int) -> T:
+        """Call `reach` until no other process holds the lock."""
+        timeout_s = self._topic.open_partitions.lock_timeout_s
+        deadline = Deadline(timeout_s)
+        while True:
+            try:
+                return await in_thread(reach, number)
+            except DirectoryLocked as error:
+                if deadline.passed:
+                    raise error.after(timeout_s) from None
+                await asyncio.sleep(_PAUSE_S)
+
+    async def _reading(self, call: Callable[[], T], *partitions: int) -> T:
+        return await in_thread(call) if may_block(self._logs(partitions)) else call()
+
+    def _portions(
+        self, scan: Callable[[], Iterator[Record]], partitions: Sequence[int] | None
+    ) -> AsyncIterator[Record]:
+        records = scan()
+        return portions(lambda: records, self._logs(partitions))
+
+    def _logs(self, partitions: Sequence[int] | None) -> list[Log]:
+        return [self._topic.partition(number) for number in partitions or range(self.partitions)]

@@ -7,33 +7,25 @@ the call to finish; `past_recall` also returns its result first.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from threading import get_ident
-from typing import TypeVar
+from types import TracebackType
+from typing import Any, Generic, Protocol, TypeVar
 
 from ..batch.kernel import Record
-from ..clock import Stopwatch
+from ..clock import Deadline, Stopwatch
+from ..isolation import Isolation
 from ..log.async_appends import in_thread, outcome, past_recall
 from ..log.log import Log
 from ..store.base import Partition
 
-__all__ = [
-    "END",
-    "End",
-    "Waker",
-    "YieldTimer",
-    "in_portions",
-    "in_thread",
-    "open_in_thread",
-    "past_recall",
-    "until_durable",
-]
+__all__ = ["in_thread", "past_recall"]
 
 T = TypeVar("T")
 
-#: Records taken at a time, and the time after which other tasks run.
-_PORTION, _TURN_S = 500, 0.002
+#: Records taken at a time in the event loop, and in a thread; and the time after which other tasks run.
+_PORTION, _THREAD_PORTION, _TURN_S = 500, 5000, 0.002
 #: Maximum wait before looking again, even without a notification.
 _LONGEST_S = 0.5
 
@@ -79,20 +71,59 @@ class YieldTimer:
 
 
 def may_block(logs: Iterable[object]) -> bool:
-    """Return whether reading one of these logs may block on the network: a part of it is only in its replica."""
-    return any(getattr(log, "is_tiered", False) for log in logs)
+    """Return whether reading one of these partitions may block on the network: it is on object storage, or a part of it
+    is only in its replica."""
+    return any(not isinstance(log, Log) or log.is_tiered for log in logs)
 
 
-async def in_portions(records: Iterator[Record], logs: Sequence[object] = ()) -> AsyncIterator[Record]:
-    """Yield the records of these logs, and let other tasks run in between. Reads that may block run in threads."""
+async def portions(begin: Callable[[], Iterator[Record]], logs: Sequence[Partition] | None) -> AsyncIterator[Record]:
+    """Yield the records of these partitions, and let other tasks run in between. Reads that may block run in threads;
+    without `logs`, all of them."""
     yield_timer = YieldTimer()
-    while portion := (
-        await in_thread(lambda: list(islice(records, _PORTION))) if may_block(logs) else list(islice(records, _PORTION))
-    ):
+    records = await in_thread(begin) if logs is None else begin()
+    while True:
+        if logs is None or may_block(logs):
+            portion = await in_thread(lambda: list(islice(records, _THREAD_PORTION)))
+        else:
+            portion = list(islice(records, _PORTION))
+        if not portion:
+            return
         for record in portion:
             yield record
         if yield_timer.is_due:
             await asyncio.sleep(0)
+
+
+async def followed(
+    logs: Mapping[int, Partition], start: Mapping[int, int], timeout_s: float | None, isolation: Isolation
+) -> AsyncIterator[Record]:
+    """Yield the records of these partitions, in offset order within each, and new ones as they come. Ends when none
+    came for `timeout_s` seconds, or when all are closed."""
+    feeds = {number: log._following(start.get(number), isolation=isolation) for number, log in logs.items()}
+    waker, yield_timer, deadline = Waker(), YieldTimer(), Deadline(timeout_s)
+    waker.watch(logs.values())
+    try:
+        while feeds:
+            waker.arm()
+            found = False
+            for number, feed in list(feeds.items()):
+                cursor = await in_thread(next, feed, END) if may_block([logs[number]]) else next(feed, END)
+                if isinstance(cursor, End):
+                    del feeds[number]
+                elif cursor is not None:
+                    for record in cursor:
+                        yield record
+                    if yield_timer.is_due:
+                        await asyncio.sleep(0)
+                    found = True
+            if found:
+                deadline = Deadline(timeout_s)
+            elif deadline.passed:
+                return
+            else:
+                await waker.wait(deadline.at_most(1.0))
+    finally:
+        waker.close()
 
 
 async def open_in_thread(open_: Callable[[], T], close: Callable[[T], None]) -> T:
@@ -168,3 +199,34 @@ class Waker:
     def close(self) -> None:
         """Stop watching."""
         self.watch(())
+
+
+class Closable(Protocol):
+    """An object with an asynchronous `close`."""
+
+    async def close(self) -> None:
+        """Release everything. Safe to call twice."""
+
+
+C = TypeVar("C", bound=Closable)
+
+
+class Opening(Generic[C]):
+    """An open call that has not run yet: await it, or enter it with `async with`, which also closes; once."""
+
+    def __init__(self, open_: Callable[[], Awaitable[C]]) -> None:
+        self._open = open_
+        self._opened: C | None = None
+
+    def __await__(self) -> Generator[Any, Any, C]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> C:
+        self._opened = await self._open()
+        return self._opened
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._opened is not None:
+            await self._opened.close()

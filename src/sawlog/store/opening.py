@@ -106,6 +106,15 @@ def open_for_slices(path: str, *, options: Mapping[str, str] | None = None) -> S
     return ObjectStore.open(path, "r", options=options, lazily=True)
 
 
+def open_existing(path: str, *, options: Mapping[str, str] | None = None) -> Store | ObjectStore:
+    """Open a store for writing, without background maintenance; `StoreNotFound` instead of creating one."""
+    if not is_address(path):
+        return Store.open(path, "w", maintenance_interval_s=None, create=False)
+    from .objects.store import ObjectStore
+
+    return ObjectStore.open(path, "w", options=options, maintenance_interval_s=None, create=False)
+
+
 def _refuse(given: Mapping[str, object], names: tuple[str, ...], kind: str) -> None:
     for name in names:
         if name in given:

@@ -135,9 +135,11 @@ class Store(base.Store):
         maintenance_interval_s: float | None = 60.0,
         handover_timeout_s: float = _PATIENCE_S,
         lock_timeout: float = LOCK_TIMEOUT_S,
+        create: bool = True,
         filling: bool = False,
     ) -> Store:
-        """Open the store in a directory; with mode "w" (the default) create it if the directory is missing or empty.
+        """Open the store in a directory; with mode "w" (the default) create it if the directory is missing or empty,
+        unless `create` is False.
 
         Appends to a partition that another process holds are forwarded to it and wait up to `handover_timeout_s`
         seconds for the answer. If that process accepts no requests, they wait up to `lock_timeout` seconds for the
@@ -149,12 +151,12 @@ class Store(base.Store):
         with ExitStack() as undo:
             directory, owned = path, False
             if isinstance(path, (str, PathLike)):
-                directory, owned = cls._open_directory(path, mode), True
+                directory, owned = cls._open_directory(path, mode if create else "r"), True
                 undo.callback(directory.close)
             assert not isinstance(directory, (str, PathLike))
             if not filling:
                 founding.admit(directory, mode)
-            catalog = Catalog(directory, mode)
+            catalog = Catalog(directory, mode, create=create)
             undo.callback(catalog.close)
             _check_seconds("handover_timeout_s", handover_timeout_s)
             if lock_timeout != 0:

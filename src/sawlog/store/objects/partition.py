@@ -315,11 +315,14 @@ class ObjectPartition(Partition):
         """Yield verified batches for a reader, page by page."""
         return self._pages(start, end, None, committed=committed)
 
+    def extents(self, start: int, end: int) -> list[Extent]:
+        """Return the extents that contain offsets from `start` to `end`."""
+        return self._session.look(lambda state: list(state.extents(self._id, self._number, start, end)))
+
     def blocks(self, start: int, end: int, since: int) -> Iterator[Blocks]:
         """Yield the offsets and largest timestamps of the extents from `start` to `end`, without those older than
         `since`. The record counts are upper bounds."""
-        found = self._session.look(lambda state: list(state.extents(self._id, self._number, start, end)))
-        extents = [each for each in found if each.max_timestamp >= since]
+        extents = [each for each in self.extents(start, end) if each.max_timestamp >= since]
         if extents:
             first, end_, newest = np.array(
                 [(each.base_offset, each.next_offset, each.max_timestamp) for each in extents], np.int64

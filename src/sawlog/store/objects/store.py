@@ -80,6 +80,7 @@ class ObjectStore(base.Store):
         options: Mapping[str, str] | None = None,
         parameters: StoreParameters | None = None,
         maintenance_interval_s: float | None = 60.0,
+        create: bool = True,
         clocks: Clocks | None = None,
         cache_bytes: int | None = None,
         cache_path: str | PathLike[str] | None = None,
@@ -87,7 +88,7 @@ class ObjectStore(base.Store):
         linger_ms: float | None = None,
     ) -> ObjectStore:
         """Open the store at an address. With mode "w" (the default), create it with these parameters if it does not
-        exist; an existing store keeps its own.
+        exist, unless `create` is False; an existing store keeps its own.
 
         Blocks that were read are cached on the local disk, up to `cache_bytes` (1 GiB; 0 turns the cache off) in
         `cache_path` (by default below the user's cache directory). With `lazily`, the state is read on first use.
@@ -105,10 +106,11 @@ class ObjectStore(base.Store):
             raise InvalidConfig(
                 f"parameters must be a sawlog.store.objects.journal.timing.StoreParameters, not {parameters!r}"
             )
-        if mode == "r" and isinstance(url, str) and is_missing(url):
+        creates = mode == "w" and create
+        if not creates and isinstance(url, str) and is_missing(url):
             raise StoreNotFound(errno.ENOENT, f"no store in {url}")
         bucket = url if isinstance(url, Bucket) else Bucket(url, given)
-        founded = _founded(bucket, mode, StoreParameters() if parameters is None else parameters)
+        founded = _founded(bucket, StoreParameters() if parameters is None else parameters, create=creates)
         store_id, agreed = described(bucket, founded)
         if mode == "w":
             _check_conditional(bucket, founded)  # only after the object has proved to be a store
@@ -395,12 +397,12 @@ def _linger_s(given: object, option: str | None) -> float:
     return wanted / 1000
 
 
-def _founded(bucket: Bucket, mode: str, parameters: StoreParameters) -> bytes:
-    """Read `sawlog.json`. With mode "w", create it if there is no store."""
+def _founded(bucket: Bucket, parameters: StoreParameters, *, create: bool) -> bytes:
+    """Read `sawlog.json`. With `create`, create it if there is no store."""
     data = bucket.get(STORE)
     if data is None:
         _refuse_remains(bucket)
-        if mode != "w":
+        if not create:
             raise StoreNotFound(errno.ENOENT, f"no store in {bucket.url}")
         _refuse_strangers(bucket)
         selftest.check(bucket)  # a server that ignores preconditions would lose commits
