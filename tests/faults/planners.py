@@ -177,13 +177,13 @@ class Spark(Planner):
 
     @contextmanager
     def _open(self) -> Iterator[Any]:
-        from sawlog.spark import places
+        from sawlog.spark import subscription
         from sawlog.spark.options import read_options
         from sawlog.spark.streaming import StreamReader
 
-        disk, before = self._disk.plain, (places.open_store, places.open_for_task)
-        places.open_store = lambda path, mode="r": Store.open(disk, mode, maintenance_interval_s=None)
-        places.open_for_task = lambda path: Store.open(disk, "r")
+        disk, before = self._disk.plain, (subscription.open_store, subscription.open_for_task)
+        subscription.open_store = lambda path, mode="r": Store.open(disk, mode, maintenance_interval_s=None)
+        subscription.open_for_task = lambda path: Store.open(disk, "r")
         given = {
             "path": "/simulated",
             "subscribe": TOPIC,
@@ -196,7 +196,7 @@ class Spark(Planner):
             yield reader
         finally:
             reader.stop()
-            places.open_store, places.open_for_task = before
+            subscription.open_store, subscription.open_for_task = before
 
     def _plan(self, opened: Any, start: Any, most: int | None) -> tuple[Any, Any]:
         from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows

@@ -155,7 +155,7 @@ NOT_VARIED: Mapping[str, str] = {
         "spark.planning:LEAST_TASK_BYTES spark.planning:TASK_BYTES spark.planning:SHARED_FROM "
         "spark.reading:_BATCH_ROWS spark.history:_BATCH_ROWS": "how reading is shared out; nothing is written",
         "log.summaries:BLOCK_BYTES log.summaries:_STEP_BYTES": "how finely a log is summarised for queries, in memory",
-        "spark.losses:_REMEMBERED": "warnings that were given already",
+        "spark.subscription:_REMEMBERED": "warnings that were given already",
         "store.base.partition:MOST_SHOWN store.base.partition:_SHOWN_BYTES store.descriptions:_MOST_ROWS "
         "store.descriptions:_SETTING_CHARACTERS": "what a notebook shows; nothing is written: tests/test_display.py",
         "log.verify:_PART_BYTES": "how reading is shared out; nothing is written: tests/log/read/test_verify.py",

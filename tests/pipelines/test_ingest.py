@@ -19,7 +19,6 @@ from sawlog.cli.inputs import Fields, InputFormat, InputRecord, read_input
 from sawlog.errors import DirectoryLocked, InvalidConfig
 from sawlog.pipelines import ingest, running
 from sawlog.pipelines.ingest import IngestParams
-from sawlog.storage import FileDirectory, checksummed
 
 from .conftest import NoSpark, forget_last_commit
 
@@ -347,31 +346,3 @@ def test_the_format_is_guessed_by_the_ending(tmp_path: Path, name: str, form: st
             ingest.guess_format(str(tmp_path))
     else:
         assert ingest.guess_format(str(tmp_path)) == form
-
-
-@pytest.mark.parametrize(
-    ("planned", "done", "noted"),
-    [
-        ([], [], None),
-        ([0, 1], [0, 1], None),
-        ([0, 1], [0], {"batch": 1, "files": 0}),
-        ([0], [], {"batch": 0, "files": 0}),
-        ([9, 10], [9], {"batch": 10, "files": 0}),
-    ],
-)
-def test_a_micro_batch_that_an_older_version_left_is_finished_as_one_transaction(
-    tmp_path: Path, planned: list[int], done: list[int], noted: dict[str, int] | None
-) -> None:
-    for name, numbers in (("offsets", planned), ("commits", done)):
-        (tmp_path / running.CHECKPOINT / name).mkdir(parents=True)
-        for number in numbers:
-            (tmp_path / running.CHECKPOINT / name / str(number)).touch()
-            (tmp_path / running.CHECKPOINT / name / f".{number}.crc").touch()
-    directory = FileDirectory(tmp_path)
-    ingest._note_unfinished(directory)
-    assert directory.exists("batch.json") == (noted is not None)
-    if noted is not None:
-        assert checksummed.load(directory, "batch.json") == noted
-        checksummed.store(directory, "batch.json", {"batch": 77, "files": 3})
-        ingest._note_unfinished(directory)
-        assert checksummed.load(directory, "batch.json")["batch"] == 77, "what this version has noted stays"

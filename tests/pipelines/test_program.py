@@ -227,7 +227,7 @@ def test_an_export_that_was_killed_has_every_record_once(spark: Any, filled: Fil
     out = tmp_path / "out"
     params = ExportParams(str(data), "orders", str(out), max_records=50)
     arguments = ["--data", data, "--topic", "orders", "--target", out, "--max-records", 50]
-    process = started(sys.executable, "-m", "sawlog.pipelines.export", *arguments)
+    process = started(sys.executable, "-m", "sawlog.pipelines", "export", *arguments)
     commits = out / "_sawlog" / "checkpoint" / "commits"
     kill_when(process, lambda: (commits / "2").exists())
     report = export.run(spark, params)
@@ -247,7 +247,7 @@ def test_an_ingest_that_was_killed_has_every_line_once(
     for number in range(40):
         (source / f"{number:03d}.txt").write_text("".join(f"{number}-{line}\n" for line in range(50)))
     arguments = ["--data", data, "--topic", "orders", "--source", source, "--files", 1]
-    process = started(sys.executable, "-m", "sawlog.pipelines.ingest", *arguments)
+    process = started(sys.executable, "-m", "sawlog.pipelines", "ingest", *arguments)
     partition = data / "topics" / "orders" / "partition-0"
     kill_when(process, lambda: sum(file.stat().st_size for file in partition.glob("*.log")) > 1000)  # some of 40 files
     ingest.run(spark, IngestParams(str(data), "orders", str(source), files=1))

@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 import sawlog
 from sawlog import Store, Topic
 from sawlog.errors import DataLoss, SawlogError, StorageError, StoreNotFound
-from sawlog.spark import commit, places, reading, writing
+from sawlog.spark import commit, reading, subscription, writing
 from sawlog.spark.options import read_options, write_options
 from sawlog.spark.reading import BatchReader, Task
 from sawlog.storage import FileDirectory
@@ -413,7 +413,7 @@ def test_errors_after_the_store_was_opened_are_raised_too(
     data: Path, orders: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = FaultyDirectory(FileDirectory(data))
-    monkeypatch.setattr(places, "open_for_task", lambda path: Store.open(directory, "r"))
+    monkeypatch.setattr(subscription, "open_for_task", lambda path: Store.open(directory, "r"))
     reader = batch_reader(data, failOnDataLoss=False)
     tasks = reader.partitions()
     directory.arm(Fault(errno=EMFILE, operations={"open_sealed", "open_shared"}, names="*.log", forever=True))
@@ -429,7 +429,7 @@ def test_a_topic_that_is_deleted_while_a_task_reads_it_is_data_loss(
     data: Path, store: Store, orders: Topic, monkeypatch: pytest.MonkeyPatch, fail: bool
 ) -> None:
     directory = FaultyDirectory(FileDirectory(data))
-    monkeypatch.setattr(places, "open_for_task", lambda path: Store.open(directory, "r"))
+    monkeypatch.setattr(subscription, "open_for_task", lambda path: Store.open(directory, "r"))
     reader = batch_reader(data, failOnDataLoss=fail)
     tasks = reader.partitions()
 
@@ -454,8 +454,8 @@ def test_a_task_opens_the_store_once(data: Path, store: Store, monkeypatch: pyte
     assert isinstance(task, Task)
     assert len(task.pieces) > 6
     opened: list[str] = []
-    real = places.open_for_task
-    monkeypatch.setattr(places, "open_for_task", lambda where: [opened.append(where.path), real(where)][1])
+    real = subscription.open_for_task
+    monkeypatch.setattr(subscription, "open_for_task", lambda where: [opened.append(where.path), real(where)][1])
     before = open_below(data)
     assert read(reader, [task]) == list(range(60))
     assert opened == [str(data)]

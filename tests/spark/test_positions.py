@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sawlog.errors import InvalidTopicName
-from sawlog.spark.options import read_options
-from sawlog.spark.positions import RESERVED, UNKNOWN, EpochPosition, Positions
+from sawlog.spark.options import RESERVED, read_options
+from sawlog.spark.subscription import UNKNOWN, EpochPosition, Positions
 from sawlog.store.names import check_topic_name
 
 OLD = {"clicks": {"0": 7}, "orders": {"0": 5, "1": 4, "10": 3}}

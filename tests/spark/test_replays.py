@@ -219,20 +219,6 @@ def test_a_topic_that_was_recreated_is_another_target(data: Path, topics: Store)
     assert values(anew) == [1]
 
 
-def test_a_query_that_is_upgraded_does_not_store_its_last_micro_batch_twice(data: Path, topics: Store) -> None:
-    """Version 0.2 has recorded it under the query's name alone."""
-    with Store.open(data, maintenance_interval_s=None) as old, old.transaction(name=QUERY, sequence=5) as tx:
-        tx.append("one", b"5")
-    publish(sink(data, "one"), 5, batch(5))
-    with pytest.raises(ReplayMismatch, match="up to 5"):
-        publish(sink(data, "one"), 4, batch(4))
-    assert values(topics["one"]) == [5]
-    publish(sink(data, "two"), 5, batch(5))  # that record is about another topic
-    publish(sink(data, "one"), 6, batch(6))
-    publish(sink(data, "one"), 6, batch(6))
-    assert (values(topics["one"]), values(topics["two"])) == ([5, 6], [5])
-
-
 def test_every_skip_is_logged_and_counted(data: Path, topics: Store, caplog: pytest.LogCaptureFixture) -> None:
     before = commit.REPLAYS.count
     with caplog.at_level(logging.INFO, "sawlog.spark"):

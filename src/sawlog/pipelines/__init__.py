@@ -10,7 +10,7 @@
     scaffold      a project for Spark's own declarative pipelines around a topic
 
 Each is a module with a frozen dataclass of parameters, `run(spark, params, progress=None)` that returns a report, and
-`main(arguments)`. Call it from Python, as `sawlog pipeline …`, as `python -m sawlog.pipelines.ingest …`, or on a
+`main(arguments)`. Call it from Python, as `sawlog pipeline …`, as `python -m sawlog.pipelines ingest …`, or on a
 cluster whose machines all see the store under the same path:
 
     spark-submit $(sawlog pipeline script) ingest --data data --topic orders --source incoming

@@ -11,8 +11,8 @@ with the same key replaces earlier ones, so the command line requires `yes`. Wit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..errors import InvalidConfig
@@ -52,12 +52,4 @@ def run(spark: SparkSession, params: CompactParams, progress: Advance | None = N
     return rewrite(spark, params.data, params.topic, None, last_only=True, progress=progress)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point for `python -m` and `spark-submit`."""
-    return run_main(
-        CompactParams, run, arguments, "Rewrite a topic with the last record of each key.", check=check_params
-    )
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+main = partial(run_main, CompactParams, run, "Rewrite a topic with the last record of each key.", check=check_params)

@@ -9,17 +9,17 @@ Progress is stored in the target itself, in `_sawlog/` (readers ignore names tha
 again, remove the target. A topic that was deleted and recreated, or rewritten, has different offsets; the job detects
 this, and needs another target.
 
-See parquet.py and delta.py for how a micro-batch becomes visible.
+See targets.py for how a micro-batch becomes visible.
 """
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..addresses import check_local
 from ..errors import InvalidConfig
@@ -27,9 +27,10 @@ from ..spark import parsing
 from ..storage import FileDirectory, checksummed
 from ..store.directory.store import Store
 from ..tables.formats import check_package
-from . import parquet, running
+from . import running
 from .ingest import parsed_schema
 from .running import CHECKPOINT, Advance, option, run_main
+from .targets import DeltaTarget, ParquetTarget, with_times
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -74,19 +75,6 @@ class TableExportReport:
     merged_files: int
     new_files: int
     stopped: bool
-
-
-class Target(Protocol):
-    """A destination for micro-batches: each is stored once, however often it is written."""
-
-    merged_files: int
-    new_files: int
-
-    def take(self, rows: DataFrame, batch: int) -> None:
-        """Write a micro-batch, unless it is already stored."""
-
-    def compact(self) -> None:
-        """Merge small files."""
 
 
 def check_params(params: ExportParams) -> None:
@@ -145,13 +133,9 @@ def _check_target(target: Path) -> None:
         raise InvalidConfig(f"{target} is neither empty nor the target of an export; choose another directory")
 
 
-def _sink(params: ExportParams, notes: FileDirectory, name: str) -> Target:
+def _sink(params: ExportParams, notes: FileDirectory, name: str) -> DeltaTarget | ParquetTarget:
     if params.format == "delta":
-        from .delta import DeltaTarget
-
         return DeltaTarget(Path(notes.path).parent, name, params.by, params.file_bytes)
-    from .parquet import ParquetTarget
-
     return ParquetTarget(notes, name, params.by, params.file_bytes if params.compact else None)
 
 
@@ -226,13 +210,7 @@ def _rows(spark: SparkSession, params: ExportParams, root: str, schema: str | No
     )
     if schema is not None:
         rows = parsing.as_struct(rows, StructType.fromJson(json.loads(schema)))
-    return parquet.with_times(rows, params.by)
+    return with_times(rows, params.by)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point for `python -m` and `spark-submit`."""
-    return run_main(ExportParams, run, arguments, "A topic to Parquet or Delta, each record once.", check=check_params)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+main = partial(run_main, ExportParams, run, "A topic to Parquet or Delta, each record once.", check=check_params)

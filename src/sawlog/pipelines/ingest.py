@@ -20,8 +20,9 @@ import glob
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -52,7 +53,6 @@ _PACKED = (".gz", ".bz2", ".zst", ".lz4", ".snappy")
 _SCHEMA = "schema.json"
 #: Document with the number of files per transaction of the current micro-batch.
 _BATCH = "batch.json"
-_WHOLE = 0
 _NUMBER_BITS = 20
 #: Spark's columns for a file whose content is not requested.
 _BINARY = "path string, modificationTime timestamp, length long, content binary"
@@ -116,7 +116,6 @@ def run(spark: SparkSession, params: IngestParams, progress: Advance | None = No
         root = Path(store.path)
     wanted = WantedColumns(form, source, params.key, params.timestamp, params.value, params.header)
     with running.exclusive_directory(place(root, params.topic, source)) as directory:
-        _note_unfinished(directory)
         with running.one_line_errors():
             ingester = _FileIngester(spark, params, wanted, str(root), directory)
             names = spark.readStream.format("binaryFile").schema(_BINARY).option("recursiveFileLookup", "true")
@@ -217,9 +216,6 @@ class _FileIngester:
             size = noted["files"]
         else:
             checksummed.store(self._directory, _BATCH, {"batch": batch, "files": size})
-        if size == _WHOLE:
-            yield batch, paths
-            return
         for number, first in enumerate(range(0, len(paths), size), 1):
             yield (batch << _NUMBER_BITS) + number, paths[first : first + size]
 
@@ -251,22 +247,6 @@ class _FileIngester:
         more, self._told = self.records - self._told, self.records
         if more and progress is not None:
             progress(more)
-
-
-def _note_unfinished(directory: FileDirectory) -> None:
-    """Record a micro-batch that version 0.2 left unfinished as one transaction, with the number of the micro-batch."""
-    checkpoint = Path(directory.path) / CHECKPOINT
-    if directory.exists(_BATCH) or not checkpoint.exists():
-        return
-    planned, done = (_numbers(checkpoint / name) for name in ("offsets", "commits"))
-    if planned > done:
-        checksummed.store(directory, _BATCH, {"batch": planned, "files": _WHOLE})
-
-
-def _numbers(directory: Path) -> int:
-    """Return the highest number in one of Spark's directories; -1 if there is none."""
-    names = [path.name for path in directory.iterdir()] if directory.exists() else []
-    return max((int(name) for name in names if name.isdecimal()), default=-1)
 
 
 # --- the schema
@@ -317,10 +297,4 @@ def parsed_schema(text: str) -> StructType:
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point for `python -m` and `spark-submit`."""
-    return run_main(IngestParams, run, arguments, "Files into a topic, each once.", check=check_params)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+main = partial(run_main, IngestParams, run, "Files into a topic, each once.", check=check_params)

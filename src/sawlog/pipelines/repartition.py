@@ -6,8 +6,8 @@ older records are still where their keys belonged before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..errors import InvalidConfig
@@ -39,12 +39,4 @@ def run(spark: SparkSession, params: RepartitionParams, progress: Advance | None
     return rewrite(spark, params.data, params.topic, params.partitions, last_only=False, progress=progress)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point for `python -m` and `spark-submit`."""
-    return run_main(
-        RepartitionParams, run, arguments, "Rewrite a topic with another number of partitions.", check=check_params
-    )
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+main = partial(run_main, RepartitionParams, run, "Change the number of partitions of a topic.", check=check_params)

@@ -80,8 +80,8 @@ def _names(text: str) -> tuple[str, ...]:
 def run_main(
     kind: type[P],
     run: Callable[..., Any],
-    arguments: Sequence[str] | None,
     about: str,
+    arguments: Sequence[str],
     *,
     check: Callable[[P], object] | None = None,
     needs_spark: bool = True,
@@ -90,7 +90,7 @@ def run_main(
 
     `check` raises errors in the parameters that can be detected before Spark is started.
     """
-    params = parse(kind, sys.argv[1:] if arguments is None else arguments, about)
+    params = parse(kind, arguments, about)
     try:
         if check is not None:
             check(params)

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ..addresses import check_local
@@ -163,11 +163,4 @@ def identifier(name: str) -> str:
     return f"t_{made}" if made[0].isdigit() else made
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point for `python -m`."""
-    about = "A project for spark-pipelines around a topic."
-    return run_main(ScaffoldParams, run, arguments, about, needs_spark=False)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+main = partial(run_main, ScaffoldParams, run, "A project for spark-pipelines around a topic.", needs_spark=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -222,10 +223,4 @@ def write_parquet(report: StatsReport, target: Path) -> None:
         pq.write_table(table, target / f"{name}.parquet", compression="zstd")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point for `python -m` and `spark-submit`."""
-    return run_main(StatsParams, run, arguments, "Records, bytes, keys and rates of a store.", check=check_params)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+main = partial(run_main, StatsParams, run, "Records, bytes, keys and rates of a store.", check=check_params)

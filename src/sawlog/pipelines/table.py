@@ -22,6 +22,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -44,7 +45,7 @@ from ..tables.columns import RECORD, check_names, table_schema, value_fields, va
 from ..tables.evolving import evolved
 from ..tables.formats import FORMATS, TableIdentity, check_package
 from ..tables.state import DataFile, Mark, TableSnapshot
-from . import parquet, running
+from . import running, targets
 from .rounds import STATE_DIRECTORY, Frontier, RoundFiles, RoundResult, Rounds
 from .running import Advance, option, run_main
 
@@ -349,12 +350,12 @@ class _Job:
         parsed = parsing.parsed(rows, fields)
         self._put(parsing.good(parsing.observe_bad_rows(parsed, counts), fields), schema, work.files)
         if counts.get[parsing.BAD]:
-            parquet.write(parsing.bad(parsed, fields), work.bad_files)
+            targets.write(parsing.bad(parsed, fields), work.bad_files)
 
     def _put(self, rows: DataFrame, schema: pa.Schema, path: Path) -> None:
         by = self._params.by
         chosen = rows.select(*(f"`{name}`" for name in schema.names))
-        parquet.write(parquet.with_times(chosen, by), path, by)
+        targets.write(targets.with_times(chosen, by), path, by)
 
     def _widen(self, found: TableSnapshot, schema: pa.Schema) -> None:
         """Delta: rewrite the files of a column that becomes wider; the other formats read both types."""
@@ -385,10 +386,4 @@ def _merged_path(work: RoundFiles, group: Sequence[DataFile], by: Sequence[str])
     return work.files.joinpath(*levels, "merged.parquet")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point for `python -m` and `spark-submit`."""
-    return run_main(TableParams, run, arguments, "A topic as a table, each record once.", check=check_params)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+main = partial(run_main, TableParams, run, "A topic as a table, each record once.", check=check_params)

@@ -1,13 +1,15 @@
 """`verify`: check every batch of every segment of a store in parallel, and report the damage.
 
 The driver lists the segments, the tasks read them; no lock is taken and nothing is changed, so it may run next to
-writers. Segments that are replaced meanwhile (compaction, merging) are looked up again under their new names.
+writers. The exit code of its command line is 4 if there is damage. Segments that are replaced meanwhile (compaction,
+merging) are looked up again under their new names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -202,12 +204,4 @@ def _check_all(log: Log, task: _Task) -> Iterator[tuple[_Place, SegmentReport]]:
         )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point for `python -m` and `spark-submit`. The exit code is 4 if there is damage."""
-    return run_main(
-        VerifyParams, run, arguments, "Check every batch of every segment, in parallel.", check=check_params
-    )
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+main = partial(run_main, VerifyParams, run, "Check every batch of every segment, in parallel.", check=check_params)

@@ -25,8 +25,7 @@ batch would lose records. These cases raise `ReplayMismatch`, unless `replayChec
 - with `replayCheck=content`: the same number of records with other keys or values. By default that is a warning: a
   query that is not deterministic, such as one with uuid(), computes different values each time.
 
-Version 0.2 used the name alone. Its record is looked up as well, so that a query upgraded between a commit and Spark's
-own record of it does not store that micro-batch twice. Every replay is logged and counted.
+Every replay is logged and counted.
 
 **Retention.** A process that keeps a store open maintains it in the background; a commit opens it only briefly, and a
 store that only Spark writes to has no such process. So a commit drops the segments beyond the age or size limit of the
@@ -40,7 +39,6 @@ import errno
 import hashlib
 import logging
 from collections.abc import Iterable, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -56,7 +54,7 @@ from ..store.directory.transactions.staging import (
     stored_and_now,
 )
 from ..store.names import quoted
-from . import places
+from . import subscription
 from .options import ReplayCheck, StoreLocation, WriteOptions
 
 if TYPE_CHECKING:
@@ -95,14 +93,13 @@ def stage_name(query: str, batch: int) -> str:
 def open_store(where: StoreLocation) -> Store:
     """Open an existing store for writing, without background maintenance, which is for long-running processes."""
     try:
-        places.open_for_task(where).close()
+        return subscription.open_existing(where)
     except StoreNotFound as error:
         raise StoreNotFound(
             errno.ENOENT,
             f'no store in {where}. Is the path right, and is it mounted? .option("createStore", "true") creates '
             "a store there",
         ) from error
-    return places.open_store(where, "w")
 
 
 def prepare(options: WriteOptions, columns: Sequence[str]) -> None:
@@ -110,9 +107,7 @@ def prepare(options: WriteOptions, columns: Sequence[str]) -> None:
     tasks check the topics of a column as they meet them."""
     if options.topic is None and "topic" not in columns:
         raise InvalidConfig('no topic: give .option("topic", NAME), or a column topic')
-    if options.create_store:
-        places.open_store(options.where, "w").close()
-    with open_store(options.where) as store:
+    with subscription.open_store(options.where, "w") if options.create_store else open_store(options.where) as store:
         if options.topic is not None and options.topic not in store:
             create_missing_topic(store, options.topic, options)
 
@@ -184,11 +179,7 @@ def _is_replay(
     """Return whether the batch was stored before; if so, remove the new staged files. Blocks while a commit that a dead
     driver left unfinished completes."""
     staging = store.staging
-    done = staging.replay_of(
-        stage,
-        lambda: repeated.stored(staging, {part.topic_id for part in found}),
-        lock_timeout_s=options.lock_timeout_s,
-    )
+    done = staging.replay_of(stage, lambda: repeated.stored(staging), lock_timeout_s=options.lock_timeout_s)
     if done is None:
         return False
     repeated.check(done, [_part(each) for each in found], of_stream=of_stream)
@@ -239,9 +230,7 @@ class ReplayCounter:
     def report(self, name: str, sequence: int, done: Intent, *, note: str = "") -> None:
         """Count and log one replay."""
         self.count += 1
-        topics = ", ".join(sorted({repr(part.topic) for part in done.parts}))
-        if not topics:  # an earlier version did not record the topics
-            topics = "any topic: it had no rows" if done.id else "the same topics"
+        topics = ", ".join(sorted({repr(part.topic) for part in done.parts})) or "any topic: it had no rows"
         _logger.warning(
             "batch %d of %r was stored before and is skipped%s; the last one that was stored is %s, in %s "
             "(skipped by this process: %d)",
@@ -275,17 +264,11 @@ class ReplayCandidate:
         short = self.name if len(quoted(self.name)) <= _LONGEST_NAME else _sha256(self.name)
         return f"{short}-{_COLUMN if self.topic_id is None else _sha256(self.topic_id)[:16]}"
 
-    def stored(self, staging: JobStaging, targets: AbstractSet[str]) -> Intent | None:
+    def stored(self, staging: JobStaging) -> Intent | None:
         """Return the stored batch of this name with this number or a later one; None if there is none."""
         check_name(self.name, self.sequence)
         last = staging.last(self.transaction_name)
-        if last is not None and _number(last) >= self.sequence:
-            return last
-        old = staging.last(self.name)
-        targets = targets or {self.topic_id or ""}
-        if old is not None and _number(old) >= self.sequence and targets & {part.topic_id for part in old.parts}:
-            return old
-        return None
+        return last if last is not None and _number(last) >= self.sequence else None
 
     def check(self, done: Intent, parts: Sequence[Part], *, of_stream: bool) -> None:
         """Report a replay. Raises `ReplayMismatch` if it does not repeat the stored batch."""

@@ -21,10 +21,10 @@ from pyspark.sql.datasource import InputPartition
 from .. import tables
 from ..errors import DataLoss, InvalidConfig
 from ..sql.history import check_same_log, check_same_topic
+from ..store.assignment import Share
 from ..store.base import Topic
 from ..tables.state import DataFile, TableSnapshot
-from .places import SubscribedPartitions
-from .positions import EpochPosition, Positions, Share
+from .subscription import EpochPosition, Positions, SubscribedPartitions
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -28,7 +28,9 @@ from ..clock import milliseconds
 from ..errors import InvalidConfig
 from ..isolation import Isolation
 from ..store.objects.bucket.connecting import is_option
-from .positions import RESERVED
+
+#: The key for everything but offsets in a position (see subscription.py).
+RESERVED = "$sawlog"
 
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?(?:illiseconds?|econds?|inutes?|ours?|ays?)?")

@@ -1,8 +1,27 @@
-"""Split offset ranges into tasks, in the driver.
+"""Check offset ranges against the current store and split them into tasks, in the driver.
 
-A task reads one or more slices of one partition, as its topic plans them (`sawlog.log.slices` in a directory,
-`sawlog.store.objects.slices` on object storage). A large range becomes many tasks, so that the parallelism
-does not depend on the number of partitions:
+**Checks.** Spark plans a micro-batch, records it, reads it, perhaps again after a restart, and then considers its end
+as read, whatever happened. So each position is checked against the current store before it is used:
+
+    finding                               with failOnDataLoss=false, after a warning (with true: `DataLoss`)
+    a start beyond the end of its epoch   reading continues at that end
+    a start without an epoch beyond the   reading continues at the first record: it is unknown which records
+      end of the log                        have changed
+    a planned end beyond that of its      the existing records are read; the next micro-batch continues at the
+      epoch                                 end of the epoch, because its start is beyond it
+    a start below the first record        reading continues at the first record
+    a partition that is new to the query  it is read from its first record
+      and does not start at offset 0
+    a partition that was read, or was     reading continues without it
+      to be read, and is gone
+    another topic of that name, or        the new topic is read from its first record; ranges planned for the old
+      another store                         topic are dropped
+
+So no record that is in the log and was to be read is skipped.
+
+**Tasks.** A task reads one or more slices of one partition, as its topic plans them (`sawlog.log.slices` in a
+directory, `sawlog.store.objects.slices` on object storage). A large range becomes many tasks, so that the
+parallelism does not depend on the number of partitions:
 
     at least   one task per partition with records to read, as with Kafka's source; beyond `SHARED_FROM` partitions,
                small ones share tasks
@@ -23,14 +42,14 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql.datasource import InputPartition
 
-from ..errors import DataLoss
+from ..errors import DataLoss, TopicNotFound
 from ..isolation import Isolation
-from ..store.base import PlannedSlice
+from ..log import slices
+from ..store.assignment import Share
+from ..store.base import Partition, PlannedSlice, Topic
 from .options import ReadOptions
-from .places import SubscribedPartitions
-from .positions import UNKNOWN, Positions
-from .ranges import OffsetRange, RangeResolver
 from .session import machine_cores
+from .subscription import UNKNOWN, EpochPosition, Positions, SubscribedPartitions
 
 #: Minimum size of a task, if there is enough to read: starting one costs more than reading less.
 LEAST_TASK_BYTES = 4 << 20
@@ -40,6 +59,208 @@ TASK_BYTES = 128 << 20
 SHARED_FROM = 64
 #: Maximum number of times a partition is planned again because records were dropped meanwhile.
 _RETRIES = 100
+_MOVED = (
+    "the start of the query has changed. A query that starts at latest or at a time needs a name, "
+    '.option("groupId", ...), to survive a restart in its first micro-batch. Remove its checkpoint to start again'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """The offsets of one partition from `first` up to `last`."""
+
+    topic: Topic
+    number: int
+    log: Partition
+    first: int
+    last: EpochPosition
+
+
+def starts(
+    places: SubscribedPartitions, before: Positions, shares: Sequence[tuple[Topic, int]], ends: Positions
+) -> tuple[dict[Share, int], dict[Share, EpochPosition]]:
+    """Return the offset at which each partition with an end continues, and the starts of partitions whose topic was
+    recreated."""
+    began: dict[Share, int] = {}
+    begun: dict[Share, EpochPosition] = {}
+    read = {topic for topic, _ in before.at}
+    for topic, number in shares:
+        share = topic.name, number
+        if share not in ends.at:
+            continue
+        log, position, end = topic.partition(number), before.at.get(share), ends.at[share]
+        if topic.name in read and before.is_recreated(topic.name, topic.id, places.store.id):
+            _report_recreated(places, before, topic.name)
+            begun[share] = EpochPosition(_new(places, share, log), end.epoch)
+            began[share] = begun[share].offset
+        elif position is None:
+            began[share] = _new(places, share, log)
+        elif position.epoch == end.epoch and position.offset <= end.offset:
+            began[share] = position.offset
+        else:
+            began[share] = _start(places, share, log, position)
+    return began, begun
+
+
+def drop_missing_topics(
+    places: SubscribedPartitions, known: Positions, shares: Sequence[tuple[Topic, int]]
+) -> Positions:
+    """Drop the positions of topics that no longer exist, and report the loss. Topics that exist but are no longer
+    subscribed to are the user's choice."""
+    there = {topic.name for topic, _ in shares}
+    gone = sorted(name for name in {name for name, _ in known.at} - there if not places.has(name))
+    for name in gone:
+        said = f"the topic {name!r} in {places.store.path} no longer exists: some of its records may not have been read"
+        places.losses.report(said, "continuing without it")
+    at = {share: position for share, position in known.at.items() if share[0] not in gone}
+    return replace(known, at=at, topics={name: each for name, each in known.topics.items() if name not in gone})
+
+
+def clamp_to_store(places: SubscribedPartitions, target: Positions, shares: Sequence[tuple[Topic, int]]) -> Positions:
+    """Lower ends that were looked up earlier to the records that the store still has."""
+    at: dict[Share, EpochPosition] = {}
+    target = drop_missing_topics(places, target, shares)
+    for topic, number in shares:
+        share = topic.name, number
+        if share not in target.at:
+            continue  # created since then
+        if target.is_recreated(topic.name, topic.id, places.store.id):
+            _report_recreated(places, target, topic.name)
+            continue
+        at[share] = _end(places, share, topic.partition(number), target.at[share])
+    return Positions(at, {topic: target.topics[topic] for topic, _ in at}, target.store)
+
+
+class RangeResolver:
+    """The offset ranges that a batch or a micro-batch from `start` to `end` reads.
+
+    A batch may start after its end: then there is nothing to read. A micro-batch may not: either its start has `moved`,
+    because it was looked up again after a restart, or the partition was shorter when it was planned than the part
+    already read.
+    """
+
+    def __init__(
+        self, places: SubscribedPartitions, start: Positions, end: Positions, *, moved: bool | None = None
+    ) -> None:
+        self._places = places
+        self._start = start
+        self._end = end
+        self._moved = moved
+        self._topics: dict[str, Topic] = {}
+
+    def again(self, share: Share) -> OffsetRange | None:
+        """Like `of`, for a partition that has changed since."""
+        self._topics.clear()
+        return self.of(share)
+
+    def of(self, share: Share) -> OffsetRange | None:
+        """Return the range to read in a partition; None if it is empty."""
+        name, number = share
+        start, end = self._start.at.get(share), self._end.at[share]
+        if start == end and not self._begins_again(name):
+            return None
+        try:
+            topic = self._topic(name)
+            if self._end.is_recreated(name, topic.id, self._places.store.id):
+                _report_recreated(self._places, self._end, name)
+                return None
+            log = topic.partition(number)
+        except TopicNotFound as error:
+            gone = f"records up to {end.offset - 1} of partition {number} of {name!r} are gone: {error}"
+            self._places.losses.report(gone, cause=error)
+            return None
+        if start is not None and self._start.is_recreated(name, topic.id, self._places.store.id):
+            _report_recreated(self._places, self._start, name)
+            start = None
+        first, last = self._checked(share, log, start, end)
+        return OffsetRange(topic, number, log, first, EpochPosition(last, end.epoch)) if first < last else None
+
+    def _topic(self, name: str) -> Topic:
+        """Look up a topic once for all its partitions."""
+        found = self._topics.get(name)
+        if found is None:
+            found = self._topics[name] = self._places.topic(name)
+        return found
+
+    def _begins_again(self, name: str) -> bool:
+        """Return whether the end belongs to another topic, or another store, than the start."""
+        start, end = self._start, self._end
+        return start.is_recreated(name, end.topics.get(name, ""), end.store or "")
+
+    def _checked(
+        self, share: Share, log: Partition, start: EpochPosition | None, end: EpochPosition
+    ) -> tuple[int, int]:
+        last = _end(self._places, share, log, end).offset
+        lowest = log.lowest_offset
+        if start is None:
+            return _new(self._places, share, log), last
+        fits = start.epoch == end.epoch and start.offset <= last
+        first = start.offset if fits else _start(self._places, share, log, start)
+        if first > last and start.offset > end.offset and self._moved is not None:
+            said = f"this micro-batch should go from {start.offset} to {end.offset} in partition {share[1]} of"
+            then = "leaving it out" if self._moved else "continuing at its first record"
+            self._places.losses.report(f"{said} {share[0]!r}: {_MOVED}", then)
+            return (last, last) if self._moved else (lowest, last)
+        if first < min(lowest, last):
+            said = f"records {first} to {min(lowest, last) - 1} of partition {share[1]} of {share[0]!r} are gone"
+            self._places.losses.report(f"{said} (retention or trim)")
+        return max(first, lowest), last
+
+
+def _new(places: SubscribedPartitions, share: Share, log: Partition) -> int:
+    """Return the start of a partition that is new to the query: its first record."""
+    lowest = log.lowest_offset
+    if lowest > 0:
+        places.losses.report(
+            f"partition {share[1]} of {share[0]!r} is new to the query and starts at offset {lowest} instead of 0: "
+            "earlier records are gone (retention or trim)",
+            f"continuing at offset {lowest}",
+        )
+    return lowest
+
+
+def _start(places: SubscribedPartitions, share: Share, log: Partition, position: EpochPosition) -> int:
+    """Return the offset to continue at: the position, unless the records before it are gone."""
+    end = slices.proven_end(log, position.epoch, position.offset)
+    if end >= position.offset:
+        return position.offset
+    said = f"partition {share[1]} of {share[0]!r} was read up to offset {position.offset}, but"
+    if position.epoch == UNKNOWN:
+        places.losses.report(
+            f"{said} now ends at {end}: it was truncated, or recreated", "continuing at its first record"
+        )
+        return log.lowest_offset
+    places.losses.report(
+        f"{said} has lost its records from offset {end} on since then (a power cut, or truncate); newer records may "
+        "have the same offsets",
+        f"continuing at offset {end}",
+    )
+    return end
+
+
+def _end(places: SubscribedPartitions, share: Share, log: Partition, position: EpochPosition) -> EpochPosition:
+    """Return the end of the range: the planned end, or as far as records exist."""
+    end = slices.proven_end(log, position.epoch, position.offset)
+    if end < position.offset:
+        places.losses.report(
+            f"records {end} to {position.offset - 1} of partition {share[1]} of {share[0]!r} are gone: they were "
+            f"planned to be read, but the log has lost its records from offset {end} on since then (a power cut, or "
+            "truncate)"
+        )
+    return EpochPosition(end, position.epoch)
+
+
+def _report_recreated(places: SubscribedPartitions, read: Positions, topic: str) -> None:
+    if read.store not in (None, places.store.id):
+        what = f"{places.store.path} is another store than the one that was read: its id is {places.store.id}, not "
+        what += str(read.store)
+    else:
+        what = f"the topic {topic!r} in {places.store.path} was deleted and recreated"
+    then = f"continuing with the current topic {topic!r}, at its first record"
+    places.losses.report(f"{what}; the unread records of the old topic {topic!r} are gone", then)
+
+
+# --- tasks
 
 
 @dataclass(frozen=True, slots=True)

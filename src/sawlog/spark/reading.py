@@ -21,11 +21,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from ..errors import DataLoss, InvalidConfig, StorageError, TopicNotFound
 from ..store.base import SliceReader
-from . import places
-from .losses import DataLossPolicy
+from . import subscription
 from .options import EARLIEST, OffsetSpec, ReadOptions, StoreLocation, check_range
 from .planning import PartitionSlice, Task, plan
-from .positions import Positions
+from .subscription import DataLossPolicy, Positions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,7 +72,7 @@ class _TaskReader:
         self._losses = losses
         self._share: tuple[str, int] | None = None
         self._slices: SliceReader | None = None
-        self._store = places.open_for_task(StoreLocation(task.path, storage))
+        self._store = subscription.open_for_task(StoreLocation(task.path, storage))
         if self._store.id != task.store:
             found = self._store.id
             self._store.close()
@@ -194,7 +193,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the tasks against the current store."""
-        now = places.SubscribedPartitions(self._options)
+        now = subscription.SubscribedPartitions(self._options)
         try:
             start = now.resolve(self._options.start or OffsetSpec("earliest"))
             end = now.resolve(self._options.end, ending=True)

@@ -9,8 +9,8 @@ Progress is published as the group's offsets, so that tools can show the lag. It
 deleted because of it. Spark's `commit` comes one micro-batch late, so progress is also published when Spark asks for
 the records after it.
 
-The positions in Spark's checkpoint have their own format (positions.py) and are checked before use (ranges.py): records
-that are gone or were replaced are detected.
+The positions in Spark's checkpoint have their own format (subscription.py) and are checked before use (planning.py):
+records that are gone or were replaced are detected.
 
 This object lives in a Python process beside the driver while the query runs; copies of it read in the tasks.
 """
@@ -34,24 +34,20 @@ from pyspark.sql.streaming.datasource import (
 
 from ..clock import Stopwatch
 from ..errors import DataLoss, SawlogError, TopicNotFound
+from ..store.assignment import Share
 from ..store.base import Store, Topic
-from . import places as _places
+from . import subscription
 from .history import TableFileTask, TableHistory
 from .history import read as read_history
 from .options import OffsetSpec, ReadOptions
-from .places import SubscribedPartitions
-from .planning import plan
-from .positions import EpochPosition, Json, Positions, Share
-from .ranges import clamp_to_store, drop_missing_topics, starts
+from .planning import clamp_to_store, drop_missing_topics, plan, starts
 from .reading import arrow_schema, read
+from .subscription import EpochPosition, Json, Positions, SubscribedPartitions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _logger = logging.getLogger("sawlog.spark")
-
-#: Group documents that hold the starts of its sources; version 0.2 had one for the whole group.
-_START, _OLD_START = "start", "start"
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -107,27 +103,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         _ = self.places  # first: a path without a store is an error and must not create one
         with self._writable().groups.documents(group) as documents:
             name = self._start_name()
-            kept = documents.find(name)
-            if kept is not None:
-                return kept
-            old = documents.find(_OLD_START)
-            if old is not None and self._is_ours(old):
-                return old
-            found = self._resolved(start).to_json()
-            documents.keep(name, found)
+            found = documents.find(name)
+            if found is None:
+                found = self._resolved(start).to_json()
+                documents.keep(name, found)
             return found
 
     def _start_name(self) -> str:
         """Name the document for this source's start by its subscription and start option."""
         said = repr((self._options.subscription, self._options.start, self._options.later_than_all))
         said += " table" if self._options.starting_table else ""
-        return f"{_START}-{hashlib.sha256(said.encode()).hexdigest()[:16]}"
-
-    def _is_ours(self, kept: Json) -> bool:
-        """Return whether a start kept by version 0.2, one per group, belongs to the topics of this source."""
-        there = {topic.name for topic in self.places.topics(lost_ok=True)}
-        read = {topic for topic, _ in Positions.from_json(kept).at}
-        return bool(read) and read <= there
+        return f"start-{hashlib.sha256(said.encode()).hexdigest()[:16]}"
 
     def _forget_start(self, group: str) -> None:
         """The first micro-batch is done: Spark's checkpoint now holds the position."""
@@ -135,15 +121,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         with self._writable().groups.documents(group) as documents:
             documents.remove(self._start_name())
-            old = documents.find(_OLD_START)
-            if old is not None and self._is_ours(old):
-                documents.remove(_OLD_START)
             documents.sync()
         self._began = True
 
     def _writable(self) -> Store:
         if self._store is None:
-            self._store = _places.open_store(self._options.where, "w")
+            self._store = subscription.open_store(self._options.where, "w")
         return self._store
 
     # --- admission control

@@ -36,7 +36,7 @@ from ..tables.columns import RECORD, table_schema, value_fields
 from ..tables.state import DataFile, TableSnapshot
 from . import parsing
 from .options import StoreLocation
-from .places import open_store
+from .subscription import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

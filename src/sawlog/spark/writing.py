@@ -35,7 +35,7 @@ from ..store.directory.transactions import staging
 from ..store.directory.transactions.staging import INLINE_BYTES, PartitionBuffer, PartitionFile, Piece
 from ..store.partitioner import partitions_for
 from ..store.settings import is_compacted
-from . import commit, places, reading
+from . import commit, reading, subscription
 from .options import WriteOptions
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class TaskAttempt:
     def __init__(self, options: WriteOptions, stage: str, *, digests: bool = False) -> None:
         self._options = options
         self._digests = digests
-        self._store = places.open_store(options.where)
+        self._store = subscription.open_store(options.where)
         self._staged = self._store.staging.task(stage)
         self._outgoing: dict[tuple[str, int], PartitionOutput] = {}
         self._held_bytes = 0

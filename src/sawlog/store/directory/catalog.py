@@ -65,11 +65,11 @@ _logger = logging.getLogger("sawlog")
 class Catalog:
     """Topics of one store. Safe for threads and processes."""
 
-    def __init__(self, root: Directory, mode: str) -> None:
+    def __init__(self, root: Directory, mode: str, *, create: bool = True) -> None:
         self.root = root
         self.mode = mode
         self._topics: Directory | None = None
-        if mode == "w":
+        if mode == "w" and create:
             self._make()
         self.id = self._load_id()
         self._topics = self._open_topics()

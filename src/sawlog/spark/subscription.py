@@ -1,25 +1,147 @@
-"""Resolve a subscription and its start and end options against the current store.
+"""The partitions that a query reads, its positions in them, and how it reports records that are gone.
 
-Planners and tasks open the store only through `open_store` and `open_for_task`, so that a test can replace them.
+**Positions** are the next offset of every partition and the leader epoch it was read in. Spark keeps them in its
+checkpoint as JSON. Offsets have the same place as in Spark's Kafka source, so that existing tools find them. Everything
+else is under one reserved key, which cannot be a topic's name:
+
+```
+{"orders": {"0": 1200, "1": 1180},
+ "$sawlog": {"store": "0b5c…",                       the store's id
+             "topics": {"orders": "5f0c…"},           the ids of the topics
+             "epochs": {"orders": {"0": 3, "1": 3}}}} the leader epochs in which the offsets were looked up
+```
+
+An offset alone does not identify the records before it: a truncated log reuses offsets for other records, and a topic
+that was deleted and recreated counts from 0 again. Epochs and ids reveal both (see planning.py). Unknown values are
+left out. Spark runs a micro-batch whenever the text of the JSON changes. So a partition that is not read keeps its
+entry unchanged (`Positions.after`), whatever its log's current epoch is.
+
+Planners and tasks open the store only through `open_store`, `open_for_task` and `open_existing`, so that a test can
+replace them.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable
-from dataclasses import replace
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
-from ..errors import InvalidConfig, TopicNotFound
+from ..errors import DataLoss, InvalidConfig, TopicNotFound
+from ..store.assignment import Share
 from ..store.base import Store, Topic
+from ..store.opening import open_existing as _open_existing
 from ..store.opening import open_for_slices
 from ..store.opening import open_store as _open
-from .losses import DataLossPolicy
-from .options import EARLIEST, LATEST, OffsetSpec, ReadOptions, StoreLocation
-from .positions import EpochPosition, Positions, Share
+from .options import EARLIEST, LATEST, RESERVED, OffsetSpec, ReadOptions, StoreLocation
 
 _logger = logging.getLogger("sawlog.spark")
+
+#: Positions as Spark stores them.
+Json = dict[str, Any]
+
+#: The epoch of a position without one: such a position is checked only against the end of the log.
+UNKNOWN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class EpochPosition:
+    """The next offset to read in a partition, and the leader epoch in which it was looked up."""
+
+    offset: int
+    epoch: int = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """A position for every partition, with the ids of topics and store where known. Do not modify the mappings."""
+
+    at: Mapping[Share, EpochPosition] = field(default_factory=dict)
+    topics: Mapping[str, str] = field(default_factory=dict)
+    store: str | None = None
+
+    @classmethod
+    def from_json(cls, found: Json | None) -> Positions:
+        """Parse the JSON of Spark's checkpoint."""
+        given = dict(found or {})
+        more = given.pop(RESERVED, {})
+        epochs = more.get("epochs", {})
+        at = {
+            (topic, int(number)): EpochPosition(offset, epochs.get(topic, {}).get(number, UNKNOWN))
+            for topic, each in given.items()
+            for number, offset in each.items()
+        }
+        return cls(at, dict(more.get("topics", {})), more.get("store"))
+
+    def to_json(self) -> Json:
+        """Format for Spark's checkpoint."""
+        made = self.offsets()
+        epochs: Json = {}
+        for (topic, number), position in sorted(self.at.items()):
+            if position.epoch != UNKNOWN:
+                epochs.setdefault(topic, {})[str(number)] = position.epoch
+        if epochs or self.topics or self.store is not None:
+            made[RESERVED] = {"store": self.store, "topics": dict(sorted(self.topics.items())), "epochs": epochs}
+        return made
+
+    def offsets(self) -> Json:
+        """Return the offsets alone, as Kafka's source formats them."""
+        made: Json = {}
+        for (topic, number), position in sorted(self.at.items()):
+            made.setdefault(topic, {})[str(number)] = position.offset
+        return made
+
+    def over(self, other: Positions) -> Positions:
+        """Fill in the partitions that are missing here from `other`."""
+        return Positions({**other.at, **self.at}, other.topics, other.store)
+
+    def is_recreated(self, topic: str, topic_id: str, store_id: str) -> bool:
+        """Return whether the store's current topic of that name is a different one from the topic of these
+        positions."""
+        if self.store is not None and self.store != store_id:
+            return True
+        return self.topics.get(topic, topic_id) != topic_id
+
+    def after(
+        self, moved: Mapping[Share, EpochPosition], now: Positions, begun: Mapping[Share, EpochPosition]
+    ) -> Positions:
+        """Advance the partitions that have `moved`, with the ids that the store and the topics have `now`.
+
+        The others keep their entry. `begun` holds the starts of all partitions of recreated topics: next to a new id,
+        their old entries would mean something else, so they are replaced. If nothing has moved, nothing changes.
+        """
+        if not moved:
+            return self
+        recreated = {topic for topic, _ in begun}
+        kept = {share: position for share, position in self.at.items() if share[0] not in recreated}
+        return Positions({**kept, **begun, **moved}, {**self.topics, **now.topics}, now.store)
+
+
+#: Number of distinct losses remembered, so that each is reported once.
+_REMEMBERED = 10_000
+
+
+class DataLossPolicy:
+    """Data loss handling of one query or one task."""
+
+    def __init__(self, *, fail: bool) -> None:
+        self._fail = fail
+        self._said: set[str] = set()
+        #: Number of distinct losses so far.
+        self.count = 0
+
+    def report(self, gone: str, then: str = "continuing without them", cause: BaseException | None = None) -> None:
+        """Raise `DataLoss` for `gone`; or log it once, with the consequence `then`."""
+        if self._fail:
+            raise DataLoss(f"{gone}. failOnDataLoss=false would warn instead: {then}") from cause
+        if gone in self._said:  # Spark polls up to a hundred times a second
+            return
+        if len(self._said) >= _REMEMBERED:
+            self._said.clear()
+        self._said.add(gone)
+        self.count += 1
+        _logger.warning("%s; %s", gone, then)
 
 
 def open_store(where: StoreLocation, mode: Literal["w", "r"] = "r") -> Store:
@@ -34,6 +156,11 @@ def open_store(where: StoreLocation, mode: Literal["w", "r"] = "r") -> Store:
 def open_for_task(where: StoreLocation) -> Store:
     """Open the store read only in a task, possibly on another machine, to read slices."""
     return open_for_slices(where.path, options=where.options)
+
+
+def open_existing(where: StoreLocation) -> Store:
+    """Open an existing store for writing; `StoreNotFound` instead of creating it."""
+    return _open_existing(where.path, options=where.options)
 
 
 class SubscribedPartitions:
