@@ -41,7 +41,7 @@ if _typing.TYPE_CHECKING:
     from .store.queues.queue import Queue
     from .store.queues.redrive import Redriven, redrive
     from .store.writer import TopicWriter
-    from .typed.record import TypedRecord
+    from .typed.codec import TypedRecord
     from .typed.serializers import JSON, ArrowRows, Bytes, Headers, MetadataSerializer, Nullable, Serializer, Utf8
     from .typed.views import TypedConsumer, TypedLog, TypedTopic
 
@@ -169,7 +169,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "redrive",
     ),
     "store.writer": ("TopicWriter",),
-    "typed.record": ("TypedRecord",),
+    "typed.codec": ("TypedRecord",),
     "typed.serializers": (
         "ArrowRows",
         "Bytes",

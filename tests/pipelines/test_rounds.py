@@ -15,7 +15,7 @@ from sawlog.pipelines import rounds
 from sawlog.pipelines.rounds import STATE_DIRECTORY, RoundFiles, Rounds
 from sawlog.storage import FileDirectory
 from sawlog.tables.columns import QUARANTINE, RECORD
-from sawlog.tables.state import Mark
+from sawlog.tables.formats import Mark
 
 from ..tables.conftest import IDENTITY, Lake, places
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from sawlog.schemas import parse
-from sawlog.schemas.evolution import incompatibilities
+from sawlog.schemas.types import incompatibilities
 
 
 @pytest.mark.parametrize(

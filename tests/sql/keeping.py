@@ -24,8 +24,7 @@ from sawlog.storage import FileDirectory
 from sawlog.store.table_info import TableInfo
 from sawlog.tables import files
 from sawlog.tables.columns import QUARANTINE, RECORD
-from sawlog.tables.formats import TableIdentity
-from sawlog.tables.state import Mark
+from sawlog.tables.formats import Mark, TableIdentity
 
 COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 

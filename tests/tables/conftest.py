@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from sawlog import tables
-from sawlog.tables import FORMATS, DataFile, UnregisteredTable
+from sawlog.store.table_info import TableInfo
+from sawlog.tables import FORMATS, DataFile
 from sawlog.tables.columns import RECORD
 from sawlog.tables.files import described
-from sawlog.tables.formats import Table, TableCommit, TableIdentity
-from sawlog.tables.state import Mark
+from sawlog.tables.formats import Mark, Table, TableCommit, TableIdentity
 
 IDENTITY = TableIdentity("orders", "id-1")
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -27,7 +27,7 @@ class Lake:
     """A table of one format in a directory."""
 
     def __init__(self, root: Path, form: str) -> None:
-        self.info = UnregisteredTable(form, str(root / "orders"), name="sawlog.orders" if form == "iceberg" else "")
+        self.info = TableInfo(form, str(root / "orders"), name="sawlog.orders" if form == "iceberg" else "")
         self.count = 0
 
     @property

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from sawlog.errors import InvalidConfig
 from sawlog.tables import columns
-from sawlog.tables.columns import RECORD, check_names, column_of, field_of, table_schema, value_fields
-from sawlog.tables.evolving import evolved
+from sawlog.tables.columns import RECORD, check_names, column_of, evolved, field_of, table_schema, value_fields
 
 _NAMES = st.one_of(
     st.sampled_from(["key", "Value", "date", "hour", "value_key", "value_value_OFFSET", "value_x"]), st.text()

@@ -10,12 +10,12 @@ import pytest
 
 from sawlog import tables
 from sawlog.errors import InvalidConfig
+from sawlog.store.table_info import TableInfo
 from sawlog.tables import columns
 from sawlog.tables import files as merging
 from sawlog.tables.columns import RECORD
 from sawlog.tables.files import described
-from sawlog.tables.formats import TableIdentity
-from sawlog.tables.state import Mark, Span
+from sawlog.tables.formats import Mark, Span, TableIdentity
 
 from .conftest import IDENTITY, START, Lake, places
 
@@ -143,7 +143,7 @@ def test_a_table_that_is_gone_says_what_to_do(lake: Lake) -> None:
 
 def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="delta, iceberg, parquet"):
-        tables.open_table(tables.UnregisteredTable("hudi", str(tmp_path)))
+        tables.open_table(TableInfo("hudi", str(tmp_path)))
 
 
 def test_the_delta_table_of_another_program_is_refused(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_the_delta_table_of_another_program_is_refused(tmp_path: Path) -> None:
 
     write_deltalake(str(tmp_path / "orders"), pa.table({"a": [1]}))
     with pytest.raises(InvalidConfig, match="has not made"):
-        tables.snapshot(tables.UnregisteredTable("delta", str(tmp_path / "orders")))
+        tables.snapshot(TableInfo("delta", str(tmp_path / "orders")))
 
 
 def test_a_delta_table_with_mapped_columns_is_refused(tmp_path: Path) -> None:

@@ -38,8 +38,17 @@ from ..store.directory.topic import Topic
 from ..tables import columns
 from ..tables.columns import QUARANTINE
 from ..tables.files import data_files, described, sync_below
-from ..tables.formats import Table, TableCommit, TableIdentity
-from ..tables.state import DataFile, Mark, file_from_json, file_to_json, marks_from_json, marks_to_json
+from ..tables.formats import (
+    DataFile,
+    Mark,
+    Table,
+    TableCommit,
+    TableIdentity,
+    file_from_json,
+    file_to_json,
+    marks_from_json,
+    marks_to_json,
+)
 
 _logger = logging.getLogger("sawlog.pipelines")
 

@@ -41,10 +41,8 @@ from ..store.directory.topic import Topic
 from ..store.table_info import TableInfo
 from ..tables import columns as ddl
 from ..tables import files
-from ..tables.columns import RECORD, check_names, table_schema, value_fields, value_schema
-from ..tables.evolving import evolved
-from ..tables.formats import FORMATS, TableIdentity, check_package
-from ..tables.state import DataFile, Mark, TableSnapshot
+from ..tables.columns import RECORD, check_names, evolved, table_schema, value_fields, value_schema
+from ..tables.formats import FORMATS, DataFile, Mark, TableIdentity, TableSnapshot, check_package
 from . import running, targets
 from .rounds import STATE_DIRECTORY, Frontier, RoundFiles, RoundResult, Rounds
 from .running import Advance, option, run_main

@@ -23,7 +23,7 @@ from ..errors import DataLoss, InvalidConfig
 from ..sql.history import check_same_log, check_same_topic
 from ..store.assignment import Share
 from ..store.base import Topic
-from ..tables.state import DataFile, TableSnapshot
+from ..tables.formats import DataFile, TableSnapshot
 from .subscription import EpochPosition, Positions, SubscribedPartitions
 
 if TYPE_CHECKING:

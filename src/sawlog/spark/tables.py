@@ -33,7 +33,7 @@ from ..sql.history import check_same_log, check_same_topic
 from ..store.base import Topic
 from ..store.table_info import TableInfo
 from ..tables.columns import RECORD, table_schema, value_fields
-from ..tables.state import DataFile, TableSnapshot
+from ..tables.formats import DataFile, TableSnapshot
 from . import parsing
 from .options import StoreLocation
 from .subscription import open_store

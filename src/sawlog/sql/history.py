@@ -40,7 +40,8 @@ from ..log import slices
 from ..schemas.columns import arrow_type
 from ..schemas.types import Schema
 from ..store.base import Topic
-from ..tables.state import DataFile, Mark, Span, TableSnapshot
+from ..store.table_info import TableInfo
+from ..tables.formats import DataFile, Mark, Span, TableSnapshot
 from .filters import ALL, EVERYTHING, Bounds, IntRange
 from .snapshot import map_in_order
 
@@ -100,7 +101,7 @@ def history_of(topic: Topic) -> History | None:
     return History(list(_files(info, found, topic)), found.ends, found.schema, found.fields)
 
 
-def _files(info: tables.TableLocation, found: TableSnapshot, topic: Topic) -> Iterator[HistoryFile]:
+def _files(info: TableInfo, found: TableSnapshot, topic: Topic) -> Iterator[HistoryFile]:
     yield from (_file(each, found.ends, unparsed=False) for each in found.data)
     bad = tables.open_table(tables.quarantine_of(info)).snapshot()
     if bad is not None:

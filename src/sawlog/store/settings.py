@@ -486,7 +486,7 @@ def changed(settings: Mapping[str, Value], changes: Mapping[str, object]) -> dic
 def _check_evolution(earlier: str, later: str) -> None:
     """Refuse a schema with which the records that are there could not be read."""
     from .. import schemas
-    from ..schemas.evolution import incompatibilities
+    from ..schemas.types import incompatibilities
 
     reasons = list(incompatibilities(schemas.parse(earlier), schemas.parse(later)))
     if reasons:

@@ -15,16 +15,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..errors import InvalidConfig
-from .formats import FORMATS, Table, TableLocation, UnregisteredTable
-from .state import DataFile, Mark, TableSnapshot
+from ..store.table_info import TableInfo
+from .formats import FORMATS, DataFile, Mark, Table, TableSnapshot
 
 __all__ = [
     "FORMATS",
     "DataFile",
     "Mark",
-    "TableLocation",
     "TableSnapshot",
-    "UnregisteredTable",
     "open_table",
     "quarantine_of",
     "snapshot",
@@ -33,7 +31,7 @@ __all__ = [
 _QUARANTINE = "_quarantine"
 
 
-def open_table(info: TableLocation) -> Table:
+def open_table(info: TableInfo) -> Table:
     """Return the table at a location, whether it exists or not."""
     location = Path(info.location)
     if info.format == "delta":
@@ -51,7 +49,7 @@ def open_table(info: TableLocation) -> Table:
     raise InvalidConfig(f"the format of a table must be one of {', '.join(FORMATS)}, not {info.format!r}")
 
 
-def snapshot(info: TableLocation) -> TableSnapshot:
+def snapshot(info: TableInfo) -> TableSnapshot:
     """Return the current commit of a table. Raises `InvalidConfig` if it is gone, or if another program changed how it
     must be read."""
     found = open_table(info).snapshot()
@@ -62,8 +60,8 @@ def snapshot(info: TableLocation) -> TableSnapshot:
     return found
 
 
-def quarantine_of(info: TableLocation) -> UnregisteredTable:
+def quarantine_of(info: TableInfo) -> TableInfo:
     """Return the location of the quarantine: the table of records whose values do not fit the schema. It may not
     exist."""
     name = info.name + _QUARANTINE if info.name else ""
-    return UnregisteredTable(info.format, info.location + _QUARANTINE, info.catalog, name)
+    return TableInfo(info.format, info.location + _QUARANTINE, catalog=info.catalog, name=name)

@@ -23,10 +23,18 @@ from urllib.parse import quote, unquote, urlparse
 import pyarrow as pa
 
 from ..clock import now_ms
-from .columns import TIMES, plain
-from .evolving import evolved
-from .formats import TableCommit, TableIdentity, check_package, foreign_table_error, unreadable_table_error
-from .state import DataFile, Mark, Span, TableSnapshot
+from .columns import TIMES, evolved, plain
+from .formats import (
+    DataFile,
+    Mark,
+    Span,
+    TableCommit,
+    TableIdentity,
+    TableSnapshot,
+    check_package,
+    foreign_table_error,
+    unreadable_table_error,
+)
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable as Opened

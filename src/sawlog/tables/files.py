@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from .state import DataFile, Span, span_of
+from .formats import DataFile, Span, span_of
 
 _SPANS = {"partition": "partitions", "offset": "offsets", "timestamp": "times_us"}
 

@@ -1,4 +1,5 @@
-"""The interface of a table format, `Table`, and the changes of one commit, `TableCommit`.
+"""The interface of a table format, `Table`, and its values: `TableSnapshot`, a table at one commit; `TableCommit`, the
+changes of one; `Mark`, the range of a partition that a table contains.
 
 All three formats guarantee the same: a commit happens completely or not at all, the marks are part of it, and the files
 of a snapshot remain until `clean` removes those that every commit younger than its limit has dropped. One process
@@ -8,50 +9,137 @@ writes to a table at a time; any number read it.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
 from ..errors import InvalidConfig
-from .state import DataFile, Mark, TableSnapshot
+from .columns import column_of, value_fields
+
+
+class Mark(NamedTuple):
+    """The part of a partition in a table: start <= offset < end."""
+
+    start: int
+    end: int
+    #: The leader epoch in which `end` was looked up: it reveals whether the log still has the same records before it.
+    epoch: int = -1
+
+
+class Span(NamedTuple):
+    """The first and the last value of a range, both inclusive."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A Parquet file of a table. Unknown values are None."""
+
+    path: str
+    size_bytes: int
+    rows: int | None = None
+    partitions: Span | None = None
+    offsets: Span | None = None
+    #: Microseconds since 1970.
+    times_us: Span | None = None
+    #: The values of the partition columns, such as {"date": "2026-01-31"}.
+    divided: Mapping[str, str | None] = field(default_factory=dict)
+
+    @property
+    def partition(self) -> int | None:
+        """Its only partition; None if it has several, or if that is unknown."""
+        span = self.partitions
+        return span.first if span is not None and span.first == span.last else None
+
+    def is_within(self, ends: Mapping[int, int]) -> bool:
+        """Return whether all its records are known to be below these ends."""
+        if self.partitions is None or self.offsets is None:
+            return False
+        numbers = range(self.partitions.first, self.partitions.last + 1)
+        return all(self.offsets.last < ends.get(number, 0) for number in numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class TableSnapshot:
+    """A table at one commit."""
+
+    data: Sequence[DataFile]
+    marks: Mapping[int, Mark]
+    schema: pa.Schema
+    #: The id and the name of its topic.
+    topic_id: str
+    topic: str
+    #: The partition columns.
+    by: tuple[str, ...] = ()
+    #: The format's name for this commit.
+    version: str = ""
+
+    @property
+    def files(self) -> list[str]:
+        """Paths of its Parquet files."""
+        return [each.path for each in self.data]
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """Columns by the value field they hold."""
+        return {field: column_of(field) for field in value_fields(self.schema).names}
+
+    @property
+    def ends(self) -> dict[int, int]:
+        """The next offset of every partition: records from there on are only in the log."""
+        return {number: mark.end for number, mark in self.marks.items()}
+
+    @property
+    def rows(self) -> int | None:
+        """Number of rows, if known."""
+        counts = [each.rows for each in self.data]
+        return None if None in counts else sum(count for count in counts if count is not None)
+
+
+def file_to_json(file: DataFile, root: str) -> dict[str, Any]:
+    """Convert to JSON, with a path relative to `root`."""
+    return {**asdict(file), "path": str(PurePath(file.path).relative_to(root))}
+
+
+def file_from_json(found: Mapping[str, Any], root: str) -> DataFile:
+    """Convert from JSON, with a path relative to `root`."""
+    spans = ("partitions", "offsets", "times_us")
+    known = {name: None if found[name] is None else Span(*found[name]) for name in spans}
+    return DataFile(**{**found, **known, "path": str(PurePath(root) / found["path"])})
+
+
+def marks_to_json(marks: Mapping[int, Mark]) -> dict[str, list[int]]:
+    """Convert to JSON, for a document or a table property."""
+    return {str(number): list(mark) for number, mark in sorted(marks.items())}
+
+
+def marks_from_json(found: Mapping[str, Any]) -> dict[int, Mark]:
+    return {int(number): Mark(*map(int, mark)) for number, mark in found.items()}
+
+
+def total(marks: Mapping[int, Mark]) -> int:
+    """Number of offsets covered by these marks."""
+    return sum(mark.end - mark.start for mark in marks.values())
+
+
+def span_of(values: Iterable[Span | None]) -> Span | None:
+    """Return the smallest span that covers all; None if one of them is unknown, or there is none."""
+    found = list(values)
+    known = [each for each in found if each is not None]
+    if not known or len(known) < len(found):
+        return None
+    return Span(min(each.first for each in known), max(each.last for each in known))
+
 
 FORMATS = ("delta", "iceberg", "parquet")
 #: The packages that the formats need, and the extra that installs them.
 _PACKAGES = {"delta": "deltalake", "iceberg": "pyiceberg"}
 _INSTALL = {"delta": "pip install '.[delta]'", "iceberg": "pip install '.[iceberg]'"}
-
-
-class TableLocation(Protocol):
-    """Location of a table. `TableInfo`, which a store keeps for a topic, satisfies it."""
-
-    @property
-    def format(self) -> str:
-        """delta, iceberg or parquet."""
-
-    @property
-    def location(self) -> str:
-        """Absolute path of its directory."""
-
-    @property
-    def catalog(self) -> Mapping[str, str]:
-        """Iceberg: properties of the catalogue; if empty, `catalog.db` next to the table's directory."""
-
-    @property
-    def name(self) -> str:
-        """Iceberg: name in the catalogue."""
-
-
-@dataclass(frozen=True, slots=True)
-class UnregisteredTable:
-    """A location that no store keeps."""
-
-    format: str
-    location: str
-    catalog: Mapping[str, str] = field(default_factory=dict)
-    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

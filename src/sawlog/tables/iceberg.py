@@ -22,10 +22,20 @@ from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
 
-from .columns import plain
-from .evolving import evolved
-from .formats import TableCommit, TableIdentity, check_package, foreign_table_error, unreadable_table_error
-from .state import DataFile, Mark, Span, TableSnapshot, marks_from_json, marks_to_json
+from .columns import evolved, plain
+from .formats import (
+    DataFile,
+    Mark,
+    Span,
+    TableCommit,
+    TableIdentity,
+    TableSnapshot,
+    check_package,
+    foreign_table_error,
+    marks_from_json,
+    marks_to_json,
+    unreadable_table_error,
+)
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

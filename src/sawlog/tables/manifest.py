@@ -21,8 +21,15 @@ from ..errors import StorageError
 from ..storage import FileDirectory, checksummed
 from ..storage.checksummed import MISSING
 from . import columns
-from .formats import TableCommit, TableIdentity
-from .state import TableSnapshot, file_from_json, file_to_json, marks_from_json, marks_to_json
+from .formats import (
+    TableCommit,
+    TableIdentity,
+    TableSnapshot,
+    file_from_json,
+    file_to_json,
+    marks_from_json,
+    marks_to_json,
+)
 
 STATE_DIRECTORY = "_sawlog"
 _MANIFEST = "manifest"

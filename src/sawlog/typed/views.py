@@ -27,8 +27,7 @@ from ..errors import DecodeFailed, InvalidConfig
 from ..isolation import Isolation
 from ..store.base import Partition, Store, Topic
 from ..store.consumer import Consumer
-from .codec import BadRecords, Codec
-from .record import TypedRecord
+from .codec import BadRecords, Codec, TypedRecord
 from .serializers import Bytes, Unchanged
 
 V = TypeVar("V")
