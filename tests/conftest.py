@@ -2,7 +2,7 @@
 
 Profiles (`pytest --hypothesis-profile=NAME`):
 
-    repeatable   the default: the same 50 examples every time, so that a red run is red again
+    repeatable   the default: the same 25 examples every time, so that a red run is red again
     explore      500 new random examples; what it finds is printed with a blob to replay
 
 No deadline in either: the machines that run this are shared, and a slow neighbour is not a bug.
@@ -26,7 +26,7 @@ from .faults.seeds import repeat, seed_of_this_run
 MEMORY, MEMORY_BYTES = Path("/dev/shm"), 4 << 30
 KERNEL = Path(__file__).resolve().parent.parent / "src/sawlog/batch/kernel"
 
-pytest_plugins = ["tests.durations", "tests.parallel"]
+pytest_plugins = ["tests.durations", "tests.matrices", "tests.parallel"]
 
 gc.disable()  # until the tests are collected: nothing of that is garbage
 
@@ -35,7 +35,7 @@ pytest.register_assert_rewrite(
     "sawlog.testing.storage_suite", "sawlog.testing.directory_suite", "sawlog.testing.store_suite"
 )
 
-settings.register_profile("repeatable", max_examples=50, derandomize=True, deadline=None, print_blob=True)
+settings.register_profile("repeatable", max_examples=25, derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("explore", max_examples=500, deadline=None, print_blob=True)
 settings.load_profile("repeatable")
 

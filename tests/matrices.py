@@ -1,34 +1,35 @@
-"""Matrices of parameters: the quick tests run some of the cases, `make test-all` runs all of them.
+"""The quick tests run a part of what is there; the seed of the run chooses which. `make test-all` runs everything.
 
     @pytest.mark.sampled(6)
     @pytest.mark.parametrize("policy", POLICIES)
     @pytest.mark.parametrize("way", WAYS)
     def test_nothing_is_visible_in_the_middle_of_an_append(place: Place, policy: Any, way: str) -> None: ...
 
-The other cases are marked `slow`. A test that runs on several storages without that mark runs on one of them in the
-quick tests.
+`sampled(6)`: six of the cases are quick. `alternating`: each case is quick in one run of two; for tests that take a
+third of a second or more and have siblings of the same kind. A test on several storages without these marks runs on
+one of them in the quick tests. What the seed does not choose is marked `slow`.
 
-The seed of the run chooses, and pytest's header shows it (see tests/faults/seeds.py), so that many runs see all cases
-and each run can be repeated. A test that is named on the command line (`pytest FILE::TEST`) runs with all its cases.
-A folder turns this on in its conftest.py, with `register` and `mark_slow_cases`.
+pytest's header shows the seed (see tests/faults/seeds.py), so that many runs see everything and each run can be
+repeated. A test that is named on the command line (`pytest FILE::TEST`) runs with all its cases.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import zlib
 from collections import defaultdict
-from pathlib import Path
 
 import pytest
 
 from .faults.seeds import seed_of_this_run
 
+#: Parameters, and those of their values of which the quick tests need only one for each case.
+STORAGES = {"place": ("files", "memory")}
 
-def register(config: pytest.Config) -> None:
-    """Make the mark known."""
+
+def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "sampled(count): so many of the cases are quick, chosen by the seed of the run")
+    config.addinivalue_line("markers", "alternating: each case is quick in one run of two, chosen by the seed")
 
 
 def quick_value(seed: int, case: str, values: tuple[str, ...]) -> str:
@@ -41,30 +42,36 @@ def quick_cases(seed: int, name: str, cases: int, count: int) -> set[int]:
     return set(random.Random(f"{seed} {name}").sample(range(cases), min(count, cases)))
 
 
-def mark_slow_cases(
-    config: pytest.Config, items: list[pytest.Item], folder: Path, storages: dict[str, tuple[str, ...]] | None = None
-) -> None:
-    """Mark the cases below this folder `slow` that the seed does not choose. `storages`: the values of parameters of
-    which the quick tests need only one for each case."""
+def is_quick_now(seed: int, name: str) -> bool:
+    """Whether a case that alternates is quick. It is so with one of two consecutive seeds."""
+    return (zlib.crc32(name.encode()) + seed) % 2 == 0
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` looks at the marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the cases `slow` that the seed does not choose."""
     if any("::" in argument for argument in config.args):
         return
-    seed, below = seed_of_this_run(), f"{folder}{os.sep}"
+    seed = seed_of_this_run()
     matrices: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if not str(item.path).startswith(below) or item.get_closest_marker("slow"):
+        if item.get_closest_marker("slow"):
             continue
+        if item.get_closest_marker("alternating") and not is_quick_now(seed, item.nodeid):
+            item.add_marker(pytest.mark.slow)
+            continue
+        name = item.nodeid.partition("[")[0]
         if item.get_closest_marker("sampled"):
-            matrices[item.nodeid.partition("[")[0]].append(item)
-            continue
-        if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
-            continue
-        for parameter, values in (storages or {}).items():
-            value = item.callspec.params.get(parameter)
-            # Not the node id: "files" and "memory" are also parts of names.
-            others = sorted((name, at) for name, at in item.callspec.indices.items() if name != parameter)
-            case = f"{item.nodeid.partition('[')[0]} {others}"
-            if value in values and value != quick_value(seed, case, values):
-                item.add_marker(pytest.mark.slow)
+            matrices[name].append(item)
+        elif isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+            for parameter, values in STORAGES.items():
+                value = item.callspec.params.get(parameter)
+                if value not in values:
+                    continue
+                # Not the node id: "files" and "memory" are also parts of names.
+                others = sorted((other, at) for other, at in item.callspec.indices.items() if other != parameter)
+                if value != quick_value(seed, f"{name} {others}", values):
+                    item.add_marker(pytest.mark.slow)
     for name, cases in matrices.items():
         mark = cases[0].get_closest_marker("sampled")
         assert mark is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .matrices import quick_cases, quick_value
+from .matrices import is_quick_now, quick_cases, quick_value
 
 STORAGES = ("files", "memory")
 
@@ -29,3 +29,9 @@ def test_a_seed_chooses_each_storage_for_some_cases_of_a_test() -> None:
 def test_a_seed_always_chooses_the_same() -> None:
     assert quick_cases(7, "test", cases=20, count=4) == quick_cases(7, "test", cases=20, count=4)
     assert quick_value(7, "test", STORAGES) == quick_value(7, "test", STORAGES)
+
+
+def test_a_test_that_alternates_is_quick_in_one_of_two_consecutive_seeds() -> None:
+    for seed in range(50):
+        assert is_quick_now(seed, "test") != is_quick_now(seed + 1, "test")
+    assert {is_quick_now(7, f"test_{number}") for number in range(20)} == {True, False}

@@ -59,6 +59,7 @@ def test_long_second_pieces_combine(length: int) -> None:
     assert combine(crc32c(b"header"), crc32c(b), length) == crc32c(b"header" + b)
 
 
+@pytest.mark.alternating
 def test_the_longest_batch_combines() -> None:
     length, chunk = 2**31 - 1, bytes(range(256)) * (1 << 16)
     alone, together = 0, crc32c(b"header")

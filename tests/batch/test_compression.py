@@ -232,6 +232,7 @@ def test_what_is_packed_unpacks_to_the_same(codec: int, data: bytes, times: int)
 
 
 # Around every size at which a block of some codec ends.
+@pytest.mark.alternating
 @for_each("size_bytes", [n + d for n in (32 << 10, 64 << 10, 128 << 10, 256 << 10, MIB) for d in (-1, 0, 1)])
 @every_codec
 def test_sizes_around_block_ends_round_trip(codec: int, size_bytes: int) -> None:
@@ -454,6 +455,7 @@ def test_java_frames_with_the_widest_window_are_read_into_little_memory() -> Non
         assert decompress(ZSTD, packed, max_bytes=len(BATCH)) == BATCH
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(1)  # 0.3 s each
 @pytest.mark.parametrize("gap_bytes", [7 * MIB, 9 * MIB, 20 * MIB])
 def test_frames_that_reach_far_back_are_given_the_window_they_need(gap_bytes: int) -> None:
@@ -490,6 +492,7 @@ def test_zeros_that_pack_too_well_are_left_alone(free_bytes: int) -> None:
         decompress(ZSTD, packed)
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("codec", [SNAPPY, LZ4], ids=codec_name)
 def test_codecs_that_cannot_pack_too_well_pack_any_zeros(codec: int, free_bytes: int) -> None:
     zeros = bytes(free_bytes + 4 * MIB)
@@ -510,6 +513,7 @@ def test_what_is_longer_than_the_reader_takes_is_left_alone(codec: int) -> None:
     assert decompress(codec, packed, max_bytes=len(BATCH)) == BATCH
 
 
+@pytest.mark.alternating
 @pytest.mark.costly  # packs 20 MiB twice at the highest level: only that one has such a window
 def test_a_window_that_the_reader_would_not_pay_for_is_not_used() -> None:
     data = random.Random(5).randbytes(MIB) * 20  # level 22 keeps all of it as its window
@@ -554,6 +558,7 @@ def test_the_default_limit_is_a_default_segment() -> None:
     assert DEFAULT_MAX == 1 << 30
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("write", [zstandard.ZstdCompressor().compress, zstd_without_size], ids=["size", "no size"])
 def test_beyond_the_free_bytes_the_ratio_decides(write: Callable[[bytes], bytes], free_bytes: int) -> None:
     zeros = bytes(free_bytes + MIB)
@@ -906,6 +911,7 @@ BOMBS: dict[str, tuple[int, Callable[[], bytes]]] = {
 }
 
 
+@pytest.mark.alternating
 @linux_only
 @pytest.mark.sampled(5)  # each starts a process
 @pytest.mark.parametrize("bomb", BOMBS)
@@ -914,6 +920,7 @@ def test_a_bomb_is_refused_within_the_memory_that_was_allowed(bomb: str) -> None
     assert explode(codec, make(), max_bytes=32 * MIB) == "DecompressionLimit"
 
 
+@pytest.mark.alternating
 @linux_only
 @pytest.mark.sampled(2)  # each starts a process
 @pytest.mark.parametrize(
@@ -934,6 +941,7 @@ def test_what_is_allowed_unpacks_within_the_memory_that_was_allowed(writer: str)
     assert explode(codec, packed, max_bytes=32 * MIB) == str(16 * MIB)
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(1)  # each starts a process
 @linux_only
 @pytest.mark.parametrize(
@@ -949,12 +957,14 @@ def test_blocks_and_frames_of_nothing_take_no_memory(codec: int, packed: Callabl
     assert explode(codec, packed(), max_bytes=MIB) == "0"
 
 
+@pytest.mark.alternating
 @linux_only
 def test_a_window_without_content_takes_no_memory() -> None:
     for window_log in (24, 27):
         assert explode(ZSTD, zstd_window(SMALL, window_log), max_bytes=MIB) == str(len(SMALL))
 
 
+@pytest.mark.alternating
 @linux_only
 @pytest.mark.parametrize("codec", [SNAPPY, ZSTD], ids=codec_name)
 def test_a_declared_size_within_the_limit_takes_no_more_than_the_limit(codec: int) -> None:
@@ -965,6 +975,7 @@ def test_a_declared_size_within_the_limit_takes_no_more_than_the_limit(codec: in
     assert explode(codec, lie, max_bytes=32 * MIB) == "CorruptBatch"
 
 
+@pytest.mark.alternating
 @linux_only
 def test_too_little_memory_is_not_called_corruption() -> None:
     packed = zstd_window(bytes(4 * MIB), 23)

@@ -160,6 +160,7 @@ def decode_or_none(data: bytes) -> Any:
         return None
 
 
+@pytest.mark.alternating
 @some_or_all(150)
 @pytest.mark.parametrize("data", SMALL, ids=len)
 def test_every_flipped_bit_under_a_right_checksum_is_read_or_refused(data: bytes, most: int | None) -> None:
@@ -243,6 +244,7 @@ def lying_records(lie: bytes, *, bare: bool = False) -> Iterator[bytes]:
     yield lie + record((0, 0, None, b"x", ()))[1:]
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.hex()[:24] or "nothing")
 def test_a_number_that_lies_is_read_or_refused_wherever_it_stands(lie: bytes) -> None:
@@ -367,6 +369,7 @@ def test_a_compressed_batch_with_a_wrong_count_is_refused_before_room_is_made_fo
             to_arrow(memoryview(lying), rows, 0, FOR_EVER, views=views)
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("codec", [name for name in CODECS if name != "none"])
 def test_compressed_batches_are_read_or_refused_whatever_their_bytes(codec: str) -> None:
     chance = random.Random(codec)
@@ -397,6 +400,7 @@ def test_garbage_is_refused() -> None:
         assert not garbage or decode_or_none(garbage) is None
 
 
+@pytest.mark.alternating
 def test_garbage_behind_a_sound_header_is_read_or_refused() -> None:
     chance = random.Random(2)
     for _ in range(600):

@@ -210,6 +210,7 @@ def test_chunks_are_gathered_up_to_a_size(kernel: Any) -> None:
     assert kernel.gather_chunks(chunks, 4) == ([], None, True)
 
 
+@pytest.mark.alternating
 def test_a_log_reads_and_fetches_the_same_from_active_and_sealed_segments() -> None:
     rng = random.Random(3)
     with Log.in_memory(LogConfig(segment_bytes=60_000, index_interval_bytes=500)) as log:

@@ -539,6 +539,7 @@ def observed(kernel: Any, data: bytes) -> list[Any]:
     return [said, room, kept(kernel, data), kept(kernel, data, SMALL[0], forget=5, floor=1), kept(kernel, data, data)]
 
 
+@pytest.mark.alternating
 @some_or_all(150)
 @pytest.mark.parametrize("data", SMALL, ids=len)
 def test_every_flipped_bit_under_a_right_checksum_is_taken_or_refused(data: bytes, most: int | None) -> None:

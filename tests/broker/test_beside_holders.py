@@ -53,6 +53,7 @@ def producers(broker: Broker) -> list[Producer]:
     return made
 
 
+@pytest.mark.alternating
 def test_others_are_served_while_a_holder_stands_still(path: Path, holder: Child) -> None:
     with Broker(directory=str(path)) as broker:
         holder.signal(signal.SIGSTOP)

@@ -150,6 +150,7 @@ def test_api_versions_of_an_unknown_version_are_answered_in_the_first(peer: Peer
     assert {each["api_key"] for each in body["api_keys"]} >= {Key.PRODUCE, Key.FETCH, Key.API_VERSIONS}
 
 
+@pytest.mark.alternating
 def test_a_client_that_does_not_read_does_not_stop_the_others(broker: Broker, topic: str) -> None:
     with Peer(broker.address) as peer:
         peer.ask(Key.PRODUCE, 9, produce_body(topic, batch(b"x" * 500_000)))

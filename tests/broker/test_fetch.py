@@ -171,6 +171,7 @@ def test_a_deleted_topic_wakes_who_waits_for_it(broker: Broker, peer: Peer) -> N
     assert peer.receive()[1]["responses"][0]["partitions"][0]["error_code"] != ErrorCode.NONE
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("acks", [0, 1])
 @pytest.mark.parametrize("asked", ["end", "newest", "time"])
 def test_what_was_just_written_counts_when_somebody_asks_where_a_partition_ends(

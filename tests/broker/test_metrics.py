@@ -50,6 +50,7 @@ def fail(connection: Connection, context: Context, handler: Handler, request: Bo
     raise KafkaError(ErrorCode.INVALID_REQUEST, MADE_TO_FAIL)
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("key", [pytest.param(key, id=api.name) for key, api in sorted(BY_KEY.items())])
 def test_a_refusal_is_counted_and_logged_whatever_the_api(
     broker: Broker, peer: Peer, key: Key, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

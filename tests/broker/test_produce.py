@@ -74,6 +74,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_bad_batch_is_refused_and_nothing_is_stored(
     broker: Broker, send: Callable[..., dict[str, Any]], topic: str, name: str

@@ -234,6 +234,7 @@ STEPS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 }
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("commit", [True, False])
 def test_what_is_decided_is_completed_by_the_next_broker(

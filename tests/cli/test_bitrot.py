@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
@@ -78,6 +79,7 @@ def test_a_sound_segment_is_its_batches(compression: str) -> None:
 UNCHECKED = range(12, 16)
 
 
+@pytest.mark.alternating
 def test_any_flipped_bit_is_noticed_and_the_first_bad_byte_is_named() -> None:
     """Every byte of a segment in turn. The base offset is vouched for by the neighbours, the rest by itself."""
     content, starts = segment()

@@ -59,6 +59,7 @@ def test_a_group_whose_members_are_at_a_broker_says_where_and_is_not_moved(billi
         served.release()
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -79,6 +80,7 @@ def test_seek_moves_to_a_place(billing: Cli, data: Path, arguments: list[str], e
     assert committed(data) == {("orders", 0): expected[0], ("orders", 1): expected[1]}
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -124,6 +124,7 @@ def test_other_systems_are_imported_the_same_way(sawlog: Cli, orders: Path, tmp_
         assert [row["records"] for row in rows] == [10]
 
 
+@pytest.mark.alternating
 def test_an_interrupted_import_continues(program: Program, sawlog: Cli, tmp_path: Path, data: Path) -> None:
     """The process is ended at some moment; whatever was stored by then, the next run stores the rest."""
     raw = b"".join(batch(n, b"x" * 50_000) for n in range(500))

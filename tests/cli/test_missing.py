@@ -57,6 +57,7 @@ LOSSES: dict[str, tuple[Callable[[Path], None], str]] = {
 }
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("kind", LOSSES)
 def test_a_loss_is_reported_by_every_command_before_and_after_the_repair(sawlog: Cli, store: Path, kind: str) -> None:
     damage, offsets = LOSSES[kind]
@@ -76,6 +77,7 @@ def test_a_loss_is_reported_by_every_command_before_and_after_the_repair(sawlog:
         assert sawlog("repair", "--apply").code == 4
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("kind", [each for each in LOSSES if each.startswith("groups'")])
 def test_lost_commits_are_reported_to_everyone_who_asks_for_the_group(sawlog: Cli, store: Path, kind: str) -> None:
     LOSSES[kind][0](store)

@@ -21,6 +21,7 @@ def test_values_come_one_a_line_partition_after_partition(sawlog: Cli, orders: P
     assert sawlog("read", "orders").ok().lines == [*(f"a{n}" for n in range(10)), *(f"b{n}" for n in range(5))]
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize(
     ("offset", "expected"),
     [
@@ -45,6 +46,7 @@ def test_offset_language_picks_records(sawlog: Cli, orders: Path, offset: str, e
 UNORDERED = [50, 10, 90, 20, 70, 30, 60, 40, 80, 0]
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize(
     ("offset", "expected"),
     [

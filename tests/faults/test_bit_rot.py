@@ -51,7 +51,7 @@ def some(fixture: Fixture, count: int) -> list[tuple[Fixture, Flip]]:
 
 @pytest.mark.costly  # a time box
 def test_a_flipped_bit_is_told_and_costs_no_more_than_it_must() -> None:
-    box = Box(1.2, 3 * len(NAMES))
+    box = Box(0.8, 2 * len(NAMES))
     for fixture, flip in box.fill(in_turn(some(named(name), 40) for name in NAMES)):
         fixture.try_flip(flip)
     box.check()

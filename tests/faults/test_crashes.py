@@ -59,11 +59,11 @@ def very_few(scenario: Scenario) -> bool:
 
 
 #: What shares a time box: (workloads, seconds of CPU, scenarios at least).
-#: All boxes together: 7 s; work that is not crashed takes 3 s more.
+#: All boxes together: 4 s; work that is not crashed takes 2 s more.
 BOXES: dict[str, tuple[list[str], float, int]] = {
-    **{f"logs-{part}": (shuffled(LOGS, "logs")[part::3], 1.2, 20) for part in range(3)},
-    "stores": (shuffled([*TRANSACTIONS, *STORES], "stores"), 1.5, 10),
-    "readers": (shuffled(READERS, "readers"), 2.0, 4),
+    **{f"logs-{part}": (shuffled(LOGS, "logs")[part::3], 0.7, 12) for part in range(3)},
+    "stores": (shuffled([*TRANSACTIONS, *STORES], "stores"), 1.0, 8),
+    "readers": (shuffled(READERS, "readers"), 1.2, 3),
 }
 
 
@@ -90,8 +90,8 @@ def test_nothing_acknowledged_is_lost(part: str) -> None:
     names, cpu_s, least = BOXES[part]
     box = Box(cpu_s, least)
     for name in names:
-        if name in READERS and not box.has_room:
-            break  # their work takes long, also if nothing crashes
+        if not box.has_room:
+            break  # the work itself takes time, also if nothing crashes
         seeds = range(seed_of_this_run(), seed_of_this_run() + seeds_of(name))
         changes = sum(crashed(name, seed, lambda scenario: box.has_room and few(scenario), box) for seed in seeds)
         assert changes > 3, f"{name} changes next to nothing; repeat with {repeat()}"
@@ -219,6 +219,7 @@ def test_the_work_is_the_same_whether_it_is_crashed_or_not() -> None:
     box.check()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [name for name in WORKLOADS if name.startswith(("interrupted", "ticking", "beside"))])
 def test_what_comes_in_the_middle_comes_at_the_same_place_every_time(name: str) -> None:
     seed = seed_of_this_run()

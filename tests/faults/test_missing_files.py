@@ -27,7 +27,7 @@ def named(name: str) -> Fixture:
 
 
 def check_some(names: list[str], cpu_s: float) -> None:
-    box = Box(cpu_s, 5 * len(names))
+    box = Box(cpu_s, 3 * len(names))
     losses = [[(named(name), loss) for loss in shuffled(named(name).losses(), name)] for name in names]
     for fixture, loss in box.fill(in_turn(losses)):
         fixture.try_loss(loss)
@@ -36,12 +36,12 @@ def check_some(names: list[str], cpu_s: float) -> None:
 
 @pytest.mark.costly  # a time box
 def test_what_a_log_loses_is_reported_by_readers_verify_doctor_and_the_next_writer() -> None:
-    check_some(LOGS, cpu_s=1.0)
+    check_some(LOGS, cpu_s=0.7)
 
 
 @pytest.mark.costly  # a time box
 def test_what_a_store_loses_is_reported_and_the_rest_is_served() -> None:
-    check_some(STORES, cpu_s=1.0)
+    check_some(STORES, cpu_s=0.7)
 
 
 @pytest.mark.slow

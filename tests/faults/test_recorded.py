@@ -44,7 +44,7 @@ def place() -> Iterator[Path]:
 
 @pytest.mark.costly  # a time box
 def test_what_files_promise_survives_power_cuts(place: Path) -> None:
-    box = Box(1.8, 6)
+    box = Box(1.2, 4)
     logs, others = ([name for name in WORKLOADS if (name in LOGS) is is_log] for is_log in (True, False))
     for name in box.fill(in_turn([shuffled(logs, "recorded"), shuffled(others, "recorded")])):
         run = Run(name, seed_of_this_run(), place)

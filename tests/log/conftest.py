@@ -7,22 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from .. import matrices
+from ..matrices import STORAGES
 from .places import FilePlace, MemoryPlace, Place, quick
 
-STORAGES = ("files", "memory")
 
-
-def pytest_configure(config: pytest.Config) -> None:
-    matrices.register(config)
-
-
-@pytest.hookimpl(tryfirst=True)  # before `-m` looks at the marks
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    matrices.mark_slow_cases(config, items, Path(__file__).parent, {"place": STORAGES})
-
-
-@pytest.fixture(params=STORAGES)
+@pytest.fixture(params=STORAGES["place"])
 def place(request: pytest.FixtureRequest) -> Place:
     """A new place for a log, in files and in memory; fsync takes no time."""
     made: Place = request.getfixturevalue("file_place" if request.param == "files" else "memory_place")

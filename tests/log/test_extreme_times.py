@@ -43,6 +43,7 @@ CALLS: dict[str, Callable[[Log], Any]] = {
 }
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(4)  # 0.1 s each
 @pytest.mark.parametrize("call", CALLS)
 def test_extreme_timestamps_raise_nothing_but_sawlogs_own_errors(call: str) -> None:

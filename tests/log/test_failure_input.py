@@ -108,6 +108,7 @@ FORMS: dict[str, Callable[[Log, tuple[Any, ...]], object]] = {
 }
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("bad", BAD_RECORDS)
 @pytest.mark.parametrize("form", FORMS)
 def test_a_bad_record_writes_nothing(form: str, bad: str) -> None:

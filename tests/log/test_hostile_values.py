@@ -39,6 +39,7 @@ def each_to_the_next(size: int) -> bytes:
     return b"".join(header(1 + i, 61) for i in range(size // 61))
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(2)  # 0.1 s each
 @pytest.mark.parametrize("made", [to_the_end, to_one_place, each_to_the_next])
 @pytest.mark.parametrize("size", [100_000, 800_000])

@@ -542,6 +542,7 @@ def test_the_note_of_maintenance_that_is_gone_is_no_reason_to_wait(place: Place)
 # --- other processes
 
 
+@pytest.mark.alternating
 def test_the_lock_of_one_process_is_seen_by_another(file_place: FilePlace) -> None:
     made(file_place)
     log = lazily(file_place)

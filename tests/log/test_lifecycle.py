@@ -363,6 +363,7 @@ def test_logs_in_memory_are_separate() -> None:
     assert len(two) == 0
 
 
+@pytest.mark.alternating
 def test_interpreter_ends_although_logs_are_open(tmp_path: Path) -> None:
     """The background thread must not keep a process alive, nor the data away from the next one."""
     code = (

@@ -79,6 +79,7 @@ def test_c04_age_of_a_segment_survives_a_restart(place: Place) -> None:
     assert values(log) == [b"young"]
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(3)  # 0.1 s each
 @pytest.mark.parametrize("suffix", [INDEX, TIME_INDEX])
 @pytest.mark.parametrize("closed", [True, False])
@@ -111,6 +112,7 @@ def test_c05_index_torn_missing_or_padded_costs_no_record(place: Place, suffix: 
             damaged.close()
 
 
+@pytest.mark.alternating
 @some_or_all(60)
 def test_c06_log_torn_at_any_byte_keeps_what_precedes(place: Place, most: int | None) -> None:
     """No seed recovers; RustLog appends after the torn record."""

@@ -283,6 +283,7 @@ def test_a_process_killed_in_its_turn_is_recovered_from(tmp_path: Path) -> None:
     assert contents(FileDirectory(tmp_path)) == [b"before", b"in the turn", b"after"]
 
 
+@pytest.mark.alternating
 @pytest.mark.costly  # starts a process that forks one for each call
 @pytest.mark.parametrize("step", [pytest.param(5, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)])
 def test_a_process_may_be_killed_at_any_call_of_its_turn(tmp_path: Path, step: int) -> None:

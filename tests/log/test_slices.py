@@ -42,6 +42,7 @@ def offsets(log: Log, pieces: list[Slice]) -> list[int]:
     return found
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(1)  # 0.6 s each
 @some_or_all(25)
 @pytest.mark.parametrize("compression", ["none", "zstd"])

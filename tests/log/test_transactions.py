@@ -415,6 +415,7 @@ def test_a_log_that_is_released_is_read_on(file_place: FilePlace) -> None:
     assert both(log)[0] == [b"open"]
 
 
+@pytest.mark.alternating
 def test_a_reader_follows_the_writer_through_rotations(file_place: FilePlace) -> None:
     log = file_place.open(segment_bytes=300)
     reader = file_place.open(mode="r")

@@ -202,6 +202,7 @@ class InFiles(TransactionMachine):
             self.folder.cleanup()
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("part", [pytest.param(12, id="some"), pytest.param(4, id="more", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("machine", [InMemory, InFiles])
 def test_transactions_are_what_the_batches_say(machine: Any, part: int, monkeypatch: pytest.MonkeyPatch) -> None:

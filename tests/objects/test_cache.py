@@ -113,6 +113,7 @@ def test_what_was_not_needed_for_the_longest_time_goes_first(tmp_path: Path) -> 
     assert there[1:] == list(range(there[1], 40))
 
 
+@pytest.mark.alternating
 def test_processes_that_write_at_once_keep_to_the_size_together(tmp_path: Path) -> None:
     room = 1 << 20
     caches = [BlockCache(tmp_path, name, room) for name in ("one", "two", "three")]

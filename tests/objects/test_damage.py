@@ -83,6 +83,7 @@ def warmed(request: pytest.FixtureRequest, tmp_path: Path):  # type: ignore[no-u
     made.store.close()
 
 
+@pytest.mark.alternating
 @EVERY_DAMAGE
 def test_verification_finds_damage_of_which_the_cache_has_a_good_copy(warmed: Warmed, damage: Damage) -> None:
     assert warmed.partition.verify().ok
@@ -92,6 +93,7 @@ def test_verification_finds_damage_of_which_the_cache_has_a_good_copy(warmed: Wa
     assert warmed._read() == warmed.before  # a reader needs no more than a good copy
 
 
+@pytest.mark.alternating
 @EVERY_DAMAGE
 def test_a_read_without_caches_returns_what_was_committed_or_raises(warmed: Warmed, damage: Damage) -> None:
     assert [record.value for record in warmed.partition.uncached().scan()] == warmed.before
@@ -102,6 +104,7 @@ def test_a_read_without_caches_returns_what_was_committed_or_raises(warmed: Warm
         warmed.partition.uncached().fetch(0)
 
 
+@pytest.mark.alternating
 @EVERY_DAMAGE
 def test_a_restore_finds_damage_of_which_the_cache_has_a_good_copy(
     warmed: Warmed, damage: Damage, tmp_path: Path
@@ -125,6 +128,7 @@ def test_consolidation_leaves_what_is_damaged_although_the_cache_has_a_good_copy
     assert tuple(warmed.partition.extents(0, 9)) == extents
 
 
+@pytest.mark.alternating
 @EVERY_DAMAGE
 def test_a_new_process_finds_damage_or_reads_what_was_committed(warmed: Warmed, damage: Damage, tmp_path: Path) -> None:
     """Without the cache there is nothing else to read."""

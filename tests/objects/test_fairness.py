@@ -43,6 +43,7 @@ class SlowBucket(SimulatedBucket):
         return found
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("latency_s", [0.05, 0.5, 5.0])
 @pytest.mark.parametrize("others", [1, 2])
 def test_whoever_commits_all_the_time_keeps_nobody_out(latency_s: float, others: int) -> None:

@@ -130,6 +130,7 @@ def test_a_single_extent_in_an_old_commit_is_consolidated_so_that_the_commit_can
     assert extents(store, topic)[0].key.startswith(SEGMENTS)
 
 
+@pytest.mark.alternating
 def test_segments_grow_so_that_few_remain(world: World, store: ObjectStore) -> None:
     topic = store.create_topic("t")
     for number in range(400):
@@ -354,6 +355,7 @@ class StoppingBucket(SimulatedBucket):
         return super()._request(what)
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("rounds", [0, 1, 2], ids=["consolidation", "compaction", "collection"])
 def test_whoever_closes_a_store_does_not_wait_until_much_is_maintained(world: World, rounds: int) -> None:
     bucket = StoppingBucket(world)

@@ -35,6 +35,7 @@ def test_faults_happen_as_often_as_they_are_asked_for() -> None:
     assert 400 < drawn.count(Fault.LATE) < 600
 
 
+@pytest.mark.alternating
 def test_a_store_behind_a_bad_network_stores_everything_once_and_in_order(moto: Server) -> None:
     values = [b"%d" % number for number in range(16)]
     faults = Faults(
@@ -95,6 +96,7 @@ def _stored_by_a_program_that_repeats(server: Server, look: list[Fault]) -> list
 _QUICK = ("denied", "failed for long", "flipped", "lost")
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize(
     "look", [each if each in _QUICK else pytest.param(each, marks=pytest.mark.slow) for each in _LOOKS]
 )

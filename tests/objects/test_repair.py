@@ -108,6 +108,7 @@ CASES: dict[str, tuple[Callable[[World], None], int, str]] = {
 }
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize(("lose", "left", "what"), CASES.values(), ids=CASES.keys())
 def test_a_store_that_lost_commits_returns_to_the_state_before_them(
     world: World, lose: Callable[[World], None], left: int, what: str

@@ -105,6 +105,7 @@ cast.end()
     assert noted[again:] == list(range(1, len(noted) - again + 1))
 
 
+@pytest.mark.alternating
 def test_who_was_replaced_while_it_was_stopped_goes_on_beside_its_successor_and_ends(tmp_path: Path) -> None:
     said = _acted(
         tmp_path,

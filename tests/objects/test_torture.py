@@ -37,6 +37,7 @@ def some(bugs: Iterable[str]) -> list[Any]:
     return [bug if n % 3 == 2 else pytest.param(bug, marks=pytest.mark.slow) for n, bug in enumerate(bugs)]
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("how", [pytest.param("onward", marks=pytest.mark.slow), "rolled back"])
 def test_one_seed_is_one_story(how: str) -> None:
     """In this process and in one whose sets and dictionaries of strings have other orders."""
@@ -55,6 +56,7 @@ def _check(seed: int, steps: int) -> None:
     assert result.removed > 100
 
 
+@pytest.mark.alternating
 def test_simulated_processes_lose_double_and_reorder_nothing() -> None:
     _check(seed=1, steps=3000)
 
@@ -72,6 +74,7 @@ def _check_rolled_back(seed: int, steps: int) -> None:
     assert result.removed > 50
 
 
+@pytest.mark.alternating
 def test_simulated_processes_read_and_maintain_a_rolled_back_bucket_with_the_cache_of_what_is_gone() -> None:
     _check_rolled_back(seed=1, steps=2000)
 
@@ -82,11 +85,13 @@ def test_simulated_processes_read_and_maintain_a_rolled_back_bucket_for_long(see
     _check_rolled_back(seed, steps=10_000)
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("bug", some(CACHE_BUGS))
 def test_a_planted_bug_of_caches_is_found(bug: str) -> None:
     assert any(run(seed, steps=3000 * seed, bug=bug, roll_back=True).wrong for seed in range(1, _SEEDS))
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("bug", some([bug for bug in BUGS if bug != "believed late"]))
 def test_a_planted_bug_is_found(bug: str) -> None:
     assert _is_found(bug)

@@ -126,6 +126,7 @@ def test_leader_epochs_are_kept(data: Path, store: Store, url: str, tmp_path: Pa
     assert_comes_back(store, url, tmp_path / "again")
 
 
+@pytest.mark.alternating
 def test_epochs_survive_consolidation(data: Path, store: Store, url: str, tmp_path: Path) -> None:
     log = store.create_topic("orders").partition(0)
     for round_ in range(20):
@@ -417,6 +418,7 @@ def test_lag_says_what_is_not_shipped(data: Path, store: Store, url: str) -> Non
         assert shipping.progress.is_caught_up
 
 
+@pytest.mark.alternating
 def test_a_writer_beside_it_and_maintenance_of_both_change_nothing(
     data: Path, store: Store, url: str, tmp_path: Path
 ) -> None:

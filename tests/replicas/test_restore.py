@@ -196,6 +196,7 @@ def test_a_moment_is_restored_by_its_time(
         restore(url, tmp_path / "before", until_ms=1_059_999)
 
 
+@pytest.mark.alternating
 def test_what_was_collected_is_found_by_points_and_what_has_none_is_an_error(
     data: Path, store: Store, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -347,6 +347,7 @@ def test_a_replica_in_memory_is_not_trusted(tmp_path: Path) -> None:
 # --- all of it together
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize(
     ("seed", "steps"), [(0, 50), *(pytest.param(seed, 120, marks=pytest.mark.slow) for seed in range(4))]
 )
@@ -424,6 +425,7 @@ with sawlog.open(sys.argv[1], maintenance_interval_s=None) as store:
 """
 
 
+@pytest.mark.alternating
 def test_a_process_that_removes_is_killed_at_any_moment(tmp_path: Path) -> None:
     made = Tiered(tmp_path, 20)
     for round_number in range(4):
@@ -474,6 +476,7 @@ def test_asyncio_reads_it_without_standing_still(tiered: Tiered) -> None:
 # --- what somebody does to the files, the names and the addresses
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("more", [{}, {"delete": True}], ids=["", "delete"])
 @pytest.mark.parametrize("is_shipped", [False, True])
 def test_a_topic_that_replaces_another_keeps_its_only_records(

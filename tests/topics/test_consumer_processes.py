@@ -162,6 +162,7 @@ def appending(store: Store) -> Iterator[None]:
     writer.join()
 
 
+@pytest.mark.alternating
 @pytest.mark.costly  # two interpreters
 def test_after_kill_9_the_other_takes_over_from_the_committed_offset(store: Store, workers: list[Worker]) -> None:
     path = Path(store.path)
@@ -185,6 +186,7 @@ def test_after_kill_9_the_other_takes_over_from_the_committed_offset(store: Stor
     assert committed(store) == ends
 
 
+@pytest.mark.alternating
 @pytest.mark.costly  # three interpreters
 def test_work_is_shared_and_nothing_is_done_twice_while_nobody_dies(store: Store, workers: list[Worker]) -> None:
     """Also while members come and go in order."""

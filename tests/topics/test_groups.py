@@ -262,6 +262,7 @@ def test_records_of_another_kind_are_left_alone(store: Store) -> None:
     assert store.groups.offsets.of("billing") == {}
 
 
+@pytest.mark.alternating
 def test_many_commits_take_little_room(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log is compacted as it grows, and keeps the last offset of every group."""
     monkeypatch.setattr(module, "_CONFIG", module._CONFIG.with_(segment_bytes=4096))
@@ -349,6 +350,7 @@ def test_a_commit_is_there_as_a_whole_or_not_at_all_whatever_fails(count: int | 
         assert len(failures) > (10 if count is None else 2)
 
 
+@pytest.mark.alternating
 @pytest.mark.costly  # an interpreter that forks for every death
 @pytest.mark.parametrize("step", [pytest.param(9, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)])
 def test_a_process_may_be_killed_at_any_call_of_joining_and_committing(tmp_path: Path, step: int) -> None:

@@ -345,6 +345,7 @@ def message(head: object, body: bytes = b"") -> bytes:
     return struct.pack(">II", len(encoded), len(body)) + encoded + body
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize(
     "sent",
     [

@@ -107,6 +107,7 @@ FORMS = pytest.mark.parametrize(
 STEPS = pytest.mark.parametrize("step", [pytest.param(5, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)])
 
 
+@pytest.mark.alternating
 @FORMS
 @pytest.mark.parametrize("value", [b"small", LARGE], ids=["small", "large"])
 def test_after_a_power_cut_at_any_moment_it_is_stored_completely_or_not_at_all(value: bytes, count: int | None) -> None:
@@ -121,6 +122,7 @@ def test_after_a_power_cut_at_any_moment_it_is_stored_completely_or_not_at_all(v
     assert all(found[-1])  # it was acknowledged
 
 
+@pytest.mark.alternating
 @pytest.mark.costly  # some fifty recoveries
 @FORMS
 def test_whoever_completes_it_after_the_deaths_of_all_may_lose_its_power_as_well(count: int | None) -> None:
@@ -162,6 +164,7 @@ def commits_with(fault: Fault, who: int, value: bytes = b"small") -> tuple[Scene
     return scene, failing, raised
 
 
+@pytest.mark.alternating
 @STEPS
 def test_what_is_said_of_a_transaction_is_true_whichever_call_of_a_holder_fails(step: int) -> None:
     # A part that fails after the commit is waited for. The quick form takes the one effect that the seed chooses.

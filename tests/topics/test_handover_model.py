@@ -24,6 +24,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize(
     ("disturbances", "least"),
     [
@@ -46,6 +47,7 @@ def test_whatever_happens_a_handed_over_transaction_is_stored_once_or_not_at_all
 
 
 # The quick form takes those that the seed chooses.
+@pytest.mark.alternating
 @pytest.mark.parametrize("count", [pytest.param(4, id="some"), pytest.param(None, id="all", marks=pytest.mark.slow)])
 def test_the_model_notices_each_mistake(count: int | None) -> None:
     for mistake in shuffled(MISTAKES, "mistakes")[:count]:

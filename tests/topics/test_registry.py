@@ -56,6 +56,7 @@ def test_an_edit_that_fails_changes_nothing_and_lets_the_next_one_in(tmp_path: P
         assert store.registry.change("users", _count).fields == {"count": 1}
 
 
+@pytest.mark.alternating
 def test_processes_that_change_a_document_lose_nothing(tmp_path: Path) -> None:
     with sawlog.open(tmp_path):
         pass

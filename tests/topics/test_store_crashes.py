@@ -193,6 +193,7 @@ def check(death: Death, found: Store) -> None:
         assert [name for name in left if not name.startswith("=")] == []
 
 
+@pytest.mark.alternating
 @FORMS
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 def test_a_crash_at_any_call_leaves_the_old_state_or_the_new_one(operation: Operation, count: int | None) -> None:
@@ -243,6 +244,7 @@ def every_mishap(operation: Operation, count: int | None) -> Iterator[tuple[Deat
         yield from mishaps(operation, effect, count)
 
 
+@pytest.mark.alternating
 @FORMS
 @pytest.mark.parametrize("operation", CHANGES, ids=lambda operation: operation.name)
 def test_a_change_that_failed_can_be_tried_again_at_once(operation: Operation, count: int | None) -> None:
@@ -264,6 +266,7 @@ def test_a_topic_that_could_not_be_made_leaves_nothing_behind(count: int | None)
         assert store.directory.child("topics").children() == store.topics(), death
 
 
+@pytest.mark.alternating
 @FORMS
 @pytest.mark.parametrize("operation", TRANSACTIONS, ids=lambda operation: operation.name)
 def test_what_a_transaction_says_of_itself_is_true(operation: Operation, count: int | None) -> None:
@@ -314,6 +317,7 @@ def values(found: State, topic: str) -> list[bytes]:
     return [value for *_, value in found[topic][2]]
 
 
+@pytest.mark.alternating
 @FORMS
 @pytest.mark.parametrize("operation", TRANSACTIONS, ids=lambda operation: operation.name)
 def test_whoever_writes_first_places_what_was_promised_before_anything_else(
@@ -330,6 +334,7 @@ def test_whoever_writes_first_places_what_was_promised_before_anything_else(
             assert [n for n in staged(death.left) if not n.startswith("=")] == []
 
 
+@pytest.mark.alternating
 @FORMS
 @pytest.mark.parametrize(
     "effect", [pytest.param(each, marks=pytest.mark.slow) for each in EFFECTS[:-1]] + [EFFECTS[-1]]
@@ -426,6 +431,7 @@ def test_a_store_whose_maker_died_survives_a_power_cut_with_what_was_written_sin
             assert values(state(store), "orders") == [b"acknowledged"]
 
 
+@pytest.mark.alternating
 @FORMS
 @pytest.mark.parametrize("operation", CHANGES, ids=lambda operation: operation.name)
 def test_a_topic_whose_maker_died_survives_a_power_cut_with_what_was_written_since(

@@ -37,6 +37,7 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
+@pytest.mark.alternating
 @pytest.mark.costly  # two interpreters
 def test_two_processes_write_different_topics_while_a_third_reads(path: Path) -> None:
     with Store.open(path) as store:
@@ -86,6 +87,7 @@ def test_a_topic_is_not_deleted_under_another_process(path: Path) -> None:
         assert store.topics() == ["stock"]
 
 
+@pytest.mark.alternating
 @pytest.mark.costly  # two interpreters
 def test_processes_make_topics_at_once_and_none_is_made_twice(path: Path) -> None:
     processes = [ready(start("storing", "create", path, name, 15)) for name in ("a", "b")]

@@ -42,6 +42,7 @@ def before_renaming(monkeypatch: pytest.MonkeyPatch, suffix: str, path: str) -> 
     return seen
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("size", [10, 200_000, 2_000_000], ids=["inline", "staged", "spilled"])
 def test_a_transaction_that_is_being_committed_is_not_swept(
     store: Store, monkeypatch: pytest.MonkeyPatch, size: int
@@ -55,6 +56,7 @@ def test_a_transaction_that_is_being_committed_is_not_swept(
     assert os.listdir(f"{store.path}/staging") == []
 
 
+@pytest.mark.alternating
 def test_a_lease_that_is_being_written_is_not_swept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = before_renaming(monkeypatch, ".lease.tmp", store.path)
     batch = encode([b"x"])

@@ -35,6 +35,7 @@ def test_offsets_are_those_of_the_log(broker: Broker, topic: RemoteTopic) -> Non
         assert remote.offset_at(timestamp) == here.offset_at(timestamp)
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize(("start", "end"), [(None, None), (0, 1), (150, 151), (155, 845), (999, None), (1000, None)])
 def test_scans_are_those_of_the_log(broker: Broker, topic: RemoteTopic, start: int | None, end: int | None) -> None:
     remote, here = topic.partition(0), broker.store.topic("orders").partition(0)

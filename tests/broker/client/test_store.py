@@ -48,6 +48,7 @@ def test_an_existing_topic_is_returned_only_if_that_is_wanted(store: RemoteStore
     assert (again.id, again.partitions) == (first.id, 2)
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize(
     ("work", "error", "told"),
     [

@@ -369,6 +369,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
         assert time.monotonic() < deadline, "it did not happen"
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("protocols", [("classic", "consumer"), ("consumer", "classic")])
 @pytest.mark.parametrize("assignor", ["range", pytest.param("cooperative-sticky", marks=pytest.mark.slow)])
 def test_confluents_consumers_change_their_protocol_one_after_the_other(

@@ -216,6 +216,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("WARNING", "sawlog.broker.groups")
 
 
+@pytest.mark.alternating
 def test_at_every_step_of_a_random_interleaving_the_group_is_sound() -> None:
     for seed in range(20):
         play(seed)

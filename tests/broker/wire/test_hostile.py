@@ -65,6 +65,7 @@ def mutated(frame: bytes, random: Random) -> bytes:
     return bytes(changed)
 
 
+@pytest.mark.alternating
 @for_each("api", APIS)
 def test_a_message_that_is_cut_is_malformed(api: Api) -> None:
     random = Random(api.name)

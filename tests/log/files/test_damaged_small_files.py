@@ -24,6 +24,7 @@ def lived(path: Path) -> list[bytes | None]:
         return [record.value for record in log]
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(1)  # 0.5 s each
 @pytest.mark.parametrize("name", ["visible", "leader-epoch-checkpoint", "checkpoint"])
 def test_any_bad_bit_hides_nothing_and_sends_nobody_too_far(tmp_path: Path, name: str) -> None:
@@ -42,6 +43,7 @@ def test_any_bad_bit_hides_nothing_and_sends_nobody_too_far(tmp_path: Path, name
                 assert reader.epoch_end(epoch) <= end, f"bit {bit}: a position of epoch {epoch} is believed too far"
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("content", [b"", b"junk junk"], ids=["empty", "junk"])
 @pytest.mark.parametrize("end", [0, 3, 7, 40])
 def test_a_swap_that_is_none_of_ours_replaces_nothing(tmp_path: Path, content: bytes, end: int) -> None:

@@ -513,6 +513,7 @@ def test_a_position_is_beyond_the_end_of_its_epoch_if_and_only_if_its_records_ar
     world.log.close()
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(4)  # 0.3 s each
 @pytest.mark.parametrize("to", [0, 5, *(pytest.param(to, marks=pytest.mark.slow) for to in (3, 7))])
 @pytest.mark.parametrize("mode", ["kill", *MODES])
@@ -545,6 +546,7 @@ def test_a_truncation_that_is_interrupted_anywhere_is_noticed_if_it_cut_somethin
     log.close()
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(6)  # 0.2 s each
 @pytest.mark.parametrize("to", [0, *(pytest.param(to, marks=pytest.mark.slow) for to in (2, 3, 5)), 4, 7])
 @pytest.mark.parametrize("mode", ["kill", *MODES])
@@ -598,6 +600,7 @@ def written_in_epochs(place: Place, **settings_: Any) -> Log:
     return log
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 @pytest.mark.parametrize(
     "work",
@@ -786,6 +789,7 @@ def with_list(place: Place, which: str) -> Place:
     return place
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("told", [True, False], ids=["published", "restarted"])
 @pytest.mark.parametrize("which", LISTS)
 def test_a_reader_does_without_a_list_that_is_not_the_last(place: Place, which: str, told: bool) -> None:

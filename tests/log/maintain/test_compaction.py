@@ -55,6 +55,7 @@ def written(log: Log, *records: tuple[bytes | None, bytes | None]) -> None:
 # --- the model
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(1)  # 0.8 s each
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("timestamps", ["create", pytest.param("append", marks=pytest.mark.slow)])
@@ -85,6 +86,7 @@ def test_the_last_record_of_every_key_stays_and_nothing_else_of_it(
     check_everything(log, filling.entries)
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("seed", range(1))
 def test_many_small_rounds_come_to_the_same(memory_place: MemoryPlace, seed: int) -> None:
     log = memory_place.open(segment_bytes=200_000, durability="os")
@@ -100,6 +102,7 @@ def test_many_small_rounds_come_to_the_same(memory_place: MemoryPlace, seed: int
         assert log.verify()
 
 
+@pytest.mark.alternating
 def test_a_segment_with_more_keys_than_the_table_is_compacted_to_its_end(memory_place: MemoryPlace) -> None:
     log = memory_place.open(durability="os")
     for turn in range(2):
@@ -111,6 +114,7 @@ def test_a_segment_with_more_keys_than_the_table_is_compacted_to_its_end(memory_
     assert [(r.offset, r.value) for r in log.scan()] == [(5000 + i, b"1" * 200) for i in range(5000)]
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(1)  # over a second each
 @pytest.mark.parametrize("seed", range(4))
 def test_compaction_between_trims_and_truncations(memory_place: MemoryPlace, seed: int) -> None:
@@ -960,6 +964,7 @@ def check_against(log: Log, entries: list[Entry]) -> None:
     assert log.verify()
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(1)  # 0.5 s each
 @pytest.mark.parametrize("seed", range(2))
 def test_compaction_beside_appends_trims_and_truncations(place: Place, seed: int) -> None:

@@ -67,6 +67,7 @@ def test_readers_in_the_same_process_see_what_stays(place: Place, trims: bool) -
     watch_here(place.open(SETTINGS.with_(max_mapped_segments=3)), trims, 100)
 
 
+@pytest.mark.alternating
 @pytest.mark.costly  # starts three processes
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("trims", [False, True], ids=["kept", "trimmed"])

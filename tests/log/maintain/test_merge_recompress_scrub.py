@@ -138,6 +138,7 @@ def test_a_trimmed_beginning_stays_trimmed_after_merging(place: Place) -> None:
 # --- recompression
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(6)  # 0.1 s each
 @pytest.mark.parametrize("before", sorted(CODECS))
 @pytest.mark.parametrize("after", sorted(set(CODECS) - {"none"}))

@@ -71,6 +71,7 @@ def test_a_reader_continues_after_a_missing_beginning(place: Place) -> None:
         assert [record.offset for record in log.scan(5)] == list(range(5, 13))
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("checkpoint", [True, False])
 @pytest.mark.parametrize(
     ("loss", "lost"),
@@ -139,6 +140,7 @@ def test_a_reader_that_is_open_notices_that_the_end_was_restored(place: Place) -
         assert log.verify()
 
 
+@pytest.mark.alternating
 def test_a_reader_is_not_alarmed_by_a_writer_that_truncates_trims_and_rotates(tmp_path: Path) -> None:
     """Before every change of the disk, a reader looks at it."""
     inner = FileDirectory(tmp_path / "log")

@@ -228,6 +228,7 @@ def test_table_is_exhaustive() -> None:
     assert set(RECOVERY_ACTIONS.values()) == set(Action)
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize(
     ("where", "closed"),
     list(product(Where, (False, True))),

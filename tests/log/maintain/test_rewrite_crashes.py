@@ -189,6 +189,7 @@ def effects(call: Call) -> tuple[str, ...]:
     return ("nothing",) if call.operation == "sync" else ("nothing", "all")
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(2)  # kinds of work; 0.2 s each
 @some_or_all(SOME)
 def test_a_crash_at_any_call_loses_nothing(case: Case, most: int | None) -> None:
@@ -200,6 +201,7 @@ def test_a_crash_at_any_call_loses_nothing(case: Case, most: int | None) -> None
     all_of(((name, lambda disk=disk: case.check_crashed(disk)) for name, disk in disks.values()), most)
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(1)  # kinds of work; 0.2 s each
 @some_or_all(SOME)
 def test_a_second_crash_during_recovery_loses_nothing(case: Case, most: int | None) -> None:
@@ -228,6 +230,7 @@ def test_a_second_crash_during_recovery_loses_nothing(case: Case, most: int | No
     all_of(((str(disk.names()), lambda disk=disk: case.check_crashed(disk)) for disk in disks.values()), most)
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(2)  # kinds of work; 0.2 s each
 @some_or_all(SOME)
 def test_any_call_that_fails_once_leaves_the_work_done_or_not_done(case: Case, most: int | None) -> None:
@@ -412,6 +415,7 @@ def cut_during(image: MemoryDirectory, work: Callable[[_Volatile], Callable[[], 
     return list(disks.values())
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(2)  # kinds of work; 0.2 s each
 @some_or_all(SOME)
 def test_a_power_cut_at_any_moment_loses_nothing(case: Case, most: int | None) -> None:
@@ -424,6 +428,7 @@ def test_a_power_cut_at_any_moment_loses_nothing(case: Case, most: int | None) -
     all_of(((str(disk.names()), lambda disk=disk: case.check_crashed(disk)) for disk in disks), most)
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(2)  # kinds of work; 0.2 s each
 @some_or_all(SOME)
 def test_a_power_cut_during_recovery_loses_nothing(case: Case, most: int | None) -> None:
@@ -446,6 +451,7 @@ def with_swap(case: Case) -> tuple[MemoryDirectory, str]:
     raise AssertionError("there was no swap")
 
 
+@pytest.mark.alternating
 def test_a_replacement_that_is_damaged_is_set_aside_and_the_old_segments_serve(case: Case) -> None:
     image, name = with_swap(case)
     data = bytearray(image.read(name))

@@ -558,6 +558,7 @@ class Tiering(Workload):
         promise["start"] = log.lowest_offset
 
 
+@pytest.mark.alternating
 @some_or_all(40)
 def test_crashes_at_every_step(most: int | None) -> None:
     outcome = crashed_at_some(Tiering, 3, most)
@@ -583,6 +584,7 @@ class TieringOnce(Tiering):
             self.promise["start"] = 4
 
 
+@pytest.mark.alternating
 @some_or_all(40)
 def test_no_crash_leaves_a_checkpoint_that_requires_a_list_which_is_not_there(most: int | None) -> None:
     outcome = crashed_at_some(TieringOnce, 1, most)

@@ -42,6 +42,7 @@ def last_batch(log: Log, kind: str) -> None:
         log.append_many([b"last" * 30] * 5)
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(3)  # 0.3 s each
 @pytest.mark.parametrize("kind", ["one", "many", "stream", "packed"])
 def test_power_cut_leaves_a_log_that_ends_before_the_torn_batch(place: Place, kind: str) -> None:
@@ -307,6 +308,7 @@ def test_large_segment_is_split_at_the_watermark(place: Place, watermark: int, t
     assert values(again) == [*expected, b"next"]
 
 
+@pytest.mark.alternating
 @pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("finished", ["copied", "renamed", "cut", "indexed"])
 @pytest.mark.parametrize("watermark", [1, 3])

@@ -25,6 +25,7 @@ def few() -> Iterator[int]:
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(1)  # 0.5 s each
 @pytest.mark.parametrize("scanned", [False, True], ids=["fresh", "scanned before"])
 @pytest.mark.parametrize("how", ["merge_segments", "compact", "recompress"])

@@ -60,6 +60,7 @@ CHANGES: dict[str, Callable[[Log], object]] = {
 }
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(8)  # 0.1 s each
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("used", ["written", "read", "reopened"])

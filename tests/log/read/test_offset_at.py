@@ -131,6 +131,7 @@ def time_indexed(place: Place) -> list[int]:
     return stamps
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(1)  # 0.5 s each
 @pytest.mark.parametrize("base", [0, 12])
 @some_or_all(60)

@@ -59,6 +59,7 @@ def test_two_readers_follow_a_writer(tmp_path: Path, writing: tuple[str, ...], r
         assert summary["descriptors"] < 40, "a descriptor for each segment that went by"
 
 
+@pytest.mark.alternating
 @pytest.mark.costly  # starts four processes
 @pytest.mark.parametrize(
     ("how", "kills"), [("copy", 1), *(pytest.param(how, 4, marks=pytest.mark.slow) for how in ("copy", "split"))]
@@ -101,6 +102,7 @@ def abandoned(directory: Path, config: LogConfig) -> Log:
     return log
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("small_bytes", [recovery.SMALL_BYTES, 1], ids=["replaced", "split"])
 @pytest.mark.parametrize("torn", [False, True], ids=["whole", "torn"])
 def test_a_scan_goes_on_when_recovery_changes_the_file_under_it(

@@ -173,6 +173,7 @@ def test_scan_in_pages_of_bytes_gives_everything_once(place: Place, max_bytes: i
 # --- scan_arrow
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(15)
 @pytest.mark.parametrize("views", [False, True])
 @pytest.mark.parametrize("batch_rows", [1, 7, 10_000])

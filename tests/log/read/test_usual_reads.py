@@ -129,6 +129,7 @@ def test_what_compaction_removed_is_said_to_be_removed(file_place: FilePlace) ->
     assert any(isinstance(each, Record) for each in found)
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("decided", [True, False])
 def test_transactions_are_those_of_the_general_steps(file_place: FilePlace, decided: bool) -> None:
     """Of the writer, and of a reader that does not know of any when all of them are decided."""

@@ -59,6 +59,7 @@ def test_empty_log_is_sound(place: Place) -> None:
     assert (report.ok, report.segments, report.records) == (True, 1, 0)
 
 
+@pytest.mark.alternating
 def test_each_flipped_byte_is_found_in_its_batch(memory_place: Place) -> None:
     """Every byte of a sealed segment: the batch it lies in is reported, with the offset after it."""
     log = sound(memory_place)
@@ -319,6 +320,7 @@ def test_parts_of_a_segment_that_are_checked_at_the_same_time_add_up(place: Plac
     assert (report.records, report.batches) == (120, 40)
 
 
+@pytest.mark.alternating
 def test_damage_is_reported_the_same_however_a_segment_is_read(memory_place: Place, in_parts: list[int]) -> None:
     many(memory_place)
     noticed = 0

@@ -65,6 +65,7 @@ def keeps_everything(log: Log, expected: list[bytes | None]) -> None:
     assert log.append_many([b"x"], producer=Producer(0, 0, 12)) == range(COUNT, COUNT + 1)
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(4)  # 0.1 s each
 @some_or_all(SOME)
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
@@ -85,6 +86,7 @@ def test_no_state_of_an_index_costs_a_record(place: Place, name: str, closed: bo
         damaged.close()
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(2)  # 0.3 s each
 @some_or_all(SOME)
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])

@@ -30,6 +30,7 @@ def damaged(place: MemoryPlace, number: int, byte: int, bits: int) -> Log:
     return place.open(mode="r")
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("number", range(7))
 @pytest.mark.parametrize("bits", [1, 2, 4, 8, 16, 32, 64])
 def test_batches_behind_a_wrong_length_are_read(memory_place: MemoryPlace, number: int, bits: int) -> None:
@@ -43,6 +44,7 @@ def test_batches_behind_a_wrong_length_are_read(memory_place: MemoryPlace, numbe
     assert found.value.next_offset == number + 1
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("byte", [LENGTH, LAST_DELTA, MAX_TIME])
 @pytest.mark.parametrize("bits", [1, 4, 64])
 def test_search_by_time_is_right_or_says_what_is_in_the_way(byte: int, bits: int) -> None:

@@ -103,6 +103,7 @@ def counted(stored: tuple[MemoryDirectory, int, int]) -> Iterator[tuple[Log, Cou
         yield log, directory, *stored[1:]
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(2)  # 0.3 s each
 def test_one_record_costs_what_the_index_leaves_open(counted: tuple[Log, CountingDirectory, int, int]) -> None:
     log, directory, largest, end = counted
@@ -111,6 +112,7 @@ def test_one_record_costs_what_the_index_leaves_open(counted: tuple[Log, Countin
         assert directory.spent() <= 3 * (INTERVAL_BYTES + 2 * largest) + 200
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("max_bytes", [1, 1000, 30_000, 200_000])
 def test_a_page_costs_little_more_than_its_bytes(
     counted: tuple[Log, CountingDirectory, int, int], max_bytes: int
@@ -143,6 +145,7 @@ def test_a_scan_asks_for_every_byte_once(counted: tuple[Log, CountingDirectory, 
     assert directory.spent() <= 1.3 * log.size_bytes + 8 * largest
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("rows", [1, 2, 3, 7])
 def test_every_batch_is_found_wherever_a_view_ends(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A view may have more batches than one step takes, and end within the header of the next one."""

@@ -18,6 +18,7 @@ def upload() -> Iterator[bytes]:
     raise ConnectionError("the client went away")
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(6)  # 0.1 s each
 @pytest.mark.parametrize("durability", ["always", "os"])
 @pytest.mark.parametrize("closes", [True, False])

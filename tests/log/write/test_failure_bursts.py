@@ -25,6 +25,7 @@ def interrupts_that_are_lost_are_ignored(monkeypatch: pytest.MonkeyPatch) -> Ite
     gc.collect()
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(1)  # 0.3 s each
 @pytest.mark.parametrize("durability", ["always", "os"])
 def test_bursts_of_interrupts_during_every_kind_of_change(tmp_path: Path, durability: Any) -> None:

@@ -27,6 +27,7 @@ def on_tmpfs(directory: Path) -> list[str]:
     return [*IN_NAMESPACE, MOUNT, str(directory)]
 
 
+@pytest.mark.alternating
 @some_or_all(3)
 def test_a_file_that_must_not_grow(tmp_path: Path, most: int | None) -> None:
     assert run("limited", "file", tmp_path, *some_of(FORMS, most)) == "good\n"

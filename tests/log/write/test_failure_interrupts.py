@@ -100,6 +100,7 @@ def only_interrupts_are_ignored(monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     assert not others
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(3)  # 0.4 s each
 @pytest.mark.parametrize("stride", [pytest.param(12, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", TRIED)

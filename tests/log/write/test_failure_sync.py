@@ -292,6 +292,7 @@ def test_a_writer_with_records_left_does_not_keep_a_failed_log_locked() -> None:
     check_recovers(directory)
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(2)  # 0.2 s each
 @pytest.mark.parametrize("work", ["append", "append_many", "append_batches", "append_stream"])
 def test_no_power_cut_brings_back_an_append_that_failed(work: str) -> None:

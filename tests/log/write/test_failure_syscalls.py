@@ -260,6 +260,7 @@ def sweep(calls: list[str], run: Callable[[System], None], most: int | None, *, 
     assert not failures, f"{len(failures)} of {count} runs:\n   " + "\n   ".join(failures[:25])
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(3)  # 0.5 s each
 @some_or_all(SOME)
 @pytest.mark.parametrize("name", SWEPT)
@@ -276,6 +277,7 @@ def test_every_call_of_an_operation_may_fail(place: Path, name: str, most: int |
     sweep(calls, lambda system: disturb(start, operation, system), most, modes=modes)
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(1)  # 0.4 s each
 @some_or_all(SOME)
 @pytest.mark.parametrize("how", ["closed", "killed", "torn"])
@@ -293,6 +295,7 @@ def test_every_call_of_opening_may_fail(
     sweep(calls, lambda system: disturb_opening(start, "w", system), most, modes=(False,))
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(1)  # 0.5 s each
 @some_or_all(SOME)
 @pytest.mark.parametrize("how", ["closed", "torn"])
@@ -333,6 +336,7 @@ def test_every_call_of_making_a_new_log_may_fail(place: Path, most: int | None) 
     sweep(calls, run, most, modes=(False,))
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("undo_works", [True, False])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO])
 def test_a_write_that_stops_half_way_is_taken_back_or_reported_as_torn(

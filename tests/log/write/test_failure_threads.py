@@ -442,6 +442,7 @@ def test_a_scan_survives_that_its_segment_is_sealed(tmp_path: Path) -> None:
     log.close()
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("number", [1, 3], ids=["sealed", "active"])
 def test_a_scan_survives_that_the_end_behind_it_is_cut(tmp_path: Path, number: int) -> None:
     log, _ = long_log(tmp_path)

@@ -82,6 +82,7 @@ def outcome(arrivals: list[bytes], config: LogConfig, *, trusted: bool) -> tuple
     return said, {name: directory.read(name) for name in directory.names() if name.endswith((".log", "index"))}
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize("trusted", [False, True], ids=["checked", "trusted"])
 @pytest.mark.parametrize("times", ["create", "append"])
 @pytest.mark.parametrize("name", ARRIVALS)

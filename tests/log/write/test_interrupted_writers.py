@@ -28,6 +28,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.alternating
 @some_or_all(20)
 def test_a_first_append_that_was_interrupted_anywhere_can_be_tried_again(tmp_path: Path, most: int | None) -> None:
     """It takes the lock, recovers, and tells those who wait for it; in between an interrupt may come anywhere."""
@@ -53,6 +54,7 @@ def test_a_first_append_that_was_interrupted_anywhere_can_be_tried_again(tmp_pat
     assert fired > (10 if most is None else 0)
 
 
+@pytest.mark.alternating
 @some_or_all(15)
 def test_a_first_append_to_a_store_that_was_interrupted_anywhere_affects_no_other_store(
     tmp_path: Path, most: int | None
@@ -80,6 +82,7 @@ def test_a_first_append_to_a_store_that_was_interrupted_anywhere_affects_no_othe
     assert fired > (20 if most is None else 0)
 
 
+@pytest.mark.alternating
 @some_or_all(12)
 @pytest.mark.parametrize("end", ["close", "_release"])
 def test_an_end_that_was_interrupted_anywhere_can_be_tried_again_and_keeps_no_lock(

@@ -55,6 +55,7 @@ def until_done(call: Callable[[], Any], interrupter: Interrupter) -> Any:
     raise AssertionError("interrupted ten times")
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(1)  # of the configurations
 @some_or_all(SOME)
 def test_a_producers_batch_is_stored_once_whenever_an_interrupt_comes(config: LogConfig, most: int | None) -> None:
@@ -74,6 +75,7 @@ def test_a_producers_batch_is_stored_once_whenever_an_interrupt_comes(config: Lo
     assert fired > (100 if most is None else 0)  # a sample may hit few moments that exist
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(2)  # of the configurations
 @some_or_all(SOME)
 def test_a_writers_records_are_stored_once_whenever_a_flush_is_interrupted(config: LogConfig, most: int | None) -> None:
@@ -143,6 +145,7 @@ def test_an_append_of_several_batches_that_was_interrupted_is_there_wholly_or_no
             assert len(found) in (2, 6), when
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(2)  # 0.2 s each
 @pytest.mark.parametrize("mode", ["prefix", "tear", "reorder", "garbage", "keep", "lose"])
 def test_what_an_interrupt_took_back_is_not_there_after_a_power_cut_either(mode: Any) -> None:

@@ -184,6 +184,7 @@ def test_value_may_reach_max_bytes_and_not_pass_it(place: Place, stream: Any, ma
     assert len(log.read(3).value or b"") == max_bytes
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(3)  # 0.1 s each
 @pytest.mark.parametrize("overflow", [0, 100, None])
 def test_segment_and_its_overflow_bound_a_stream_exactly(place: Place, stream: Any, overflow: int | None) -> None:
@@ -635,6 +636,7 @@ def test_sync_from_another_thread_is_not_taken_for_the_stream_itself(tmp_path: P
 # --- short streams
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(25)
 @pytest.mark.parametrize(
     "arguments",

@@ -41,6 +41,7 @@ def build(place: Place, **settings: Any) -> tuple[Log, list[Record]]:
     return log, list(log)
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(2)  # 0.4 s each
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_truncate_at_every_offset_keeps_exactly_the_records_below(place: Place, compression: str) -> None:
@@ -304,6 +305,7 @@ def test_iterators_and_truncation_share_nothing_by_accident(place: Place) -> Non
     assert b"".join(fetched.buffers) == raw
 
 
+@pytest.mark.alternating
 def test_power_cut_during_truncation_leaves_no_gap_in_whatever_order_names_reach_the_disk() -> None:
     disk = FaultyStorage()
     log = Log.open(disk)

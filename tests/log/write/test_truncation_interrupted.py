@@ -21,6 +21,7 @@ def rows(records: list[Record]) -> list[tuple[int, bytes | None]]:
     return [(record.offset, record.value) for record in records]
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(6)  # 0.2 s each
 @pytest.mark.parametrize("small_bytes", [1, 500, 16 << 20], ids=["split", "some split", "copied"])
 @pytest.mark.parametrize("copy_bytes", [64, 8 << 20])

@@ -172,6 +172,7 @@ CONFIGS = {
 }
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(8)  # 0.1 s each
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)

@@ -454,6 +454,7 @@ def test_nothing_is_visible_in_the_middle_of_an_append(
         assert (log.next_offset, log.leader_epoch) == (11, 0)
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("policy", POLICIES, ids=POLICY_IDS)
 @pytest.mark.parametrize("way", WAYS)
@@ -550,6 +551,7 @@ def flushed(log: Log) -> range:
         return writer.flush()
 
 
+@pytest.mark.alternating
 @pytest.mark.sampled(22)
 @pytest.mark.parametrize(
     "append",
@@ -926,6 +928,7 @@ def test_what_is_durable_survives_a_power_cut_and_under_always_what_is_visible_d
 # --- truncation that fails
 
 
+@pytest.mark.alternating
 @pytest.mark.parametrize(("name", "number"), [("checkpoint", 1), ("leader-epoch-checkpoint", 1)], ids=str)
 @pytest.mark.parametrize("policy", POLICIES, ids=POLICY_IDS)
 def test_a_truncation_that_is_refused_before_it_begins_hides_nothing(

@@ -75,6 +75,7 @@ def test_no_crash_loses_a_message_or_delivers_one_after_its_ack() -> None:
     assert outcome.scenarios > 100, outcome
 
 
+@pytest.mark.alternating
 def test_a_few_crashes_of_them_lose_nothing() -> None:
     outcome = enumerate_crashes(Working, seed=3, depth=1, wanted=lambda scenario: scenario.crash_at % 16 == 5)
     assert not outcome.violations, outcome.violations[0].trace

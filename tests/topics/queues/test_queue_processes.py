@@ -115,6 +115,7 @@ def check_history(store: Store, workers: list[Worker], everything: set[tuple[int
     assert store.groups.offsets.pages("workers") == {}
 
 
+@pytest.mark.alternating
 @pytest.mark.costly  # two interpreters
 def test_a_killed_workers_messages_go_to_another_at_once(store: Store, worker: Callable[..., Worker]) -> None:
     everything = fill(store, 20)
