@@ -27,7 +27,7 @@ _WRITING = (
         "group commit wakes everybody",
         "a thread that wrote while an fsync was already running is told that its records are durable",
         (
-            "GroupCommit._hand_over",
+            "Durability._hand_over",
             "served = [each for each in self._waiting if each[0] <= self.durable_offset]",
             "served, self._waiting = self._waiting, []\n"
             "        self.durable_offset = max([self.durable_offset, *(each[0] for each in served)])",
@@ -37,7 +37,7 @@ _WRITING = (
     _mutant(
         "interval forgotten",
         "under an interval policy, the limit on unsynced bytes is ignored",
-        ("Appender.must_sync", "self.active.unsynced_bytes >= policy.bytes", "False"),
+        ("Appender.settle", "if self.must_sync() and", 'if self.config.durability == "always" and'),
     ),
     _mutant(
         "roll before sync",
@@ -47,34 +47,35 @@ _WRITING = (
     _mutant(
         "retry of fsync",
         "a failed fsync is retried, and its success believed (PostgreSQL's fsyncgate, WiredTiger 4045)",
-        ("ActiveSegment._sync", "self.watermarks.commit.fail(error)\n        raise", "segment.storage.sync()"),
+        ("ActiveSegment._sync", "self.durability.fail(error)\n        raise", "segment.storage.sync()"),
         by="errors",
     ),
     _mutant(
         "failed fsync forgotten",
         "a failed fsync is reported, and writing continues (CouchDB 2077, Turso 3077)",
-        ("ActiveSegment._sync", "self.watermarks.commit.fail(error)\n", "pass\n"),
-        ("GroupCommit._lead", "self.fail(error)\n", "self._hand_over(-1, gate)\n"),
+        ("ActiveSegment._sync", "self.durability.fail(error)\n", "pass\n"),
+        ("Durability._lead", "self.fail(error)\n", "self._hand_over(-1, gate)\n"),
         by="errors",
     ),
     _mutant(
         "partial write not rolled back",
         "the part that a failed write left stays in the file, and the next write follows it (Prometheus 13027)",
-        ("ActiveSegment.truncate_to", "segment.storage.truncate(size)", "pass"),
+        ("ActiveSegment.roll_back", "segment.storage.truncate(position)", "pass"),
+        ("ActiveSegment.truncate_leftover", "if segment.storage.size > segment.tail[1]:", "if False:"),
         by="errors",
     ),
     _mutant(
         "close without sync",
         "closing marks the log as closed cleanly without syncing it",
-        ("Appender.close", "self.commit.ensure_durable(self.active.segment.tail[0])", "pass"),
+        ("Appender.close", "self.durability.ensure_durable(self.active.segment.tail[0])", "pass"),
     ),
     _mutant(
         "watermark before the data",
         "the checkpoint records how far the log was written instead of how far it was synced",
         (
             "Checkpointer.save",
-            "offset, segment, position = self._watermarks.durable",
-            "offset, segment, position = self._watermarks.written",
+            "offset, segment, position = self._durability.durable",
+            "offset, segment, position = self._durability.written",
         ),
     ),
     _mutant(
@@ -86,9 +87,8 @@ _WRITING = (
     _mutant(
         "stream not rolled back",
         "a stream that fails leaves its incomplete batch in the segment",
-        ("_stream", "if segment.tail[1] == size:", "if False:"),
-        ("_stream", "appender.active.truncate_to(segment, size)  #", "pass  #"),
-        ("ActiveSegment.write", "if storage.size != before[1]:", "if False:"),
+        ("Appender.roll_back", "self.recover()", "self.active.unfinished = None"),
+        ("ActiveSegment.truncate_leftover", "if segment.storage.size > segment.tail[1]:", "if False:"),
         by="errors",
     ),
 )
@@ -311,7 +311,7 @@ _REWRITING = (
     _mutant(
         "truncation keeps the watermark",
         "the log is truncated, and the checkpoint still says that more is durable",
-        ("Watermarks.lower_durable", "self.durable = min(tail, before)", "pass"),
+        ("Durability.lower_durable", "self.durable = min(tail, before)", "pass"),
         ("LogLineage.record_truncation", "elif tail < before:", "elif False:"),
     ),
     _mutant(
@@ -413,9 +413,9 @@ _SHOWING = (
             "Appender._place_run",
             "segment.index.add_rows(run, size - begin)",
             "segment.index.add_rows(run, size - begin)\n"
-            "    held, self.blocks.current = self.blocks.current, None\n"
-            "    self.appended()\n"
-            "    self.blocks.current = held",
+            "    held, self.block = self.block, None\n"
+            "    self.complete_append()\n"
+            "    self.block = held",
         ),
         by="readers",
     ),
@@ -473,7 +473,7 @@ _SHOWING = (
         "late leader announces an old end",
         "the thread that was syncing during a truncation publishes the end from before it",
         (
-            "GroupCommit._hand_over",
+            "Durability._hand_over",
             " == self._truncations and",
             " <= self._truncations and",
         ),
@@ -482,8 +482,8 @@ _SHOWING = (
     _mutant(
         "visible end not lowered before a truncation",
         "readers still see the old end while the records before it are being truncated",
-        ("GroupCommit.truncate", "self._move(offset)", "self.durable_offset = offset"),
-        ("Watermarks.truncate", "if self.visible.offset > tail[0]:", "if False:"),
+        ("Durability._truncate", "self._move(offset)", "self.durable_offset = offset"),
+        ("Durability.truncate", "if self._segments.visible_offset > tail[0]:", "if False:"),
         by="readers",
     ),
     _mutant(
@@ -508,9 +508,9 @@ _RETURNED = (
         "an interrupt between a write and its bookkeeping leaves records that do not count, and a producer's batch is "
         "stored twice (ours, once)",
         (
-            "Appender.place",
-            "self._unfinished = segment,",
-            "self._unfinished = None; _ = segment,",
+            "Appender.recover",
+            "unfinished = active.unfinished",
+            "unfinished = None",
         ),
     ),
     _mutant(
@@ -535,14 +535,11 @@ _RETURNED = (
         "aborted stream reappears after a power cut",
         "what an aborted stream wrote is truncated, but not durably (ours, once)",
         (
-            "_stream",
-            "appender.active.roll_back(segment, size)",
-            "appender.active.truncate_to(segment, size)",
-        ),
-        (
-            "Spool._copy",
-            "appender.active.roll_back(segment, size)",
-            "appender.active.truncate_to(segment, size)",
+            "ActiveSegment.roll_back",
+            "if segment.storage.size > position:",
+            "if segment.storage.size > position + 4096:\n"
+            "            segment.storage.truncate(position)\n            return\n"
+            "        if segment.storage.size > position:",
         ),
     ),
     _mutant(
@@ -554,7 +551,7 @@ _RETURNED = (
     _mutant(
         "producers saved during an append",
         "the producers' file contains batches of an append that may still be rolled back (ours, once)",
-        ("Appender.save_producers", "if self.blocks.current is None:", "if True:"),
+        ("Appender.save_producers", "if self.block is None:", "if True:"),
         by="promised",
     ),
     _mutant(
@@ -567,16 +564,17 @@ _RETURNED = (
         "interrupted rollback forgotten",
         "after an interrupt during a rollback, the rest of the append counts (ours, once)",
         (
-            "AppendBlocks.roll_back",
-            "block.frame, self.current = None, block",
-            "self.current = block.around\n        block.release()",
+            "Appender.roll_back",
+            "    self.recover()\n    finally:\n",
+            "    self.recover()\n    except BaseException:\n        self.active.unfinished = None\n        raise\n"
+            "    finally:\n",
         ),
         by="promised",
     ),
     _mutant(
         "interrupted rollback keeps the index",
         "an interrupt during a rollback leaves the entry of the append in the index (ours, once)",
-        ("Appender._resolve_unfinished", "elif self._rolling_back or segment.tail", "elif segment.tail"),
+        ("Appender._return_to", "reindex = reindex or active.segment.tail", "reindex = active.segment.tail"),
         by="promised",
     ),
     _mutant(
@@ -719,19 +717,19 @@ _RETURNED = (
     _mutant(
         "interrupted rotation not durably undone",
         "the file of a segment that was never used is deleted, but reappears after a power cut (ours, once)",
-        ("ActiveSegment._discard_next", "self._directory.sync()  # else", "pass  # else"),
+        ("delete_above", "directory.sync()", "pass"),
         by="promised",
     ),
     _mutant(
         "rotation interrupted twice forgotten",
         "a second interrupt leaves the empty file of the next segment, which hides what the old one gets (ours, once)",
-        ("ActiveSegment._create_next", "self._next_base, self.needs_sync = offset, True", "pass"),
+        ("ActiveSegment.rotate", "self.unfinished = before or old.tail", "pass"),
         by="promised",
     ),
     _mutant(
         "truncation interrupted twice forgotten",
         "after two interrupts during a truncation, appends go on in a file that is half cut (ours, once)",
-        ("Appender.begin_change", "self._unfinished = _CHANGE", "pass"),
+        ("Appender.begin_change", "self.active.unfinished = CHANGE", "pass"),
         by="promised",
     ),
     _mutant(
@@ -774,7 +772,7 @@ _DECIDING = (
     _mutant(
         "truncated marker still counts",
         "a truncation takes a marker away, and its transaction stays decided",
-        ("Appender.truncate", "if replays:", "if False:"),
+        ("Appender._cut", "if replays:", "if False:"),
     ),
 )
 

@@ -86,7 +86,12 @@ class Eyes:
 
     def _check_ends(self, who: str, appender: Appender) -> None:
         segments = appender.segments
-        ends = appender.commit.durable_offset, segments.visible_offset, appender.written_offset, segments.next_offset
+        ends = (
+            appender.durability.durable_offset,
+            segments.visible_offset,
+            appender.written_offset,
+            segments.next_offset,
+        )
         if list(ends) != sorted(ends):
             self._witness.complain("I4", f"{who}: durable, visible, written and next are {ends}")
         elif self._witness.always and ends[1] > ends[0]:

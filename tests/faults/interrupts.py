@@ -173,8 +173,8 @@ def is_free(log: Log, *, also_to_write: bool = False) -> bool:
     held: Any = (
         appender.active.lock._is_owned(),  # type: ignore[attr-defined]
         appender.checkpoints.lock.locked(),
-        appender.commit._mutex.locked(),
-        appender.commit._leader is not None,
+        appender.durability._mutex.locked(),
+        appender.durability._leader is not None,
         appender.segments._mapped_lock.locked(),
         appender.segments.changed._is_owned(),  # type: ignore[attr-defined]
         also_to_write and appender.lock._is_owned(),  # type: ignore[attr-defined]

@@ -167,16 +167,16 @@ def test_batches_that_the_kernel_places_in_one_call_are_recorded(
     durability: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Any] = []
-    real = Appender._new_fast_appender
+    real = Appender._new_placer
 
     def noted(self: Appender) -> Any:
         made.append(real(self))
         return made[-1]
 
-    monkeypatch.setattr(Appender, "_new_fast_appender", noted)
+    monkeypatch.setattr(Appender, "_new_placer", noted)
     run = Run(f"growing_{durability}", 1, place)
     written = [call for call in run.recording.history.calls if call.startswith("pwrite 0")]
-    assert 5 < sum(usual.placed for usual in made) <= len(written)
+    assert 5 < sum(placer.placed for placer in made) <= len(written)
 
 
 def test_what_existed_before_is_durable(tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ from sawlog.errors import InvalidConfig, LogFailed, StorageFull, StreamAborted
 from sawlog.log import appender as append
 from sawlog.log import rewrite
 from sawlog.log.active_segment import ActiveSegment
-from sawlog.log.appender import Appender
-from sawlog.log.commit import Watermarks
+from sawlog.log.appender import AppendBlock, Appender
 from sawlog.log.files import CHECKPOINT, LEADER_EPOCHS, PRODUCERS
 from sawlog.log.index import SegmentIndex
+from sawlog.log.producers import ProducerState
 from sawlog.log.segment import Segment
 from sawlog.storage import FileDirectory, Storage
 from sawlog.store.directory.store import Store
@@ -161,7 +161,7 @@ def test_a_truncation_that_is_interrupted_twice_ends_writing(monkeypatch: pytest
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(type(appender.commit), "fail", interrupted)
+        patched.setattr(type(appender.durability), "fail", interrupted)
         patched.setattr("sawlog.log.appender.truncate_segment", interrupted)
         with pytest.raises(KeyboardInterrupt):
             log.truncate(1)
@@ -431,7 +431,7 @@ def test_an_append_whose_rollback_is_interrupted_leaves_no_entry_in_the_index(mo
         log.append(b"before")
         interrupts = iter([True, False])
 
-        def interrupted(self: Watermarks, *_: Any) -> None:
+        def interrupted(self: ProducerState, *_: Any) -> None:
             raise KeyboardInterrupt
 
         def rebuilding(self: Segment, storage: Storage) -> SegmentIndex:
@@ -442,14 +442,14 @@ def test_an_append_whose_rollback_is_interrupted_leaves_no_entry_in_the_index(mo
         rebuild = Segment.rebuild_index
         monkeypatch.setattr(Segment, "rebuild_index", rebuilding)
         with monkeypatch.context() as patched:
-            patched.setattr(Watermarks, "advance", interrupted)
+            patched.setattr(ProducerState, "note", interrupted)
             with pytest.raises(KeyboardInterrupt):
-                log.append_many([b"one", b"two", b"three"])
+                log.append_many([b"one", b"two", b"three"], producer=Producer(1, 0, 0))
         log.append(b"after")
         assert log.verify(), str(log.verify())
 
 
-def test_maintenance_ends_an_append_that_could_not_be_rolled_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_maintenance_ends_an_append_whose_end_was_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The block of that append still has the lock."""
     with Log.in_memory() as log:
         log.append(b"before")
@@ -459,10 +459,9 @@ def test_maintenance_ends_an_append_that_could_not_be_rolled_back(monkeypatch: p
             raise KeyboardInterrupt
 
         def work() -> None:
+            monkeypatch.setattr(AppendBlock, "__exit__", interrupted)
             with kept:
                 log.append(b"not kept")
-                monkeypatch.setattr(append, "find_cut_point", interrupted)
-                raise KeyboardInterrupt
 
         kept = log.appending()
         with pytest.raises(KeyboardInterrupt):

@@ -106,7 +106,7 @@ class Cutting:
     def _slow_to_tell(self) -> None:
         """Between the end of an fsync and the news of it, anything may happen."""
         assert self.log._access.appender is not None
-        commit = self.log._access.appender.commit
+        commit = self.log._access.appender.durability
         sync = commit._sync
 
         def slow() -> int:

@@ -39,7 +39,7 @@ def _one(places: str, *choices: int) -> Threshold:
 #: Chunks are gathered until there are this many bytes to write.
 BLOCK_BYTES = "log.streams:_BLOCK_BYTES"
 #: A stream that is shorter than this is an append like any other.
-SHORT_BYTES = "log.appender:_SHORT_BYTES"
+SHORT_BYTES = "log.streams:_SHORT_BYTES"
 TABLE: tuple[Threshold, ...] = (
     # Copies and pieces: one write becomes several.
     _one("log.recovery:SMALL_BYTES", 0, 100, 400, 900, 2500),

@@ -132,7 +132,7 @@ class LogWorkload(Workload):
         policy, appender = log.config.durability, log._access.appender
         if isinstance(policy, Interval) and log.writable and appender is not None:
             # What the background has synced during an append counts as durable later than it is.
-            safe = max(promise.durable, appender.watermarks.synced[0])
+            safe = max(promise.durable, appender.durability.synced[0])
             at_risk = sum(_size(row) for at, row in promise.rows.items() if safe <= at < promise.end)
             assert at_risk < policy.bytes, f"{at_risk} bytes are at risk, not less than {policy.bytes}"
 

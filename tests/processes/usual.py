@@ -46,8 +46,7 @@ def main(directory: str) -> None:
             assert log.visible_offset == log.next_offset == len(expected)
         assert [record.value for record in log.scan()] == expected
         assert log.verify()
-        usual = log._access.appender.fast_path
-        placed = 0 if usual is None else usual.placed
+        placed = log._access.appender.placer.placed
     with Log.open(directory) as log:
         assert log.recovery.clean
         assert [record.value for record in log.scan()] == expected

@@ -1,7 +1,9 @@
-"""The active segment: appending and syncing its bytes, and rotating to the next one.
+"""The active segment: appending and syncing its bytes, rotating to the next one, and rolling back.
 
-If a write fails, the bytes it left are truncated durably and the log continues. If the truncation fails too, or an
-fsync fails, the log has *failed*: appends raise, reads still work, and reopening recovers.
+Before a change, the end of the segment is recorded in `unfinished`; it is cleared when the change is complete. If a
+change fails or is interrupted, `roll_back` truncates what it left, durably, and the log continues (see
+`Appender.recover`). If the truncation fails too, or an fsync fails, the log has *failed*: appends raise, reads still
+work, and reopening recovers.
 
 Rotation syncs the segment, creates the next one, syncs the directory, writes the indexes of the old segment and records
 the durable offset.
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from typing import Any, Final, Literal
 
 from ..batch import kernel
 from ..config import MAX_SEGMENT_BYTES, LogConfig
@@ -21,30 +24,26 @@ from ..errors import RecordTooLarge, SawlogError, StorageError
 from ..storage import Directory
 from ..storage.counters import count
 from ..storage.forking import forkable
-from .commit import Tail, VisibleOffset, Watermarks
+from .commit import Durability, Tail
 from .files import file_name
 from .index import MAX_SPAN, TIME_ENTRY_BYTES
 from .segment import Segment
 from .segments import SegmentSet
+from .truncation import delete_above
+
+#: A change of the log's files that cannot be undone is in progress; only the next open can finish it.
+CHANGE: Final = "change"
 
 
 class ActiveSegment(kernel.ActiveSegmentFields):
-    """The last segment of a log and the watermarks that move with it."""
+    """The last segment of a log."""
 
-    __slots__ = (
-        "_config",
-        "_directory",
-        "_next_base",
-        "_reserves",
-        "_rotated",
-        "_segments",
-        "lock",
-        "watermarks",
-    )
+    __slots__ = ("_config", "_directory", "_reserves", "_rotated", "_segments", "durability", "lock")
     segment: Segment
-    #: Whether `sync` has to run before the next append: truncated bytes could reappear after a power cut, or a rotation
-    #: was interrupted.
-    needs_sync: bool
+    #: None, or the change in progress: the end (next offset, size) of the segment before it, followed by the
+    #: `Placement` of a caller that may retry, and by True once a rollback has begun. Or `CHANGE`. If the holder of the
+    #: log's lock finds a value here, the change was interrupted: see `Appender.recover`.
+    unfinished: tuple[Any, ...] | Literal["change"] | None
     #: A segment, and the size in bytes and the timestamp up to which it accepts batches without further checks.
     _room: tuple[Segment | None, int, int]
 
@@ -59,18 +58,12 @@ class ActiveSegment(kernel.ActiveSegmentFields):
         #: Held while the segment is synced or replaced.
         self.lock = forkable(threading.RLock())
         self.segment = segments.active
-        self.needs_sync = False
-        #: Base offset of the next segment while a rotation creates it.
-        self._next_base: int | None = None
+        self.unfinished = None
         self._room = None, 0, 0
         #: Off if every append is synced: writing into reserved blocks then measured slower.
         self._reserves = config.durability != "always"
-        self.watermarks = Watermarks(
-            VisibleOffset(directory, segments),
-            self.tail,
-            segments.epochs.current,
-            publishes_written=config.durability != "always",
-            sync=self.sync,
+        self.durability = Durability(
+            directory, segments, self.tail, self.sync, publishes_written=config.durability != "always"
         )
 
     @property
@@ -80,58 +73,50 @@ class ActiveSegment(kernel.ActiveSegmentFields):
         offset, size = segment.tail
         return offset, segment.base_offset, size
 
-    @property
-    def unsynced_bytes(self) -> int:
-        """Bytes written since the last sync. A segment is synced before the next one begins."""
-        _, base, position = self.tail
-        _, synced_base, synced = self.watermarks.synced
-        return position - synced if synced_base == base else position
-
     # --- bytes
 
-    def write(self, segment: Segment, data: memoryview, next_offset: int) -> None:
-        """Append bytes to the segment, or leave it unchanged."""
-        before = segment.tail
+    def write(self, data: memoryview, next_offset: int) -> None:
+        """Append a run of batches, within a block, which rolls it back if this raises."""
+        segment = self.segment
         storage = segment.storage
-        size = len(data)
-        if storage.size != before[1]:  # an interrupt came while an earlier append was being rolled back
-            self.truncate_to(segment, before[1])
+        self.truncate_leftover()
         if self._reserves:
-            storage.reserve(size)
-        try:
-            at = storage.append(data)
-            assert at == before[1], f"{segment.path} ended at {at}, not at {before[1]}: another process writes to it"
-            segment.tail = next_offset, at + size
-        except BaseException as error:
-            if isinstance(error, StorageError) and error.torn:
-                self.watermarks.commit.fail(error)
-            elif segment.tail is before:  # also after an interrupt: the bytes may already be in the file
-                self.roll_back(segment, before[1])
-            raise
+            storage.reserve(len(data))
+        at = storage.append(data)
+        assert at == segment.size, f"{segment.path} ended at {at}, not at {segment.size}: another process writes to it"
+        segment.tail = next_offset, at + len(data)
 
-    def roll_back(self, segment: Segment, size: int) -> None:
-        """Truncate a failed append durably, whatever the reason: the caller is about to hear that nothing was stored,
-        so a power cut must not bring it back."""
-        self.needs_sync = True
-        self.truncate_to(segment, size)
+    def roll_back(self, offset: int, position: int, *, reindex: bool) -> None:
+        """Return to an earlier end of this segment, or to its start if a rotation came in between. Durably: the caller
+        is about to hear that nothing was stored, so a power cut must not bring it back. Can be interrupted and called
+        again. The caller holds both locks."""
+        segment, segments = self.segment, self._segments
+        if segment is not segments.active:  # the next one was created and is not used yet
+            segments.set(each for each in segments.all if each.base_offset <= segment.base_offset)
+        segment.truncate_to((offset, position))
         try:
+            delete_above(self._directory, segment.base_offset)
+            if segment.storage.size > position:
+                segment.storage.truncate(position)
             self.sync_now()
-        except (SawlogError, OSError):
-            pass  # writing has stopped; the caller raises the first error
-
-    def truncate_to(self, segment: Segment, size: int) -> None:
-        """Truncate bytes beyond the end of the segment. If that fails, writing stops."""
-        try:
-            if segment.storage.size > size:
-                segment.storage.truncate(size)
-        except StorageError as error:
-            self.watermarks.commit.fail(error)
+        except (SawlogError, OSError) as error:
+            self.durability.fail(error)
+            return
+        if reindex:
+            segment.use_index(segment.rebuild_index(segment.storage))
+        for earlier in segments.all[:-1]:
+            if not earlier.sealed:  # a rotation was interrupted after it had switched
+                earlier.seal()
 
     def truncate_leftover(self) -> None:
-        """Truncate bytes that an interrupted append left beyond the end of the segment."""
+        """Truncate bytes beyond the end of the segment."""
         segment = self.segment
-        if segment.storage.size > segment.tail[1]:
-            self.truncate_to(segment, segment.tail[1])
+        try:
+            if segment.storage.size > segment.tail[1]:
+                segment.storage.truncate(segment.tail[1])
+        except StorageError as error:
+            self.durability.fail(error)
+            raise
 
     def claim(self, size_bytes: int) -> None:
         """Reserve disk space, or raise `StorageFull`. Custom storage without `claim` is assumed to have enough."""
@@ -145,16 +130,12 @@ class ActiveSegment(kernel.ActiveSegmentFields):
 
     # --- space
 
-    def has_room(self, size_bytes: int, last: int, timestamp: int) -> bool:
-        """Whether the batch is known to fit, without looking at the index. False means unknown."""
-        segment = self.segment
-        roomy, most_bytes, newest = self._room
-        return (
-            segment is roomy
-            and segment.tail[1] + size_bytes <= most_bytes
-            and timestamp <= newest
-            and last - segment.base_offset < MAX_SPAN
-        )
+    def make_room(self, size_bytes: int, count: int, timestamp: int) -> None:
+        """Prepare the segment for a batch, or continue in a new one."""
+        segment = self.segment_for(size_bytes, count, timestamp)
+        self.truncate_leftover()
+        if self._reserves:
+            segment.storage.reserve(size_bytes)
 
     def segment_for(self, size_bytes: int, count: int, timestamp: int) -> Segment:
         """Return the segment for this batch, after rotating if it does not fit into the current one."""
@@ -201,84 +182,57 @@ class ActiveSegment(kernel.ActiveSegmentFields):
 
     def sync(self) -> int:
         """Sync all written bytes and return the end of the complete appends among them."""
-        watermarks = self.watermarks
+        durability = self.durability
         with self.lock:
-            watermarks.commit.check()
-            self._discard_next()
-            whole, tail = watermarks.written, self.tail
+            durability.check()
+            whole, tail = durability.written, self.tail
             self._sync(self.segment)
-            watermarks.mark_synced(whole, tail)
-            self.needs_sync = False
+            durability.mark_synced(whole, tail)
         return whole[0]
 
     def sync_now(self) -> None:
         """Sync all written bytes without group commit. For the holder of the log's lock, which could wait forever for
         another thread's sync."""
-        self.watermarks.commit.mark_durable(self.sync())
+        self.durability.mark_durable(self.sync())
 
     def _sync(self, segment: Segment) -> None:
         """Run fsync once. A failure stops writing before any thread can retry it."""
         try:
             segment.storage.sync()
         except (SawlogError, OSError) as error:
-            self.watermarks.commit.fail(error)
+            self.durability.fail(error)
             raise
 
     # --- the next segment
 
     def rotate(self) -> Segment:
-        """Seal the segment, which must not be empty, and continue in a new one."""
-        old, watermarks = self.segment, self.watermarks
+        """Seal the segment, which must not be empty, and continue in a new one. If this is interrupted before the new
+        one is in use, its file has to be removed: an empty file with that base offset would hide what is appended to
+        the old segment."""
+        old, durability, segments = self.segment, self.durability, self._segments
         offset = old.tail[0]
         with self.lock:
-            watermarks.commit.check()
-            self._discard_next()
+            durability.check()
+            before = self.unfinished
+            self.unfinished = before or old.tail
             self.truncate_leftover()
             old.storage.release()
             self._sync(old)
-            watermarks.mark_synced(watermarks.written, self.tail)
-            self.needs_sync = False
-            watermarks.commit.mark_durable(watermarks.written[0])
-            with watermarks.commit.failing_on_sync_error():
-                made = self._create_next(old, offset)
-                transactions = self._segments.transaction_view.state
+            durability.mark_synced(durability.written, self.tail)
+            durability.mark_durable(durability.written[0])
+            with durability.failing_on_sync_error():
+                made = self._create(offset)
+                segments.set([*segments.all, made])
+                self._switch_to(made)
+                transactions = segments.transaction_view.state
                 old.set_transaction_index(transactions.index_for(offset))
                 old.seal()
                 transactions.begin_segment(offset)
-            watermarks.start_segment(self.tail)
+            durability.start_segment(self.tail)
+            self.unfinished = before
         count("segments_created")
         self._rotated()
         return made
-
-    def _create_next(self, old: Segment, offset: int) -> Segment:
-        """Create a new segment and continue in it. If that fails, remove its file: an empty file with that base offset
-        would hide what is appended to the old segment. If an interrupt prevents the removal, the next append does
-        it."""
-        segments = self._segments
-        self._next_base, self.needs_sync = offset, True
-        try:
-            made = self._create(offset)
-            segments.set([*segments.all, made])
-            self._switch_to(made)
-        except BaseException:
-            self._discard_next()
-            self.needs_sync = False
-            raise
-        self._next_base, self.needs_sync = None, False
-        return made
-
-    def _discard_next(self) -> None:
-        """Remove the file of a segment whose creation was interrupted, unless it is already in use. Can be
-        interrupted and called again."""
-        segments, offset = self._segments, self._next_base
-        if offset is not None and self.segment.base_offset < offset:
-            segments.set([each for each in segments.all if each.base_offset < offset])
-            try:
-                self._directory.remove(file_name(offset))
-                self._directory.sync()  # else a power cut brings it back next to newer appends
-            except StorageError as error:
-                self.watermarks.commit.fail(error)
-        self._next_base = None
 
     def _create(self, offset: int) -> Segment:
         """Create a segment. An empty file of the same name is left from an earlier attempt."""
@@ -300,7 +254,7 @@ class ActiveSegment(kernel.ActiveSegmentFields):
     def resume(self, *, within_append: bool) -> None:
         """Continue at the current end, with everything durable."""
         self._switch_to(self._segments.active)
-        self.watermarks.resume(self.tail, within_append=within_append)
+        self.durability.resume(self.tail, within_append=within_append)
 
     def _switch_to(self, segment: Segment) -> None:
         """Write to another segment. The old file is closed with its last reader."""

@@ -11,23 +11,27 @@ reader that sees the new end finds everything else in place.
 Within `appending`, several placements form one append: they count together, and if one fails all are rolled back. So a
 record that may still be rolled back is never durable, visible or written.
 
-An interrupt (a signal handler that raises, Ctrl-C) may come between any two lines. An append records its intention
-before it writes (`_unfinished`). An interrupted append is completed if it already counts as written and rolled back
-otherwise, immediately or by the next holder of the lock.
+**Failures and interrupts.** An exception may come between any two lines: a full disk, Ctrl-C, another signal handler
+that raises. There is one rule. A change records the previous end of the log before it begins
+(`ActiveSegment.unfinished`) and clears it when it is complete. If it is still recorded when the change is over, or when
+the next caller takes the lock, `Appender.recover` brings the log to a defined state: an append that counts as written
+stays, any other is removed durably, and what describes the tail in memory is rebuilt from the file.
 
-Next: the active segment and failed writes (active_segment.py), watermarks and group commit (commit.py), the checkpoint
-(checkpointer.py), encoders (encoding.py), blocks of several placements (append_block.py), the maintenance lock
-(lock.py).
+Next: the compiled part of placing (batch/kernel/placing.py), the active segment (active_segment.py), group commit and
+visibility (commit.py), the checkpoint (checkpointer.py), encoders (encoding.py), the maintenance lock (lock.py).
 """
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Literal
+from types import FrameType, GeneratorType, TracebackType
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -52,8 +56,7 @@ from ..errors import (
 )
 from ..storage import Directory, Lock
 from ..storage.forking import forkable, notify_after_fork
-from .active_segment import ActiveSegment
-from .append_block import AppendBlock, AppendBlocks, DurableAppendBlock
+from .active_segment import CHANGE, ActiveSegment
 from .checkpointer import Checkpointer, LogLineage
 from .commit import DurabilityCallbacks
 from .encoding import EncoderPool, recipe_of
@@ -85,10 +88,6 @@ class Placement:
         return placed
 
 
-#: Producer of a batch, its first and last offset, and the placement of a caller that may retry.
-_Batch = tuple[Producer, int, int, Placement | None]
-
-
 def check_expected(expected: int | None, offset: int) -> None:
     """Raise `OffsetMismatch` unless the next offset is the expected one (optimistic concurrency)."""
     if expected is None:
@@ -99,42 +98,39 @@ def check_expected(expected: int | None, offset: int) -> None:
         raise OffsetMismatch(expected, offset)
 
 
-_CHANGE: Final = "change"
-#: Streams up to this length are appended like any other record, unless segments are small.
-_SHORT_BYTES = 16 << 10
+#: What `on_lock` appends, before the log is opened to other writers.
+_BEGINNING = "beginning"
+_CONTEXTLIB = contextlib.__file__
 
 
 class Appender(kernel.AppenderFields):
     """The writing half of a log."""
 
     __slots__ = (
-        "_rolling_back",
         "active",
-        "blocks",
         "checkpoints",
-        "commit",
         "config",
         "directory",
+        "durability",
         "durability_callbacks",
         "encoders",
-        "fast_path",
+        "has_begun",
         "held",
         "lineage",
         "lock",
         "maintenance_lock",
+        "placer",
         "producers",
         "segments",
         "spools",
         "stream_encoders",
         "streaming",
         "truncations",
-        "watermarks",
         "writers",
     )
     closed: bool
-    #: State of an unfinished `place`: the segment, its tail before the write, and the batch to record. Or `_CHANGE`: a
-    #: change of the log's files is in progress that only the next open can finish.
-    _unfinished: tuple[Segment, tuple[int, int], _Batch] | Literal["change"] | None
+    #: The append that has not placed all of its parts: an `OpenBlock`; before `begin`, what `on_lock` appends; or None.
+    block: object
 
     def __init__(
         self,
@@ -156,18 +152,17 @@ class Appender(kernel.AppenderFields):
         #: Re-entrant: streaming appends and truncations hold it over several steps.
         self.lock = forkable(threading.RLock())
         self.active = ActiveSegment(directory, config, segments, self.save_if_possible)
-        self.watermarks = self.active.watermarks
-        self.commit = self.watermarks.commit
-        self.checkpoints = Checkpointer(directory, segments, self.watermarks)
+        self.durability = self.active.durability
+        self.checkpoints = Checkpointer(directory, segments, self.durability)
         self.encoders = EncoderPool(recipe_of(config))
         #: For streams, which are not compressed and are exempt from `max_record_bytes`.
         self.stream_encoders = EncoderPool(replace(self.encoders.recipe, codec=0, max_record_bytes=0))
         self.maintenance_lock = MaintenanceLock(directory, self._check_alive, self._holds_lock, lent=lent)
-        self.lineage = LogLineage(segments, self.watermarks, self.checkpoints)
-        self.durability_callbacks = DurabilityCallbacks(self.commit, self.must_sync)
-        self.blocks = AppendBlocks(self.lock, self.roll_back_to, self.complete_append)
-        self._unfinished = None
-        self._rolling_back = False
+        self.lineage = LogLineage(segments, self.durability, self.checkpoints)
+        self.durability_callbacks = DurabilityCallbacks(self.durability, self.must_sync)
+        #: Whether the log is open to other writers than `on_lock`.
+        self.has_begun = False
+        self.block = _BEGINNING
         self.closed = False
         #: Number of truncations. Maintenance compares it so as not to record outdated state.
         self.truncations = 0
@@ -178,11 +173,9 @@ class Appender(kernel.AppenderFields):
         self.writers: set[Writer] = set()
         #: Buffers of async streams, which closing the log discards.
         self.spools: set[Spool] = set()
-        #: Compiled fast path for the common case. None if appends wait for the disk, or if the storage is not an
-        #: operating-system file.
-        self.fast_path = self._new_fast_appender()
+        self.placer = self._new_placer()
         # Nothing is published yet: `LogLineage.take_over` does that once the epoch is known.
-        known, end = self.watermarks.visible.previous, self.watermarks.written[0]
+        known, end = self.durability.previous, self.durability.written[0]
         segments.set_visible(end if known is None else min(known[0], end))
         if isinstance(config.durability, Interval):
             background.every(config.durability.ms / 1000, self._sync_in_time)
@@ -196,41 +189,31 @@ class Appender(kernel.AppenderFields):
         if transactions.open or transactions.reached >= 0:
             self.segments.mark_undecided()
 
-    def _new_fast_appender(self) -> kernel.FastAppender | None:
+    def _new_placer(self) -> kernel.Placer:
         recipe, policy = self.encoders.recipe, self.config.durability
-        on_files = isinstance(self.active.segment.storage, kernel.FileFields)
-        if not kernel.COMPILED or policy == "always" or not on_files:
-            return None
         builder = kernel.BatchBuilder(
             record_error, max_total=recipe.max_batch_bytes, capacity=2 * kernel.SMALL_CRC_BYTES
         )
-        made = kernel.FastAppender(
+        made = kernel.Placer(
             self,
-            self.watermarks.visible,
             builder,
-            NO_PRODUCER,
             recipe.append_time,
             recipe.max_record_bytes if recipe.codec == 0 else -1,
-            policy.bytes if isinstance(policy, Interval) else -1,
-            self.short_bytes,
+            policy.bytes if isinstance(policy, Interval) else 0 if policy == "always" else -1,
+            self.config.segment_bytes // 4,
         )
         notify_after_fork(made)
         return made
 
-    def _owns_lock(self) -> bool:
+    def owns_lock(self) -> bool:
         """Whether the calling thread owns the lock."""
         return self.lock._is_owned()  # type: ignore[attr-defined, no-any-return]
 
     def _holds_lock(self) -> bool:
-        """As `_owns_lock`, after ending a block whose release of the lock was interrupted."""
-        if self._owns_lock():
+        """As `owns_lock`, after ending a block whose release of the lock was interrupted."""
+        if self.owns_lock():
             self.check_open()
-        return self._owns_lock()
-
-    @property
-    def short_bytes(self) -> int:
-        """Length in bytes up to which a stream is appended like any other record."""
-        return min(_SHORT_BYTES, self.config.segment_bytes // 4)
+        return self.owns_lock()
 
     @property
     def recipe(self) -> EncoderOptions:
@@ -239,7 +222,7 @@ class Appender(kernel.AppenderFields):
 
     def check_failure(self) -> None:
         """Raise `LogFailed` if the log has failed."""
-        self.commit.check()
+        self.durability.check()
 
     @property
     def is_busy(self) -> bool:
@@ -247,7 +230,7 @@ class Appender(kernel.AppenderFields):
         return (
             bool(self.writers or self.spools)
             or self.streaming.locked()
-            or self.blocks.current is not None
+            or self.block is not None
             or self.maintenance_lock.is_running
         )
 
@@ -258,25 +241,16 @@ class Appender(kernel.AppenderFields):
         self._check_alive()
         if self.streaming.locked():
             self.refuse_in_stream()
-        if self._unfinished is not None:
-            self._resolve_unfinished()
-            self.commit.check()
-        if self.active.needs_sync:  # an interrupt came while an append was being rolled back
-            self.active.sync_now()
-        if self.blocks.has_begun:
-            if self.blocks.current is not None:
-                self.blocks.end_abandoned()
-            if self.blocks.current is None:
-                self._finish_interrupted()
+        if self.block is not None:
+            self._end_abandoned()
+        if self.active.unfinished is not None:
+            self.recover()
+            self.durability.check()
 
-    def _finish_interrupted(self) -> None:
-        """Finish a complete stream that an interrupt kept from being counted or from becoming visible."""
-        if self.watermarks.written[0] < self.active.segment.tail[0]:
-            segment = self.active.segment
-            segment.use_index(segment.rebuild_index(segment.storage))
-            self.complete_append()
-        elif self.watermarks.publishes_written and self.segments.visible_offset < self.watermarks.written[0]:
-            self.watermarks.publish(self.watermarks.written[0])
+    def _end_abandoned(self) -> None:
+        """Roll back blocks whose `__exit__` an interrupt has prevented."""
+        while isinstance(self.block, OpenBlock) and not self.block.is_running():
+            self.roll_back(self.block)
 
     def _check_alive(self) -> None:
         """Raise if the log is closed, was inherited through a fork, or has failed. Needs no lock."""
@@ -286,8 +260,8 @@ class Appender(kernel.AppenderFields):
             raise LogClosed(
                 f"the log {self.directory.path} was opened by the parent process, before the fork; open it again here"
             )
-        if self.commit.failure is not None:
-            self.commit.check()
+        if self.durability.failure is not None:
+            self.durability.check()
 
     def refuse_in_stream(self) -> None:
         """Raise if a stream is being appended. The caller holds the lock, so it can only be the code that produces the
@@ -304,54 +278,35 @@ class Appender(kernel.AppenderFields):
     ) -> range:
         """Assign the next offsets to an encoded batch and write it. A caller that retries after an interrupt passes a
         `placement`, which holds the offsets as soon as the batch counts as written."""
-        if self.fast_path is not None and expect_offset is None and producer.id < 0:
-            placed: int = self.fast_path.place(batch, placement)
-            if placed >= 0:
-                return range(placed, placed + batch.count)
-        data, count, active, watermarks = batch.data, batch.count, self.active, self.watermarks
+        placer = self.placer
+        if expect_offset is None and producer.id < 0:
+            first: int = placer.place(batch, placement)
+            if first >= 0:
+                return range(first, first + batch.count)
         with self.lock:
-            if (
-                self.closed
-                or self.streaming.locked()
-                or self._unfinished is not None
-                or active.needs_sync
-                or self.blocks.current is not None
-                or not self.held.held
-                or self.commit.failure is not None
-            ):
-                self.check_open()
+            self.check_open()
             if placement is not None and placement.placed is not None:
                 return placement.placed
-            segment = active.segment
-            before = segment.tail
-            offset = before[0]
-            if expect_offset is not None:
-                check_expected(expect_offset, offset)
+            check_expected(expect_offset, self.active.segment.tail[0])
+            noted = None
             if producer.id >= 0:
-                known = self.producers.duplicate(producer.id, producer.epoch, producer.sequence, count)
+                known = self.producers.duplicate(producer.id, producer.epoch, producer.sequence, batch.count)
                 if known is not None:
                     return known
-            last = offset + count - 1
-            if not active.has_room(len(data), last, batch.max_timestamp):
-                segment = active.segment_for(len(data), count, batch.max_timestamp)
-                before = segment.tail
-            size = before[1]
-            kernel.patch_place(data, 0, offset, watermarks.epoch)
-            self._unfinished = segment, before, (producer, offset, last, placement)
+                noted = producer
             try:
-                active.write(segment, data, last + 1)
-                segment.index.add(last, size, len(data), batch.max_timestamp)
-                if self.blocks.current is None:
-                    watermarks.advance((last + 1, segment.base_offset, size + len(data)))
-                if producer.id >= 0:
-                    self.producers.note(producer.id, producer.epoch, producer.sequence, offset, last, now_ms())
-                if placement is not None:
-                    placement.placed = range(offset, last + 1)
-                self._unfinished = None
-            except BaseException:
-                self._resolve_unfinished()
+                first = placer.write(batch, placement, noted, False)
+                if first < 0:
+                    self.active.make_room(len(batch.data), batch.count, batch.max_timestamp)
+                    first = placer.write(batch, placement, noted, True)
+            except BaseException as error:
+                self.recover(error)
                 raise
-        return range(offset, last + 1)
+        return range(first, first + batch.count)
+
+    def note_producer(self, producer: Producer, first: int, last: int) -> None:
+        """Record a producer's batch, before it counts as written."""
+        self.producers.note(producer.id, producer.epoch, producer.sequence, first, last, now_ms())
 
     def place_many(
         self, records: Iterable[RecordInput], expect_offset: int | None = None, producer: Producer = NO_PRODUCER
@@ -363,33 +318,44 @@ class Appender(kernel.AppenderFields):
         finally:
             self.encoders.give_back(encoder)
 
-    def _resolve_unfinished(self) -> None:
-        """Complete an interrupted append that already counts as written, or roll it back. Can be interrupted and
-        called again. The caller holds the lock."""
-        if self._unfinished is None:
-            return
-        if self._unfinished == _CHANGE:
-            self.commit.fail(InterruptedError("a change of the log's files was interrupted"))
-            self._unfinished = None
-            return
-        segment, before, (producer, offset, last, placement) = self._unfinished
-        if self.commit.failure is None:
-            if self.watermarks.written[0] > last:
-                if producer.id >= 0 and not self.producers.remembers(producer.id, last):
-                    self.producers.note(producer.id, producer.epoch, producer.sequence, offset, last, now_ms())
+    def recover(self, error: BaseException | None = None) -> None:
+        """Complete a change that was interrupted or has failed, if it counts as written; otherwise remove what it has
+        left. Can be interrupted and called again. The caller holds the lock."""
+        active, durability = self.active, self.durability
+        if isinstance(error, StorageError) and error.torn:
+            durability.fail(error)
+        unfinished = active.unfinished
+        if unfinished == CHANGE:
+            durability.fail(InterruptedError("a change of the log's files was interrupted"))
+        elif unfinished is not None and durability.failure is None:
+            offset, position, placement, reindex = (*unfinished, None, False)[:4]
+            if durability.written[0] > offset:
+                if durability.publishes_written:
+                    durability.publish(durability.written[0])
+            else:
                 if placement is not None:
-                    placement.placed = range(offset, last + 1)
-                if self.watermarks.publishes_written:
-                    self.watermarks.publish(self.watermarks.written[0])
-            elif self._rolling_back or segment.tail is not before or segment.storage.size != before[1]:
-                self._rolling_back = True  # an interrupt may come before the index is rebuilt
-                segment.truncate_to(before)
-                self.active.roll_back(segment, before[1])
-                segment.use_index(segment.rebuild_index(segment.storage))
-                if self.producers.remembers(producer.id, last):
+                    placement.placed = None
+                self._return_to(offset, position, placement, reindex=reindex)
+        active.unfinished = None
+
+    def _return_to(self, offset: int, position: int, placement: Placement | None, *, reindex: bool) -> None:
+        """Remove everything from `offset` on, of which `position` is the place in its segment."""
+        active, lowest = self.active, self.segments.lowest_offset
+        try:
+            with active.lock:
+                if offset < active.segment.base_offset or offset < lowest < self.segments.next_offset:
+                    # The first batch of an empty log may begin below its start: see ingest.py.
+                    self._cut(max(offset, lowest))
+                    return
+                if offset == active.segment.base_offset:
+                    position = 0  # a rotation came in between
+                reindex = reindex or active.segment.tail != (offset, position)
+                active.unfinished = offset, position, placement, reindex
+                active.roll_back(offset, position, reindex=reindex)
+                if self.producers.reaches(offset):
                     self._replay(self.segments.all)
-        self._rolling_back = False
-        self._unfinished = None
+        except (SawlogError, OSError) as error:
+            self.durability.fail(error)
 
     def place_rows(self, data: memoryview, rows: Rows, expect_offset: int | None = None) -> range:
         """Place encoded batches, contiguous in a buffer that this call may modify; all of them or none."""
@@ -404,35 +370,71 @@ class Appender(kernel.AppenderFields):
     def appending(self) -> AppendBlock:
         """Group several placements into one append: they count when the outermost block ends, and are rolled back if it
         raises. The block holds the lock and yields the next offset."""
-        return AppendBlock(self, self.blocks)
+        return AppendBlock(self)
 
-    def durable_appending(self) -> DurableAppendBlock:
+    def durable_appending(self) -> AppendBlock:
         """As `appending`, but the end of the block waits for the disk if the durability policy requires it."""
-        return DurableAppendBlock(self, self.blocks)
+        return AppendBlock(self, settles=True)
 
     def complete_append(self) -> None:
         """Count everything placed as written, unless a block is open. The caller holds the lock."""
-        if self.blocks.current is not None:
-            return
-        self.watermarks.complete(self.active.tail)
+        if self.block is None:
+            self.durability.complete(self.active.tail)
+
+    def enter(self, block: OpenBlock) -> None:
+        """Begin a block, which holds the lock until it ends."""
+        self.block = block
+        block.hold()
+
+    def complete(self, block: OpenBlock) -> None:
+        """End a block whose parts are all placed. The outermost one then counts as written."""
+        try:
+            if self.active.unfinished is not None:
+                self.recover()
+                self.durability.check()
+            self.active.unfinished, self.block = block.tail, block.outer
+            self.complete_append()
+            self.active.unfinished = None
+        except BaseException:
+            self.block = block.outer
+            self.recover()
+            raise
+        finally:
+            block.release()
+
+    def roll_back(self, block: OpenBlock) -> None:
+        """Roll back and end a block."""
+        left = self.active.unfinished
+        if left != CHANGE:
+            self.active.unfinished = (*block.tail, *(left or ())[2:])
+        self.block = block.outer
+        try:
+            self.recover()
+        finally:
+            block.release()
+
+    def abandon_block(self, block: OpenBlock) -> None:
+        """Roll back a block that will never exit. Only in its own thread, which holds the lock."""
+        if self.block is block and self.owns_lock():
+            self.roll_back(block)
 
     def begin(self) -> None:
         """Open the log to other writers: count and publish what `on_lock` has appended."""
         with self.lock:
-            self.blocks.begin()
+            self.block, self.has_begun = None, True
             self.complete_append()
-            self.watermarks.publish_current()
+            self.durability.publish_current()
 
     @property
     def written_offset(self) -> int:
         """End of the last complete append."""
-        return self.watermarks.written[0]
+        return self.durability.written[0]
 
     @property
     def is_between_appends(self) -> bool:
         """Whether `written_offset` is the end of the log for the calling thread: it has no append open, and written
         records are visible."""
-        return self.watermarks.publishes_written and self.blocks.has_begun and not self._owns_lock()
+        return self.durability.publishes_written and self.has_begun and not self.owns_lock()
 
     def check_sizes(self, rows: Rows) -> None:
         """Raise `RecordTooLarge` unless every batch fits into a segment."""
@@ -458,9 +460,9 @@ class Appender(kernel.AppenderFields):
         following = offset + np.cumsum(spans[:count])
         run[:, LAST], run[:, BASE] = following - 1, following - spans[:count]
         for position, base in run[:, (POSITION, BASE)].tolist():
-            kernel.patch_place(data, position, base, self.watermarks.epoch)
+            kernel.patch_place(data, position, base, self.durability.epoch)
         begin, end = int(run[0, POSITION]), int(run[-1, POSITION] + run[-1, SIZE])
-        self.active.write(segment, data[begin:end], int(following[-1]))
+        self.active.write(data[begin:end], int(following[-1]))
         segment.index.add_rows(run, size - begin)
         self.note_rows(run)
         return start + count
@@ -480,15 +482,6 @@ class Appender(kernel.AppenderFields):
         epochs, expiry_ms = self.segments.epochs, self.config.producer_expiry_ms
         self._set_producers(after_cut(self.directory, epochs, segments, expiry_ms, lowest=lowest, visible=visible))
 
-    def roll_back_to(self, offset: int) -> None:
-        """Truncate what a failed append has placed from `offset` on."""
-        if self.active.segment.tail[0] != offset and self.commit.failure is None:
-            try:
-                # The first batch of an empty log may begin below its start: see ingest.py.
-                self.truncate(max(offset, self.segments.lowest_offset))
-            except (SawlogError, OSError) as error:
-                self.commit.fail(error)
-
     # --- durability
 
     @property
@@ -501,24 +494,23 @@ class Appender(kernel.AppenderFields):
 
     def must_sync(self) -> bool:
         """Whether the policy requires an append to wait for the disk now."""
-        policy = self.config.durability
-        return policy == "always" or (policy != "os" and self.active.unsynced_bytes >= policy.bytes)
+        return bool(self.placer.must_sync())
 
     def settle(self, offset: int) -> None:
         """Block until an append that ended at `offset` may be acknowledged under the durability policy."""
-        if self.must_sync() and (self.blocks.current is None or not self._owns_lock()):
-            self.commit.ensure_durable(offset)
+        if self.must_sync() and (self.block is None or not self.owns_lock()):
+            self.durability.ensure_durable(offset)
 
     def sync(self) -> None:
         """Block until everything written so far is durable. Does not wait for a stream of another thread."""
         self._check_alive()
-        self.commit.ensure_durable(self.segments.next_offset)
+        self.durability.ensure_durable(self.segments.next_offset)
 
     def _sync_in_time(self) -> None:
         """Sync for the interval policy. Runs in a background thread."""
-        if not self.closed and self.held.held and self.commit.failure is None:
+        if not self.closed and self.held.held and self.durability.failure is None:
             try:
-                self.commit.ensure_durable(self.segments.next_offset)
+                self.durability.ensure_durable(self.segments.next_offset)
             except (SawlogError, OSError):
                 pass  # the log has failed; the next append raises the error
 
@@ -534,18 +526,18 @@ class Appender(kernel.AppenderFields):
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """Block appends and syncs while the list of segments changes."""
-        with self.lock, self.active.lock, self.commit.failing_on_sync_error():
+        with self.lock, self.active.lock, self.durability.failing_on_sync_error():
             self.check_open()
             yield
 
     def begin_change(self) -> None:
         """Announce a change of the log's files that cannot be undone, only finished by the next open. If an interrupt
         prevents `end_change`, the next holder of the lock stops writing."""
-        self._unfinished = _CHANGE
+        self.active.unfinished = CHANGE
 
     def end_change(self) -> None:
         """Record that the change is complete, or completely undone."""
-        self._unfinished = None
+        self.active.unfinished = None
 
     def truncate(self, offset: int) -> int:
         """Drop the records from `offset` on and return the number of offsets dropped. See truncation.py."""
@@ -561,42 +553,49 @@ class Appender(kernel.AppenderFields):
                 raise OffsetOutOfRange(offset, lowest, following, self.directory.path)
             if offset == following:
                 return 0
-            target = segments.find(offset)
-            point = find_cut_point(target, offset, self.config)
-            replays = self.producers.reaches(offset) or (
-                target is not self.active.segment and has_transactions(target, offset)
-            )
-            self.truncations += 1
-            epochs = epochs_after(segments, offset)
-            self.begin_change()
-            try:
-                truncate_state(self.directory, offset)
-                self.lineage.record_truncation(offset, point.tail, epochs)
-            except (SawlogError, OSError):
-                self.end_change()  # either nothing has changed or the log has failed
-                raise
-            kept = list(segments.all)
-            kept = kept[: kept.index(target) + 1]
-            try:
-                # From here on the truncation can only be finished, by the next open. Hide the dropped part first.
-                segments.cut(kept, offset, point.visible)
-                delete_above(self.directory, target.base_offset)
-                kept[-1] = truncate_segment(self.directory, self.config, point)
-                if replays:
-                    self._replay(kept)
-                else:
-                    self.producers.transactions.begin_segment(target.base_offset)
-                self.adopt(kept)
-            except BaseException as error:
-                self.commit.fail(error)
-                raise
-            self.end_change()
+            self._cut(offset)
         segments.wake()
         return following - offset
 
+    def _cut(self, offset: int) -> None:
+        """Truncate the log, across segments. The caller is `exclusive`."""
+        segments = self.segments
+        if offset == segments.next_offset:
+            return
+        target = segments.find(offset)
+        point = find_cut_point(target, offset, self.config)
+        replays = self.producers.reaches(offset) or (
+            target is not self.active.segment and has_transactions(target, offset)
+        )
+        self.truncations += 1
+        epochs = epochs_after(segments, offset)
+        self.begin_change()
+        try:
+            truncate_state(self.directory, offset)
+            self.lineage.record_truncation(offset, point.tail, epochs)
+        except (SawlogError, OSError):
+            self.end_change()  # either nothing has changed or the log has failed
+            raise
+        kept = list(segments.all)
+        kept = kept[: kept.index(target) + 1]
+        try:
+            # From here on the truncation can only be finished, by the next open. Hide the dropped part first.
+            segments.cut(kept, offset, point.visible)
+            delete_above(self.directory, target.base_offset)
+            kept[-1] = truncate_segment(self.directory, self.config, point)
+            if replays:
+                self._replay(kept)
+            else:
+                self.producers.transactions.begin_segment(target.base_offset)
+            self.adopt(kept)
+        except BaseException as error:
+            self.durability.fail(error)
+            raise
+        self.end_change()
+
     def adopt(self, segments: Iterable[Segment]) -> None:
         """Continue with these segments, all of them durable. The caller is `exclusive`."""
-        self.active.adopt(segments, within_append=self.blocks.current is not None)
+        self.active.adopt(segments, within_append=self.block is not None)
         self.save_if_possible()
 
     def resume(self, held: Lock, active: Segment | None) -> None:
@@ -606,21 +605,20 @@ class Appender(kernel.AppenderFields):
         with self.lock, self.active.lock:
             self.held = held
             if active is not None:
-                within = self.blocks.current is not None
-                self.active.adopt([*self.segments.all[:-1], active], within_append=within)
+                self.active.adopt([*self.segments.all[:-1], active], within_append=self.block is not None)
 
     def save_producers(self, *, durable: bool = True) -> None:
         """Write the current producer state. No-op during an append, which may be rolled back."""
-        if self.blocks.current is None:
+        if self.block is None:
             self.producers.expire(now_ms())
-            content = self.producers.encode(self.active.segment.tail[0], self.watermarks.epoch)
+            content = self.producers.encode(self.active.segment.tail[0], self.durability.epoch)
             self.directory.replace(PRODUCERS, content, durable=durable)
 
     def save_if_possible(self) -> None:
         """Write the producer state and the checkpoint. Best effort: the older files stay valid, and appends report a
         full disk."""
         try:
-            with self.commit.failing_on_sync_error():
+            with self.durability.failing_on_sync_error():
                 self.save_producers()
                 self.checkpoints.save(clean=False)
         except SyncFailed:
@@ -630,7 +628,7 @@ class Appender(kernel.AppenderFields):
 
     def _save_in_time(self) -> None:
         """Write the durable watermark if it has moved. Runs in a background thread."""
-        if not self.closed and self.held.held and self.commit.failure is None and self._unfinished != _CHANGE:
+        if not self.closed and self.held.held and self.durability.failure is None and self.active.unfinished != CHANGE:
             self.checkpoints.save_if_moved()
 
     def close(self) -> None:
@@ -643,17 +641,15 @@ class Appender(kernel.AppenderFields):
             try:
                 for spool in list(self.spools):
                     spool.discard()
-                if self.held.held and self.commit.failure is None:
-                    self._resolve_unfinished()
-                if self.held.held and self.commit.failure is None:
+                if self.held.held:
+                    self._end_abandoned()
+                    self.recover()
+                if self.held.held and self.durability.failure is None:
                     self.active.truncate_leftover()
                     self.active.unclaim()
-                    if self.active.needs_sync:
-                        self.active.sync_now()
-                    self.commit.ensure_durable(self.active.segment.tail[0])
-                    # Including a complete batch that an interrupted append left at the end.
-                    self.active.resume(within_append=self.blocks.current is not None)
-                    self.watermarks.mark_synced(self.active.tail, self.active.tail)
+                    self.durability.ensure_durable(self.active.segment.tail[0])
+                    self.active.resume(within_append=self.block is not None)
+                    self.durability.mark_synced(self.active.tail, self.active.tail)
                     self._save_caches()
                     self.checkpoints.save(clean=True)
             finally:
@@ -666,7 +662,7 @@ class Appender(kernel.AppenderFields):
         twice."""
         self.held.release()
         self.segments.close()
-        self.watermarks.visible.close()
+        self.durability.close()
 
     def _save_caches(self) -> None:
         """Write the index and the producer state on close, without syncing them: damage after a power cut is detected
@@ -683,3 +679,95 @@ class Appender(kernel.AppenderFields):
         self.closed = True
         self.checkpoints.end()
         self._release()
+
+
+class OpenBlock:
+    """State of an entered block."""
+
+    __slots__ = ("_frame", "_holding", "outer", "tail")
+
+    def __init__(
+        self, tail: tuple[int, int], outer: object, frame: FrameType | None, lock: AbstractContextManager[bool, None]
+    ) -> None:
+        #: End of the active segment when the block began.
+        self.tail = tail
+        #: The enclosing append.
+        self.outer = outer
+        self._frame = frame
+        self._holding = cast("GeneratorType[None, None, None]", _holding(lock))
+
+    def hold(self) -> None:
+        """Take the log's lock until `release`, or until this object is garbage-collected."""
+        next(self._holding)
+
+    def release(self) -> None:
+        """Release the lock if it is held."""
+        self._holding.close()
+
+    def is_running(self) -> bool:
+        """Whether the calling thread may be executing the block."""
+        if not self._holding.gi_suspended:
+            return False
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame is not self._frame:
+            frame = frame.f_back
+        return frame is not None
+
+
+class AppendBlock:
+    """Context manager of several placements as one append, created by `Appender.appending` and used once.
+
+    An interrupt may come just as the block ends, so that `__exit__` never runs. The append is then *abandoned* and has
+    to be rolled back before any other append is acknowledged: when this object is garbage-collected, which is immediate
+    unless it is referenced elsewhere (by a traceback, for example); otherwise at the next use of the log in this thread
+    once the frame that entered the block no longer runs (`Appender.check_open`).
+    """
+
+    __slots__ = ("_appender", "_open", "_settles")
+
+    def __init__(self, appender: Appender, *, settles: bool = False) -> None:
+        self._appender = appender
+        #: Whether the end of the block waits for the disk if the durability policy requires it.
+        self._settles = settles
+        self._open: OpenBlock | None = None
+
+    def __enter__(self) -> int:
+        appender = self._appender
+        with appender.lock:
+            appender.check_open()
+            tail = appender.active.segment.tail
+            self._open = OpenBlock(tail, appender.block, _outside(sys._getframe(1)), appender.lock)
+            appender.enter(self._open)
+        return tail[0]
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        opened = self._open
+        if opened is None or self._appender.block is not opened:
+            return  # abandoned, and already rolled back
+        if kind is not None:
+            self._appender.roll_back(opened)
+            return
+        self._appender.complete(opened)
+        if self._settles:
+            self._appender.settle(self._appender.written_offset)
+
+    def __del__(self) -> None:
+        opened = getattr(self, "_open", None)
+        if opened is not None and not sys.is_finalizing():
+            self._appender.abandon_block(opened)
+
+
+def _holding(lock: AbstractContextManager[bool, None]) -> Generator[None]:
+    """Hold a lock from the first `next` to `close`. A `with` in a generator, because no interrupt can come between the
+    `with` and its lock, so that the state of the lock is always known."""
+    with lock:
+        yield
+
+
+def _outside(frame: FrameType | None) -> FrameType | None:
+    """Return the frame that entered a block, skipping `ExitStack`, which enters it for its caller."""
+    while frame is not None and frame.f_code.co_filename == _CONTEXTLIB:
+        frame = frame.f_back
+    return frame

@@ -20,7 +20,7 @@ from ..storage import Directory
 from ..storage.forking import forkable
 from . import checkpoint
 from .checkpoint import Checkpoint
-from .commit import Tail, Watermarks
+from .commit import Durability, Tail
 from .epochs import Epochs, store_epochs
 from .remote import RemoteSegments, store_remote
 from .segments import SegmentSet
@@ -29,9 +29,9 @@ from .segments import SegmentSet
 class LogLineage:
     """Start and leader epochs of a log, as its writer changes them."""
 
-    def __init__(self, segments: SegmentSet, watermarks: Watermarks, checkpoints: Checkpointer) -> None:
+    def __init__(self, segments: SegmentSet, durability: Durability, checkpoints: Checkpointer) -> None:
         self._segments = segments
-        self._watermarks = watermarks
+        self._durability = durability
         self._checkpoints = checkpoints
 
     def set_remote(self, remote: RemoteSegments | None) -> None:
@@ -57,20 +57,20 @@ class LogLineage:
         is one of these), record the new leader epochs, then hide everything from `offset` on. If this raises, either
         nothing has changed, except that the watermark on disk may be lower, or the log has failed. The caller is
         `exclusive`."""
-        before = self._watermarks.lower_durable(tail)
+        before = self._durability.lower_durable(tail)
         try:
             if epochs != self._checkpoints.epochs:
                 self._checkpoints.record_epochs(epochs, cutting=True)
             elif tail < before:
                 self._checkpoints.save(clean=False, cutting=True)
         except BaseException:
-            self._watermarks.restore_durable(before)
+            self._durability.restore_durable(before)
             raise
         try:
-            self._watermarks.truncate((offset, *tail[1:]), epochs.current)
+            self._durability.truncate((offset, *tail[1:]), epochs.current)
             self._segments.begin_epoch(epochs)  # afterwards: positions beyond the cut belong to an earlier epoch
         except BaseException as error:
-            self._watermarks.commit.fail(error)  # cannot be undone: the next open finishes the truncation
+            self._durability.fail(error)  # cannot be undone: the next open finishes the truncation
             raise
 
     def begin_epoch(self, epochs: Epochs) -> None:
@@ -78,14 +78,14 @@ class LogLineage:
         thread can take it."""
         self._checkpoints.record_epochs(epochs)
         self._segments.begin_epoch(epochs)
-        self._watermarks.begin_epoch(epochs.current)
+        self._durability.begin_epoch(epochs.current)
 
     def take_over(self, *, clean: bool, in_order: bool, stored: bool) -> None:
         """Continue after the previous writer. If the log was not closed cleanly, lost records may have been read: begin
         a new epoch at its end, unless the current one began there and nothing more was visible since the last boot.
         `in_order`: the epochs of the batches increase; `stored`: the list on disk is up to date."""
         epochs, end = self._segments.epochs.trimmed(self._segments.log_start), self._segments.next_offset
-        before = self._watermarks.visible.previous
+        before = self._durability.previous
         unseen = epochs.entries[-1][1] == end and before == (end, epochs.current)
         # If the files with the epochs are lost, readers may still know an epoch that has no batch left.
         last = epochs.current if before is None else max(epochs.current, before[1])
@@ -98,16 +98,16 @@ class LogLineage:
         else:
             self._checkpoints.save(clean=False)
         if before is None:  # readers already see every complete batch; keep new batches from them
-            self._watermarks.publish(self._watermarks.written[0])
+            self._durability.publish(self._durability.written[0])
 
 
 class Checkpointer:
     """Writer of the files `checkpoint` and `leader-epoch-checkpoint`."""
 
-    def __init__(self, directory: Directory, segments: SegmentSet, watermarks: Watermarks) -> None:
+    def __init__(self, directory: Directory, segments: SegmentSet, durability: Durability) -> None:
         self._directory = directory
         self._segments = segments
-        self._watermarks = watermarks
+        self._durability = durability
         #: Epochs that the checkpoint names.
         self.epochs = segments.epochs
         #: Whether the checkpoint says that the file `remote` must exist.
@@ -124,7 +124,7 @@ class Checkpointer:
             if self._ended:
                 return  # a late background save: the log is closed and marked so
             epochs = self.epochs  # before the watermark, which is lowered before they change: see `LogLineage`
-            offset, segment, position = self._watermarks.durable
+            offset, segment, position = self._durability.durable
             start = self._segments.lowest_offset
             # Also if its marker is in the segment itself: it may not be durable, or is being truncated.
             state = self._segments.transaction_view.state
@@ -172,9 +172,9 @@ class Checkpointer:
 
     def save_if_moved(self) -> None:
         """Write the watermark if it has moved. Best effort: a failure only makes recovery less precise."""
-        if self._saved != (self._watermarks.durable[0], self._segments.lowest_offset):
+        if self._saved != (self._durability.durable[0], self._segments.lowest_offset):
             try:
-                with self._watermarks.commit.failing_on_sync_error():
+                with self._durability.failing_on_sync_error():
                     self.save(clean=False)
             except StorageError as error:
                 self.error = error
@@ -199,7 +199,7 @@ class Checkpointer:
             if found is None or found.epochs_crc != self.epochs.crc:
                 self.save(clean=False)
         except BaseException:
-            self._watermarks.commit.fail(error)
+            self._durability.fail(error)
             return
         try:
             store_epochs(self._directory, self.epochs)

@@ -2,7 +2,7 @@
 
     durable_offset <= visible_offset <= written_offset <= next_offset
 
-`Watermarks` holds the ends of a log. Each end is a *tail*: (offset, base offset of the segment, position in its file).
+`Durability` holds the ends of a log. Each end is a *tail*: (offset, base offset of the segment, position in its file).
 
     written    end of the last complete append
     synced     end of the synced bytes, including parts of an incomplete append
@@ -12,30 +12,31 @@ A record becomes visible when the durability policy no longer allows it to be lo
 under the other policies when it is written, and never before the whole append that contains it is placed, because until
 then it may be rolled back. Every reader stops at the visible offset. Readers in the writer's process take it from
 `SegmentSet.visible_offset`; readers in other processes take it, atomically with the leader epoch, from a small file
-(`visible`, see `sawlog.storage.published`) that `VisibleOffset` writes:
+(`visible`, see `sawlog.storage.published`):
 
     contents of the file                     records visible to a reader in another process
     an offset, written since the last boot   all records below it, even if the writer was killed
-    nothing, missing or damaged              every complete batch: after a reboot nothing more can be lost, and
-                                             logs of version 0.2 have no such file
+    nothing, missing or damaged              every complete batch: after a reboot nothing more can be lost
 
 Only the writer publishes. The published offset decreases only before a truncation.
 
-`GroupCommit` lets all callers that wait for the disk share one fdatasync. The first caller that needs a sync becomes
+**Group commit.** All callers that wait for the disk share one fdatasync. The first caller that needs a sync becomes
 the leader and runs it; callers that arrive meanwhile block. When the sync returns, the leader wakes every caller it
 covered and one of the others, which leads the next round. Each waiter blocks on its own lock: waking all of them
-through one condition variable ran at half the speed. A failed sync is never retried, because the kernel may have
-dropped the dirty pages and would then report success. It stops writing permanently; all current and later callers get
-the error.
+through one condition variable ran at half the speed.
 
-The durable offset decreases only when the log is truncated (`GroupCommit.truncate`). A leader whose sync began before
-the truncation must not publish the offset it reached: new records at those offsets are not synced.
+**A failed sync is final.** It is never retried, because the kernel may have dropped the dirty pages and would then
+report success. It stops writing permanently; all current and later callers get the error.
+
+**Truncation** is the only change that lowers the durable offset. A leader whose sync began before the truncation must
+not publish the offset it reached: new records at those offsets are not synced.
 
 `DurabilityCallbacks` serves event loops, which place batches without blocking. A background thread syncs and then calls
 back; it shares its syncs with blocking appends.
 
 Threads: callers hold the log's lock or, where only `synced` and `durable` change, the lock of the active segment (see
-active_segment.py). `VisibleOffset.publish` runs in one thread at a time; the caller ensures that (see `Appender`).
+active_segment.py). Visible offsets are published by one thread at a time: under the mutex if durable records are
+visible, otherwise under the log's lock.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from .. import background
 from ..batch import kernel
 from ..clock import yield_thread
 from ..errors import LogFailed, SawlogError, SyncFailed
-from ..storage import Directory, Published, open_published
+from ..storage import Directory, open_published
 from ..storage.forking import forkable
 from .files import VISIBLE
 from .segments import SegmentSet
@@ -58,123 +59,155 @@ from .segments import SegmentSet
 DurabilityCallback = Callable[[BaseException | None], None]
 
 
-class DurabilityCallbacks:
-    """Callbacks of appends that are not durable yet."""
-
-    def __init__(self, commit: GroupCommit, waits: Callable[[], bool]) -> None:
-        self._commit = commit
-        #: Returns whether the policy requires an append to wait for the disk now.
-        self._waits = waits
-        self._lock = forkable(threading.Lock())
-        self._pending: list[tuple[int, DurabilityCallback]] = []
-        self._serving = False
-
-    def when(self, offset: int, call: DurabilityCallback) -> None:
-        """Call back when an append that ended at `offset` may be acknowledged: immediately, in this thread, if the
-        policy does not wait for the disk; otherwise from a background thread. The callback must not raise and should
-        not block."""
-        if self._commit.failure is None and (self._commit.durable_offset >= offset or not self._waits()):
-            call(None)
-            return
-        with self._lock:
-            self._pending.append((offset, call))
-            serving, self._serving = self._serving, True
-        if not serving:
-            background.soon(self._serve)
-
-    def _serve(self) -> None:
-        while True:
-            with self._lock:
-                pending, self._pending = self._pending, []
-                if not pending:
-                    self._serving = False
-                    return
-            error: BaseException | None = None
-            try:
-                self._commit.ensure_durable(max(offset for offset, _ in pending))
-            except (SawlogError, OSError) as failure:
-                error = failure
-            for _, call in pending:
-                call(error)
-
-
-class VisibleOffset(kernel.VisibleOffsetFields):
-    """Publisher of the visible offset: readers may read every record below it."""
-
-    __slots__ = ("_published", "_segments", "_store", "previous")
-    #: The mapped file that publishes the offset; None if it is published elsewhere or not at all.
-    slots: kernel.Slots | None
-
-    def __init__(self, directory: Directory, segments: SegmentSet) -> None:
-        self._segments = segments
-        self._published: Published | None = open_published(directory, VISIBLE, create=True)
-        self._store = _discard if self._published is None else self._published.store
-        self.slots = getattr(self._published, "slots", None)
-        #: Offset and epoch published by the previous writer; None if readers see every complete batch.
-        self.previous = None if self._published is None else self._published.load()
-
-    @property
-    def offset(self) -> int:
-        """Currently visible offset."""
-        return self._segments.visible_offset
-
-    def publish(self, offset: int, epoch: int) -> None:
-        """Make the records below `offset` visible to all readers, together with the leader epoch."""
-        segments = self._segments
-        segments.visible_offset = offset
-        self._store(offset, epoch)
-        if segments.waiting:
-            segments.wake()
-
-    def close(self) -> None:
-        """Close the file. The published offset stays valid."""
-        self._store, self.slots = _discard, None
-        if self._published is not None:
-            self._published.close()
-
-
-def _discard(first: int, second: int) -> None:
-    """Publish nothing: readers in other processes then see every complete batch."""
-
-
 #: Attempts to finish a cleanup that is interrupted again and again.
 _CLEANUP_ATTEMPTS = 10
+#: Attempts to read the ends in order before they count as inconsistent.
+_READ_ATTEMPTS = 10_000
+#: (offset, base offset of the segment, position in its file)
+Tail = tuple[int, int, int]
 
 
-class GroupCommit(kernel.CommitFields):
-    """The durable offset of a log, and the fdatasync that all waiting callers share."""
+class Durability(kernel.DurabilityFields):
+    """How far a log is written, visible and durable; makes more of it durable on request."""
 
     __slots__ = (
         "_leader",
         "_leader_thread",
         "_led_after",
         "_mutex",
-        "_on_move",
+        "_published",
         "_sync",
         "_truncations",
         "_waiting",
+        "durable",
         "durable_offset",
+        "previous",
     )
+    written: Tail
+    synced: Tail
+    #: Leader epoch of new batches.
+    epoch: int
     #: The error that stopped writing.
     failure: BaseException | None
+    #: Whether records become visible when they are written; otherwise when they are durable.
+    publishes_written: bool
+    _segments: SegmentSet
 
     def __init__(
-        self, sync: Callable[[], int], durable_offset: int, moved: Callable[[int], None] = lambda offset: None
+        self,
+        directory: Directory,
+        segments: SegmentSet,
+        tail: Tail,
+        sync: Callable[[], int],
+        *,
+        publishes_written: bool,
     ) -> None:
+        self._segments = segments
+        self.epoch = segments.epochs.current
+        self.publishes_written = publishes_written
+        self.written = self.synced = self.durable = tail
+        self.durable_offset = tail[0]
+        self.failure = None
         #: Syncs all written bytes and returns the end of the complete appends among them.
         self._sync = sync
-        self.durable_offset = durable_offset
-        #: Called with every new `durable_offset`, in order, under the mutex.
-        self._on_move = moved
+        self._mutex = forkable(threading.Lock())
         #: Number of truncations; and, by the gate of each leader, that number when its sync began.
         self._truncations = 0
         self._led_after: dict[threading.Lock, int] = {}
-        self.failure = None
-        self._mutex = forkable(threading.Lock())
         #: Gate of the leader that is syncing, or has been woken to sync.
         self._leader: threading.Lock | None = None
         self._leader_thread = 0
         self._waiting: list[tuple[int, threading.Lock]] = []
+        self._published = open_published(directory, VISIBLE, create=True)
+        self._store = _discard if self._published is None else self._published.store
+        self._slots = getattr(self._published, "slots", None)
+        #: Offset and epoch published by the previous writer; None if readers see every complete batch.
+        self.previous = None if self._published is None else self._published.load()
+
+    def close(self) -> None:
+        """Close the published file. The published offset stays valid."""
+        self._store, self._slots = _discard, None
+        if self._published is not None:
+            self._published.close()
+
+    # --- the ends
+
+    def consistent_ends(self) -> tuple[int, int, int, int]:
+        """Return the durable, visible, written and next offset, in increasing order. Other threads move them, so a
+        single read may find them out of order; if every attempt does, an invariant is broken."""
+        segments = self._segments
+        for _ in range(_READ_ATTEMPTS):
+            ends = self.durable_offset, segments.visible_offset, self.written[0], segments.next_offset
+            if ends[0] <= ends[1] <= ends[2] <= ends[3]:
+                return ends
+            yield_thread()
+        path = segments.directory.path
+        raise AssertionError(f"durable, visible, written and next offset of {path} are out of order: {ends}")
+
+    def _check(self, offset: int) -> None:
+        assert offset <= self.written[0], f"{offset} is durable or visible, but only {self.written[0]} is written"
+
+    def publish(self, offset: int) -> None:
+        """Make the records below `offset` visible."""
+        self._check(offset)
+        self._publish(offset)
+
+    def publish_current(self) -> None:
+        """Publish the offset that the policy makes visible."""
+        self.publish(self.written[0] if self.publishes_written else self.durable_offset)
+
+    def complete(self, tail: Tail) -> None:
+        """Record the end of a complete append, parts of which may already be synced."""
+        self.advance(tail)
+        if self.synced[0] >= tail[0]:  # it was synced before it was complete
+            self.durable = tail
+            self.mark_durable(tail[0])
+        elif self.publishes_written and self.synced > self.durable:  # a rotation synced a part of it
+            self.durable = self.synced
+            self.mark_durable(self.synced[0])
+
+    def mark_synced(self, written: Tail, tail: Tail) -> None:
+        """Record a sync. `written` and `tail` are the ends from before it began."""
+        self.durable, self.synced = written, tail
+
+    def start_segment(self, tail: Tail) -> None:
+        """Continue at the start of the next segment; everything before it is durable."""
+        self.synced = tail
+        if self.written[0] == tail[0]:
+            self.written = self.durable = tail
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Give new batches this epoch. Readers learn it with the next published offset."""
+        self.epoch = epoch
+
+    def lower_durable(self, tail: Tail) -> Tail:
+        """Lower the durable end to `tail` before a truncation; return the old one for `restore_durable`."""
+        before = self.durable
+        self.durable = min(tail, before)
+        return before
+
+    def restore_durable(self, durable: Tail) -> None:
+        """Undo `lower_durable`: the log is not truncated after all."""
+        self.durable = durable
+
+    def truncate(self, tail: Tail, epoch: int) -> None:
+        """Lower every end to `tail` and begin a leader epoch."""
+        self.epoch = epoch
+        self._truncate(tail[0])
+        self.written, self.synced = min(self.written, tail), min(self.synced, tail)
+        if self._segments.visible_offset > tail[0]:
+            self._publish(tail[0])
+
+    def resume(self, tail: Tail, *, within_append: bool) -> None:
+        """Continue at `tail`, with everything durable. Parts of an append in progress do not count as written."""
+        self.synced = tail
+        self.written = min(self.written, tail) if within_append else tail
+        self.durable = self.written
+        self.mark_durable(self.written[0])
+        if not within_append and self.failure is None:
+            self.publish(self.written[0])
+
+    # --- group commit
 
     @contextmanager
     def failing_on_sync_error(self) -> Iterator[None]:
@@ -268,8 +301,7 @@ class GroupCommit(kernel.CommitFields):
             if self.failure is None and offset > self.durable_offset:
                 self._move(offset)
 
-    def truncate(self, offset: int) -> None:
-        """Record that the log was truncated to `offset`."""
+    def _truncate(self, offset: int) -> None:
         with self._mutex:
             self._truncations += 1
             if offset < self.durable_offset:
@@ -278,7 +310,10 @@ class GroupCommit(kernel.CommitFields):
     def _move(self, offset: int) -> None:
         """Set the durable offset. An interrupt between the lines costs another sync but hides no durable record."""
         self.durable_offset = min(self.durable_offset, offset)
-        self._on_move(offset)
+        if self.publishes_written:
+            self._check(offset)
+        else:
+            self.publish(offset)
         self.durable_offset = offset
 
     def fail(self, error: BaseException) -> None:
@@ -292,108 +327,45 @@ class GroupCommit(kernel.CommitFields):
             gate.release()
 
 
-#: Attempts to read the ends in order before they count as inconsistent.
-_READ_ATTEMPTS = 10_000
-#: (offset, base offset of the segment, position in its file)
-Tail = tuple[int, int, int]
+def _discard(first: int, second: int) -> None:
+    """Publish nothing: readers in other processes then see every complete batch."""
 
 
-class Watermarks(kernel.WatermarksFields):
-    """The ends of a log (written, synced, durable, visible) and the leader epoch of new batches."""
+class DurabilityCallbacks:
+    """Callbacks of appends that are not durable yet."""
 
-    __slots__ = ("_publish", "commit", "durable", "publishes_written", "visible")
-    written: Tail
-    synced: Tail
-    epoch: int
+    def __init__(self, durability: Durability, waits: Callable[[], bool]) -> None:
+        self._durability = durability
+        #: Returns whether the policy requires an append to wait for the disk now.
+        self._waits = waits
+        self._lock = forkable(threading.Lock())
+        self._pending: list[tuple[int, DurabilityCallback]] = []
+        self._serving = False
 
-    def __init__(
-        self, visible: VisibleOffset, tail: Tail, epoch: int, *, publishes_written: bool, sync: Callable[[], int]
-    ) -> None:
-        self.visible = visible
-        self._publish = visible.publish
-        self.epoch = epoch
-        #: Whether records become visible when they are written; otherwise when they are durable.
-        self.publishes_written = publishes_written
-        self.written = self.synced = self.durable = tail
-        self.commit = GroupCommit(sync, tail[0], self._check if publishes_written else self.publish)
+    def when(self, offset: int, call: DurabilityCallback) -> None:
+        """Call back when an append that ended at `offset` may be acknowledged: immediately, in this thread, if the
+        policy does not wait for the disk; otherwise from a background thread. The callback must not raise and should
+        not block."""
+        if self._durability.failure is None and (self._durability.durable_offset >= offset or not self._waits()):
+            call(None)
+            return
+        with self._lock:
+            self._pending.append((offset, call))
+            serving, self._serving = self._serving, True
+        if not serving:
+            background.soon(self._serve)
 
-    def consistent_ends(self, segments: SegmentSet) -> tuple[int, int, int, int]:
-        """Return the durable, visible, written and next offset, in increasing order. Other threads move them, so a
-        single read may find them out of order; if every attempt does, an invariant is broken."""
-        for _ in range(_READ_ATTEMPTS):
-            ends = self.commit.durable_offset, segments.visible_offset, self.written[0], segments.next_offset
-            if ends[0] <= ends[1] <= ends[2] <= ends[3]:
-                return ends
-            yield_thread()
-        path = segments.directory.path
-        raise AssertionError(f"durable, visible, written and next offset of {path} are out of order: {ends}")
-
-    def _check(self, offset: int) -> None:
-        """Check a new durable offset under a policy that publishes written records."""
-        assert offset <= self.written[0], f"{offset} is durable, but only {self.written[0]} is written"
-
-    def publish(self, offset: int) -> None:
-        """Make the records below `offset` visible."""
-        self._check(offset)
-        self._publish(offset, self.epoch)
-
-    def publish_current(self) -> None:
-        """Publish the offset that the policy makes visible, in case an interrupt prevented it."""
-        self.publish(self.written[0] if self.publishes_written else self.commit.durable_offset)
-
-    def advance(self, tail: Tail) -> None:
-        """Record the end of an append that was written in a single step."""
-        self.written = tail
-        if self.publishes_written:
-            self._publish(tail[0], self.epoch)
-
-    def complete(self, tail: Tail) -> None:
-        """Record the end of an append, parts of which may already be synced."""
-        self.advance(tail)
-        if self.synced[0] >= tail[0]:  # it was synced before it was complete
-            self.durable = tail
-            self.commit.mark_durable(tail[0])
-        elif self.publishes_written and self.synced > self.durable:  # a rotation synced a part of it
-            self.durable = self.synced
-            self.commit.mark_durable(self.synced[0])
-
-    def mark_synced(self, written: Tail, tail: Tail) -> None:
-        """Record a sync. `written` and `tail` are the ends from before it began."""
-        self.durable, self.synced = written, tail
-
-    def start_segment(self, tail: Tail) -> None:
-        """Continue at the start of the next segment; everything before it is durable."""
-        self.synced = tail
-        if self.written[0] == tail[0]:
-            self.written = self.durable = tail
-
-    def begin_epoch(self, epoch: int) -> None:
-        """Give new batches this epoch. Readers learn it with the next published offset."""
-        self.epoch = epoch
-
-    def lower_durable(self, tail: Tail) -> Tail:
-        """Lower the durable end to `tail` before a truncation; return the old one for `restore_durable`."""
-        before = self.durable
-        self.durable = min(tail, before)
-        return before
-
-    def restore_durable(self, durable: Tail) -> None:
-        """Undo `lower_durable`: the log is not truncated after all."""
-        self.durable = durable
-
-    def truncate(self, tail: Tail, epoch: int) -> None:
-        """Lower every end to `tail` and begin a leader epoch."""
-        self.epoch = epoch
-        self.commit.truncate(tail[0])
-        self.written, self.synced = min(self.written, tail), min(self.synced, tail)
-        if self.visible.offset > tail[0]:
-            self._publish(tail[0], epoch)
-
-    def resume(self, tail: Tail, *, within_append: bool) -> None:
-        """Continue at `tail`, with everything durable. Parts of an append in progress do not count as written."""
-        self.synced = tail
-        self.written = min(self.written, tail) if within_append else tail
-        self.durable = self.written
-        self.commit.mark_durable(self.written[0])
-        if not within_append and self.commit.failure is None:
-            self.publish(self.written[0])
+    def _serve(self) -> None:
+        while True:
+            with self._lock:
+                pending, self._pending = self._pending, []
+                if not pending:
+                    self._serving = False
+                    return
+            error: BaseException | None = None
+            try:
+                self._durability.ensure_durable(max(offset for offset, _ in pending))
+            except (SawlogError, OSError) as failure:
+                error = failure
+            for _, call in pending:
+                call(error)

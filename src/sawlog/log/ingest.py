@@ -235,7 +235,7 @@ def place_at_offsets(appender: Appender, data: memoryview, rows: Rows, *, any_si
         try:
             return _place(appender, data, rows, first, any_size=any_size)
         except BaseException:
-            if appender.commit.failure is None and _is_empty(appender):
+            if appender.durability.failure is None and _is_empty(appender):
                 _rename(appender, first)  # offsets must not go back
             raise
 
@@ -254,14 +254,14 @@ def _place(appender: Appender, data: memoryview, rows: Rows, first: int, *, any_
 
 def _in_later_epochs(appender: Appender, data: memoryview, rows: Rows) -> tuple[memoryview, Rows]:
     """Raise epochs that would decrease, and begin, durably, those that are new to the log."""
-    wanted = np.maximum.accumulate(np.maximum(rows[:, LEADER_EPOCH], appender.watermarks.epoch))
+    wanted = np.maximum.accumulate(np.maximum(rows[:, LEADER_EPOCH], appender.durability.epoch))
     low = np.flatnonzero(rows[:, LEADER_EPOCH] != wanted)
     if len(low):
         data, rows = memoryview(bytearray(data)), rows.copy()
         rows[:, LEADER_EPOCH] = wanted
         for position, base, epoch in rows[low][:, (POSITION, BASE, LEADER_EPOCH)].tolist():
             kernel.patch_place(data, position, base, epoch)
-    if wanted[-1] > appender.watermarks.epoch:
+    if wanted[-1] > appender.durability.epoch:
         appender.lineage.begin_epoch(appender.segments.epochs.begun_by(rows))
     return data, rows
 
@@ -318,7 +318,7 @@ def _rename(appender: Appender, base: int) -> None:
             appender.producers.transactions.begin_segment(base)
             appender.adopt([Segment.active(directory, base, storage, index, base, 0)])
         except BaseException as error:
-            appender.commit.fail(error)  # only reopening can tell which name the file has now
+            appender.durability.fail(error)  # only reopening can tell which name the file has now
             raise
         appender.end_change()
         old.unload()
@@ -383,7 +383,7 @@ def _place_run(appender: Appender, data: memoryview, rows: Rows, start: int) -> 
     begin, end = int(run[0, POSITION]), int(run[-1, POSITION] + run[-1, SIZE])
     assert int(run[0, BASE]) == offset, f"a batch at {run[0, BASE]} in a log that ends at {offset}"
     segment.storage.reserve(end - begin)  # under every policy: no caller waits for the disk here
-    appender.active.write(segment, data[begin:end], int(run[-1, LAST]) + 1)
+    appender.active.write(data[begin:end], int(run[-1, LAST]) + 1)
     segment.index.add_rows(run, size - begin)
     appender.note_rows(run)
     return start + len(run)
@@ -426,7 +426,7 @@ def number(appender: Appender, directory: Directory, name: str, offset: int) -> 
         return None
     storage = directory.open(name)
     try:
-        _give_offsets(storage, batches, offset, appender.watermarks.epoch)
+        _give_offsets(storage, batches, offset, appender.durability.epoch)
         mapped = directory.open_sealed(name)
         try:
             rows = rows_of(mapped.view(0, mapped.size))
@@ -504,7 +504,7 @@ def adopt(appender: Appender, file: NumberedFile) -> range | None:
                 _take(appender, file, temporary)
             except BaseException as error:
                 # The empty segment may have lost its name, and appends to it would be lost.
-                appender.commit.fail(error)
+                appender.durability.fail(error)
                 raise
         appender.active.rotate()
         return file.offsets

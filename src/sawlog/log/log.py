@@ -189,7 +189,7 @@ class Log(Partition, Closing):
     def writable(self) -> bool:
         """Whether this is the writer and no write has failed."""
         appender = self._access.appender
-        return not self._access.closed and appender is not None and appender.commit.failure is None
+        return not self._access.closed and appender is not None and appender.durability.failure is None
 
     @property
     def closed(self) -> bool:
@@ -288,10 +288,10 @@ class Log(Partition, Closing):
         """End of the durable records: every record below this offset survives a power cut. A reader gets the offset
         that the writer last recorded."""
         appender = self._access.appender
-        if appender is not None and not appender.blocks.has_begun:  # on_lock is running: nothing is visible yet
-            return min(appender.commit.durable_offset, self._access.segments.visible_offset)
+        if appender is not None and not appender.has_begun:  # on_lock is running: nothing is visible yet
+            return min(appender.durability.durable_offset, self._access.segments.visible_offset)
         if appender is not None:
-            return appender.watermarks.consistent_ends(appender.segments)[0]
+            return appender.durability.consistent_ends()[0]
         try:
             saved = checkpoint.load(self._access.directory)
         except CorruptFile:
@@ -305,7 +305,7 @@ class Log(Partition, Closing):
         appender = self._access.appender
         if appender is None:
             return 0
-        _, segment, position = appender.watermarks.durable
+        _, segment, position = appender.durability.durable
         later = sum(each.size for each in appender.segments.all if each.base_offset >= segment)
         return max(later - position, 0)
 
@@ -371,10 +371,9 @@ class Log(Partition, Closing):
     ) -> int:
         """Append one record and return its offset. With `expect_offset`, append it there or raise `OffsetMismatch`."""
         appender = self._access.appender or self._writable()
-        if appender.fast_path is not None:
-            offset: int = appender.fast_path.append(value, key, headers, timestamp, expect_offset)
-            if offset >= 0:
-                return offset
+        offset: int = appender.placer.append(value, key, headers, timestamp, expect_offset)
+        if offset >= 0:
+            return offset
         encoder = appender.encoders.take()
         try:
             batch = encoder.one(value, key, headers, timestamp if timestamp is None else milliseconds(timestamp))
@@ -768,7 +767,7 @@ class Log(Partition, Closing):
 
     def _fail(self, error: BaseException) -> None:
         """Stop writing because of an external failure: appends raise `LogFailed`, reads still work."""
-        self._writable().commit.fail(error)
+        self._writable().durability.fail(error)
 
     @property
     def _segment_set(self) -> SegmentSet:

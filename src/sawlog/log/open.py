@@ -107,7 +107,7 @@ def become_writer(directory: Directory, config: LogConfig, note: bytes = b"") ->
         found = recover(directory, config, known_end=0 if turn is None else turn.next_offset)
         segments = SegmentSet.of(directory, config, found.segments, found.lowest_offset, found.epochs, found.remote)
         appender = Appender(directory, config, segments, found.producers, held, lent=note == MAINTENANCE_NOTE)
-        undo.callback(appender.watermarks.visible.close)
+        undo.callback(appender.durability.close)
         appender.lineage.take_over(clean=found.report.clean, in_order=found.epochs_in_order, stored=found.epochs_stored)
         undo.pop_all()
     return appender, found.report

@@ -268,7 +268,7 @@ def _swap(appender: Appender, made: Rewritten, cuts: int | None) -> bool:
             finish_swap(directory, name, base, [each.base_offset for each in run[1:]], made.index, stored)
             appender.segments.set([*listed[:at], replacement, *listed[at + len(run) :]])
         except BaseException as error:
-            appender.commit.fail(error)  # only recovery can tell whether it was replaced
+            appender.durability.fail(error)  # only recovery can tell whether it was replaced
             raise
         appender.end_change()
     appender.segments.wake()
@@ -282,7 +282,7 @@ def _undo_rename(appender: Appender, name: str) -> None:
         appender.directory.remove(name)
         appender.directory.sync()
     except StorageError as error:
-        appender.commit.fail(error)
+        appender.durability.fail(error)
 
 
 def discard(appender: Appender, made: Rewritten) -> None:

@@ -125,7 +125,7 @@ class SharedLog:
     def _goes_on(self, appender: Appender, held: Lock, note: TurnNote) -> bool:
         """Whether this process is up to date, or can catch up by reading the batches appended since."""
         segment = appender.segments.active
-        if note.shape != self._shape or note.segment != segment.base_offset or appender.commit.failure is not None:
+        if note.shape != self._shape or note.segment != segment.base_offset or appender.durability.failure is not None:
             return False
         if segment.tail == (note.next_offset, note.position):
             appender.resume(held, None)
@@ -198,7 +198,9 @@ class SharedLog:
             self._discard()
             return
         try:
-            appender.sync()  # an interrupt may have come between a write and its fsync
+            with appender.lock:
+                appender.check_open()  # recovers an interrupted append
+            appender.sync()
         except BaseException:
             self._discard()
             raise
@@ -228,7 +230,7 @@ def _state(appender: Appender) -> object:
 
 def _has_ended(appender: Appender) -> bool:
     """Whether the appender can no longer write: it was closed or has failed."""
-    return appender.closed or appender.commit.failure is not None
+    return appender.closed or appender.durability.failure is not None
 
 
 def _new_shape() -> str:

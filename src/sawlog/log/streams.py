@@ -39,6 +39,8 @@ _COPY_BYTES = 4 << 20
 _Taken = tuple[list[bytes], tuple[object] | None, bool]
 #: Record without key and headers: the bytes from its attributes to its key, and those after its value.
 _PLAIN_BEFORE, _PLAIN_AFTER = b"\x00\x00\x00\x01", b"\x00"
+#: Streams up to this length are appended like any other record, unless segments are small.
+_SHORT_BYTES = 16 << 10
 #: Chunks are gathered until there are this many bytes to write.
 _BLOCK_BYTES = 256 << 10
 
@@ -170,13 +172,11 @@ def append_stream(
         source = iter(chunks)
     except TypeError as error:
         raise InvalidRecordType(f"append_stream expects an iterable of bytes, not {type(chunks).__name__}") from error
-    taken: _Taken | None = None
-    if appender.fast_path is not None:
-        found = appender.fast_path.append_stream(source, max_bytes, key, headers, timestamp, expect_offset)
-        if type(found) is int:
-            return found
-        taken = found
-    most = appender.short_bytes if max_bytes is None else min(appender.short_bytes, _checked_max_bytes(max_bytes))
+    found = appender.placer.append_stream(source, _SHORT_BYTES, max_bytes, key, headers, timestamp, expect_offset)
+    if type(found) is int:
+        return found
+    taken: _Taken | None = found
+    most = _short_bytes(appender) if max_bytes is None else min(_short_bytes(appender), _checked_max_bytes(max_bytes))
     with appender.lock:
         appender.check_open()
         if expect_offset is not None:
@@ -195,6 +195,10 @@ def append_stream(
             offset = _append_long(appender, first, blocks, key, headers, timestamp)
     appender.settle(offset + 1)
     return offset
+
+
+def _short_bytes(appender: Appender) -> int:
+    return min(_SHORT_BYTES, appender.config.segment_bytes // 4)
 
 
 def _append_short(appender: Appender, value: Buffer, key: Any, headers: Any, timestamp: int | None) -> int:
@@ -218,19 +222,19 @@ def _append_framed(appender: Appender, value: Buffer, around: tuple[bytes, bytes
 def _append_long(
     appender: Appender, first: Buffer, blocks: Blocks, key: Any, headers: Any, timestamp: int | None
 ) -> int:
-    with appender.streaming:
-        batch = StreamedBatch(key, headers, timestamp, append_time=appender.encoders.recipe.append_time)
-        segment, bound = appender.active.segment_for_stream(batch.timestamp)
-        blocks.bound = bound - batch.overhead_bytes
-        blocks.check()
-        offset, size = segment.tail
+    batch = StreamedBatch(key, headers, timestamp, append_time=appender.encoders.recipe.append_time)
+    segment, bound = appender.active.segment_for_stream(batch.timestamp)
+    blocks.bound = bound - batch.overhead_bytes
+    blocks.check()
+    with appender.appending() as offset, appender.streaming:
         batch.take(first)
         if blocks.ended:
-            whole = b"".join((batch.prefix(offset, appender.watermarks.epoch), first, batch.suffix))
-            appender.active.write(segment, memoryview(whole), offset + 1)
+            size = segment.size
+            whole = b"".join((batch.prefix(offset, appender.durability.epoch), first, batch.suffix))
+            appender.active.write(memoryview(whole), offset + 1)
+            segment.index.add(offset, size, len(whole), batch.max_timestamp)
         else:
             _stream(appender, segment, batch, first, blocks)
-    _enter(appender, segment, batch, offset, size)
     return offset
 
 
@@ -238,21 +242,17 @@ def _stream(appender: Appender, segment: Segment, batch: StreamedBatch, first: B
     """Write a value into the active segment block by block, then its header."""
     offset, size = segment.tail
     storage = segment.storage
-    appender.active.truncate_to(segment, size)  # if an interrupt came while an earlier append was being rolled back
-    try:
-        storage.append(bytes(batch.prefix_bytes))
-        storage.append(first)
-        while block := blocks.take():
-            batch.take(block)
-            storage.reserve(len(block))
-            storage.append(block)
-        storage.append(batch.suffix)
-        storage.write_at(size, batch.prefix(offset, appender.watermarks.epoch))
-        segment.reach(offset + 1, storage.size)
-    except BaseException:
-        if segment.tail[1] == size:
-            appender.active.roll_back(segment, size)
-        raise
+    appender.active.truncate_leftover()
+    storage.append(bytes(batch.prefix_bytes))
+    storage.append(first)
+    while block := blocks.take():
+        batch.take(block)
+        storage.reserve(len(block))
+        storage.append(block)
+    storage.append(batch.suffix)
+    storage.write_at(size, batch.prefix(offset, appender.durability.epoch))
+    segment.reach(offset + 1, storage.size)
+    segment.index.add(offset, size, storage.size - size, batch.max_timestamp)
 
 
 class Blocks:
@@ -303,13 +303,6 @@ class Blocks:
         return held if held or self._large is None else self.take()
 
 
-def _enter(appender: Appender, segment: Segment, batch: StreamedBatch, offset: int, size: int) -> None:
-    """Index a written batch and count it as written."""
-    added = segment.tail[1] - size
-    segment.index.add(offset, size, added, batch.max_timestamp)
-    appender.complete_append()
-
-
 # --- async
 
 
@@ -329,7 +322,7 @@ class Spool:
         self._storage: Storage | None = None
         #: The value while there is no file.
         self._held = bytearray()
-        self._most_held = appender.short_bytes
+        self._most_held = _short_bytes(appender)
 
     def open(self) -> None:
         """Register the stream with the log. Closing the log from now on discards it."""
@@ -403,20 +396,15 @@ class Spool:
             segment = appender.active.rotate()  # other appends have filled the segment meanwhile
             _, bound = appender.active.segment_for_stream(batch.timestamp)
         _check_length(batch.value_bytes, bound - batch.overhead_bytes, self._max_bytes)
-        offset, size = segment.tail
-        storage = segment.storage
-        appender.active.truncate_to(segment, size)
-        try:
-            storage.append(batch.prefix(offset, appender.watermarks.epoch))
+        with appender.appending() as offset:
+            size, storage = segment.size, segment.storage
+            appender.active.truncate_leftover()
+            storage.append(batch.prefix(offset, appender.durability.epoch))
             for position in range(0, batch.value_bytes, _COPY_BYTES):
                 storage.append(self._file().read(position, min(_COPY_BYTES, batch.value_bytes - position)))
             storage.append(batch.suffix)
             segment.reach(offset + 1, storage.size)
-        except BaseException:
-            if segment.tail[1] == size:
-                appender.active.roll_back(segment, size)
-            raise
-        _enter(appender, segment, batch, offset, size)
+            segment.index.add(offset, size, storage.size - size, batch.max_timestamp)
         return offset
 
     def discard(self) -> None:

@@ -42,7 +42,7 @@ def trim(appender: Appender, offset: int) -> int:
         gone: list[Segment] = []
         while len(kept) > 1 and kept[0].next_offset <= offset:
             gone.append(kept.pop(0))
-        if offset > appender.commit.durable_offset:
+        if offset > appender.durability.durable_offset:
             appender.active.sync_now()
         appender.lineage.set_remote(None)  # first: what is in the replica is no longer part of the log
         try:

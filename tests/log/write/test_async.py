@@ -152,7 +152,7 @@ def test_a_timeout_that_comes_too_late_for_an_append_does_not_cancel_what_follow
 def test_error_of_a_shared_batch_reaches_everyone_in_it() -> None:
     directory = MemoryDirectory()
     log = Log.open(directory, LogConfig(durability="os"))
-    log._access.appender.commit.fail(RuntimeError("the disk is gone"))  # type: ignore[union-attr]
+    log._access.appender.durability.fail(RuntimeError("the disk is gone"))  # type: ignore[union-attr]
 
     async def main() -> list[Any]:
         return await asyncio.gather(*(log.append_async(b"x") for _ in range(5)), return_exceptions=True)

@@ -361,10 +361,10 @@ def test_a_write_that_stops_half_way_is_taken_back_or_reported_as_torn(
     def ftruncate(fd: int, length: int) -> None:
         raise OSError(errno.EIO, "no")
 
-    fake = ModuleType("os")
-    fake.__dict__.update(vars(os) | {"pwrite": pwrite} | ({} if undo_works else {"ftruncate": ftruncate}))
     with monkeypatch.context() as patch:
-        patch.setattr(file_module, "os", fake)
+        patch.setattr(os, "pwrite", pwrite)
+        if not undo_works:
+            patch.setattr(os, "ftruncate", ftruncate)
         with pytest.raises(StorageError) as caught:
             log.append(bytes(200))
     assert writes == 2

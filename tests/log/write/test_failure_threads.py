@@ -21,7 +21,8 @@ import pytest
 from sawlog import Log, LogConfig, Record, Writer
 from sawlog.errors import LogClosed, LogFailed, OffsetOutOfRange
 from sawlog.log import commit as group_commit
-from sawlog.log.commit import GroupCommit
+from sawlog.log.commit import Durability
+from sawlog.log.segments import SegmentSet
 from sawlog.storage import MemoryDirectory
 from sawlog.testing.faulty import Call, Fault, FaultyDirectory
 
@@ -131,7 +132,15 @@ class Gates:
         monkeypatch.setattr(group_commit, "threading", SimpleNamespace(Lock=Gate))
 
 
-def slow_commit(*reached: int) -> tuple[GroupCommit, threading.Event, threading.Thread]:
+def durability(sync: Callable[[], int]) -> Durability:
+    """The durability of a log of which nothing is durable yet."""
+    directory = MemoryDirectory()
+    made = Durability(directory, SegmentSet(directory, LogConfig()), (0, 0, 0), sync, publishes_written=True)
+    made.written = 100, 0, 0
+    return made
+
+
+def slow_commit(*reached: int) -> tuple[Durability, threading.Event, threading.Thread]:
     """A group commit whose first sync runs in a thread until the event is set; then it has reached these offsets."""
     inside, go = threading.Event(), threading.Event()
     answers = iter(reached)
@@ -141,7 +150,7 @@ def slow_commit(*reached: int) -> tuple[GroupCommit, threading.Event, threading.
         assert go.wait(PATIENCE_S)
         return next(answers)
 
-    commit = GroupCommit(sync, 0)
+    commit = durability(sync)
     leader = threading.Thread(target=commit.ensure_durable, args=(1,), daemon=True)
     leader.start()
     assert inside.wait(PATIENCE_S)
@@ -181,7 +190,7 @@ def test_a_leader_who_is_served_meanwhile_does_not_hold_up_the_others(monkeypatc
 
 
 def test_a_sync_that_succeeds_while_somebody_else_fails_the_log_is_a_success() -> None:
-    commit = GroupCommit(lambda: commit.fail(OSError("a torn write of another thread")) or 5, 0)
+    commit = durability(lambda: commit.fail(OSError("a torn write of another thread")) or 5)
     commit.ensure_durable(5)
     assert commit.durable_offset == 5
     with pytest.raises(LogFailed):

@@ -25,7 +25,7 @@ from sawlog.batch.build import encode
 from sawlog.batch.header import scan
 from sawlog.errors import CorruptBatch, OffsetOutOfRange, StorageFull
 from sawlog.log import commit, tables
-from sawlog.log.commit import GroupCommit
+from sawlog.log.commit import Durability
 from sawlog.log.segments import SegmentSet
 from sawlog.storage import FileDirectory, MemoryDirectory
 from sawlog.storage import file as file_module
@@ -141,7 +141,7 @@ def test_the_four_ends_are_in_order_while_threads_append_sync_and_truncate(place
     def watch() -> None:
         try:
             while not ended.is_set():
-                found = appender.watermarks.consistent_ends(appender.segments)
+                found = appender.durability.consistent_ends()
                 assert found[0] <= found[1] <= found[2] <= found[3]
                 with suppress(OffsetOutOfRange):  # truncated between the two calls
                     assert log.read(log.visible_offset - 1) is not None
@@ -183,14 +183,14 @@ def test_an_end_that_is_out_of_order_is_noticed(place: Place, monkeypatch: pytes
     assert appender is not None
     assert log.durable_offset == 3
     for broken, sound in (((4, 3), (3, 3)), ((3, 2), (3, 3)), ((3, 4), (3, 3))):
-        appender.commit.durable_offset, log._access.segments.visible_offset = broken
+        appender.durability.durable_offset, log._access.segments.visible_offset = broken
         with pytest.raises(AssertionError, match="out of order"):
             _ = log.durable_offset
-        appender.commit.durable_offset, log._access.segments.visible_offset = sound
+        appender.durability.durable_offset, log._access.segments.visible_offset = sound
         assert log.durable_offset == 3
     with pytest.raises(AssertionError, match="only 3 is written"):
-        appender.commit.mark_durable(4)
-    appender.commit.durable_offset = 3
+        appender.durability.mark_durable(4)
+    appender.durability.durable_offset = 3
 
 
 # --- a sync that is held
@@ -868,15 +868,15 @@ def test_a_sync_that_began_before_a_truncation_makes_nothing_durable_after_it(
 ) -> None:
     """../shared/cases/ack_without_fsync_after_truncate.py: the leader is held between its sync and saying so."""
     at, go = threading.Event(), threading.Event()
-    pass_on = GroupCommit._hand_over
+    pass_on = Durability._hand_over
 
-    def slowly(self: GroupCommit, reached: int, gate: threading.Lock) -> None:
+    def slowly(self: Durability, reached: int, gate: threading.Lock) -> None:
         if threading.current_thread().name == "leader":
             at.set()
             assert go.wait(PATIENCE_S)
         pass_on(self, reached, gate)
 
-    monkeypatch.setattr(GroupCommit, "_hand_over", slowly)
+    monkeypatch.setattr(Durability, "_hand_over", slowly)
     log = Log.open(directory, QUIET)
     stamped(log, 20)
     leader = threading.Thread(target=stamped, args=(log,), name="leader")

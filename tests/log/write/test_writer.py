@@ -234,11 +234,11 @@ def test_writer_of_a_failed_log_says_so(place: Place) -> None:
     log = place.open()
     writer = log.writer()
     writer.append(b"x")
-    log._access.appender.commit.fail(RuntimeError("the disk is gone"))  # type: ignore[union-attr]
+    log._access.appender.durability.fail(RuntimeError("the disk is gone"))  # type: ignore[union-attr]
     with pytest.raises(RuntimeError, match="the disk is gone"):
         writer.flush()
     assert values(log) == []
-    log._access.appender.commit.failure = None  # type: ignore[union-attr]
+    log._access.appender.durability.failure = None  # type: ignore[union-attr]
 
 
 def test_log_clock_and_compression_hold_for_writers(place: Place) -> None:

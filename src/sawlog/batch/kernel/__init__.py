@@ -12,7 +12,7 @@ keys          what compaction keeps (KeyMap, keep_records)
 frames        other systems' records
 lookup        one record, or one page of batches, from a log in one call (FastReader) or from a buffer (page_fast)
 slots         two numbers that a log publishes to readers in other processes at every append (Slots)
-placing       one batch at the end of a log, in one call (FastAppender)
+placing       one batch at the end of a log (Placer)
 sparse        the sparse index of a segment (SparseIndex)
 fields        fields of a log's objects that one call uses
 files         the end of a file that grows, and writing there
@@ -116,14 +116,11 @@ from .declarations import (
 )
 from .fields import (
     ActiveSegmentFields,
-    AppendBlocksFields,
     AppenderFields,
-    CommitFields,
+    DurabilityFields,
     ExtentFields,
     LookupFields,
     SegmentSetFields,
-    VisibleOffsetFields,
-    WatermarksFields,
 )
 from .files import DescriptorFields, FileFields, MappedFields
 from .frames import crc32_of, gather, numbers_at, parse_messages, put_messages, walk_frames, weave
@@ -131,7 +128,7 @@ from .json import gather_slices, json_fields
 from .keys import KeyMap, keep_records
 from .lookup import FastReader, page_fast, read_fast
 from .partitions import Dispatcher, murmur2, partition_of, partitions_of
-from .placing import FastAppender
+from .placing import Placer
 from .records import (
     MAX_TIMESTAMP,
     RecordCursor,
@@ -217,27 +214,24 @@ __all__ = [
     "WALK_MORE",
     "WALK_SHORT",
     "ActiveSegmentFields",
-    "AppendBlocksFields",
     "AppenderFields",
     "BatchBuilder",
-    "CommitFields",
     "DescriptorFields",
     "Dispatcher",
+    "DurabilityFields",
     "Encoded",
     "ExtentFields",
-    "FastAppender",
     "FastReader",
     "FileFields",
     "KeyMap",
     "LookupFields",
     "MappedFields",
+    "Placer",
     "Record",
     "RecordCursor",
     "SegmentSetFields",
     "Slots",
     "SparseIndex",
-    "VisibleOffsetFields",
-    "WatermarksFields",
     "any_attribute",
     "check_small",
     "checksum",

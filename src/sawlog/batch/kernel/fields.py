@@ -56,41 +56,51 @@ class SegmentSetFields:
 
 
 @cython.cclass
-class VisibleOffsetFields:
-    """Fields of `log.commit.VisibleOffset`: the mapped file that publishes the visible offset."""
-
-    __dict__: dict
-    __weakref__: object
-    slots = cython.declare(Slots, visibility="public")
-
-
-@cython.cclass
-class WatermarksFields:
-    """Fields of `log.commit.Watermarks`: the ends of a log."""
+class DurabilityFields:
+    """Fields of `log.commit.Durability`: the ends of a log, which every append moves and publishes."""
 
     __dict__: dict
     __weakref__: object
     written = cython.declare(tuple, visibility="public")
     synced = cython.declare(tuple, visibility="public")
     epoch = cython.declare(cython.longlong, visibility="public")
-
-
-@cython.cclass
-class CommitFields:
-    """Fields of `log.commit.GroupCommit`."""
-
-    __dict__: dict
-    __weakref__: object
     failure = cython.declare(object, visibility="public")
+    publishes_written = cython.declare(cython.bint, visibility="public")
+    _segments = cython.declare(SegmentSetFields, visibility="public")
+    #: The mapped file that publishes the visible offset; if None, `_store` publishes it.
+    _slots = cython.declare(Slots, visibility="public")
+    _store = cython.declare(object, visibility="public")
 
+    def advance(self, written: tuple) -> object:
+        """Record the end of a complete append."""
+        self.move_written(written)
 
-@cython.cclass
-class AppendBlocksFields:
-    """Fields of `log.append_block.AppendBlocks`."""
+    @cython.cfunc
+    def move_written(self, written: tuple) -> object:
+        """As `advance`, for a call from the kernel."""
+        self.written = written
+        if self.publishes_written:
+            self.show(written[0])
+        return None
 
-    __dict__: dict
-    __weakref__: object
-    current = cython.declare(object, visibility="public")
+    def _publish(self, offset: object) -> object:
+        """Make the records below `offset` visible to all readers, together with the leader epoch."""
+        self.show(offset)
+
+    @cython.cfunc
+    def show(self, offset: object) -> object:
+        """As `_publish`, for a call from the kernel."""
+        segments: SegmentSetFields = self._segments
+        slots: Slots = self._slots
+        segments.visible_offset = offset
+        if slots is not None:
+            slots.put(offset, self.epoch)
+        else:
+            self._store(offset, self.epoch)
+        if segments.waiting:
+            readers: object = segments
+            readers.wake()
+        return None
 
 
 @cython.cclass
@@ -100,7 +110,7 @@ class ActiveSegmentFields:
     __dict__: dict
     __weakref__: object
     segment = cython.declare(ExtentFields, visibility="public")
-    needs_sync = cython.declare(cython.bint, visibility="public")
+    unfinished = cython.declare(object, visibility="public")
     _room = cython.declare(tuple, visibility="public")
 
 
@@ -111,4 +121,4 @@ class AppenderFields:
     __dict__: dict
     __weakref__: object
     closed = cython.declare(cython.bint, visibility="public")
-    _unfinished = cython.declare(object, visibility="public")
+    block = cython.declare(object, visibility="public")

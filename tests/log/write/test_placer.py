@@ -1,8 +1,8 @@
-"""Appends in one call of the kernel do what the ordinary ones do: the same bytes, the same state, the same errors.
+"""Appends in one call of the kernel do what the prepared ones do: the same bytes, the same state, the same errors.
 
-`Appender.place` is the specification. A log whose `fast_path` is None takes only that way; here it judges one that
-takes the other wherever it can. `placed` counts what went the short way, so that no test passes because nothing did.
-Interpreted, the short way is off: here it is switched on, because it has to give the same results both ways.
+`Placer` places every batch. A log whose placer is not `enabled` prepares each append in `Appender.place`; here it
+judges one that does so only where it must. `placed` counts the appends in one call, so that no test passes because
+there were none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import pytest
 
 from sawlog import Interval, Log, LogConfig, Producer
 from sawlog.batch import kernel
-from sawlog.batch.build import NO_PRODUCER
 from sawlog.errors import InvalidRecord, LogClosed, LogFailed, OffsetMismatch, RecordTooLarge, StorageError, StorageFull
 from sawlog.log.appender import Appender, Placement
 from sawlog.storage import file as file_module
@@ -36,8 +35,7 @@ CONFIG = LogConfig(durability="os", index_interval_bytes=200, segment_age_ms=Non
 
 
 @pytest.fixture(autouse=True)
-def also_interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(kernel, "COMPILED", True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with quick(monkeypatch):
         yield
 
@@ -49,8 +47,7 @@ def appender_of(log: Log) -> Appender:
 
 def placed(log: Log) -> int:
     """How many batches went the short way."""
-    usual = appender_of(log).fast_path
-    return 0 if usual is None else int(usual.placed)
+    return int(appender_of(log).placer.placed)
 
 
 #: What `primed` appends.
@@ -74,18 +71,17 @@ def log(tmp_path: Path) -> Iterator[Log]:
 def state(log: Log) -> dict[str, Any]:
     """Everything that an append changes."""
     appender = appender_of(log)
-    segment, watermarks = appender.active.segment, appender.watermarks
-    index, published = segment.index, watermarks.visible._published
+    segment, watermarks = appender.active.segment, appender.durability
+    index, published = segment.index, watermarks._published
     assert published is not None
     return {
         "tail": (segment.base_offset, *segment.tail),
         "size": (segment.storage.size, segment.storage._reserved),
         "ends": (watermarks.written, watermarks.synced, watermarks.durable, watermarks.epoch),
         "visible": (log.visible_offset, published.load()),
-        "unsynced": appender.active.unsynced_bytes,
         "entries": [list(each) for each in (index.offsets, index.positions, index.times, index.time_offsets)],
         "times": (index.first_timestamp, index.max_timestamp, index.max_timestamp_offset, index.since_bytes),
-        "unfinished": (appender._unfinished, appender.active.needs_sync, appender.blocks.current),
+        "unfinished": (appender.active.unfinished, appender.block),
     }
 
 
@@ -179,7 +175,7 @@ CONFIGS = {
 def test_random_work_gives_the_same_files_and_the_same_state(config: LogConfig, seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
     short, long = (Log.open(tmp_path / name, config) for name in ("short", "long"))
-    appender_of(long).fast_path = None
+    appender_of(long).placer.enabled = False
     for _ in range(150):
         call = one_append(rng) if rng.random() < 0.93 else other(rng)
         assert outcome(call, short) == outcome(call, long)
@@ -260,7 +256,7 @@ def test_those_who_follow_are_woken(log: Log) -> None:
     before = placed(log)
     log.append(b"news")
     assert woken.is_set()
-    assert placed(log) == before
+    assert placed(log) == before + 1
     stop()
 
 
@@ -283,17 +279,17 @@ def test_what_is_too_large_is_refused(tmp_path: Path) -> None:
         log.append(bytes(150))
 
 
-def test_durability_always_takes_the_ordinary_way(tmp_path: Path) -> None:
+def test_durability_always_waits_for_the_disk_after_one_call(tmp_path: Path) -> None:
     with Log.open(tmp_path / "log", CONFIG.with_(durability="always")) as log:
-        assert appender_of(log).fast_path is None
-        log.append(b"durable")
-        assert log.durable_offset == 1
+        primed(log)
+        assert log.durable_offset == log.visible_offset == 3
 
 
 @pytest.mark.parametrize("directory", [FaultyStorage().plain, None], ids=["simulated", "memory"])
-def test_other_storages_take_the_ordinary_way(directory: Any) -> None:
+def test_other_storages_are_written_in_one_call_too(directory: Any) -> None:
     with Log.in_memory(CONFIG) if directory is None else Log.open(directory, CONFIG) as log:
-        assert appender_of(log).fast_path is None
+        primed(log)
+        assert [record.value for record in log] == FIRST
 
 
 def test_an_interval_waits_for_the_disk_when_enough_is_not_synced(tmp_path: Path) -> None:
@@ -359,12 +355,10 @@ def test_threads_that_append_at_the_same_time_get_different_offsets(log: Log) ->
 
 LEFT: dict[str, Callable[[Appender], None]] = {
     "closed": lambda it: setattr(it, "closed", True),
-    "unfinished": lambda it: setattr(it, "_unfinished", (it.active.segment, it.active.segment.tail, NOTHING)),
-    "not synced": lambda it: setattr(it.active, "needs_sync", True),
+    "unfinished": lambda it: setattr(it.active, "unfinished", it.active.segment.tail),
     "bytes": lambda it: setattr(it.active.segment.storage, "_size", it.active.segment.tail[1] + 5),
     "nothing reserved": lambda it: setattr(it.active.segment.storage, "_reserved", 0),
 }
-NOTHING = (NO_PRODUCER, 3, 3, None)
 
 
 @pytest.mark.parametrize("left", LEFT)
@@ -404,7 +398,7 @@ def test_a_segment_covers_no_more_offsets_than_an_index_can_name(tmp_path: Path)
     for name in ("short", "long"):
         with Log.open(tmp_path / name, CONFIG) as log:
             if name == "long":
-                appender_of(log).fast_path = None
+                appender_of(log).placer.enabled = False
             primed(log) if name == "short" else [log.append(value, timestamp=T) for value in FIRST]
             log._advance(2**31 - 6)
             for _ in range(9):
@@ -421,7 +415,7 @@ def test_what_cannot_be_mapped_is_published_all_the_same(tmp_path: Path, monkeyp
         for number in range(5):
             log.append(b"x")
             assert reader.visible_offset == number + 1
-        assert placed(log) == 0
+        assert placed(log) == 3
 
 
 # --- writes that fail
@@ -477,7 +471,7 @@ def test_a_write_that_keeps_failing_leaves_nothing(log: Log, monkeypatch: pytest
             log.append(b"x" * 100, timestamp=T)
     after = state(log)
     # What was rolled back was synced: all before it is durable.
-    assert {**after, "ends": 0, "unsynced": 0} == {**before, "ends": 0, "unsynced": 0}
+    assert {**after, "ends": 0} == {**before, "ends": 0}
     assert logs(log) == bytes_before
     assert log.append(b"after") == 3
     assert log.verify()
