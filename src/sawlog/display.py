@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from html import escape
-from typing import Protocol
+from typing import Any
 
 #: `bytes_text` truncates to this length.
 _MOST_CHARACTERS = 120
@@ -80,27 +80,8 @@ def _cell(value: object) -> str:
     return f'<td style="text-align:left"><code>{escape(str(value))}</code></td>'
 
 
-class DisplayedRecord(Protocol):
-    """The fields of a record that are displayed."""
-
-    @property
-    def topic(self) -> str | None: ...
-    @property
-    def partition(self) -> int: ...
-    @property
-    def offset(self) -> int: ...
-    @property
-    def timestamp(self) -> int: ...
-    @property
-    def key(self) -> bytes | None: ...
-    @property
-    def value(self) -> bytes | None: ...
-    @property
-    def headers(self) -> Sequence[tuple[str, bytes | None]]: ...
-
-
-def record_html(record: DisplayedRecord) -> str:
-    """Build an HTML table of one record's fields."""
+def record_html(record: Any) -> str:
+    """Build an HTML table of the fields of a `Record`."""
     place = [("topic", record.topic), ("partition", record.partition)] if record.topic is not None else []
     headers = [(f"header {name}", bytes_text(value)) for name, value in record.headers]
     size = "" if record.value is None else f" ({size_text(len(record.value))})"
@@ -117,8 +98,8 @@ def record_html(record: DisplayedRecord) -> str:
     )
 
 
-def records_html(records: Iterable[DisplayedRecord]) -> str:
-    """Build an HTML table of records, one per row; empty without records."""
+def records_html(records: Iterable[Any]) -> str:
+    """Build an HTML table of `Record`s, one per row; empty without records."""
     rows = [
         (each.partition, each.offset, time_text(each.timestamp), bytes_text(each.key), bytes_text(each.value))
         for each in records
