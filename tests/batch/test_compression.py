@@ -263,7 +263,7 @@ def buffers_of(data: bytes) -> Iterator[object]:
 
 
 @every_codec
-def test_every_kind_of_buffer_is_taken(codec: int) -> None:
+def test_every_kind_of_buffer_is_accepted(codec: int) -> None:
     packed = packed_by_us(codec, BATCH)
     for buffer in buffers_of(BATCH):
         assert bytes(compress(codec, buffer)) == packed  # type: ignore[arg-type]

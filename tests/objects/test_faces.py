@@ -354,7 +354,7 @@ def test_what_a_replaced_topic_had_is_forgotten(objects: ObjectStore) -> None:
 # --- consumers
 
 
-def test_a_group_continues_where_it_committed(place: str) -> None:
+def test_a_group_continues_at_its_committed_offsets(place: str) -> None:
     with sawlog.open(place, maintenance_interval_s=None) as store:
         topic = store.create_topic("orders", partitions=3)
         topic.append_many([(b"%d" % n, b"%d" % n) for n in range(30)])

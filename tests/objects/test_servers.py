@@ -23,18 +23,18 @@ class OnMoto:
 class TestStoreOnMoto(OnMoto):
     """Of the suite, one test for each way to use a bucket: create, overwrite, list, read ranges, stage, delete."""
 
-    test_what_a_broker_places_it_fetches = StoreSuite.test_what_a_broker_places_it_fetches
+    test_a_broker_fetches_the_batches_it_appended = StoreSuite.test_a_broker_fetches_the_batches_it_appended
     test_an_append_is_at_the_expected_offset_or_not_at_all = (
         StoreSuite.test_an_append_is_at_the_expected_offset_or_not_at_all
     )
-    test_a_document_has_one_change_at_a_time = StoreSuite.test_a_document_has_one_change_at_a_time
+    test_a_document_changes_version_by_version = StoreSuite.test_a_document_changes_version_by_version
     test_members_share_the_partitions = StoreSuite.test_members_share_the_partitions
     test_a_transaction_is_in_all_partitions_or_in_none = StoreSuite.test_a_transaction_is_in_all_partitions_or_in_none
-    test_a_repetition_is_recognised_and_its_files_are_removed = (
-        StoreSuite.test_a_repetition_is_recognised_and_its_files_are_removed
+    test_a_repeated_job_is_recognised_and_its_files_are_removed = (
+        StoreSuite.test_a_repeated_job_is_recognised_and_its_files_are_removed
     )
     test_a_partition_is_read_in_slices = StoreSuite.test_a_partition_is_read_in_slices
-    test_what_is_too_old_or_too_much_is_dropped_at_once = StoreSuite.test_what_is_too_old_or_too_much_is_dropped_at_once
+    test_maintenance_drops_records_beyond_retention = StoreSuite.test_maintenance_drops_records_beyond_retention
 
 
 @pytest.mark.slow  # a third of all requests to moto; test_protocols.py runs the suite in memory and in a directory

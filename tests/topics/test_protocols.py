@@ -60,8 +60,8 @@ class _ListsUnsorted(Store):
 @pytest.mark.parametrize(
     ("kind", "promise"),
     [
-        (_DeletesNothing, "test_a_topic_that_was_recreated_is_another_one"),
-        (_StoresTwice, "test_a_number_is_stored_once_under_a_name"),
+        (_DeletesNothing, "test_a_recreated_topic_is_a_new_topic"),
+        (_StoresTwice, "test_a_named_transaction_is_stored_once_per_number"),
         (_ListsUnsorted, "test_topics_are_listed_by_name"),
     ],
 )

@@ -54,7 +54,7 @@ class DirectorySuite:
             directory.create("a")
         assert directory.read("a") == b"abc"
 
-    def test_what_is_missing_is_reported_as_missing(self, directory: Directory) -> None:
+    def test_a_missing_file_is_reported_as_missing(self, directory: Directory) -> None:
         """Never created, and with the error number of a missing file."""
         assert not directory.exists("a")
         assert directory.identity("a") is None
@@ -64,12 +64,12 @@ class DirectorySuite:
             except StorageError as error:
                 assert error.errno == errno.ENOENT
             else:
-                raise AssertionError(f"{call.__name__} found what is not there")
+                raise AssertionError(f"{call.__name__} found a missing file")
         with refused(StorageError):
             directory.rename("a", "b")
         assert directory.names() == []
 
-    def test_size_and_content_are_those_of_the_storage(self, directory: Directory) -> None:
+    def test_a_directory_reports_size_and_content_of_a_storage(self, directory: Directory) -> None:
         """Both are available without opening the storage."""
         storage = directory.create("a")
         assert directory.exists("a")
@@ -92,7 +92,7 @@ class DirectorySuite:
 
     # --- replacing, renaming, deleting
 
-    def test_replace_makes_or_swaps_the_content(self, directory: Directory) -> None:
+    def test_replace_creates_or_replaces_the_content(self, directory: Directory) -> None:
         """For small files that are rewritten as a whole; no other file is left."""
         for data in (b"first", bytearray(b"second, longer"), memoryview(b"3"), b"", pattern(LARGE_BYTES)):
             directory.replace("a", data)
@@ -100,7 +100,7 @@ class DirectorySuite:
             assert directory.size("a") == len(data)
             assert directory.names() == ["a"]
 
-    def test_replace_leaves_those_who_have_the_old_one_open(self, directory: Directory) -> None:
+    def test_replace_does_not_affect_open_handles(self, directory: Directory) -> None:
         """Open handles read the old content to the end, never a mixture."""
         directory.replace("a", b"old content")
         held = directory.open_sealed("a")
@@ -127,7 +127,7 @@ class DirectorySuite:
         directory.replace("a", b"again")
         assert directory.identity("a") != second
 
-    def test_rename_moves_the_content_over_whatever_was_there(self, directory: Directory) -> None:
+    def test_rename_replaces_the_target(self, directory: Directory) -> None:
         """The old name no longer exists, the new one has the content; users of the overwritten one keep it."""
         directory.replace("a", b"new")
         directory.replace("b", b"overwritten")
@@ -138,7 +138,7 @@ class DirectorySuite:
         assert directory.read("b") == b"new"
         assert held.read(0, 11) == b"overwritten"
 
-    def test_a_handle_survives_the_renaming_of_its_file(self, directory: Directory) -> None:
+    def test_a_handle_survives_a_rename(self, directory: Directory) -> None:
         """A handle refers to the bytes, not to the name."""
         storage = directory.create("a")
         storage.append(b"abc")
@@ -147,7 +147,7 @@ class DirectorySuite:
         assert storage.read(0, 6) == b"abcdef"
         assert directory.read("b") == b"abcdef"
 
-    def test_remove_deletes_a_name_if_it_is_there(self, directory: Directory) -> None:
+    def test_remove_deletes_a_name_if_it_exists(self, directory: Directory) -> None:
         """A second removal is not an error; views that are held stay valid."""
         directory.create("a").append(b"abc")
         view = directory.open_sealed("a").view(0, 3)
@@ -159,7 +159,7 @@ class DirectorySuite:
         assert directory.names() == []
         assert bytes(view) == b"abc"
 
-    def test_dispose_spares_what_is_not_empty(self, directory: Directory) -> None:
+    def test_dispose_keeps_a_directory_that_is_not_empty(self, directory: Directory) -> None:
         """Removing a log does not remove files of others."""
         directory.replace("stranger", b"mine")
         directory.dispose()
@@ -183,7 +183,7 @@ class DirectorySuite:
         assert [first.held, second.held] == [False, True]
         second.release()
 
-    def test_a_lock_that_was_released_stays_released(self, directory: Directory) -> None:
+    def test_a_lock_can_be_released_twice(self, directory: Directory) -> None:
         """Releasing twice must not take the lock from the next holder."""
         first = directory.lock("LOCK")
         first.release()
@@ -194,7 +194,7 @@ class DirectorySuite:
             directory.lock("LOCK")
         second.release()
 
-    def test_lock_does_not_hinder_reading_and_writing(self, directory: Directory) -> None:
+    def test_a_lock_does_not_block_reading_and_writing(self, directory: Directory) -> None:
         """The lock is advisory: it does not block readers."""
         held = directory.lock("LOCK")
         directory.replace("a", b"abc")
@@ -211,7 +211,7 @@ class DirectorySuite:
         directory.lock("one", alone=False).release()
         other.release()
 
-    def test_the_next_holder_finds_the_note_of_the_one_before(self, directory: Directory) -> None:
+    def test_the_next_lock_holder_finds_the_note_of_the_previous_one(self, directory: Directory) -> None:
         """And everyone else can read it meanwhile."""
         first = directory.lock("LOCK")
         assert first.found == b""
@@ -233,7 +233,7 @@ class DirectorySuite:
         assert not old.current
         old.release()
 
-    def test_the_stamp_is_another_one_when_names_have_changed(self, directory: Directory) -> None:
+    def test_the_stamp_changes_with_the_names(self, directory: Directory) -> None:
         """The stamp may be None, which means unknown, but it never stays the same after a change."""
         directory.replace("a", b"1")
         time.sleep(0.1)
@@ -254,7 +254,7 @@ class DirectorySuite:
 
     # --- numbers for other processes
 
-    def test_what_nobody_published_is_not_there(self, directory: Directory) -> None:
+    def test_unpublished_numbers_are_not_found(self, directory: Directory) -> None:
         """Opening for reading creates nothing."""
         _publishing(directory, "other").close()
         assert directory.published("a") is None
@@ -264,7 +264,7 @@ class DirectorySuite:
         assert directory.exists("a")
         made.close()
 
-    def test_the_numbers_published_last_are_the_ones_loaded(self, directory: Directory) -> None:
+    def test_readers_load_the_numbers_published_last(self, directory: Directory) -> None:
         """In the storing process and through every other handle; the numbers may decrease."""
         writer = _publishing(directory, "a")
         writer.store(0, 0)
@@ -310,7 +310,7 @@ class DirectorySuite:
         one.close()
         two.close()
 
-    def test_numbers_whose_name_was_removed_are_not_published_any_more(self, directory: Directory) -> None:
+    def test_removing_a_name_removes_its_published_numbers(self, directory: Directory) -> None:
         """A new log of the same name must not be read up to where the old one ended."""
         writer = _publishing(directory, "a")
         writer.store(12, 3)
@@ -323,8 +323,8 @@ class DirectorySuite:
         assert _reading(directory, "a").load() == (1, 0)
         again.close()
 
-    def test_both_published_numbers_change_at_one_moment(self, directory: Directory) -> None:
-        """No reader loads one old and one new number, or none, and no number decreases by itself."""
+    def test_both_published_numbers_change_atomically(self, directory: Directory) -> None:
+        """No reader loads one old and one new number, or no numbers, or numbers that decrease."""
         writer = _publishing(directory, "a")
         writer.store(0, 0)
         ended = threading.Event()
@@ -349,7 +349,7 @@ class DirectorySuite:
 
     # --- directories below
 
-    def test_a_child_is_a_directory_of_its_own(self, directory: Directory) -> None:
+    def test_a_child_is_a_separate_directory(self, directory: Directory) -> None:
         """A child is found again by its name, and is not listed among the storages."""
         made = directory.child("below", create=True)
         made.replace("a", b"abc")
@@ -362,7 +362,7 @@ class DirectorySuite:
         made.close()
         again.close()
 
-    def test_a_child_that_is_missing_is_reported_as_missing(self, directory: Directory) -> None:
+    def test_a_missing_child_is_reported_as_missing(self, directory: Directory) -> None:
         """Unless it may be created."""
         with refused(StorageError):
             directory.child("below")
@@ -385,7 +385,7 @@ class DirectorySuite:
         directory.remove_child("new")
         assert directory.children() == []
 
-    def test_a_file_has_a_second_name_in_another_directory(self, directory: Directory) -> None:
+    def test_a_file_can_have_a_second_name_in_another_directory(self, directory: Directory) -> None:
         """Both names refer to the same bytes until the last one is removed; linking never replaces a file."""
         if not hasattr(directory, "link"):
             raise unittest.SkipTest("files have one name here: what could be linked is copied")

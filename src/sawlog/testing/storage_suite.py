@@ -35,7 +35,7 @@ class StorageSuite:
             storage.view(0, 1)
         assert storage.size == 0
 
-    def test_append_gives_the_position_where_the_bytes_start(self, directory: Directory) -> None:
+    def test_append_returns_the_position_of_the_first_byte(self, directory: Directory) -> None:
         """The position is the size before; the size grows by exactly the length of the data."""
         storage = directory.create("a")
         end = 0
@@ -46,7 +46,7 @@ class StorageSuite:
             assert storage.size == end
         assert _content(storage) == b"".join(pattern(i, i) for i in range(100))
 
-    def test_every_kind_of_buffer_is_taken(self, directory: Directory) -> None:
+    def test_every_kind_of_buffer_is_accepted(self, directory: Directory) -> None:
         """bytes, bytearray, and views of either, including partial ones."""
         storage = directory.create("a")
         for data in (b"one", bytearray(b"two"), memoryview(b"three"), memoryview(bytearray(b"xfourx"))[1:5]):
@@ -99,7 +99,7 @@ class StorageSuite:
         assert bytes(storage.view(0, storage.size)) == data + b"tail"
         assert storage.read(LARGE_BYTES - 2, 6) == data[-2:] + b"tail"
 
-    def test_what_is_appended_is_read_at_once(self, directory: Directory) -> None:
+    def test_appended_bytes_can_be_read_immediately(self, directory: Directory) -> None:
         """Nothing has to be flushed first, however much was read and written before."""
         storage = directory.create("a")
         end = 0
@@ -152,7 +152,7 @@ class StorageSuite:
         assert storage.append(b"next") == 12
         assert _content(storage) == b"header!!bodynext"
 
-    def test_truncate_keeps_what_is_before_and_drops_the_rest(self, directory: Directory) -> None:
+    def test_truncate_keeps_the_bytes_before_the_cut_only(self, directory: Directory) -> None:
         """Everything below the cut exists, nothing above it does."""
         storage = directory.create("a")
         storage.append(b"first record")
@@ -172,7 +172,7 @@ class StorageSuite:
             assert storage.append(b"new") == size
             assert _content(storage) == pattern(100)[:size] + b"new"
 
-    def test_truncate_of_a_large_storage_drops_what_was_read_before(self, directory: Directory) -> None:
+    def test_truncate_of_a_large_storage_drops_bytes_that_were_read_before(self, directory: Directory) -> None:
         """Also if a storage keeps a mapping of its old content."""
         storage = directory.create("a")
         data = pattern(LARGE_BYTES)
@@ -192,7 +192,7 @@ class StorageSuite:
         storage.append(b"abc")
         assert storage.view(0, 3).readonly
 
-    def test_view_stays_valid_whatever_happens_to_the_storage(self, directory: Directory) -> None:
+    def test_view_stays_valid_when_the_storage_changes(self, directory: Directory) -> None:
         """Growth, a truncation above it, closing and deletion do not change a view that is held."""
         for size in (100, LARGE_BYTES):
             storage = directory.create("a")
@@ -212,7 +212,7 @@ class StorageSuite:
 
     # --- space
 
-    def test_room_that_is_claimed_is_no_content(self, directory: Directory) -> None:
+    def test_claimed_space_is_not_content(self, directory: Directory) -> None:
         """Neither size nor bytes change, appends start where they would have, and the room need not be used."""
         storage = directory.create("a")
         for size_bytes in (0, 1, 100_000):
@@ -228,7 +228,7 @@ class StorageSuite:
         storage.close()
         assert _content(directory.open("a")) == b"abc" + pattern(LARGE_BYTES)
 
-    def test_room_that_is_not_there_is_refused_and_nothing_changes(self, directory: Directory) -> None:
+    def test_claiming_more_than_the_free_space_changes_nothing(self, directory: Directory) -> None:
         """More than any disk has: a storage with a limit raises `StorageFull`."""
         storage = directory.create("a")
         storage.append(b"abc")
@@ -268,7 +268,7 @@ class StorageSuite:
         assert not directory.exists("a")
         assert directory.create("a").size == 0
 
-    def test_sync_and_forget_change_nothing_that_can_be_read(self, directory: Directory) -> None:
+    def test_sync_and_forget_do_not_change_the_content(self, directory: Directory) -> None:
         """`sync` affects the disk and `forget` the memory; the bytes stay."""
         storage = directory.create("a")
         data = pattern(LARGE_BYTES)
@@ -298,7 +298,7 @@ class StorageSuite:
         with refused(ReadBeyondEnd):
             reader.view(0, 7)
 
-    def test_sealed_storage_gives_the_same_bytes(self, directory: Directory) -> None:
+    def test_sealed_storage_has_the_same_bytes(self, directory: Directory) -> None:
         """Opened for reading only, small, large or empty."""
         for i, size in enumerate((0, 1, 100, LARGE_BYTES)):
             data = pattern(size, i)

@@ -78,7 +78,7 @@ def _until(condition: Callable[[], bool]) -> None:
     """Wait until the condition holds."""
     patience = Deadline(30.0)
     while not condition():
-        patience.pause(or_raise=AssertionError("it did not happen within half a minute"))
+        patience.pause(or_raise=AssertionError("the condition did not hold within 30 s"))
 
 
 class StoreSuite:
@@ -86,7 +86,7 @@ class StoreSuite:
 
     # --- topics
 
-    def test_a_store_and_its_parts_have_all_methods(self, store: Store) -> None:
+    def test_a_store_and_its_parts_implement_the_base_classes(self, store: Store) -> None:
         """Every method that a broker, Spark or the command line calls exists."""
         topic = store.create_topic("orders")
         assert isinstance(store, Store)
@@ -99,7 +99,7 @@ class StoreSuite:
         assert isinstance(transaction, StoreTransaction)
         transaction.abort()
 
-    def test_what_a_broker_places_it_fetches(self, store: Store) -> None:
+    def test_a_broker_fetches_the_batches_it_appended(self, store: Store) -> None:
         """Immediately or as futures; the broker is notified of new records."""
         service = store.serve()
         log = service.create_topic("orders", 1, {}).partition(0)
@@ -121,8 +121,8 @@ class StoreSuite:
             stop()
             service.close()
 
-    def test_the_records_of_a_page_begin_at_the_requested_offset(self, store: Store) -> None:
-        """Of plain and of compressed batches, with their topic and partition."""
+    def test_fetched_records_begin_at_the_requested_offset(self, store: Store) -> None:
+        """For plain and compressed batches; records carry their topic and partition."""
         topic = store.create_topic("orders", partitions=2)
         log = topic.partition(1)
         for compression in ("none", "lz4", "none"):
@@ -131,8 +131,8 @@ class StoreSuite:
             found = [(each.offset, each.topic, each.partition) for each in log.fetch(start, 1 << 20).records()]
             assert found == [(offset, "orders", 1) for offset in range(start, 9)]
 
-    def test_a_broker_is_one_of_those_that_serve_a_store(self, store: Store) -> None:
-        """It registers under the requested id, with its address."""
+    def test_a_broker_registers_with_the_store(self, store: Store) -> None:
+        """Under the requested id, with its address."""
         service = store.serve()
         assert service.fleet.join(7, "127.0.0.1", 9092) == 7
         assert [(each.id, each.host, each.port) for each in service.fleet.nodes()] == [(7, "127.0.0.1", 9092)]
@@ -141,27 +141,27 @@ class StoreSuite:
         service.close()
 
     def test_topics_are_listed_by_name(self, store: Store) -> None:
-        """A new store has none; those that are created are listed in order."""
+        """In alphabetical order; a new store has none."""
         assert store.topics() == []
         for name in ("stock", "orders", "a.b_c-D"):
             store.create_topic(name)
         assert store.topics() == ["a.b_c-D", "orders", "stock"]
 
-    def test_a_topic_has_what_it_was_created_with(self, store: Store) -> None:
-        """Partitions and settings, also when it is asked for again."""
+    def test_a_topic_keeps_its_partitions_and_settings(self, store: Store) -> None:
+        """Also when the topic is opened again."""
         store.create_topic("orders", 3, retention_ms=1000)
         topic = store.topic("orders")
         assert (topic.name, topic.partitions, topic.settings["retention.ms"]) == ("orders", 3, 1000)
 
-    def test_a_name_is_given_once(self, store: Store) -> None:
-        """A second topic of that name is refused, or the first one is returned."""
+    def test_a_topic_name_is_unique(self, store: Store) -> None:
+        """Creating it again is refused, or returns the existing topic."""
         first = store.create_topic("orders", 2)
         with refused(TopicExists):
             store.create_topic("orders")
         again = store.create_topic("orders", 5, exist_ok=True)
         assert (again.id, again.partitions) == (first.id, 2)
 
-    def test_a_topic_that_does_not_exist_is_refused(self, store: Store) -> None:
+    def test_a_missing_topic_is_refused(self, store: Store) -> None:
         """By every method."""
         with refused(TopicNotFound):
             store.topic("orders")
@@ -171,7 +171,7 @@ class StoreSuite:
             store.delete_topic("orders")
 
     def test_partitions_are_added_and_never_removed(self, store: Store) -> None:
-        """Those that exist keep their records."""
+        """Existing partitions keep their records."""
         _append(store.create_topic("orders", 2), 1, b"kept")
         topic = store.alter_topic("orders", 4)
         assert topic.partitions == 4
@@ -186,8 +186,8 @@ class StoreSuite:
         assert store.alter_topic("orders", retention_ms=2000).settings["retention.ms"] == 2000
         assert "retention.ms" not in store.alter_topic("orders", retention_ms=None).settings
 
-    def test_a_topic_that_was_recreated_is_another_one(self, store: Store) -> None:
-        """It has another id, and none of the records."""
+    def test_a_recreated_topic_is_a_new_topic(self, store: Store) -> None:
+        """With a new id and no records."""
         first = store.create_topic("orders")
         _append(first, 0, b"gone")
         before = first.id
@@ -197,8 +197,8 @@ class StoreSuite:
         assert second.id != before
         assert _values(second) == []
 
-    def test_partitions_count_their_own_offsets(self, store: Store) -> None:
-        """What is appended to one is in that one, in order."""
+    def test_each_partition_has_its_own_offsets(self, store: Store) -> None:
+        """Records stay in the partition they were appended to, in order."""
         topic = store.create_topic("orders", 2)
         assert _append(topic, 0, b"a", b"b") == range(2)
         assert _append(topic, 1, b"c") == range(1)
@@ -207,8 +207,8 @@ class StoreSuite:
 
     # --- records
 
-    def test_a_record_is_where_its_append_said(self, store: Store) -> None:
-        """It has all its fields, by offset and in every scan."""
+    def test_a_record_is_at_the_position_that_append_returned(self, store: Store) -> None:
+        """With all its fields, by offset and in every scan."""
         topic = store.create_topic("orders", 3)
         number, offset = topic.append(b"value", b"key", [("name", b"h")], 1000)
         log = topic.partition(number)
@@ -227,7 +227,7 @@ class StoreSuite:
         with refused(TopicNotFound):
             topic.append(b"value", partition=3)
 
-    def test_one_key_is_in_one_partition(self, store: Store) -> None:
+    def test_all_records_of_a_key_are_in_one_partition(self, store: Store) -> None:
         """However it is appended: one by one, many at once, or by a writer."""
         topic = store.create_topic("orders", 4)
         places = {topic.append(b"", b"%d" % key)[0] for key in (1, 1, 1)}
@@ -242,7 +242,7 @@ class StoreSuite:
         assert sum(1 for _ in topic.scan()) == 143
 
     def test_an_append_is_at_the_expected_offset_or_not_at_all(self, store: Store) -> None:
-        """Of two that expect the same, one is stored."""
+        """Of two appends that expect the same offset, one is stored."""
         topic = store.create_topic("orders")
         assert topic.append(b"a", expect_offset=0) == (0, 0)
         with refused(OffsetMismatch):
@@ -253,7 +253,7 @@ class StoreSuite:
         assert _values(topic) == [b"a", b"c"]
 
     def test_a_follower_gets_new_records(self, store: Store) -> None:
-        """They follow the existing records."""
+        """After the existing ones."""
         log = store.create_topic("orders").partition(0)
         log.append(b"a")
         found = log.follow(timeout=20.0)
@@ -261,7 +261,7 @@ class StoreSuite:
         log.append(b"b")
         assert next(found).value == b"b"
 
-    def test_times_and_trimming_move_where_reading_begins(self, store: Store) -> None:
+    def test_reading_begins_at_a_time_or_after_a_trim(self, store: Store) -> None:
         """Offsets do not change."""
         topic = store.create_topic("orders")
         topic.append_many([{"value": b"%d" % stamp, "timestamp": stamp} for stamp in (1000, 2000, 3000)])
@@ -273,12 +273,12 @@ class StoreSuite:
         assert (topic.describe().records, log.verify().ok) == (1, True)
 
     def test_a_topic_is_a_table(self, store: Store) -> None:
-        """Whose rows are its records."""
+        """One row per record."""
         store.create_topic("orders", 2).append_many([(b"%d" % number, b"%d" % number) for number in range(9)])
         assert store.sql("select count(*) as n from orders").to_pylist() == [{"n": 9}]
 
-    def test_a_document_has_one_change_at_a_time(self, store: Store) -> None:
-        """Each has a version, and none is stored that changes nothing."""
+    def test_a_document_changes_version_by_version(self, store: Store) -> None:
+        """A change that alters nothing is not stored."""
         assert store.registry.read("users").version == 0
         assert store.registry.change("users", lambda fields: {**fields, "a": 1}).version == 1
         assert store.registry.change("users", dict).version == 1
@@ -287,7 +287,7 @@ class StoreSuite:
     # --- groups
 
     def test_a_consumer_reads_each_record_once(self, store: Store) -> None:
-        """And the next one of its group continues where it has ended."""
+        """The next consumer of the group continues where it ended."""
         topic = store.create_topic("orders", 3)
         topic.append_many([(b"%d" % number, b"%d" % number) for number in range(30)])
         with store.consumer("billing", ["orders"]) as consumer:
@@ -302,7 +302,7 @@ class StoreSuite:
         assert sum(row.lag for row in store.groups.describe("billing").rows) == 0
 
     def test_members_share_the_partitions(self, store: Store) -> None:
-        """Each is read by one of them, and by the other when that has left."""
+        """Each partition has one reader; when a member leaves, the other takes over."""
         store.create_topic("orders", 4)
         first, second = store.consumer("billing", "orders"), store.consumer("billing", "orders")
         _until(lambda: (first.poll(0.01), second.poll(0.01)) and len(first.assignment) == len(second.assignment) == 2)
@@ -311,8 +311,8 @@ class StoreSuite:
         _until(lambda: second.poll(0.01) == [] and len(second.assignment) == 4)
         second.close()
 
-    def test_a_group_is_moved_when_nobody_is_in_it(self, store: Store) -> None:
-        """To an offset, or to an end."""
+    def test_a_group_without_members_can_be_moved(self, store: Store) -> None:
+        """To an offset, or to either end of the log."""
         store.create_topic("orders").append_many([b"a", b"b", b"c"])
         with refused(GroupNotFound):
             store.groups.seek("billing", {("orders", 0): 0})
@@ -326,7 +326,7 @@ class StoreSuite:
             assert [record.value for record in consumer.drain()] == [b"b", b"c"]
         assert store.groups.seek("billing", {("orders", 0): "latest"}) == {("orders", 0): 3}
 
-    def test_a_group_continues_where_it_committed(self, store: Store) -> None:
+    def test_a_group_continues_at_its_committed_offsets(self, store: Store) -> None:
         """Groups are listed, described and deleted."""
         topic = store.create_topic("orders", 2)
         _append(topic, 0, b"a", b"b", b"c")
@@ -339,8 +339,8 @@ class StoreSuite:
         store.groups.delete("billing")
         assert store.groups.list() == []
 
-    def test_an_offset_is_of_one_topic(self, store: Store) -> None:
-        """A group starts again in a topic that was recreated."""
+    def test_committed_offsets_do_not_apply_to_a_recreated_topic(self, store: Store) -> None:
+        """The group starts over."""
         _append(store.create_topic("orders"), 0, b"a")
         store.groups.commit("billing", {("orders", 0): 1})
         store.delete_topic("orders")
@@ -350,7 +350,7 @@ class StoreSuite:
     # --- all or nothing
 
     def test_a_transaction_is_in_all_partitions_or_in_none(self, store: Store) -> None:
-        """Nothing of it is visible before the commit, and nothing after it was aborted."""
+        """Nothing is visible before the commit, or after an abort."""
         orders, stock = store.create_topic("orders"), store.create_topic("stock")
         with store.transaction() as transaction:
             transaction.append_many("orders", [b"a", b"b"])
@@ -364,16 +364,16 @@ class StoreSuite:
             dropped.commit()
         assert _values(orders) == [b"a", b"b"]
 
-    def test_a_number_is_stored_once_under_a_name(self, store: Store) -> None:
-        """A transaction that is repeated stores nothing."""
+    def test_a_named_transaction_is_stored_once_per_number(self, store: Store) -> None:
+        """A repeated transaction stores nothing."""
         topic = store.create_topic("orders")
         for sequence in (0, 1, 1, 0, 2):
             with store.transaction("query", sequence) as transaction:
                 transaction.append("orders", b"%d" % sequence)
         assert _values(topic) == [b"0", b"1", b"2"]
 
-    def test_what_tasks_stage_is_published_together(self, store: Store) -> None:
-        """In the order of the parts, and once."""
+    def test_staged_parts_are_published_together(self, store: Store) -> None:
+        """Once, in the order of the parts."""
         topic = store.create_topic("orders")
         parts = [_staged(store, "job1", topic, b"a", b"b"), _staged(store, "job1", topic, b"c")]
         assert _values(topic) == []
@@ -404,7 +404,7 @@ class StoreSuite:
         assert [(part.topic, part.count) for part in last.parts] == [("orders", 2)]
         assert _values(topic) == [b"a", b"b"]
 
-    def test_what_is_discarded_is_never_stored(self, store: Store) -> None:
+    def test_discarded_parts_are_never_stored(self, store: Store) -> None:
         """Neither an abandoned job nor a failed attempt of a task."""
         topic = store.create_topic("orders")
         part = _staged(store, "job1", topic, b"a")
@@ -419,7 +419,7 @@ class StoreSuite:
         task.close()
         assert _values(topic) == []
 
-    def test_a_job_that_was_given_up_can_be_repeated(self, store: Store) -> None:
+    def test_an_abandoned_job_can_be_repeated(self, store: Store) -> None:
         """Under the same name; records staged before are discarded."""
         topic = store.create_topic("orders")
         first = _staged(store, "job", topic, b"never")
@@ -430,7 +430,7 @@ class StoreSuite:
         store.staging.publish("job", [again], name="query", sequence=3)
         assert _values(topic) == [b"a"]
 
-    def test_a_repetition_is_recognised_and_its_files_are_removed(self, store: Store) -> None:
+    def test_a_repeated_job_is_recognised_and_its_files_are_removed(self, store: Store) -> None:
         """The last number that was published under a name is known."""
         topic = store.create_topic("orders")
         staging = store.staging
@@ -467,7 +467,7 @@ class StoreSuite:
     # --- in other processes
 
     def test_a_partition_is_read_in_slices(self, store: Store) -> None:
-        """They can be pickled, and together they have every record once, whatever their size."""
+        """Slices can be pickled; together they hold every record once, whatever their size."""
         topic = store.create_topic("orders")
         for first in range(0, 60, 6):
             _append(topic, 0, *(b"%d" % number for number in range(first, first + 6)))
@@ -485,8 +485,8 @@ class StoreSuite:
         assert (joined.start_offset, joined.end_offset, one.joined(one)) == (0, 2, None)
         assert _sliced(store, topic, [joined]) == [b"0", b"1"]
 
-    def test_slices_of_what_is_gone_are_refused(self, store: Store) -> None:
-        """When they are planned or when they are read; no record is skipped silently."""
+    def test_slices_of_deleted_records_are_refused(self, store: Store) -> None:
+        """When planned or when read; no record is skipped silently."""
         topic = store.create_topic("orders")
         _append(topic, 0, b"a", b"b")
         planned = topic.plan(0, 0, 2)
@@ -501,8 +501,8 @@ class StoreSuite:
         except (TopicNotFound, DataLoss):
             pass
 
-    def test_what_is_too_old_or_too_much_is_dropped_at_once(self, store: Store) -> None:
-        """If the settings of the topic say so."""
+    def test_expired_records_are_dropped(self, store: Store) -> None:
+        """According to the topic's settings."""
         topic = store.create_topic("orders", retention_ms=1000)
         topic.partition(0).append_batches(encode([(b"old", None, (), 1)]))
         topic.partition(0).append_batches(encode([(b"older", None, (), 2)]))
