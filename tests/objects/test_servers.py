@@ -34,7 +34,7 @@ class TestStoreOnMoto(OnMoto):
         StoreSuite.test_a_repeated_job_is_recognised_and_its_files_are_removed
     )
     test_a_partition_is_read_in_slices = StoreSuite.test_a_partition_is_read_in_slices
-    test_maintenance_drops_records_beyond_retention = StoreSuite.test_maintenance_drops_records_beyond_retention
+    test_expired_records_are_dropped = StoreSuite.test_expired_records_are_dropped
 
 
 @pytest.mark.slow  # a third of all requests to moto; test_protocols.py runs the suite in memory and in a directory
