@@ -380,7 +380,7 @@ TARGETS: dict[str, Target] = {
         OnLog("append_many", CONFIG.with_(compression="zstd"), "killed"),
         OnLog("read_everything", CONFIG.with_(max_mapped_segments=1), "killed"),
         OnLog("append_and_sync", CONFIG.with_(durability="os"), "killed"),
-        OnLog("maintenance", CONFIG.with_(compression="zstd", max_mapped_segments=1), "killed"),
+        OnLog("maintain", CONFIG.with_(compression="zstd", max_mapped_segments=1), "killed"),
         *(OnOpening(how, split=split) for how in ("closed", "killed", "torn") for split in (False, True)),
         OnOpening("empty"),
         *(OnStore(name) for name in stores.OPERATIONS if name != "create_plain"),

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from sawlog import Interval, Log, LogConfig
+from sawlog import Interval, Log, LogConfig, Producer
 from sawlog.batch.build import encode
 from sawlog.errors import InvalidConfig
 from sawlog.storage import MemoryDirectory, MemoryStorage
@@ -195,21 +196,44 @@ def test_appends_that_wait_together_share_a_sync() -> None:
     log.close()
 
 
-def test_retry_of_a_batch_is_acknowledged_no_earlier_than_the_first(place: Place) -> None:
-    """A duplicate is answered from memory, but only when what it repeats is durable."""
-    from sawlog import Producer
+def test_retry_of_a_batch_is_acknowledged_no_earlier_than_the_first() -> None:
+    """A duplicate is answered from memory, but only once the batch that it repeats is durable."""
+    running, go_on = threading.Event(), threading.Event()
 
-    for retry in (
-        lambda log, batch: log.append_batches(batch),
-        lambda log, _: log.append_many([b"a"] * 3, producer=Producer(7, 0, 0)),
-    ):
-        log = Log.in_memory(LogConfig(durability="os"))
-        batch = encode([b"a"] * 3, producer=Producer(7, 0, 0))
-        log.append_batches(batch)
-        assert log.durable_offset == 0
-        log._access.appender.config = log.config.with_(durability="always")  # type: ignore[union-attr]
-        assert retry(log, batch) == range(3)
-        assert log.durable_offset == 3
+    class Slow(MemoryStorage):
+        def sync(self) -> None:
+            running.set()
+            assert go_on.wait(60)
+            super().sync()
+
+    class Directory(MemoryDirectory):
+        def create(self, name: str) -> Any:
+            super().create(name)
+            self._files[name] = Slow(self, name)
+            return self._files[name]
+
+    batch = encode([b"a"] * 3, producer=Producer(7, 0, 0))
+    retries: tuple[Callable[[Log], range], ...] = (
+        lambda log: log.append_batches(batch),
+        lambda log: log.append_many([b"a"] * 3, producer=Producer(7, 0, 0)),
+    )
+    for retry in retries:
+        running.clear()
+        go_on.clear()
+        log = Log.open(Directory(), LogConfig(durability="always"))
+        answers: list[tuple[range, int]] = []
+        first = threading.Thread(target=log.append_batches, args=(batch,))
+        first.start()
+        assert running.wait(60)
+        again = threading.Thread(target=lambda log=log, retry=retry: answers.append((retry(log), log.durable_offset)))
+        again.start()
+        again.join(0.05)
+        assert not answers and log.durable_offset == 0
+        go_on.set()
+        first.join(60)
+        again.join(60)
+        assert answers == [(range(3), 3)]
+        log.close()
 
 
 @pytest.mark.parametrize("policy", ["never", "", None, 5, "ALWAYS", Interval])
