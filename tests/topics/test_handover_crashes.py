@@ -9,6 +9,7 @@ The quick form takes some of these moments, chosen by the seed of the run (`SAWL
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from contextlib import suppress
 import pytest
 
 from sawlog import Log, Store
-from sawlog.errors import LogFailed, SawlogError, StorageError, TransactionAborted, TransactionError, TransactionPending
+from sawlog.errors import LogFailed, SawlogError, StorageError, TransactionAborted, TransactionPending
 from sawlog.store.directory.transactions.commits import INLINE_BYTES
 from sawlog.testing.faulty import Call, Fault, FaultyDirectory
 
@@ -103,8 +104,6 @@ def check(disk: FaultyStorage, part: list[bytes]) -> bool:
 FORMS = pytest.mark.parametrize(
     "count", [pytest.param(2, id="some"), pytest.param(None, id="all", marks=pytest.mark.slow)]
 )
-#: Every n-th step in the quick form, every one in the long form.
-STEPS = pytest.mark.parametrize("step", [pytest.param(5, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)])
 
 
 @pytest.mark.alternating
@@ -164,47 +163,60 @@ def commits_with(fault: Fault, who: int, value: bytes = b"small") -> tuple[Scene
     return scene, failing, raised
 
 
-@pytest.mark.alternating
-@STEPS
-def test_what_is_said_of_a_transaction_is_true_whichever_call_of_a_holder_fails(step: int) -> None:
-    # A part that fails after the commit is waited for. The quick form takes the one effect that the seed chooses.
-    effects = ["nothing", "all"]
-    for effect in effects if step == 1 else shuffled(effects, "handed over")[:1]:
-        check_what_is_said(effect, step)
+#: Calls of a holder and what the commit says if they fail. The first two come before the decision to commit, the others
+#: after it, whichever thread is faster.
+SAID: list[tuple[str, str, type[SawlogError]]] = [
+    ("read", "*.proposal", TransactionAborted),
+    ("claim", "*.log", TransactionAborted),
+    ("replace", "*.at.*", TransactionPending),
+    ("append", "*.log", TransactionPending),
+]
 
 
-def check_what_is_said(effect: str, step: int) -> None:
-    """Let every step-th call of a holder fail with this effect."""
-    said = set()
-    number = 1 - step
-    while True:
-        number += step
-        scene, failing, raised = commits_with(Fault(number, effect=effect), 0)  # type: ignore[arg-type]
-        survived = not failing.failed
-        failing.disarm()
-        said.add(type(raised))
-        for store in (scene.caller, *scene.holders):
-            with suppress(SawlogError):  # a log that has failed says so
-                store.close()
-        disk = scene.disk
-        assert isinstance(disk, FaultyStorage)
-        for each in (disk.process_dies(), disk.crash("lose"), disk.crash("reorder", 1)):
-            with Store.open(each, maintenance_interval_s=None) as store:
-                seen = [values(store["orders"].partition(at).scan()) for at in range(3)]
-                there = [each[-3:] == scene.part for each in seen]
-                assert there in ([True] * 3, [False] * 3), seen
-                assert all(each.count(b"small") == there[0] for each in seen)
-                if raised is None or isinstance(raised, TransactionPending):
-                    assert there[0]
-                elif isinstance(raised, TransactionAborted):
-                    assert not there[0]
-        if survived:
+@pytest.mark.parametrize(("operation", "names", "said"), SAID, ids=[operation for operation, _, _ in SAID])
+def test_what_is_said_of_a_transaction_is_true_if_this_call_of_a_holder_fails(
+    operation: str, names: str, said: type[SawlogError]
+) -> None:
+    effect = shuffled(["nothing", "all"], operation)[0]
+    raised, failed = check_what_is_said(Fault(operations={operation}, names=names, effect=effect))  # type: ignore[arg-type]
+    assert failed
+    assert type(raised) is said, repeat()
+
+
+@pytest.mark.slow  # some of these calls are in the quick form
+@pytest.mark.parametrize("effect", ["nothing", "all"])
+def test_what_is_said_of_a_transaction_is_true_whichever_call_of_a_holder_fails(effect: str) -> None:
+    said: set[type[SawlogError] | None] = set()
+    for number in itertools.count(1):
+        raised, failed = check_what_is_said(Fault(number, effect=effect))  # type: ignore[arg-type]
+        said.add(None if raised is None else type(raised))
+        if not failed:
             break
-    assert type(None) in said
-    # Which calls come before the commit, and which after it, depends on the threads: some of them may all be after it.
-    assert said & {TransactionAborted, TransactionPending}
-    assert step > 1 or said >= {TransactionAborted, TransactionPending}
+    assert said >= {None, TransactionAborted, TransactionPending}
     assert TransactionError not in said
+
+
+def check_what_is_said(fault: Fault) -> tuple[SawlogError | None, bool]:
+    """Check that the stored records agree with the error of the commit. Return it, and whether a call failed."""
+    scene, failing, raised = commits_with(fault, 0)
+    failed = bool(failing.failed)
+    failing.disarm()
+    for store in (scene.caller, *scene.holders):
+        with suppress(SawlogError):  # a log that has failed says so
+            store.close()
+    disk = scene.disk
+    assert isinstance(disk, FaultyStorage)
+    for each in (disk.process_dies(), disk.crash("lose"), disk.crash("reorder", 1)):
+        with Store.open(each, maintenance_interval_s=None) as store:
+            seen = [values(store["orders"].partition(at).scan()) for at in range(3)]
+            there = [each[-3:] == scene.part for each in seen]
+            assert there in ([True] * 3, [False] * 3), seen
+            assert all(each.count(b"small") == there[0] for each in seen)
+            if raised is None or isinstance(raised, TransactionPending):
+                assert there[0]
+            elif isinstance(raised, TransactionAborted):
+                assert not there[0]
+    return raised, failed
 
 
 def test_a_partition_whose_part_could_not_be_placed_takes_nothing_else_before_it() -> None:
