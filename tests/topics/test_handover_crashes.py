@@ -18,7 +18,7 @@ from contextlib import suppress
 import pytest
 
 from sawlog import Log, Store
-from sawlog.errors import LogFailed, SawlogError, StorageError, TransactionAborted, TransactionPending
+from sawlog.errors import LogFailed, SawlogError, StorageError, TransactionAborted, TransactionError, TransactionPending
 from sawlog.store.directory.transactions.commits import INLINE_BYTES
 from sawlog.testing.faulty import Call, Fault, FaultyDirectory
 
