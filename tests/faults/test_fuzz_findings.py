@@ -13,10 +13,9 @@ from sawlog import Log, LogConfig
 from sawlog.batch.text import parse_json
 from sawlog.cli import offsets, units
 from sawlog.errors import CorruptBatch, CorruptFile, InvalidConfig
-from sawlog.log.checkpoint import Checkpoint
+from sawlog.log.checkpoint import Checkpoint, TurnNote
 from sawlog.log.maintenance_state import MaintenanceState
 from sawlog.log.transaction_index import ProducersFile
-from sawlog.log.turn_note import TurnNote
 from sawlog.spark.options import read_options, write_options
 from sawlog.storage import MemoryDirectory, checksummed
 from sawlog.storage.checksummed import FIELD, LINE, TitledFile

@@ -88,7 +88,7 @@ TABLE: tuple[Threshold, ...] = (
     # Offsets that one segment, one batch, one table has room for.
     _one(
         "log.index:MAX_SPAN log.appender:MAX_SPAN log.active_segment:MAX_SPAN log.ingest:MAX_SPAN "
-        "log.damage:MAX_SPAN log.rebatch:MAX_SPAN log.replacement:MAX_SPAN "
+        "log.batches:MAX_SPAN log.rebatch:MAX_SPAN log.replacement:MAX_SPAN "
         "log.ingest:MAX_SPAN",
         12,
         30,

@@ -11,8 +11,8 @@ import pytest
 
 from sawlog import Log, LogConfig
 from sawlog.errors import DirectoryLocked, LogClosed, SyncFailed
+from sawlog.log.checkpoint import TurnNote
 from sawlog.log.shared import SharedLog
-from sawlog.log.turn_note import TurnNote
 from sawlog.storage import Directory, FileDirectory, MemoryDirectory
 from sawlog.testing import Fault, FaultyDirectory
 

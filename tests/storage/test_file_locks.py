@@ -158,7 +158,7 @@ def interrupted(work: Callable[[], None], number: int) -> bool:
 
     def trace(frame: Any, event: str, argument: Any) -> Any:
         nonlocal passed
-        if not frame.f_code.co_filename.endswith(("storage/file.py", "storage/handle.py", "storage/locks.py")):
+        if not frame.f_code.co_filename.endswith(("storage/file.py", "storage/system.py", "storage/locks.py")):
             return None
         frame.f_trace_opcodes = True
         if event == "opcode":

@@ -24,19 +24,25 @@ crc32c 1c291ca3
                      shorter one without reading them
     remote           present and true if a part of the log is only in its replica: the file `remote` then exists, and
                      opening notices if it is missing
+
+A log that is written in turns (`sawlog.log.shared`) also records its end in a note in the lock file
+(`TurnNote`). Everything below the note's `next_offset` was synced, so a log that ends earlier has lost records.
 """
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TypeVar
 
+from ..batch.text import parse_json
 from ..errors import CorruptFile
 from ..storage import Directory
-from ..storage.checksummed import TitledFile, parsing
+from ..storage.checksummed import LINE, TitledFile, parsing
 from .epochs import load_epochs
 from .files import CHECKPOINT
+from .lock import read_lock_note
 
 T = TypeVar("T", int, bool)
 
@@ -136,3 +142,36 @@ def last_epoch(directory: Directory) -> int:
 def store(directory: Directory, checkpoint: Checkpoint) -> None:
     """Replace the checkpoint, durably."""
     directory.replace(CHECKPOINT, checkpoint.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class TurnNote:
+    """End of the log when a turn ended; everything below it was synced."""
+
+    shape: str
+    segment: int
+    position: int
+    next_offset: int
+
+    def encode(self) -> bytes:
+        """Return the contents of the lock file."""
+        body = f"{json.dumps(asdict(self))}\n".encode()
+        return LINE.append_to(body)
+
+    @classmethod
+    def decode(cls, data: bytes) -> TurnNote | None:
+        """Parse the contents of the lock file; None unless every byte is valid."""
+        body = LINE.strip_from(data)
+        if not body:
+            return None
+        try:
+            found = parse_json(body)
+            return cls(str(found["shape"]), *(int(found[name]) for name in ("segment", "position", "next_offset")))
+        except (ValueError, KeyError, TypeError):
+            return None
+
+
+def noted_end(directory: Directory) -> int:
+    """Return the end that the last turn recorded; 0 if there is no note."""
+    found = TurnNote.decode(read_lock_note(directory))
+    return 0 if found is None else found.next_offset

@@ -26,16 +26,14 @@ from ..errors import CorruptBatch, CorruptFile, StorageError
 from ..storage import Directory, MemoryDirectory, Published, open_published
 from ..storage.forking import forkable
 from . import checkpoint
-from .checkpoint import Checkpoint
-from .epoch_history import as_the_batches_say, epochs_of, unfinished_truncation
-from .epochs import Epochs, load_epochs
+from .checkpoint import Checkpoint, noted_end
+from .epochs import Epochs, as_the_batches_say, epochs_of, load_epochs, unfinished_truncation
 from .files import CHECKPOINT, INDEX, REMOTE, VISIBLE, file_name, segment_base, swap_range, trimmed_base
 from .index import SegmentIndex
 from .remote import UNKNOWN, found_remote
 from .segment import Segment
 from .segments import SegmentSet
 from .transaction_view import FollowedTransactionView, TransactionView
-from .turn_note import noted_end
 
 
 def _files(names: Iterable[str]) -> dict[int, str]:

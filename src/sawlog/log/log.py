@@ -40,7 +40,6 @@ from ..store.base import Partition
 from . import checkpoint, compaction, ingest, maintenance, markers, retention, tiering
 from . import open as access
 from . import streams as streaming
-from . import trimming as truncation
 from .appender import Appender
 from .compaction import CompactionReport
 from .ingest import NumberedFile
@@ -641,7 +640,7 @@ class Log(Partition, Closing):
     def trim(self, offset: int) -> int:
         """Drop the records below `offset` and return the number of offsets dropped. Deletes segments that are entirely
         below it."""
-        return truncation.trim(self._writable(), whole_number(offset))
+        return retention.trim(self._writable(), whole_number(offset))
 
     def remove_expired(self, max_age: timedelta | float) -> int:
         """Drop leading segments whose newest record is at least this old (timedelta, or milliseconds), and return the

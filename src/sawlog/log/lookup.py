@@ -40,8 +40,7 @@ from ..batch.kernel import Record
 from ..batch.read import MALFORMED, records
 from ..errors import CorruptBatch
 from ..storage import Storage
-from .batches import CHUNK_BYTES, Batches, Chunk, names_batch
-from .damage import BAD_CRC, corrupt, unreadable
+from .batches import BAD_CRC, CHUNK_BYTES, Batches, Chunk, corrupt, names_batch, unreadable
 from .index import SegmentIndex
 
 if TYPE_CHECKING:

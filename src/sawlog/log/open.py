@@ -23,7 +23,7 @@ from ..storage import Directory, FileDirectory
 from ..storage.forking import forkable, notify_after_fork
 from . import checkpoint
 from .appender import Appender
-from .checkpoint import Checkpoint
+from .checkpoint import Checkpoint, TurnNote
 from .epochs import Epochs, store_epochs
 from .files import CHECKPOINT, LOCK, PARTITION, STORE, TOPICS, VISIBLE, file_name, is_ours, segment_base
 from .followed_segments import FollowedSegmentSet
@@ -34,7 +34,6 @@ from .recovery import recover
 from .recovery_report import RecoveryReport
 from .replica_source import RemoteSource
 from .segments import SegmentSet
-from .turn_note import TurnNote
 
 if TYPE_CHECKING:
     from .async_appends import AsyncAppender

@@ -33,8 +33,7 @@ from ..storage.counters import count_damage
 from . import checkpoint
 from .batches import Walk
 from .checkpoint import Checkpoint
-from .epoch_history import as_the_batches_say, epochs_of, unfinished_truncation
-from .epochs import Epochs, load_epochs, store_epochs
+from .epochs import Epochs, as_the_batches_say, epochs_of, load_epochs, store_epochs, unfinished_truncation
 from .files import (
     CHECKPOINT,
     DELETED,
@@ -249,7 +248,7 @@ class _Recovery:
 
     def _finish_trim(self, first: int, trimmed: set[int]) -> list[Segment]:
         """Record the new start of a log that was trimmed on a full disk: its segments were deleted first
-        (trimming.py)."""
+        (retention.py)."""
         if self.saved is not None and first > self.saved.log_start:
             self.saved = replace(self.saved, log_start=first)
             checkpoint.store(self.directory, self.saved)

@@ -2,8 +2,7 @@
 
 A segment is *active* (the last one, growing) or *sealed* (immutable, mapped on demand). `size` and `next_offset`
 describe committed data; bytes after `size` are visible to the writer only. Reads verify every batch: header, bounds,
-CRC, records, and that its offsets continue those of the previous batch (batches.py, lookup.py; damage.py finds the next
-good batch after a bad one).
+CRC, records, and that its offsets continue those of the previous batch (batches.py, lookup.py).
 
 Threads: one writer under the log's lock; any number of readers without it. The writer sets `tail` last.
 """

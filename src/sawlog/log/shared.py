@@ -55,13 +55,13 @@ from ..storage.forking import forkable
 from ..storage.locks import lock_within
 from . import checkpoint
 from .appender import Appender
+from .checkpoint import TurnNote
 from .files import LOCK, file_name
 from .log import Log
 from .open import Access
 from .recovery import recover
 from .segment import Segment
 from .segments import SegmentSet
-from .turn_note import TurnNote
 
 #: How long a process waits for its turn.
 _PATIENCE_S = 10.0

@@ -39,9 +39,9 @@ from .batches import Chunk
 from .epochs import Epochs
 from .remote import RemoteRun, RemoteSegments
 from .replica_source import RemoteLog, RemoteSource, ReplicaStatus
+from .retention import drop
 from .segment import Segment
 from .segments import SegmentSet
-from .trimming import drop
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 Appends use `pwrite` at a position tracked here: no file position is shared with a forked child, and no append can land
 after a torn one. A growing file is read through a mapping of the bytes that existed when the mapping was created, and
 through `pread` beyond it. Mapped bytes never disappear: nothing below a log's committed size is truncated in place (see
-`sawlog.log.trimming`).
+`sawlog.log.retention`).
 
 Names are opened relative to a descriptor of the directory, never through a symbolic link.
 """
@@ -19,12 +19,21 @@ import time
 
 from ..batch import kernel
 from ..errors import LogClosed, ReadBeyondEnd, SawlogError, StorageError, SyncFailed
-from .handle import OPEN_FLAGS, Handle, identity_of
 from .interface import Buffer, Directory, Lock, Published, Storage
 from .locks import FileLock, SharedFileLock
 from .mapped import MappedStorage, forget_pages
 from .published import PublishedFile, is_published
-from .system import boot_id, claim_blocks, reporting, reserve_blocks, storage_error, sync_data
+from .system import (
+    OPEN_FLAGS,
+    Handle,
+    boot_id,
+    claim_blocks,
+    identity_of,
+    reporting,
+    reserve_blocks,
+    storage_error,
+    sync_data,
+)
 
 __all__ = ["FileDirectory", "FileLock", "FileStorage", "Handle", "SharedFileLock", "forget_pages"]
 

@@ -16,9 +16,8 @@ from weakref import WeakSet
 
 from ..clock import Deadline
 from ..errors import DirectoryLocked, StorageError
-from .handle import OPEN_FLAGS, Handle, identity_of
 from .interface import Directory, Lock
-from .system import fcntl, reporting
+from .system import OPEN_FLAGS, Handle, fcntl, identity_of, reporting
 
 #: Maximum length of a note in a lock file.
 _NOTE_BYTES = 1 << 16

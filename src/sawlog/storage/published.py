@@ -26,9 +26,8 @@ from typing import Any
 
 from ..batch.kernel import SLOTS_BYTES, Slots
 from ..errors import StorageError
-from .handle import Handle
 from .interface import Directory, Published
-from .system import boot_id, maps_safely
+from .system import Handle, boot_id, maps_safely
 
 _TITLE = b"sawlog\0\0"
 _BOOT_AT, _SLOTS_AT = 8, 64

@@ -1,4 +1,6 @@
-"""Operating system calls that differ between platforms, and the conversion of OSErrors to `StorageError`."""
+"""Operating system calls that differ between platforms, conversion of OSErrors to `StorageError`, and `Handle`, a
+descriptor with one owner.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 
+from ..batch import kernel
 from ..clock import Stopwatch
 from ..errors import SawlogError, StorageError, StorageFull, SyncFailed
 from .counters import count_sync
@@ -194,3 +197,31 @@ def sync_data(fd: int, path: str) -> None:
             "have dropped the unwritten pages",
         ) from error
     count_sync(watch.elapsed_s)
+
+
+#: Added to every `os.open` of a name: never follow a symbolic link, never leak the descriptor to a child program.
+OPEN_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class Handle(kernel.DescriptorFields):
+    """A descriptor with one owner. Closed exactly once, at the latest with its last reference."""
+
+    __slots__ = ()
+    #: -1 once closed, or if an interrupt stopped the constructor.
+    fd: int
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def close(self) -> None:
+        """Close the descriptor. Safe to call twice."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    __del__ = close
+
+
+def identity_of(found: os.stat_result) -> tuple[int, int]:
+    """Return device and inode, which tell a file from another one that replaces it under the same name."""
+    return found.st_dev, found.st_ino

@@ -31,12 +31,11 @@ from sawlog.batch.header import scan as scan_headers
 from sawlog.batch.read import decode, first_bad_crc, malformed
 from sawlog.cli import offsets
 from sawlog.errors import CorruptBatch, OffsetOutOfRange, SawlogError
-from sawlog.log.checkpoint import Checkpoint
+from sawlog.log.checkpoint import Checkpoint, TurnNote
 from sawlog.log.files import CHECKPOINT, PRODUCERS, file_name, run_name
 from sawlog.log.index import SegmentIndex
 from sawlog.log.maintenance_state import MaintenanceState
 from sawlog.log.producers import ProducerState
-from sawlog.log.turn_note import TurnNote
 from sawlog.schemas import checking
 from sawlog.schemas import parse as parse_schema
 from sawlog.schemas.columns import arrow_type

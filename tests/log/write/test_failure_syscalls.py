@@ -26,9 +26,9 @@ from sawlog import Log, LogConfig
 from sawlog.errors import SawlogError
 from sawlog.log import recovery
 from sawlog.storage import file as file_module
-from sawlog.storage import handle as handle_module
 from sawlog.storage import locks as locks_module
 from sawlog.storage import mapped as mapped_module
+from sawlog.storage import system as handle_module
 from sawlog.storage import system as system_module
 
 from ...processes.operations import CONFIG, OPERATIONS, Operation, Promise, fill

@@ -18,7 +18,7 @@ _SYSTEMS_OWN = os.pwrite
 
 @cython.cclass
 class DescriptorFields:
-    """Fields of `storage.handle.Handle`, which closes the descriptor."""
+    """Fields of `storage.system.Handle`, which closes the descriptor."""
 
     #: -1 before it is opened (an interrupt may stop a constructor) and after it is closed.
     fd = cython.declare(cython.int, visibility="public")
