@@ -24,8 +24,8 @@ if _typing.TYPE_CHECKING:
     from .log.compaction import CompactionReport
     from .log.log import Log, SegmentInfo
     from .log.maintenance import MaintenanceReport, MergeReport, RecompressionReport, ScrubReport
+    from .log.reader import Fetched
     from .log.recovery_report import RecoveryReport
-    from .log.replica_source import Fetched
     from .log.retention import RetentionReport
     from .log.verify import VerifyReport
     from .log.writer import Writer
@@ -141,7 +141,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "MaintenanceReport",
     ),
     "log.recovery_report": ("RecoveryReport",),
-    "log.replica_source": ("Fetched",),
+    "log.reader": ("Fetched",),
     "log.retention": ("RetentionReport",),
     "log.verify": ("VerifyReport",),
     "log.writer": ("Writer",),

@@ -11,8 +11,8 @@ from sawlog.errors import RemoteUnavailable
 from sawlog.isolation import Isolation
 from sawlog.log.epochs import Epochs
 from sawlog.log.ingest import rows_of
-from sawlog.log.remote import RemoteRun, RemoteSegments
-from sawlog.log.replica_source import Fetched, ReplicaStatus
+from sawlog.log.reader import Fetched
+from sawlog.log.remote import RemoteRun, RemoteSegments, ReplicaStatus
 
 
 class Mirror:
@@ -84,7 +84,7 @@ class Mirror:
     ) -> list[Any]:
         raise NotImplementedError
 
-    def slices(self) -> Any:
+    def read_slice(self, planned: Any, **how: Any) -> Any:
         raise NotImplementedError
 
     def status(self) -> ReplicaStatus:

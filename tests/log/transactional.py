@@ -17,7 +17,7 @@ from sawlog import Log
 from sawlog.batch.header import BatchHeader, scan
 from sawlog.batch.kernel import Record
 from sawlog.batch.read import decode
-from sawlog.log.replica_source import Fetched
+from sawlog.log.reader import Fetched
 
 from ..batch import wire
 from ..batch.clients import kafka_python

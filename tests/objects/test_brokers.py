@@ -40,7 +40,7 @@ from sawlog.errors import (
 )
 from sawlog.isolation import Isolation
 from sawlog.log.producers import ProducerInfo
-from sawlog.log.replica_source import Fetched
+from sawlog.log.reader import Fetched
 from sawlog.store.committed_offsets import Committed
 from sawlog.store.groups import Change
 from sawlog.store.objects.bucket.bucket import Bucket

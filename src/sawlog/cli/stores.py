@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from ..batch.kernel import Record
-from ..log.replica_source import Fetched
+from ..log.reader import Fetched
 from ..store.settings import TopicChanges, TopicSettings
 
 if TYPE_CHECKING:

@@ -43,14 +43,13 @@ from . import streams as streaming
 from .appender import Appender
 from .compaction import CompactionReport
 from .ingest import NumberedFile
-from .last import last_record
 from .lock import is_release_requested, read_lock_note, request_release
 from .maintenance import MaintenanceReport, MergeReport, RecompressionReport, ScrubReport
 from .open import Access
 from .producers import ProducerInfo
-from .reader import ARROW_ROWS, Reader
+from .reader import ARROW_ROWS, Fetched, Reader
 from .recovery import RecoveryReport
-from .replica_source import Fetched, RemoteLog, RemoteSource
+from .remote import RemoteLog, RemoteSource
 from .retention import RetentionReport
 from .segments import SegmentSet
 from .tables import append_table
@@ -548,7 +547,7 @@ class Log(Partition, Closing):
         return self._access.readable()
 
     def _last(self) -> Record | None:
-        return last_record(self._readable())
+        return self._readable().last()
 
     def read(self, offset: int, *, isolation: Isolation = "committed") -> Record:
         """Return the record at `offset`; `OffsetOutOfRange` if there is none."""

@@ -32,7 +32,7 @@ from .producers import ProducerState, load_producers, replayed
 from .reader import Reader
 from .recovery import recover
 from .recovery_report import RecoveryReport
-from .replica_source import RemoteSource
+from .remote import RemoteSource
 from .segments import SegmentSet
 
 if TYPE_CHECKING:

@@ -16,9 +16,10 @@ Memory: a scan reads about a megabyte at a time and releases mapped pages after 
 from __future__ import annotations
 
 import errno
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -38,12 +39,11 @@ from ..batch.header import (
 )
 from ..batch.kernel import Record
 from ..clock import Deadline, PollBackoff
-from ..config import LogConfig, whole_number
+from ..config import GIB, LogConfig, whole_number
 from ..errors import CorruptBatch, OffsetOutOfRange, RecordRemoved, RemoteUnavailable, StorageError
 from . import times
 from .batches import CHUNK_BYTES, Chunk
-from .remote import RemoteSegments
-from .replica_source import BatchSource, Fetched, RemoteLog, RemoteSource
+from .remote import RemoteLog, RemoteSegments, RemoteSource
 from .segment import Segment
 from .segments import RETRIES, SegmentSet
 
@@ -56,9 +56,49 @@ _FetchedFields = tuple[tuple[memoryview, ...], int, int, tuple[tuple[int, int], 
 #: Mapped pages that a scan has passed are released when they add up to this.
 _FORGET_BYTES = 32 << 20
 ARROW_ROWS = 65_536
+#: Number of offsets before the end to search first for the last record, and the factor for each further step.
+_LAST_STEP, _LAST_FACTOR = 16, 8
 #: Python objects are made from fewer bytes at a time: otherwise more of them would be alive than fit into the
 #: caches.
 RECORD_CHUNK_BYTES = 256 << 10
+
+
+class Fetched(NamedTuple):
+    """Complete batches as they are stored. The first may begin below the requested offset; `records` leaves out the
+    records before it."""
+
+    buffers: tuple[memoryview, ...]
+    next_offset: int
+    #: Below this every transaction was decided when the page was fetched.
+    last_stable_offset: int = -1
+    #: (producer id, first offset) of the aborted transactions that have batches in the page, by offset; only if it was
+    #: fetched with isolation "committed". The batches are not filtered.
+    aborted: tuple[tuple[int, int], ...] = ()
+    #: The requested offset.
+    start_offset: int = 0
+    #: Topic and partition of the records; (None, -1) for a log outside a topic.
+    place: tuple[str | None, int] = (None, -1)
+
+    def records(self, *, max_decompressed_bytes: int = GIB) -> Iterator[Record]:
+        """Decode the records from `start_offset` to `next_offset`, in order.
+
+        Transaction markers and the records of `aborted` transactions are left out, so a page yields what `scan` yields
+        for the same offsets and isolation. Checksums are verified. Raises `CorruptBatch` after the records before the
+        damage, also for a batch that decompresses to more than `max_decompressed_bytes`.
+        """
+        return chain.from_iterable(
+            batch_read.page_records(self.buffers, self.start_offset, self.aborted, *self.place, max_decompressed_bytes)
+        )
+
+    @property
+    def raw(self) -> bytes:
+        """All batches as one copy."""
+        return b"".join(self.buffers)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of all batches in bytes."""
+        return sum(len(buffer) for buffer in self.buffers)
 
 
 class Reader:
@@ -184,6 +224,26 @@ class Reader:
             return offset
         return end if found is None else found.offset
 
+    def last(self) -> Record | None:
+        """Return the last committed record; None if there is none. The offset before the end may be a marker, a gap or
+        an aborted record."""
+        segments = self.segments
+        lowest, end = self.span(None, None)
+        for segment in reversed(segments.all):
+            found = self._last_in(max(segment.base_offset, lowest), min(segment.next_offset, end))
+            if found is not None:
+                return found
+        return self._last_in(lowest, segments.lowest_offset)  # tiered segments
+
+    def _last_in(self, first: int, stop: int) -> Record | None:
+        step = _LAST_STEP
+        while first < stop:
+            start = max(stop - step, first)
+            if found := deque(self.scan(start, stop), maxlen=1):
+                return found[0]
+            stop, step = start, step * _LAST_FACTOR
+        return None
+
     # --- many records
 
     def chunks(
@@ -194,7 +254,7 @@ class Reader:
         *,
         committed: bool = False,
         ahead: tuple[Segment, Chunk] | None = None,
-    ) -> Iterator[tuple[BatchSource, Chunk]]:
+    ) -> Iterator[tuple[str, Chunk]]:
         """All checked batches that contain offsets from `start` to `end`, with where they are; without those of aborted
         transactions, if only what is `committed` is wanted. `ahead` is the first chunk, if it has already been read
         and checked."""
@@ -205,7 +265,7 @@ class Reader:
             if chunk.special and committed:
                 end = self._without_aborted(chunk, end)
             if len(chunk.rows):
-                yield segment, chunk
+                yield segment.path, chunk
         while offset < end:
             version = self.segments.version
             before = offset
@@ -217,7 +277,7 @@ class Reader:
                         raise
                     replica, stop = self.replica(), min(end, self.segments.lowest_offset)
                     for view, rows in replica.chunks(offset, stop, committed=committed):
-                        yield replica, Chunk(view, rows, 0, offset)
+                        yield replica.path, Chunk(view, rows, 0, offset)
                         offset = int(rows[-1, LAST]) + 1
                     offset = max(offset, stop)
                     continue
@@ -229,7 +289,7 @@ class Reader:
                     if chunk.special and committed:
                         end = self._without_aborted(chunk, end)
                     if len(chunk.rows):
-                        yield segment, chunk
+                        yield segment.path, chunk
                     offset = reached
                     if beyond is not None:
                         raise beyond
@@ -342,14 +402,14 @@ class Reader:
                 break
         if start >= end or (is_plain and max_bytes is not None and max_bytes <= most):
             return
-        for segment, whole in self._limited(
+        for path, whole in self._limited(
             start, end, max_bytes, used, needs_record=True, committed=committed, ahead=ahead
         ):
             for chunk in _by_epoch(whole):
                 done = 0
                 for body, run, error in batch_read.unpack(chunk.view, chunk.rows, self.config.max_decompressed_bytes):
                     if error is not None:
-                        raise self._located(error, segment, chunk, done)
+                        raise self._located(error, path, chunk, done)
                     cursor = kernel.RecordCursor(
                         body, memoryview(run), max(start, chunk.start), end, self._topic, self._partition
                     )
@@ -357,14 +417,14 @@ class Reader:
                     if cursor.stopped:
                         return
                     if cursor.bad >= 0:
-                        raise self._located(CorruptBatch(batch_read.MALFORMED), segment, chunk, done + cursor.bad)
+                        raise self._located(CorruptBatch(batch_read.MALFORMED), path, chunk, done + cursor.bad)
                     done += len(run)
 
     @staticmethod
-    def _located(error: CorruptBatch, segment: BatchSource, chunk: Chunk, number: int) -> CorruptBatch:
+    def _located(error: CorruptBatch, path: str, chunk: Chunk, number: int) -> CorruptBatch:
         """The same error with the position of its batch, and the next readable offset."""
         row = chunk.rows[number]
-        return error.at(segment.path, chunk.origin + int(row[POSITION]), int(row[LAST]) + 1)
+        return error.at(path, chunk.origin + int(row[POSITION]), int(row[LAST]) + 1)
 
     def _limited(
         self,
@@ -376,7 +436,7 @@ class Reader:
         needs_record: bool = False,
         committed: bool = False,
         ahead: tuple[Segment, Chunk] | None = None,
-    ) -> Iterator[tuple[BatchSource, Chunk]]:
+    ) -> Iterator[tuple[str, Chunk]]:
         """Chunks up to `max_bytes`, of which `used` have been returned, but at least one batch; if it `needs_record`,
         one with a record from `start` on: then batches that compaction has emptied do not count. For `ahead` see
         `chunks`."""
@@ -386,17 +446,17 @@ class Reader:
         # What is read beyond the page is wasted: limit that to a quarter of it.
         step = min(max(max_bytes // 4, CHUNK_BYTES // 32), CHUNK_BYTES)
         try:
-            for segment, chunk in self.chunks(start, end, step, committed=committed, ahead=ahead):
+            for path, chunk in self.chunks(start, end, step, committed=committed, ahead=ahead):
                 counted = np.where(_may_be_empty(chunk.rows, start), 0, chunk.rows[:, SIZE])
                 sizes = np.cumsum(counted if needs_record else chunk.rows[:, SIZE]) + used
                 fits = int((sizes <= max_bytes).sum())
                 if fits < len(chunk.rows):
                     chunk.keep(chunk.rows[: max(fits, 0 if used else int((sizes == 0).sum()) + 1)])
                     if len(chunk.rows):
-                        yield segment, chunk
+                        yield path, chunk
                     return
                 used = int(sizes[-1])
-                yield segment, chunk
+                yield path, chunk
         except CorruptBatch:  # a page ends before damage; the page that would start with it raises
             if not used:
                 raise
@@ -443,7 +503,7 @@ class Reader:
                 yield batch.slice(first, batch_rows)
 
     def _arrow_before_damage(
-        self, segment: BatchSource, chunk: Chunk, start: int, end: int, columns: Sequence[str], views: bool
+        self, path: str, chunk: Chunk, start: int, end: int, columns: Sequence[str], views: bool
     ) -> Iterator[pa.RecordBatch]:
         """Something in this chunk does not parse: yield what precedes it, then raise with its position."""
         from ..batch.arrow import to_arrow
@@ -454,7 +514,7 @@ class Reader:
             try:
                 batch = to_arrow(chunk.view, row, start, end, columns=columns, views=views, max_bytes=most)
             except CorruptBatch as error:
-                raise self._located(error, segment, chunk, i) from None
+                raise self._located(error, path, chunk, i) from None
             if batch.num_rows:
                 yield batch
 

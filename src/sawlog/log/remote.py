@@ -1,6 +1,7 @@
-"""Segments that are only in the replica, because they were removed here (tiering).
+"""The part of a log that is only in its replica, because its segments were removed here (tiering).
 
-A small text file with a checksum (`sawlog.storage.checksummed`), which exists only if there is such a part:
+`RemoteSegments` lists these segments. It is an immutable value, kept in a small text file with a checksum
+(`sawlog.storage.checksummed`) that exists only if there is such a part:
 
 ```
 sawlog remote 1
@@ -8,33 +9,40 @@ sawlog remote 1
 crc32c 1c291ca3
 ```
 
-`log_start` is the first offset of the log; the checkpoint has where its segments begin here. A *run* is one or several
-segments: first offset, offset after the last, bytes, largest timestamp. So retention needs not ask the replica.
-`epochs` are the leader epochs that began in that part: should their own list be lost, the batches that are here could
-not say them. (The JSON is on one line.)
+`log_start` is the first offset of the log; the checkpoint holds the first local one. A *run* is one or several
+segments: first offset, offset after the last, bytes, largest timestamp, so that retention need not ask the replica.
+`epochs` are the leader epochs that began in that part; if the log's own list is lost, the local batches could not
+supply them. (The JSON is on one line.)
 
-The file is replaced before anything else: before the checkpoint when segments are removed, so what is gone here is
-always listed; before the checkpoint also when the log is trimmed, so nothing that is trimmed comes back. It is not part
-of the checkpoint, so that whoever loses that, or a version that knows nothing of replicas, loses no history. If it is
-damaged or missing itself, the log begins where the replica does (`UNKNOWN`). The checkpoint records that the file must
-exist: from the first checkpoint after it was created until the last one before it is removed, so that no crash leaves a
-checkpoint that misses a file which was never there, or was removed on purpose.
+The file is replaced before the checkpoint, both when segments are removed, so that every removed segment is listed, and
+when the log is trimmed, so that no trimmed record comes back. If the file is damaged or missing, the log begins where
+the replica does (`UNKNOWN`). The checkpoint records that the file must exist, from the first checkpoint after its
+creation until the last one before its removal: no crash leaves a checkpoint that misses a file which never existed or
+was removed on purpose.
 
-`RemoteSegments` is a value: immutable, safe to share.
-"""
+`RemoteLog` is the interface to the replica, which `RemoteSource` opens on demand: a replica is a store on object
+storage, on which this package does not depend. Every method may block on the network and raises `RemoteUnavailable` if
+the replica cannot be reached or lacks the requested records. It never silently returns fewer records."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from ..errors import CorruptFile
+from ..batch.header import Rows
+from ..errors import CorruptFile, DataLoss
+from ..isolation import Isolation
 from ..storage import Directory
 from ..storage.checksummed import TitledFile, parsing
 from .epochs import Epochs
 from .files import REMOTE
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from .reader import Fetched
 
 _FILE = TitledFile("the list of segments that are only in the replica", "sawlog remote 1")
 #: More runs than this are joined: it stays a small file, and retention is less precise where the log is oldest.
@@ -171,3 +179,66 @@ def store_remote(directory: Directory, part: RemoteSegments | None) -> None:
     elif directory.exists(REMOTE):
         directory.remove(REMOTE)
         directory.sync()
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatus:
+    """The extent of a replica, as reported by itself."""
+
+    lowest_offset: int
+    #: Below this offset the replica is complete, and every transaction is decided.
+    stable_offset: int
+    #: (leader epoch, its first offset).
+    epochs: tuple[tuple[int, int], ...]
+
+
+class RemoteLog(Protocol):
+    """A partition in the replica. Thread-safe."""
+
+    @property
+    def path(self) -> str:
+        """Location, for messages."""
+
+    def chunks(
+        self, start: int, end: int, *, committed: bool, cached: bool = True
+    ) -> Iterator[tuple[memoryview, Rows]]:
+        """Yield checked batches with offsets from `start` to `end`, without aborted transactions if `committed`.
+        Batches without records may be missing. Unless `cached`, every batch is read from the replica now, which proves
+        that it is stored there."""
+
+    def page(self, start: int, end: int, max_bytes: int, *, committed: bool) -> Fetched:
+        """Return complete batches from the one that contains `start` on, below `end`, up to `max_bytes` but at least
+        one."""
+
+    def offset_at(self, timestamp: int, start: int, end: int) -> int | None:
+        """Return the first offset in this range whose record is not older; None if there is none."""
+
+    def newest(self, start: int, end: int) -> tuple[int, int] | None:
+        """Return offset and timestamp of the first record in this range with the largest timestamp."""
+
+    def plan(
+        self, start: int, end: int, *, target_bytes: int | None, max_records: int | None, isolation: Isolation
+    ) -> list[Any]:
+        """Return picklable slices (`PlannedSlice`) that cover the offsets from `start` to `end`."""
+
+    def read_slice(
+        self, planned: Any, *, columns: Sequence[str], batch_rows: int, lost: Callable[[DataLoss], None]
+    ) -> Iterator[pa.RecordBatch]:
+        """Read all records of a slice that `plan` has returned, perhaps in another process."""
+
+    def status(self) -> ReplicaStatus:
+        """Look up the extent of the replica. `RemoteUnavailable` if it is not a copy of this log, or no longer."""
+
+    def part(self, end: int) -> RemoteSegments:
+        """Return everything that the replica has below `end`, to rebuild a lost list."""
+
+
+class RemoteSource(Protocol):
+    """Opens the replica of a log."""
+
+    @property
+    def is_recorded(self) -> bool:
+        """True if the store has recorded a replica."""
+
+    def open(self) -> RemoteLog:
+        """Return the partition in the replica; `RemoteUnavailable` if it is unknown or cannot be opened."""

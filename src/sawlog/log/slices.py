@@ -43,7 +43,7 @@ from .batches import Chunk
 from .files import TXN_INDEX, file_name
 from .followed_segments import FollowedSegmentSet
 from .log import Log
-from .replica_source import RemoteSource
+from .remote import RemoteSource
 from .segment import Segment
 from .segments import SegmentSet
 from .transaction_index import AbortedTransaction
@@ -283,7 +283,7 @@ def _read_replica(
         raise RemoteUnavailable(
             errno.ENOENT, f"offsets from {planned.start_offset} on of {directory.path} are only in the replica"
         )
-    return remote.open().slices().read(planned, columns=columns, batch_rows=batch_rows, lost=lost)
+    return remote.open().read_slice(planned, columns=columns, batch_rows=batch_rows, lost=lost)
 
 
 class DirectorySlices:

@@ -37,8 +37,7 @@ from . import retention
 from .appender import Appender
 from .batches import Chunk
 from .epochs import Epochs
-from .remote import RemoteRun, RemoteSegments
-from .replica_source import RemoteLog, RemoteSource, ReplicaStatus
+from .remote import RemoteLog, RemoteRun, RemoteSegments, RemoteSource, ReplicaStatus
 from .retention import drop
 from .segment import Segment
 from .segments import SegmentSet

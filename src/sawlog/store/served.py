@@ -18,7 +18,7 @@ from ..config import LogConfig
 from ..errors import GroupError
 from ..isolation import Isolation
 from ..log.producers import ProducerInfo
-from ..log.replica_source import Fetched
+from ..log.reader import Fetched
 from .assignment import Share
 from .base import DocumentRegistry
 from .committed_offsets import Committed

@@ -17,7 +17,7 @@ from sawlog import Log, Record
 from sawlog.batch.header import BatchHeader, scan
 from sawlog.errors import CorruptBatch, LogClosed, OffsetOutOfRange, RecordRemoved
 from sawlog.isolation import Isolation
-from sawlog.log.replica_source import Fetched
+from sawlog.log.reader import Fetched
 from sawlog.storage.file import FileStorage
 from sawlog.store.directory.store import Store
 

@@ -32,8 +32,7 @@ RATIO_FREE_BYTES: Final = 64 * MIB
 #: an attacker a megabyte.
 RATIO_MAX: Final = 1000
 
-#: What a decoder may take in addition to its output: lz4 keeps two blocks of 4 MiB and some history, zstd its
-#: window.
+#: Memory of a decoder besides its output: two blocks of 4 MiB and some history for lz4, the window for zstd.
 DECODER_BYTES: Final = 16 * MIB
 
 #: Blocks are walked in Python, at one or two microseconds each. A million real ones are 32 GiB and more; many

@@ -40,7 +40,7 @@ def decompress(view: memoryview, max_bytes: int) -> memoryview:
 
 
 def window_fits(packed: memoryview | bytes, size_bytes: int, max_bytes: int) -> bool:
-    """Whether a reader has room for the window of what was compressed from that many bytes."""
+    """Return True if a reader has room for the window of a frame with `size_bytes` of content."""
     if size_bytes <= _WINDOW_FREE:
         return True
     try:

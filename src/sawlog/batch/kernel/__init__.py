@@ -153,7 +153,7 @@ else:
 COMPILED = False
 
 for _each in (BatchBuilder, Dispatcher, Encoded, KeyMap, Record, RecordCursor, Slots):
-    _each.__module__ = __name__  # as it is compiled: what is pickled here can be read there
+    _each.__module__ = __name__  # as when compiled, so that pickles are interchangeable
 
 __all__ = [
     "ABORT_MARKER",

@@ -51,7 +51,7 @@ if not cython.compiled:
 def header_is_sound(
     b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, least_offset: cython.longlong
 ) -> cython.bint:
-    """Whether the 61 bytes at `p` can be a batch header; the batch itself may be incomplete."""
+    """Return True if the 61 bytes at `p` can be a batch header; the batch itself may be incomplete."""
     length: cython.longlong = get32s(b, p + 8)
     attributes: cython.int = get16(b, p + 21)
     delta: cython.longlong = get32s(b, p + 23)
@@ -73,7 +73,7 @@ def header_is_sound(
 def marker_of(
     b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t, attributes: cython.int
 ) -> cython.longlong:
-    """What the records of a control batch say: ABORT_MARKER, COMMIT_MARKER or OTHER_MARKER, and above MARKER_SHIFT the
+    """Return the type of a control batch: ABORT_MARKER, COMMIT_MARKER or OTHER_MARKER, and above MARKER_SHIFT the
     coordinator's epoch. The key is [version i16][type i16], the value [version i16][coordinator epoch i32]."""
     record: Fields
     said: cython.longlong = OTHER_MARKER
@@ -289,7 +289,7 @@ def patch_place(
 
 
 def sole_batch(b: cython.const[cython.uchar][::1]):
-    """What the header of a batch that fills the buffer says: (attributes, records, last offset delta, largest
+    """Return the header of a batch that fills the buffer: (attributes, records, last offset delta, largest
     timestamp, producer id, its epoch, first sequence number, CRC); None if the buffer is not exactly one batch."""
     size: cython.Py_ssize_t = b.shape[0]
     if size < HEADER_BYTES or not header_is_sound(b, 0, -1) or get32s(b, 8) != size - LENGTH_END:
@@ -339,7 +339,7 @@ def check_small(
 
 
 def any_attribute(rows: cython.const[cython.longlong][:, ::1], mask: cython.longlong):
-    """Whether a bit of the mask is set in the attributes of any of these batches."""
+    """Return True if any of these batches has a bit of the mask set in its attributes."""
     q: cython.Py_ssize_t
     if rows.shape[1] < ROW_WIDTH:
         raise ValueError("rows outside the buffer")

@@ -1,4 +1,4 @@
-"""What all units share, for plain Python: the columns of a row, named constants, and two small structs.
+"""Declarations shared by all units, for the interpreter: the columns of a row, named constants, and two small structs.
 
 `declarations.pxi` has the same for the compiler, as C constants and C structs; tests/batch/test_kernel_declarations.py
 compares the two.
@@ -20,7 +20,7 @@ CRC = 11
 BODY = 12  # byte in the buffer where the records start
 BODY_END = 13
 LEADER_EPOCH = 14
-MARKER = 15  # of a control batch: what it says, and the coordinator's epoch (see `marker_of`); else 0
+MARKER = 15  # type and coordinator epoch of a control batch (see `marker_of`); else 0
 ROW_WIDTH = 16
 
 #: Columns of the table of a `KeyMap`.
@@ -36,7 +36,7 @@ TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
 DELETE_HORIZON_BIT = 0x40
 
-#: What a marker says, the lowest byte of `MARKER`.
+#: Types of a marker, the lowest byte of `MARKER`.
 ABORT_MARKER = 1
 COMMIT_MARKER = 2
 OTHER_MARKER = 3  # not the end of a transaction
@@ -54,9 +54,9 @@ VIEW_BYTES = 16
 #: The largest offset delta that the format can store.
 MOST_DELTA = 0x7FFFFFFF
 
-#: Which batches had the right checksum is remembered per cell of the file; a cell has 4 KiB, and this is its log2.
+#: Verified checksums are remembered per cell of the file. A cell is 4 KiB; this is its log2.
 CELL_SHIFT = 12
-#: In what is remembered of a cell: all batches that start there were compared, and none is part of a transaction.
+#: Flag of a cell: all batches that start there were verified, and none is transactional.
 PLAIN_CELL = 0x8000
 
 #: Why `scan_batches` stopped.
@@ -81,26 +81,26 @@ JSON_NAME = 4
 JSON_SIZE = 5
 JSON_NODE_WIDTH = 6
 
-#: What a wanted field is.
+#: Type of a requested field.
 JSON_STRUCT = 0
 JSON_LONG = 1
 JSON_DOUBLE = 2
 JSON_BOOLEAN = 3
 JSON_STRING = 4
 
-#: Whether a text has it.
+#: State of a requested field in a text.
 JSON_ABSENT = 0
 JSON_PRESENT = 1
 JSON_NULL = 2
 
-#: How deep brackets may be nested in what is skipped.
+#: Maximum nesting depth of skipped values.
 JSON_DEPTH = 64
-#: How many digits a number may have before its point.
+#: Maximum number of digits before the decimal point.
 JSON_DIGITS = 200
 
 
 class Fields:
-    """Where the parts of one record are; a size of -1 is null."""
+    """Positions and sizes of the parts of one record; a size of -1 is null."""
 
     __slots__ = (
         "delta",  # offset - base offset of the batch

@@ -1,22 +1,22 @@
-"""Fields out of many JSON texts, without the GIL: the usual case.
+"""Extracts fields from many JSON texts without the GIL, in the common case.
 
-A text is usual if it is one object in strict JSON and UTF-8, each wanted field is in it once at most, is null or of the
-wanted kind, and a wanted string has no escapes. What is not usual is marked, and the caller reads it with Python's
-parser. So this never has to be right about what is wrong with a text, only sure about those that it accepts.
+The common case: the text is one object in strict JSON and UTF-8, each requested field occurs at most once and is null
+or of the requested type, and requested strings have no escapes. Every other text is marked, and the caller parses it
+with Python's parser. So this unit must be certain of the texts it accepts, but never has to diagnose the others.
 
-The wanted fields are a tree, one row of `nodes` each:
+The requested fields are a tree, one row of `nodes` each:
 
 ```
 KIND    JSON_STRUCT, JSON_LONG, JSON_DOUBLE, JSON_BOOLEAN or JSON_STRING
-SLOT    where results of this kind go: its row in `longs` or `doubles`
-CHILD   the first of its fields, for a struct; they stand next to each other
-MANY    how many these are
-NAME    where its name begins in `names`
-SIZE    the length of that
+SLOT    row of the results in `longs` or `doubles`
+CHILD   first child of a struct; its children are adjacent
+MANY    number of children
+NAME    position of the name in `names`
+SIZE    length of the name
 ```
 
-Node 0 is the whole text. For each node and text `state` says: JSON_ABSENT, JSON_PRESENT or JSON_NULL. A string becomes
-two rows of `longs`: where it begins in `b`, and its length.
+Node 0 is the whole text. For each node and text `state` is JSON_ABSENT, JSON_PRESENT or JSON_NULL. A string becomes
+two rows of `longs`: its position in `b` and its length.
 """
 
 from sawlog.batch.cyshim import cython

@@ -87,7 +87,7 @@ def partitions_of(
     without_key: cython.int,
     found: cython.int[::1],
 ):
-    """The partition of every key of an Arrow column (64-bit offsets); `without_key` for those that are null."""
+    """The partition of every key of an Arrow column (64-bit offsets); `without_key` for null keys."""
     i: cython.Py_ssize_t
     h: cython.longlong
     rows: cython.Py_ssize_t = found.shape[0]

@@ -117,7 +117,7 @@ async def handed_out(step):
 
 
 def placed(record: Record, topic, partition):
-    """The same record, with the place where it was read."""
+    """Set topic and partition of a record and return it."""
     record.topic = topic
     record.partition = partition
     return record
@@ -272,7 +272,7 @@ class RecordCursor:
     @cython.inline
     @cython.exceptval(check=False)
     def _next_batch(self) -> cython.bint:
-        """Whether there is another batch, and the previous one ended where it should."""
+        """Advance to the next batch; False if there is none or the previous one did not end where it should."""
         if self.walk.at != self.walk.end:
             self.bad = self.q
             return False
@@ -291,7 +291,7 @@ class RecordCursor:
     @cython.cfunc
     @cython.exceptval(check=False)
     def _next_plain(self) -> cython.bint:
-        """Whether the next batch of the buffer is a plain one of the same epoch; then go there."""
+        """Advance to the next batch of the buffer if it is plain and of the same epoch."""
         p: cython.Py_ssize_t = self.position
         if self.q == 0:
             p = self.walk.end
@@ -351,7 +351,7 @@ class RecordCursor:
 @cython.nogil
 @cython.exceptval(check=False)
 def is_plain(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.bint:
-    """Whether a complete batch starts at `p` that is neither compressed nor part of a transaction, and has a record for
+    """Return True if a complete batch starts at `p` that is neither compressed nor transactional and has a record for
     each of its offsets."""
     if p < 0 or b.shape[0] - p < HEADER_BYTES or not header_is_sound(b, p, 0):
         return False
@@ -401,7 +401,7 @@ def find_record(
     wanted: cython.longlong = offset - base_offset
     walk: Walk
     record: object
-    # How far an offset can be ahead of its record's number: as many as compaction has removed.
+    # Maximum distance of an offset from its record's number: the records that compaction removed.
     slack: cython.longlong = last_offset - base_offset + 1 - count
     if slack == 0:
         while i < wanted and i < count:
@@ -556,8 +556,8 @@ def body_parses(
 def records_parse(
     b: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, count: cython.longlong, most: cython.longlong
 ):
-    """Whether the buffer from `start` on consists of `count` records, with headers that parse, whose offset deltas
-    increase up to `most`."""
+    """Return True if the buffer from `start` on consists of `count` records, with headers that parse, whose offset
+    deltas increase up to `most`."""
     parse: cython.bint
     if start < 0 or start > b.shape[0] or count < 0:
         raise ValueError("range outside the buffer")

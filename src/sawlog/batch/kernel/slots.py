@@ -1,4 +1,4 @@
-"""Two numbers that one process writes and others read: what a log publishes at every append."""
+"""Two numbers that one process publishes to others: the end of a log, at every append."""
 
 from sawlog.batch.cyshim import cython
 
@@ -81,7 +81,7 @@ class Slots:
         return first, second
 
     def repeat(self):
-        """Let the other slot have the same numbers: from then on damage to one of them changes nothing."""
+        """Copy the numbers to the other slot, so that damage to one of the two is harmless."""
         found = self.load()
         one: cython.ulonglong = self._sequence(0)
         two: cython.ulonglong = self._sequence(32)

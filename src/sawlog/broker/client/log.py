@@ -18,7 +18,7 @@ from ...batch.kernel import Record
 from ...config import MIB, LogConfig
 from ...errors import BrokerTimeout, CorruptBatch, OffsetOutOfRange, RecordTooLarge
 from ...isolation import Isolation, is_committed
-from ...log.replica_source import Fetched
+from ...log.reader import Fetched
 from ...store.writer import Packer
 from . import asking
 from .batches import complete

@@ -14,7 +14,7 @@ from typing import Any
 
 from ...errors import CorruptBatch, OffsetOutOfRange, SawlogError
 from ...isolation import Isolation
-from ...log.replica_source import Fetched
+from ...log.reader import Fetched
 from ...storage.counters import count_damage
 from ...storage.mapped import copied_bytes
 from ..partitions import Partition

@@ -44,8 +44,7 @@ from ...isolation import Isolation, is_committed
 from ...log.appender import Placement
 from ...log.encoding import recipe_of
 from ...log.ingest import rows_of
-from ...log.reader import ARROW_ROWS
-from ...log.replica_source import Fetched
+from ...log.reader import ARROW_ROWS, Fetched
 from ...log.verify import VerifyReport
 from ...log.writer import BATCH_BYTES, Writer
 

@@ -24,7 +24,7 @@ from typing import Protocol
 
 from ...config import LogConfig
 from ...errors import CorruptFile, LogClosed, RemoteUnavailable, SawlogError
-from ...log.replica_source import RemoteLog
+from ...log.remote import RemoteLog
 from ...storage import Directory, checksummed
 from ...storage.forking import forkable
 from ..names import REPLICA

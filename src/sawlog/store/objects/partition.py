@@ -26,7 +26,7 @@ from ...errors import CorruptBatch, DataLoss, InvalidRecordType, OffsetOutOfRang
 from ...isolation import Isolation, is_committed
 from ...log.encoding import recipe_of
 from ...log.log import SegmentInfo
-from ...log.replica_source import Fetched
+from ...log.reader import Fetched
 from ...log.summaries import Blocks
 from ...log.transaction_index import AbortedTransaction
 from ...log.verify import Problem, VerifyReport

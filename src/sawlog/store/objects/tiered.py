@@ -7,16 +7,17 @@ renamed. Records that the replica lacks, or cannot read, raise `RemoteUnavailabl
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from ...batch.header import Rows
 from ...config import LogConfig
 from ...errors import CorruptData, DataLoss, OffsetOutOfRange, RemoteUnavailable, StorageError, TopicNotFound
 from ...isolation import Isolation
 from ...log.epochs import Epochs
-from ...log.remote import RemoteRun, RemoteSegments
-from ...log.replica_source import Fetched, ReplicaStatus
+from ...log.reader import Fetched
+from ...log.remote import RemoteRun, RemoteSegments, ReplicaStatus
 from .partition import ObjectPartition, page_of
 from .session import StoreSession
 from .slices import ObjectSlice, ObjectSliceReader
@@ -24,6 +25,9 @@ from .state.commit import Commit, commit_key
 from .state.extents import COPY_OF, Extent
 from .state.state import State
 from .store import ObjectStore
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 #: Size to read before read-ahead starts, since many callers want a single page.
 _FIRST_BYTES = 1 << 20
@@ -163,16 +167,19 @@ class TieredLog:
     def plan(
         self, start: int, end: int, *, target_bytes: int | None, max_records: int | None, isolation: Isolation
     ) -> list[ObjectSlice]:
-        """Plan slices, which the reader returned by `slices` reads."""
+        """Plan slices for `read_slice`."""
         with self._asking(self._of(start, end)):
             self._extents(start, end)
             return self._partition.plan(
                 start, end, target_bytes=target_bytes, max_records=max_records, isolation=isolation
             )
 
-    def slices(self) -> ObjectSliceReader:
-        """Return a reader for the slices, including those planned by another process."""
-        return ObjectSliceReader(self._session, self._topic, self._id, self._number)
+    def read_slice(
+        self, planned: object, *, columns: Sequence[str], batch_rows: int, lost: Callable[[DataLoss], None]
+    ) -> Iterator[pa.RecordBatch]:
+        """Read a slice, which another process may have planned."""
+        reader = ObjectSliceReader(self._session, self._topic, self._id, self._number)
+        return reader.read(planned, columns=columns, batch_rows=batch_rows, lost=lost)
 
     # --- identity
 

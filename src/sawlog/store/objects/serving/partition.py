@@ -21,7 +21,7 @@ from ....isolation import Isolation, is_committed
 from ....log.ingest import checked_rows, rows_of, stamp_batches
 from ....log.markers import marker
 from ....log.producers import ProducerInfo
-from ....log.replica_source import Fetched
+from ....log.reader import Fetched
 from ....storage.forking import forkable
 from ..extent_reader import append_action, described
 from ..partition import INLINE_BATCH_BYTES, ObjectPartition, page_of
