@@ -86,7 +86,6 @@ class ObjectPartition(Partition):
 
     @property
     def config(self) -> LogConfig:
-        """Settings of the topic."""
         return self._config
 
     @property
@@ -99,16 +98,12 @@ class ObjectPartition(Partition):
 
     @property
     def path(self) -> str:
-        """Location, for messages."""
         return f"{self._session.bucket.url}/{self._topic}/{self._number}"
-
-    def _extents(self) -> list[Extent] | None:
-        return self._session.glance(lambda state: list(state.extents(self._id, self._number, 0)))
 
     def __repr__(self) -> str:
         """Describe the partition from the last known state. Sends no request."""
         ends = self._session.glance(lambda state: state.ends(self._id, self._number))
-        extents = self._extents()
+        extents = self._session.glance(lambda state: list(state.extents(self._id, self._number, 0)))
         if ends is None or extents is None:
             return f"<ObjectPartition {self.path}>"
         size = size_text(sum(each.size_bytes for each in extents))
@@ -119,18 +114,14 @@ class ObjectPartition(Partition):
     def segments(self) -> tuple[SegmentInfo, ...]:
         """Extents, oldest first: runs of batches in commits, uploads and segments."""
 
-        def found(state: State) -> list[Extent]:
-            return list(state.extents(self._id, self._number, 0))
-
         url = self._session.bucket.url
         return tuple(
             SegmentInfo(each.base_offset, each.next_offset, each.size_bytes, True, False, f"{url}/{each.key}")
-            for each in self._session.look(found)
+            for each in self._session.look(lambda state: list(state.extents(self._id, self._number, 0)))
         )
 
     @property
     def closed(self) -> bool:
-        """Whether the store was closed."""
         return self._session.is_closed
 
     def _ends(self) -> tuple[int, int]:
@@ -138,7 +129,6 @@ class ObjectPartition(Partition):
 
     @property
     def lowest_offset(self) -> int:
-        """First offset; in an empty partition, the offset of the next record."""
         return self._ends()[0]
 
     @property
@@ -158,7 +148,6 @@ class ObjectPartition(Partition):
 
     @property
     def last_stable_offset(self) -> int:
-        """First offset of the earliest open transaction, or `visible_offset`."""
         return self._session.look(lambda state: state.stable(self._id, self._number), calm=self._calm)
 
     @property
@@ -169,7 +158,6 @@ class ObjectPartition(Partition):
 
     @property
     def size_bytes(self) -> int:
-        """Size of all batches."""
         return self._session.look(
             lambda state: sum(each.size_bytes for each in state.extents(self._id, self._number, 0))
         )
@@ -203,8 +191,6 @@ class ObjectPartition(Partition):
         return [replace(each, isolation=isolation, aborted=_among(gone, each)) for each in found]
 
     def epoch_end(self, leader_epoch: int) -> int:
-        """Return the first offset after a leader epoch."""
-
         def look(state: State) -> tuple[list[tuple[int, int]], int]:
             return state.epochs(self._id, self._number), state.ends(self._id, self._number)[1]
 
@@ -212,7 +198,6 @@ class ObjectPartition(Partition):
         return epoch_end(epochs, leader_epoch, end)
 
     def offset_at(self, timestamp: int | datetime) -> int:
-        """Return the first offset whose record is not older than `timestamp`, or `visible_offset`."""
         timestamp = whole_number(milliseconds(timestamp), "a timestamp")
 
         def find(fresh: bool) -> int:
@@ -243,9 +228,6 @@ class ObjectPartition(Partition):
         timeout: float | None = 0.0,
         isolation: Isolation = "committed",
     ) -> Fetched:
-        """Return whole batches from the one that contains `start`, up to `max_bytes` but at least one. Blocks for up to
-        `timeout` seconds until there are `min_bytes`. With isolation "committed" the page ends at the last stable
-        offset and lists the aborted transactions in it. `records()` of the page yields what `scan` yields."""
         committed = is_committed(isolation)
         deadline = Deadline(timeout, first_pause_s=_POLL_S, longest_pause_s=_POLL_S)
         asked = self
@@ -344,7 +326,6 @@ class ObjectPartition(Partition):
         return found
 
     def watch(self, call: Callable[[], None]) -> Callable[[], None]:
-        """Call back when the visible end may have moved. Returns a function that stops the calls."""
         before = self._session.peek(lambda state: state.ends(self._id, self._number))
 
         def look() -> None:
@@ -396,7 +377,6 @@ class ObjectPartition(Partition):
         call(None)
 
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> Writer:
-        """Return a buffered writer: the fast way to append records one by one. See `Writer`."""
         self._session.check_writable()
         made = super().writer(batch_bytes, linger_ms)
         self._session.keep(made)
@@ -407,7 +387,6 @@ class ObjectPartition(Partition):
         self._session.check_writable()
 
     def trim(self, offset: int) -> int:
-        """Drop the records below `offset` and return the number of offsets dropped."""
         action = {"do": "move start", "topic": self._id, "partition": self._number, "offset": whole_number(offset)}
         return int(str(self._session.commit([action])[0]))
 

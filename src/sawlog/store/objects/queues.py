@@ -108,7 +108,7 @@ class ObjectExchange:
         self._crew = crew
         #: The start of the group in topics that it has not committed in.
         self._begun: dict[Share, Committed] = {}
-        #: What was read: number of the exchange, offsets, bitmaps.
+        #: The last read: number of the exchange, offsets, bitmaps.
         self._read: tuple[int, dict[Share, Committed], dict[Share, dict[int, bytes]]] | None = None
 
     def _now(self, group: str) -> tuple[int, dict[Share, Committed], dict[Share, dict[int, bytes]]]:

@@ -153,7 +153,6 @@ class ObjectStore(base.Store):
         return self._maintainer.run()
 
     def expire(self, topic: str, partition: int) -> RetentionReport | None:
-        """Apply the age and size limits of one partition now, and return a report; None if nothing was dropped."""
         self._session.check_writable()
         return self._maintainer.expire(Place(topic, self.topic(topic).id, partition))
 
@@ -193,23 +192,19 @@ class ObjectStore(base.Store):
 
     @property
     def path(self) -> str:
-        """Address of the store."""
         return self._session.bucket.url
 
     @property
     def id(self) -> str:
-        """Unique id of this store."""
         return self._id
 
     @property
     def mode(self) -> str:
-        """ "w", or "r" if the store is read-only."""
         return self._session.mode
 
     # --- topics
 
     def topics(self, *, at: str | SnapshotInfo | None = None) -> list[str]:
-        """Return the names of all topics, sorted, or of those in a snapshot."""
         if at is not None:
             return list(Snapshots(self._session).get(str(at)).topics)
         return self._session.look(lambda state: state.topics(), fresh=True)
@@ -247,7 +242,6 @@ class ObjectStore(base.Store):
     def create_topic(
         self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: Unpack[TopicSettings]
     ) -> ObjectTopic:
-        """Create a topic. With `exist_ok`, return an existing one, whatever its partitions and settings."""
         check_topic_name(name)
         check_partitions(partitions)
         action: dict[str, Any] = {
@@ -266,7 +260,6 @@ class ObjectStore(base.Store):
         return self.topic(name)
 
     def alter_topic(self, name: str, partitions: int | None = None, **settings: Unpack[TopicChanges]) -> ObjectTopic:
-        """Add partitions or change settings; None resets a setting to its default."""
         topic = self.topic(name)
         if partitions is not None:
             check_partitions(partitions)
@@ -277,7 +270,6 @@ class ObjectStore(base.Store):
         return self.topic(name)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic with all its records."""
         self._session.commit([{"do": "delete topic", "name": name, "id": self.topic(name).id}])
 
     # --- snapshots
@@ -297,11 +289,9 @@ class ObjectStore(base.Store):
 
     @property
     def groups(self) -> ObjectGroups:
-        """Consumer groups and their committed offsets."""
         return ObjectGroups(self._session)
 
     def transaction(self, name: str | None = None, sequence: int | None = None) -> ObjectTransaction:
-        """Begin a transaction: records for several topics and partitions, stored all or not at all."""
         return ObjectTransaction(self._session, self._written_topic, name, sequence)
 
     def _written_topic(self, name: str) -> ObjectTopic:
@@ -317,7 +307,6 @@ class ObjectStore(base.Store):
 
     @property
     def registry(self) -> ObjectRegistry:
-        """Small named documents, such as a broker's users and ACLs."""
         self._session.check_open()
         return ObjectRegistry(self._session)
 
@@ -348,7 +337,6 @@ class ObjectStore(base.Store):
 
     @property
     def staging(self) -> ObjectStaging:
-        """Staging area for jobs of many processes."""
         return ObjectStaging(self._session)
 
 

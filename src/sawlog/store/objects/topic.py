@@ -82,8 +82,8 @@ class ObjectTopic(base.Topic):
         return found
 
     def _layout_of(self, entry: Mapping[str, Any]) -> _TopicLayout:
-        """Return what follows from the topic's entry. An entry is replaced, never changed, so its identity tells
-        whether anything is new."""
+        """Return the layout for an entry of the topic. An entry is replaced, never changed, so the layout is valid
+        while the state has the same object."""
         found = self._layout
         if found is None or found.entry is not entry:
             found = self._layout = _TopicLayout(self._session, self._name, self._id, entry)
@@ -131,22 +131,18 @@ class ObjectTopic(base.Topic):
 
     @property
     def id(self) -> str:
-        """Unique id, which differs from that of an earlier topic of the same name."""
         return self._id
 
     @property
     def partitions(self) -> int:
-        """Number of partitions, which are numbered from 0."""
         return int(self._entry()["partitions"])
 
     @property
     def settings(self) -> dict[str, Value]:
-        """The settings that differ from their defaults, by Kafka's names."""
         return dict(self._entry()["settings"])
 
     @property
     def config(self) -> LogConfig:
-        """The configuration for encoding and reading batches."""
         return self._layout_of(self._entry()).config
 
     @property
@@ -189,8 +185,6 @@ class ObjectTopic(base.Topic):
         max_records: int | None = None,
         isolation: Isolation = "committed",
     ) -> list[ObjectSlice]:
-        """Plan slices of a partition that other processes can read (`ObjectStore.slice_reader`), covering all offsets
-        from `start` to `end`, from the state alone. Raises `DataLoss` if some of the offsets are gone."""
         return self.partition(number).plan(
             start, end, target_bytes=target_bytes, max_records=max_records, isolation=isolation
         )
@@ -221,11 +215,8 @@ class ObjectTopic(base.Topic):
         partition: int | None = None,
         expect_offset: int | None = None,
     ) -> Position:
-        """Append one record and return its position. The partition follows from the key, or is chosen, unless it is
-        given. With `expect_offset`, the record gets that offset, or `OffsetMismatch` is raised and nothing is stored.
-
-        Durable on return. For throughput use `append_many`, a writer, or many threads, which share a commit.
-        """
+        """Append one record; see `Topic.append`. Durable on return. For throughput use `append_many`, a writer, or many
+        threads, which share a commit."""
         layout = self._writable(partition)
         number = layout.router.place_for(value, key, partition)
         return Position(number, layout.partition(number).append(value, key, headers, timestamp, expect_offset))
@@ -233,8 +224,7 @@ class ObjectTopic(base.Topic):
     def append_many(
         self, records: Iterable[RecordInput], *, partition: int | None = None, expect_offset: int | None = None
     ) -> dict[int, range]:
-        """Append records, one batch per partition, all of them or none, and return their offsets. With `expect_offset`,
-        all of them go to one partition and start at that offset; otherwise `OffsetMismatch` is raised."""
+        """Append records, all of them or none, in one commit; see `Topic.append_many`."""
         layout = self._writable(partition)
         parts = layout.router.split(list(records), partition)
         if len(parts) > 1:
@@ -261,7 +251,6 @@ class ObjectTopic(base.Topic):
     def append_arrow(
         self, table: TableInput, *, partition: int | None = None, expect_offset: int | None = None
     ) -> dict[int, range]:
-        """Append the rows of an Arrow table, partitioned by key, all of them or none, and return their offsets."""
         rows: pa.Table = table
         keys = rows.column("key") if "key" in rows.schema.names else None
         layout = self._writable(partition)
@@ -286,7 +275,6 @@ class ObjectTopic(base.Topic):
         partition: int | None = None,
         expect_offset: int | None = None,
     ) -> Position:
-        """Append one record whose value arrives in chunks, and return its position; see `ObjectPartition`."""
         layout = self._writable(partition)
         number = layout.router.place_for(b"", key, partition)
         offset = layout.partition(number).append_stream(
@@ -302,24 +290,20 @@ class ObjectTopic(base.Topic):
         trusted: bool = False,
         expect_offset: int | None = None,
     ) -> range:
-        """Append encoded batches to a partition unchanged, all of them or none, and return their offsets."""
         return self.writable(partition).append_batches(raw, trusted=trusted, expect_offset=expect_offset)
 
     def partition_writer(
         self, partition: int, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None
     ) -> Writer:
-        """Return a buffered writer for one partition."""
         return self.writable(partition).writer(batch_bytes, linger_ms)
 
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> TopicWriter:
-        """Return a buffered writer for all partitions: the fast way to append records one by one."""
         writers = [self.partition(number).writer(batch_bytes, linger_ms) for number in range(self.partitions)]
         made = TopicWriter(writers, batch_bytes, keyed=self.keyed)
         self._session.keep(made)
         return made
 
     def trim(self, offsets: Mapping[int, int]) -> int:
-        """Drop the records below these offsets and return the number of offsets dropped."""
         return sum(self.writable(number).trim(offset) for number, offset in sorted(offsets.items()))
 
     def maintain(self) -> list[MaintenanceReport]:
@@ -329,7 +313,7 @@ class ObjectTopic(base.Topic):
 
 
 class _TopicLayout:
-    """What follows from the entry of a topic: its configuration, and how records are routed and encoded."""
+    """Partition count, configuration and routing of a topic, derived from its entry in the state."""
 
     def __init__(self, session: StoreSession, name: str, topic_id: str, entry: Mapping[str, Any]) -> None:
         self._session, self._id = session, topic_id

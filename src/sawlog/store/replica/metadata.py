@@ -1,4 +1,4 @@
-"""What a replica is, and everything that it copies except records: topics and their settings, offsets, documents.
+"""The identity of a replica, and the metadata that it copies: topics and settings, committed offsets, documents.
 
 A document in the copy names its source. A store with such a document is written by `sawlog replicate` alone, without
 retention or compaction, since the source decides these.

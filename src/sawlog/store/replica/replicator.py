@@ -99,7 +99,7 @@ Share = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a replica copies in addition to records, topics and groups."""
+    """Scope of a replica."""
 
     #: Only these topics; all topics if empty.
     topics: frozenset[str] = frozenset()

@@ -40,9 +40,7 @@ def forget_names(state: MutableState, action: Action) -> None:
 
 
 def named_entry(value: Any) -> tuple[int, int, list[Any] | None]:
-    """Return the number, the time and the parts of a name's entry. The oldest form was the number alone."""
-    if isinstance(value, int):
-        return value, 0, None
+    """Return the number, the time and the parts of a name's entry."""
     number, time_ms, parts = value
     return int(number), int(time_ms), parts
 
