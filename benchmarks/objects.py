@@ -49,7 +49,7 @@ from sawlog.spark.writing import StagedPartition, TaskCommit  # noqa: E402
 from sawlog.store.directory.transactions.staging import Piece  # noqa: E402
 from sawlog.store.objects.bucket.bucket import Bucket  # noqa: E402
 from sawlog.store.objects.extent_reader import REQUEST_BYTES  # noqa: E402
-from sawlog.store.objects.maintenance.rewrite import Place, consolidate, small_runs  # noqa: E402
+from sawlog.store.objects.maintenance.rewrite import PartitionId, consolidate, small_runs  # noqa: E402
 from sawlog.store.objects.store import STORE, ObjectStore  # noqa: E402
 
 LATENCY_MS = 50
@@ -174,7 +174,7 @@ def _filled(bench: Bench, size: int) -> tuple[str, Path]:
             topic.partition(0).append_batches(chunk, trusted=True)
             other.partition(0).append_batches(chunk, trusted=True)
         extents = store._session.look(lambda state: list(state.extents(topic.id, 0, 0)), fresh=True)
-        for run in small_runs(Place("t", topic.id, 0), extents):
+        for run in small_runs(PartitionId("t", topic.id, 0), extents):
             consolidate(store._session, run)
     return url, path
 

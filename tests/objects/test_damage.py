@@ -61,7 +61,7 @@ class Warmed:
                 else:
                     partition.append_batches(BATCH)
             if kind == "segments":
-                place = rewrite.Place("orders", store.topic("orders").id, 0)
+                place = rewrite.PartitionId("orders", store.topic("orders").id, 0)
                 [run] = rewrite.small_runs(place, partition.extents(0, 9), old_commits=100)
                 assert rewrite.consolidate(store.session, run)
         self.store = ObjectStore.open(f"file://{self.bucket}", maintenance_interval_s=None)
@@ -121,10 +121,10 @@ def test_consolidation_leaves_what_is_damaged_although_the_cache_has_a_good_copy
 ) -> None:
     """It is never written from the cache: a copy on a local disk is no source for the store."""
     damage(warmed.object)
-    place = rewrite.Place("orders", warmed.store.topic("orders").id, 0)
+    place = rewrite.PartitionId("orders", warmed.store.topic("orders").id, 0)
     extents = tuple(warmed.partition.extents(0, 9))
     with pytest.raises((CorruptBatch, StorageError)):
-        rewrite.consolidate(warmed.store.session, rewrite.Run(place, extents))
+        rewrite.consolidate(warmed.store.session, rewrite.ExtentRun(place, extents))
     assert tuple(warmed.partition.extents(0, 9)) == extents
 
 

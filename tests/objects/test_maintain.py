@@ -15,7 +15,7 @@ from sawlog.log.ingest import rows_of
 from sawlog.store.objects.journal.timing import StoreParameters
 from sawlog.store.objects.maintenance import rewrite
 from sawlog.store.objects.maintenance.collect import Collector
-from sawlog.store.objects.maintenance.rewrite import Place, small_runs
+from sawlog.store.objects.maintenance.rewrite import PartitionId, small_runs
 from sawlog.store.objects.state.extents import SEGMENTS, Extent
 from sawlog.store.objects.store import ObjectStore
 from sawlog.store.objects.topic import ObjectTopic
@@ -100,7 +100,7 @@ def test_a_run_that_was_changed_meanwhile_is_left_alone(world: World, store: Obj
     topic = store.create_topic("t")
     for number in range(20):
         topic.append(b"%d" % number)
-    (run,) = small_runs(Place("t", topic.id, 0), extents(store, topic))
+    (run,) = small_runs(PartitionId("t", topic.id, 0), extents(store, topic))
     topic.partition(0).trim(3)
     assert rewrite.consolidate(store._session, run) is None
     assert [each.base_offset for each in extents(store, topic)][:2] == [3, 4]
@@ -112,7 +112,7 @@ def test_two_maintainers_at_once_do_it_once(world: World, store: ObjectStore) ->
     topic = store.create_topic("t")
     for number in range(20):
         topic.append(b"%d" % number)
-    (run,) = small_runs(Place("t", topic.id, 0), extents(store, topic))
+    (run,) = small_runs(PartitionId("t", topic.id, 0), extents(store, topic))
     with opened(world) as other:
         assert rewrite.consolidate(store._session, run)
         assert rewrite.consolidate(other._session, run) is None
@@ -145,7 +145,7 @@ def test_what_a_partition_has_in_a_large_object_stays_there() -> None:
     def extent(base: int, key: str, size: int) -> Extent:
         return Extent(base, base + 1, key, 0, size, 0, "")
 
-    place = Place("t", "t1", 0)
+    place = PartitionId("t", "t1", 0)
     large = [extent(n, "staged/00-large", 30) for n in range(20)]
     small = [extent(20 + n, f"commits/{n:020}", 1) for n in range(20)]
     (run,) = small_runs(place, [*large, *small], segment_bytes=100)

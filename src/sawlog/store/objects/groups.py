@@ -40,8 +40,12 @@ from .state.entries import quoted
 from .state.state import Outcome, State
 from .topic import ObjectTopic
 
+_logger = logging.getLogger("sawlog.store.consumer")
+
 #: How often to look at a member that seems to be dead.
 _WATCH_S = 0.5
+#: Heartbeats per session timeout.
+_BEATS = 3
 
 
 class ObjectGroups:
@@ -84,13 +88,7 @@ class ObjectGroups:
         """Commit offsets durably for a group without being a member. Raises `GroupActive`, and writes nothing, if a
         live member owns one of the partitions."""
         check_group_name(name)
-        action = self._moving(name, offsets, metadata, epochs or {})
-        try:
-            self._session.commit([{**action, "outside": True}])
-        except GroupActive:
-            if not self._evict(name):
-                raise
-            self._session.commit([{**action, "outside": True}])
+        self._commit(name, {**self._moving(name, offsets, metadata, epochs or {}), "outside": True})
 
     def _moving(
         self, name: str, offsets: Mapping[Share, int], metadata: str, epochs: Mapping[Share, int]
@@ -124,15 +122,15 @@ class ObjectGroups:
         if self._session.look(lambda state: state.group(name), fresh=True) is None:
             raise self._not_found(name)
         found = {share: resolve(self._partition(share), place) for share, place in offsets.items()}
-        self._alone(name, {**self._moving(name, found, "", {}), "outside": True, "alone": True})
+        self._commit(name, {**self._moving(name, found, "", {}), "outside": True, "alone": True})
         return found
 
     def delete(self, name: str) -> None:
         """Delete a group and all its offsets. Raises `GroupActive` if it has live members."""
-        self._alone(check_group_name(name), {"do": "delete group", "group": name})
+        self._commit(check_group_name(name), {"do": "delete group", "group": name})
 
-    def _alone(self, name: str, action: dict[str, Any]) -> None:
-        """Commit an action that requires a group without live members."""
+    def _commit(self, name: str, action: dict[str, Any]) -> None:
+        """Commit an action that live members of the group forbid. If it is rejected, dead ones are removed first."""
         try:
             self._session.commit([action])
         except GroupActive:
@@ -235,12 +233,6 @@ def _description(state: State, name: str, url: str) -> GroupDescription:
             lag = end - (lowest if offset is None else max(offset, lowest))
             rows.append(GroupRow(topic, partition, offset, lowest, end, max(lag, 0), owners.get((topic, partition))))
     return GroupDescription(name, tuple(sorted(members.values(), key=lambda each: each.id)), tuple(rows))
-
-
-_logger = logging.getLogger("sawlog.store.consumer")
-
-#: Heartbeats per session timeout.
-_BEATS = 3
 
 
 class ObjectMembership:

@@ -82,9 +82,9 @@ class ObjectWorkers:
 class ObjectDeliveries:
     """Committed offsets and acknowledgement bitmaps of one group's queues."""
 
-    def __init__(self, session: StoreSession, crew: ObjectWorkers) -> None:
+    def __init__(self, session: StoreSession, workers: ObjectWorkers) -> None:
         self._session = session
-        self._crew = crew
+        self._workers = workers
 
     def of(self, group: str) -> dict[Share, Committed]:
         """Return the committed offsets of a group."""
@@ -97,15 +97,15 @@ class ObjectDeliveries:
     @contextmanager
     def turn(self) -> Iterator[ObjectExchange]:
         """Begin an exchange, which fails if another worker completes one first."""
-        yield ObjectExchange(self._session, self._crew)
+        yield ObjectExchange(self._session, self._workers)
 
 
 class ObjectExchange:
     """An optimistic transaction: reads are of one state, and the write succeeds only if that state is still current."""
 
-    def __init__(self, session: StoreSession, crew: ObjectWorkers) -> None:
+    def __init__(self, session: StoreSession, workers: ObjectWorkers) -> None:
         self._session = session
-        self._crew = crew
+        self._workers = workers
         #: The start of the group in topics that it has not committed in.
         self._begun: dict[Share, Committed] = {}
         #: The last read: number of the exchange, offsets, bitmaps.
@@ -163,7 +163,7 @@ class ObjectExchange:
         action = {
             "do": "exchange",
             "group": group,
-            "member": self._crew.id,
+            "member": self._workers.id,
             "count": self._now(group)[0],
             "offsets": rows,
             "topics": sorted({share[0] for share in written}),

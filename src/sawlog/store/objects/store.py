@@ -44,7 +44,7 @@ from .groups import ObjectGroups
 from .journal.checkpoints import CHECKPOINTS
 from .journal.timing import STORE, STORE_COPY, Clocks, StoreParameters
 from .maintenance.maintainer import Maintainer
-from .maintenance.rewrite import Place
+from .maintenance.rewrite import PartitionId
 from .queues import ObjectDeliveries, ObjectWorkers
 from .serving.service import ObjectService
 from .session import StoreSession
@@ -68,6 +68,8 @@ class ObjectStore(base.Store):
         self._id = store_id
         self._maintainer = Maintainer(session)
         self._maintenance: BackgroundMaintenance | None = None
+        #: Whether the caller polls: an idle store is then polled about once a second.
+        self._calm = False
         #: Topics for the appends of transactions, by name.
         self._written: dict[str, ObjectTopic] = {}
 
@@ -154,7 +156,7 @@ class ObjectStore(base.Store):
 
     def expire(self, topic: str, partition: int) -> RetentionReport | None:
         self._session.check_writable()
-        return self._maintainer.expire(Place(topic, self.topic(topic).id, partition))
+        return self._maintainer.expire(PartitionId(topic, self.topic(topic).id, partition))
 
     @property
     def maintenance_reports(self) -> list[MaintenanceReport]:
@@ -183,7 +185,9 @@ class ObjectStore(base.Store):
     _session_timeout_ms = 45_000
 
     def _patient(self) -> ObjectStore:
-        return _PatientStore(self._session, self._id)
+        made = ObjectStore(self._session, self._id)
+        made._calm = True
+        return made
 
     @property
     def session(self) -> StoreSession:
@@ -213,21 +217,12 @@ class ObjectStore(base.Store):
         """Return a topic, or its read-only version in a snapshot. Raises `TopicNotFound` if it does not exist."""
         if at is not None:
             return ObjectTopic(self._session, name, Snapshots(self._session).topic(name, str(at)), at=str(at))
-        found = self._session.look(lambda state: state.topic(name)) or self._session.look(
+        found = self._session.look(lambda state: state.topic(name), calm=self._calm) or self._session.look(
             lambda state: state.topic(name), fresh=True
         )
         if found is None:
             raise TopicNotFound(f"no topic {name!r} in {self.path}")
-        return ObjectTopic(self._session, name, found["id"], self, tend=self._tend_topic)
-
-    def patient_topic(self, name: str) -> ObjectTopic:
-        """Return a topic for a caller that polls for new records: an idle store is polled about once a second."""
-        found = self._session.look(lambda state: state.topic(name), calm=True) or self._session.look(
-            lambda state: state.topic(name), fresh=True
-        )
-        if found is None:
-            raise TopicNotFound(f"no topic {name!r} in {self.path}")
-        return ObjectTopic(self._session, name, found["id"], self, calm=True)
+        return ObjectTopic(self._session, name, found["id"], self, tend=self._tend_topic, calm=self._calm)
 
     def slice_reader(self, topic: str, topic_id: str, partition: int) -> ObjectSliceReader:
         """Return a reader for slices that `ObjectTopic.plan` has returned, perhaps in another process. Sends no request
@@ -311,8 +306,8 @@ class ObjectStore(base.Store):
         return ObjectRegistry(self._session)
 
     def _queueing(self, parameters: QueueOptions) -> tuple[ObjectDeliveries, ObjectWorkers]:
-        crew = ObjectWorkers(self._session, parameters)
-        return ObjectDeliveries(self._session, crew), crew
+        workers = ObjectWorkers(self._session, parameters)
+        return ObjectDeliveries(self._session, workers), workers
 
     def serve(self) -> ObjectService:
         """Return the broker's view of the store, valid while the store is open; see `sawlog.store.served`."""
@@ -338,13 +333,6 @@ class ObjectStore(base.Store):
     @property
     def staging(self) -> ObjectStaging:
         return ObjectStaging(self._session)
-
-
-class _PatientStore(ObjectStore):
-    """A store for consumers and queues, which poll: an idle store is polled once a second."""
-
-    def topic(self, name: str, *, at: str | SnapshotInfo | None = None) -> ObjectTopic:
-        return self.patient_topic(name) if at is None else super().topic(name, at=at)
 
 
 def _options(given: object) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from ..objects.session import StoreSession
 from ..objects.state.extents import COPY_OF
 from ..objects.state.state import State
 from ..objects.store import ObjectStore
-from .shipment import Place
+from .shipment import ReplicaPartition
 
 if TYPE_CHECKING:
     from .replicator import Options
@@ -155,7 +155,7 @@ _logger = logging.getLogger("sawlog.store.replica")
 
 
 def record_address(
-    source: Store, address: ReplicaAddress, places: Mapping[tuple[str, int], Place], *, is_whole: bool
+    source: Store, address: ReplicaAddress, places: Mapping[tuple[str, int], ReplicaPartition], *, is_whole: bool
 ) -> None:
     """Record an address, unless the recorded one is still needed. A directory that is not writable keeps all its
     records locally."""
@@ -175,7 +175,7 @@ def record_address(
         _logger.warning("%s: where the replica is could not be recorded: %s", source.path, error)
 
 
-def _has_all(source: Store, places: Mapping[tuple[str, int], Place]) -> bool:
+def _has_all(source: Store, places: Mapping[tuple[str, int], ReplicaPartition]) -> bool:
     """Return whether a replica has everything that is only in another one."""
     for topic in source:
         try:

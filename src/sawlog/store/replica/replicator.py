@@ -40,7 +40,7 @@ from ..objects.topic import ObjectTopic
 from . import metadata
 from .metadata import changed_documents, changed_offsets, record_address, topic_actions
 from .points import Points
-from .shipment import Place, Shipment, advance, checked, cut_below, filled, move_start, same_at
+from .shipment import ReplicaPartition, Shipment, advance, checked, cut_below, filled, move_start, same_at
 
 
 class Lag(NamedTuple):
@@ -134,7 +134,7 @@ class Replicator(Closing):
         self._points = Points(self._session)
         self.progress = Progress()
         #: The known partitions of the replica; empty if they have to be read.
-        self._places: dict[Share, Place] = {}
+        self._places: dict[Share, ReplicaPartition] = {}
         self._topics: list[Topic] = []
         #: Partitions whose last batch was compared, and how many unchanged ones may be compared in this round.
         self._compared: set[Share] = set()
@@ -216,7 +216,7 @@ class Replicator(Closing):
         offsets = {group: self._source.groups.offsets.of(group) for group in self._source.groups.offsets.groups()}
         shipment, self._is_late = Shipment(self._still), False
         self._may_compare = self._most_compared
-        taken: dict[Share, Place] = {}
+        taken: dict[Share, ReplicaPartition] = {}
         for topic in self._rotated():
             self._take_topic(topic, shipment, taken)
         ends = {(place.topic_id, place.partition): place.end for place in {**self._places, **taken}.values()}
@@ -233,7 +233,7 @@ class Replicator(Closing):
         self._points.keep_sometimes()
         return bool(taken) or self._is_late
 
-    def _commit(self, shipment: Shipment, taken: Mapping[Share, Place]) -> bool:
+    def _commit(self, shipment: Shipment, taken: Mapping[Share, ReplicaPartition]) -> bool:
         outcomes = shipment.commit(self._session)
         if all("ok" in each for each in outcomes):
             self._places.update(taken)
@@ -283,7 +283,7 @@ class Replicator(Closing):
         """Record the address of the replica in the directory, if the replica has everything it needs."""
         record_address(self._source, self._address, self._places, is_whole=not self._given.topics)
 
-    def _read_places(self, state: State) -> dict[Share, Place]:
+    def _read_places(self, state: State) -> dict[Share, ReplicaPartition]:
         found = {}
         for topic in self._topics:
             entry = state.topic(topic.name)
@@ -292,7 +292,7 @@ class Replicator(Closing):
             for number in range(entry["partitions"]):
                 epochs = state.epochs(topic.id, number)
                 ends = state.ends(topic.id, number)
-                found[topic.name, number] = Place(topic.id, number, *ends, epochs[-1][0] if epochs else 0)
+                found[topic.name, number] = ReplicaPartition(topic.id, number, *ends, epochs[-1][0] if epochs else 0)
         return found
 
     # --- partitions
@@ -308,7 +308,7 @@ class Replicator(Closing):
                         found[topic.name] = _sum(found[topic.name], _lag(topic.partition(number), place))
         return found
 
-    def _take_topic(self, topic: Topic, shipment: Shipment, taken: dict[Share, Place]) -> None:
+    def _take_topic(self, topic: Topic, shipment: Shipment, taken: dict[Share, ReplicaPartition]) -> None:
         """Add the next batches of each partition."""
         for number in range(topic.partitions):
             share = topic.name, number
@@ -327,7 +327,9 @@ class Replicator(Closing):
             except (ImportMismatch, CorruptBatch, StorageError) as error:
                 self.progress.problems[f"{topic.name}/{number}"] = str(error)
 
-    def _take(self, share: Share, place: Place, log: Log, shipment: Shipment, taken: dict[Share, Place]) -> None:
+    def _take(
+        self, share: Share, place: ReplicaPartition, log: Log, shipment: Shipment, taken: dict[Share, ReplicaPartition]
+    ) -> None:
         lowest, end = log.lowest_offset, log.visible_offset  # of the whole log, including tiered records
         self._check_history(share, place, log, end)
         if self._given.mirror_retention and place.start < lowest <= place.end:
@@ -361,7 +363,7 @@ class Replicator(Closing):
         epoch = max([place.epoch, *(number for number, _ in batches.epochs())])
         taken[share] = place._replace(start=max(place.start, new_start), end=batches.next_offset, epoch=epoch)
 
-    def _check_history(self, share: Share, place: Place, log: Log, end: int) -> None:
+    def _check_history(self, share: Share, place: ReplicaPartition, log: Log, end: int) -> None:
         """Raise `ImportMismatch` if the source has other records below the replica's end."""
         reached = log.epoch_end(place.epoch) if place.end > place.start else end
         if place.end > min(reached, end) and place.end > place.start:
@@ -371,7 +373,7 @@ class Replicator(Closing):
                 f"address, or delete the topic in the replica to ship it again"
             )
 
-    def _compare(self, share: Share, place: Place, log: Log) -> None:
+    def _compare(self, share: Share, place: ReplicaPartition, log: Log) -> None:
         """Raise `ImportMismatch` unless the last batch of the replica, as the bucket has it now, is the source's."""
         last = place.end - 1
         if place.start == place.end or last < log.lowest_offset:
@@ -385,7 +387,7 @@ class Replicator(Closing):
             )
 
 
-def _lag(log: Log, place: Place) -> Lag:
+def _lag(log: Log, place: ReplicaPartition) -> Lag:
     """Return the lag of a partition."""
     end, lowest = log.visible_offset, log.lowest_offset
     records = end - max(place.end, lowest)

@@ -26,6 +26,7 @@ from ...log.rebatch import Rebatcher, RewriteOptions
 from ...log.replacement import ReplacementFile
 from ...log.segment import Segment
 from ..objects.extent_reader import append_action, described, place_batches
+from ..objects.maintenance.rewrite import ChunkOrigin, RewriteBuffer
 from ..objects.session import StoreSession
 from ..objects.state.extents import INLINE, Extent
 from ..objects.state.state import Outcome
@@ -40,7 +41,7 @@ _REMEMBERED = 5
 Action = dict[str, Any]
 
 
-class Place(NamedTuple):
+class ReplicaPartition(NamedTuple):
     """A partition of the replica: its offsets and its leader epoch."""
 
     topic_id: str
@@ -51,7 +52,7 @@ class Place(NamedTuple):
 
 
 class _Part(NamedTuple):
-    place: Place
+    place: ReplicaPartition
     before: list[Action]
     batches: Batches
     after: list[Action]
@@ -73,7 +74,7 @@ class Shipment:
         return bool(self._parts or self.actions)
 
     def add(
-        self, place: Place, batches: Batches, *, before: Sequence[Action] = (), after: Sequence[Action] = ()
+        self, place: ReplicaPartition, batches: Batches, *, before: Sequence[Action] = (), after: Sequence[Action] = ()
     ) -> None:
         """Add the next batches of a partition, with the actions before and after them."""
         self._parts.append(_Part(place, list(before), batches, list(after)))
@@ -145,16 +146,16 @@ def _latest(producers: list[list[int]]) -> list[list[int]]:
     return [each for batches in found.values() for each in batches[-_REMEMBERED:]]
 
 
-def _of(place: Place, do: str, **fields: object) -> Action:
+def _of(place: ReplicaPartition, do: str, **fields: object) -> Action:
     return {"do": do, "topic": place.topic_id, "partition": place.partition, **fields}
 
 
-def advance(place: Place, offset: int) -> Action:
+def advance(place: ReplicaPartition, offset: int) -> Action:
     """Return the action that sets the first offset of an empty partition."""
     return _of(place, "advance", offset=offset)
 
 
-def move_start(place: Place, offset: int) -> Action:
+def move_start(place: ReplicaPartition, offset: int) -> Action:
     """Return the action that drops the records below an offset."""
     return _of(place, "move start", offset=offset)
 
@@ -226,11 +227,11 @@ def cut_below(batches: Batches, offset: int, max_bytes: int) -> Batches:
     since the last ones were copied."""
     if batches.base_offset >= offset:
         return batches
-    out = _Out()
+    out = RewriteBuffer()
     rows = batches.rows[batches.rows[:, LAST] >= offset]
     if int(rows[0, BASE]) < offset:
         made = Rebatcher(cast("ReplacementFile", out), offset, RewriteOptions(floor=offset), max_bytes)
-        made.take(Chunk(batches.data, rows[:1], 0), cast("Segment", _Named("the source")))
+        made.take(Chunk(batches.data, rows[:1], 0), cast("Segment", ChunkOrigin("the source")))
         made.finish(int(rows[0, LAST]) + 1)
         rows = rows[1:]
     if len(rows):
@@ -263,19 +264,3 @@ def same_at(one: bytes, other: bytes, offset: int) -> bool:
     return [(each.timestamp, each.key, each.value, each.headers) for each in mine] == [
         (each.timestamp, each.key, each.value, each.headers) for each in theirs
     ]
-
-
-class _Out:
-    """In-memory output of `Rebatcher`."""
-
-    def __init__(self) -> None:
-        self.data = bytearray()
-
-    def put(self, batch: memoryview, last_offset: int, max_timestamp: int, *, count: int) -> None:
-        self.data += batch
-
-
-class _Named(NamedTuple):
-    """Origin of a chunk, for error messages of `Rebatcher`."""
-
-    path: str

@@ -30,7 +30,7 @@ from ..state.extents import COPY_OF, Extent
 from ..state.state import State
 from ..transaction import ObjectStaging
 from .collect import CollectionReport, Collector
-from .rewrite import SEGMENT_BYTES, Compactable, Place, compact, consolidate, is_due, settled, small_runs
+from .rewrite import SEGMENT_BYTES, Compactable, PartitionId, compact, consolidate, is_due, settled, small_runs
 
 #: Number of collections per `readers_s`.
 _COLLECTIONS = 24
@@ -44,7 +44,7 @@ _logger = logging.getLogger("sawlog.maintenance")
 class _Partition(NamedTuple):
     """The current state of one partition."""
 
-    place: Place
+    place: PartitionId
     settings: Mapping[str, Any]
     start: int
     end: int
@@ -122,7 +122,7 @@ class Maintainer:
 
     # --- one partition
 
-    def _tend(self, place: Place) -> MaintenanceReport:
+    def _tend(self, place: PartitionId) -> MaintenanceReport:
         watch = Stopwatch()
         report = MaintenanceReport(f"{self._session.bucket.url}/{place.topic}/{place.partition}")
         for work in (self._expire, self._consolidate, self._compact):
@@ -139,7 +139,7 @@ class Maintainer:
         report.duration_ms = watch.elapsed_ms
         return report
 
-    def expire(self, place: Place) -> RetentionReport | None:
+    def expire(self, place: PartitionId) -> RetentionReport | None:
         """Apply the age and size limits of one partition. Without limits, its extents are not read: there may be many,
         and Spark calls this after each commit."""
         found = self._session.look(lambda state: _partition_of(place)(state) if _is_limited(state, place) else None)
@@ -222,16 +222,16 @@ def _listed(session: StoreSession) -> list[checkpoints.Checkpoint]:
     return checkpoints.listed(session.bucket)
 
 
-def _places(state: State) -> list[Place]:
+def _places(state: State) -> list[PartitionId]:
     found = []
     for name in state.topics():
         entry = state.topic(name)
         assert entry is not None
-        found += [Place(name, entry["id"], number) for number in range(entry["partitions"])]
+        found += [PartitionId(name, entry["id"], number) for number in range(entry["partitions"])]
     return found
 
 
-def _is_limited(state: State, place: Place) -> bool:
+def _is_limited(state: State, place: PartitionId) -> bool:
     """Return whether a partition has an age or size limit."""
     entry = state.topic(place.topic)
     if entry is None:
@@ -240,7 +240,7 @@ def _is_limited(state: State, place: Place) -> bool:
     return limits.retention_ms is not None or limits.retention_bytes is not None
 
 
-def _partition_of(place: Place) -> Callable[[State], _Partition | None]:
+def _partition_of(place: PartitionId) -> Callable[[State], _Partition | None]:
     def look(state: State) -> _Partition | None:
         entry = state.topic(place.topic)
         if entry is None or entry["id"] != place.topic_id:

@@ -64,7 +64,7 @@ Check = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PartitionId:
     """One partition of a topic."""
 
     topic: str
@@ -73,10 +73,10 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ExtentRun:
     """Adjacent extents that are replaced together."""
 
-    place: Place
+    place: PartitionId
     extents: tuple[Extent, ...]
 
     @property
@@ -98,8 +98,8 @@ class Run:
 
 
 def small_runs(
-    place: Place, extents: Iterable[Extent], *, segment_bytes: int = SEGMENT_BYTES, old_commits: int = 0
-) -> Iterator[Run]:
+    place: PartitionId, extents: Iterable[Extent], *, segment_bytes: int = SEGMENT_BYTES, old_commits: int = 0
+) -> Iterator[ExtentRun]:
     """Yield runs of extents that are worth a segment: many that are in none, or some in commits below `old_commits`,
     which can be collected afterwards. Preceding segments that are not larger are included, so that few remain."""
     objects = [tuple(group) for _, group in groupby(extents, key=lambda each: each.key)]
@@ -120,7 +120,7 @@ def small_runs(
             while at and _is_segment(objects[at - 1]) and _size(objects[at - 1]) <= min(size, segment_bytes - size):
                 at -= 1
                 size += _size(objects[at])
-            yield Run(place, tuple(each for group in objects[at:end] for each in group))
+            yield ExtentRun(place, tuple(each for group in objects[at:end] for each in group))
         at = end
 
 
@@ -144,7 +144,7 @@ def _is_old(extents: Sequence[Extent], commits: int) -> bool:
     return number.isdigit() and int(number) < commits
 
 
-def consolidate(session: StoreSession, run: Run, check: Check = lambda: None) -> MergeReport | None:
+def consolidate(session: StoreSession, run: ExtentRun, check: Check = lambda: None) -> MergeReport | None:
     """Merge a run into one segment. Return None if another process was faster. Raises `CorruptBatch`, and changes
     nothing, if a batch is damaged."""
     known = session.known()
@@ -172,7 +172,7 @@ def _check(rows: Rows, base: int, end: int, key: str) -> None:
         raise CorruptBatch(f"{key} has other offsets than {base} to {end}")
 
 
-def replace(session: StoreSession, run: Run, known: int, data: bytes | bytearray) -> bool:
+def replace(session: StoreSession, run: ExtentRun, known: int, data: bytes | bytearray) -> bool:
     """Upload batches and replace a run by them; return whether that succeeded."""
     base = run.extents[0].base_offset
     rows = checked_rows(memoryview(data))
@@ -191,7 +191,7 @@ _SLOT_BYTES, _LEAST_SLOTS = 24, 1 << 10
 class Compactable(NamedTuple):
     """The compactable part of a partition, and the state of its compaction."""
 
-    place: Place
+    place: PartitionId
     lowest_offset: int
     extents: Sequence[Extent]
     clean: CompactionState
@@ -283,7 +283,7 @@ def compact(
     return report
 
 
-def _runs(what: Compactable, end: int, segment_bytes: int) -> Iterator[Run]:
+def _runs(what: Compactable, end: int, segment_bytes: int) -> Iterator[ExtentRun]:
     """Yield the extents to rewrite, in runs that become one segment each."""
     taken: list[Extent] = []
     size = 0
@@ -291,12 +291,12 @@ def _runs(what: Compactable, end: int, segment_bytes: int) -> Iterator[Run]:
         if extent.base_offset >= end:
             break
         if taken and size + extent.size_bytes > segment_bytes:
-            yield Run(what.place, tuple(taken))
+            yield ExtentRun(what.place, tuple(taken))
             taken, size = [], 0
         taken.append(extent)
         size += extent.size_bytes
     if taken:
-        yield Run(what.place, tuple(taken))
+        yield ExtentRun(what.place, tuple(taken))
 
 
 def _keys(session: StoreSession, what: Compactable, max_bytes: int, check: Check) -> tuple[KeyMap, int]:
@@ -329,7 +329,7 @@ def _table(records: int) -> np.ndarray:
     return np.zeros((slots, 3), np.uint64)
 
 
-class _Batches:
+class RewriteBuffer:
     """In-memory output of `Rebatcher`."""
 
     def __init__(self) -> None:
@@ -339,20 +339,20 @@ class _Batches:
         self.data += batch
 
 
-class _Source(NamedTuple):
+class ChunkOrigin(NamedTuple):
     """Origin of a chunk, for error messages of `Rebatcher`."""
 
     path: str
 
 
 def _rewritten(
-    session: StoreSession, run: Run, wanted: RewriteOptions, max_bytes: int, check: Check
+    session: StoreSession, run: ExtentRun, wanted: RewriteOptions, max_bytes: int, check: Check
 ) -> tuple[bytearray, RewriteCounts]:
     """Return the batches of a run without superseded records."""
-    out = _Batches()
+    out = RewriteBuffer()
     made = Rebatcher(cast("ReplacementFile", out), run.extents[0].base_offset, wanted, max_bytes)
     for extent, data in read(session, run.extents, check):
         chunk = Chunk(data, checked_rows(data), 0, special=wanted.aborted is not None)
-        made.take(chunk, cast("Segment", _Source(extent.key)))
+        made.take(chunk, cast("Segment", ChunkOrigin(extent.key)))
     made.finish(run.extents[-1].next_offset)
     return out.data, made.counts
