@@ -259,7 +259,7 @@ _LENGTHS = "select key, sum(octet_length(value)) from {table} group by key order
 
 def _keys(bench: Bench) -> list[Row]:
     return [
-        *_compared(bench, f"group by key, {KEYS:,} keys", _BY_KEY, ".key", bar=0.15),
+        *_compared(bench, f"group by key, {KEYS:,} keys", _BY_KEY, ".key", bar=0.1),
         *_compared(bench, "sum of lengths by key", _LENGTHS),
     ]
 

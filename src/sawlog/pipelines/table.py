@@ -3,7 +3,7 @@
 The columns are key, value, partition, offset, timestamp and headers. With `schema`, the fields of JSON values become
 columns too; a value that does not fit goes to the quarantine, a table next to this one with the reason, and never stops
 the job. The schema is given (DDL, JSON schema or Avro) or inferred from each round's records, which reads them twice.
-It may change from run to run as evolving.py allows.
+It may change from run to run as `sawlog.tables.columns.evolved` allows.
 
 ```
 lake/orders/              the table

@@ -71,7 +71,8 @@ def tree_of(expression: pc.Expression | None) -> Node:
     try:
         [buffer] = expression.__reduce__()[1]
         table = pa.ipc.open_file(buffer).read_all()
-        return _node(iter(_metadata(table.schema)), table)
+        pairs = iter(_metadata(table.schema))
+        return _parsed(*next(pairs), pairs, table)
     except (pa.ArrowException, ValueError, TypeError, StopIteration, LookupError):
         return Unknown()
 
@@ -102,8 +103,8 @@ def _metadata(schema: pa.Schema) -> list[tuple[str, str]]:
     return list(zip(texts[::2], texts[1::2], strict=True))
 
 
-def _node(pairs: Iterator[tuple[str, str]], table: pa.Table) -> Node:
-    kind, value = next(pairs)
+def _parsed(kind: str, value: str, pairs: Iterator[tuple[str, str]], table: pa.Table) -> Node:
+    """Parse the node that begins with this pair; `pairs` yields the rest of it."""
     if kind == "call":
         return _call(value, pairs, table)
     if kind == "field_ref":
@@ -119,34 +120,14 @@ def _node(pairs: Iterator[tuple[str, str]], table: pa.Table) -> Node:
 def _call(function: str, pairs: Iterator[tuple[str, str]], table: pa.Table) -> Call:
     arguments: list[Node] = []
     options = None
-    queue = _Pushback(pairs)
-    for kind, value in queue:
+    for kind, value in pairs:
         if kind == "end":
             return Call(function, tuple(arguments), options)
         if kind == "options":
             options = table.column(int(value))[0].as_py()
         else:
-            queue.give_back((kind, value))
-            arguments.append(_node(queue, table))
+            arguments.append(_parsed(kind, value, pairs, table))
     raise ValueError("a call without its end")
-
-
-class _Pushback:
-    """An iterator with one element of pushback."""
-
-    def __init__(self, pairs: Iterator[tuple[str, str]]) -> None:
-        self._pairs = pairs
-        self._returned: list[tuple[str, str]] = []
-
-    def __iter__(self) -> Iterator[tuple[str, str]]:
-        return self
-
-    def __next__(self) -> tuple[str, str]:
-        return self._returned.pop() if self._returned else next(self._pairs)
-
-    def give_back(self, pair: tuple[str, str]) -> None:
-        """Return this pair again from the next call."""
-        self._returned.append(pair)
 
 
 def fields_of(expression: pc.Expression | None) -> set[str] | None:
