@@ -210,21 +210,6 @@ def test_each_source_of_a_group_has_its_own_start(data: Path, store: Store, orde
     assert {row.topic for row in described.rows} == {"orders", "clicks"}
 
 
-def test_a_start_that_version_0_3_0_has_kept_still_counts(data: Path, store: Store, orders: Topic) -> None:
-    query = Query(data, groupId="app", startingOffsets="latest")
-    kept = query.reader.initialOffset()
-    directory = data / "members" / "app"
-    [file] = [each for each in directory.iterdir() if each.name.startswith("start")]
-    file.rename(directory / "start")
-    append(orders, 10, 11)
-    store.create_topic("clicks")
-    other = Query(data, groupId="app", startingOffsets="latest", subscribe="clicks")
-    assert other.reader.initialOffset()["clicks"] == {"0": 0}
-    assert query.restart().reader.initialOffset() == kept
-    assert values(query.drain()) == [10, 11]
-    assert not (directory / "start").exists()
-
-
 def test_a_path_without_a_store_is_an_error_also_with_a_group(data: Path) -> None:
     with pytest.raises(StoreNotFound):
         Query(data, groupId="app", startingOffsets="latest").reader.initialOffset()
