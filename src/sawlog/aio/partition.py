@@ -191,6 +191,11 @@ class AsyncLog(AsyncPartition):
     async def _reading(self, call: Callable[[], T]) -> T:
         return await in_thread(call) if self._log.is_tiered else call()
 
+    async def read(self, offset: int, *, isolation: Isolation = "committed") -> Record:
+        if self._log.is_tiered:
+            return await super().read(offset, isolation=isolation)
+        return self._log.read(offset, isolation=isolation)
+
     async def _append_many(self, records: Iterable[RecordInput], expect_offset: int | None) -> range:
         if not self._log._is_free:
             return await past_recall(self._log.append_many, list(records), expect_offset)

@@ -135,13 +135,13 @@ class AsyncTopic:
 
     # --- reading
 
-    async def _reading(self, call: Callable[[], T], *partitions: int) -> T:
-        """Run a call that reads these partitions, by default all."""
+    async def _reading(self, call: Callable[[], T]) -> T:
+        """Run a call that reads."""
         return await in_thread(call)
 
     async def read(self, position: Position | tuple[int, int], *, isolation: Isolation = "committed") -> Record:
         """Return the record at a position: (partition, offset)."""
-        return await self._reading(partial(self._topic.read, position, isolation=isolation), position[0])
+        return await self._reading(partial(self._topic.read, position, isolation=isolation))
 
     def scan(
         self,
@@ -308,8 +308,15 @@ class AsyncDirectoryTopic(AsyncTopic):
                     raise error.after(timeout_s) from None
                 await asyncio.sleep(_PAUSE_S)
 
-    async def _reading(self, call: Callable[[], T], *partitions: int) -> T:
-        return await in_thread(call) if may_block(self._logs(partitions)) else call()
+    async def _reading(self, call: Callable[[], T]) -> T:
+        return await in_thread(call) if may_block(self._logs(None)) else call()
+
+    async def read(self, position: Position | tuple[int, int], *, isolation: Isolation = "committed") -> Record:
+        number, offset = position
+        log = self._topic.partition(number)
+        if log.is_tiered:
+            return await in_thread(partial(log.read, offset, isolation=isolation))
+        return log.read(offset, isolation=isolation)
 
     def _portions(
         self, scan: Callable[[], Iterator[Record]], partitions: Sequence[int] | None
@@ -318,4 +325,5 @@ class AsyncDirectoryTopic(AsyncTopic):
         return portions(lambda: records, self._logs(partitions))
 
     def _logs(self, partitions: Sequence[int] | None) -> list[Log]:
-        return [self._topic.partition(number) for number in partitions or range(self.partitions)]
+        numbers = range(self.partitions) if partitions is None else partitions
+        return [self._topic.partition(number) for number in numbers]
