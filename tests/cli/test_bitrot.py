@@ -1,4 +1,4 @@
-"""Where a damaged batch is wrong: the one byte is found, and none is named where more than one is."""
+"""Locating damage in a batch: a single changed byte is found; if several changed, none is reported."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ UNCHECKED = range(12, 16)
 
 @pytest.mark.alternating
 def test_any_flipped_bit_is_noticed_and_the_first_bad_byte_is_named() -> None:
-    """Every byte of a segment in turn. The base offset is vouched for by the neighbours, the rest by itself."""
+    """Every byte of a segment in turn. The neighbours confirm the base offset; the checksum covers the rest."""
     content, starts = segment()
     for position in range(len(content)):
         start = max(each for each in starts if each <= position)

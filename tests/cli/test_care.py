@@ -233,7 +233,7 @@ def test_apply_copies_first_and_repairs(sawlog: Cli, torn: Path) -> None:
     assert str(copy) in result.err
     kept = contents(copy)
     for files in (kept, before):
-        files.pop("topics/orders/partition-0/LOCK")  # it has the note of whoever held it last
+        files.pop("topics/orders/partition-0/LOCK")  # it has the last holder's note
     assert kept == {name: content for name, content in before.items() if name.startswith("topics/orders/partition-0/")}
     assert list(segment_of(torn).parent.glob("*.torn"))
     assert sawlog("read", "orders", "-p", 0).ok().lines == [f"a{number}" for number in range(10)]

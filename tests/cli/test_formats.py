@@ -1,4 +1,4 @@
-"""Format strings print of a record what they say, byte for byte."""
+"""Format strings of `read -f`, byte for byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sawlog groups`: how far groups are, and moving them when nobody is reading."""
+"""`sawlog groups`: lag, and moving groups without members."""
 
 from __future__ import annotations
 

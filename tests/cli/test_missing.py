@@ -36,7 +36,7 @@ def _groups(data: Path) -> Path:
     return data / "groups/00000000000000000000.log"
 
 
-#: What is done to the store, and which offsets are lost with it.
+#: Damage to the store, and the offsets that are lost with it.
 LOSSES: dict[str, tuple[Callable[[Path], None], str]] = {
     "first segment": (lambda data: segments(data)[0].unlink(), "offsets 0 to 8 are missing"),
     "middle segment": (lambda data: segments(data)[3].unlink(), "offsets 27 to 35 are missing"),

@@ -28,7 +28,7 @@ def moto() -> Iterator[servers.Server]:
 
 @pytest.fixture(params=["file", pytest.param("s3", marks=pytest.mark.slow)])
 def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where the store is, or will be: every command finds it in the environment."""
+    """URL of the store, which may not exist yet; every command finds it in the environment."""
     url = f"file://{tmp_path}/bucket/store"
     if request.param == "s3":
         moto: servers.Server = request.getfixturevalue("moto")

@@ -1,4 +1,4 @@
-"""The offset language: what each expression means, and that what has no meaning is refused."""
+"""The grammar for offsets and ranges: the meaning of each expression, and refusal of invalid ones."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from sawlog.testing import StorageSuite
 
 
 class TestScratchStorage(StorageSuite):
-    """What is read from disk and written to memory is a storage like any other."""
+    """An overlay passes the storage suite."""
 
     @pytest.fixture
     def directory(self, tmp_path: Path) -> Overlay:

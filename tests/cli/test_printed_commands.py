@@ -36,7 +36,7 @@ from .test_reference import ALL
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "interop"
-#: Directories of somebody else's, as examples name them, and what they are here.
+#: Directories of other systems that the examples name.
 ELSEWHERE = ("/var/lib/kafka", "/mnt/disk", "/mnt/spare", "./commit_log")
 ORDER = {"customer": {"id": "7"}, "placed_at": "2026-11-01T08:00:00Z", "status": "failed"}
 #: A schema that fits it.
@@ -127,14 +127,14 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def here(line: str, place: Path) -> str:
-    """The same line with directories that there are here."""
+    """Replace directories in a line by existing ones."""
     for path in ELSEWHERE:
         line = line.replace(path, str(place / Path(path).name))
     return line
 
 
 def bucket_for(path: str, line: str, place: Path) -> str:
-    """The line with a bucket that there is here; for those that need one, with a replica in it."""
+    """Replace the bucket in a line by an existing one, with a replica in it if the command needs one."""
     if path == "store test":
         return line
     address = f"file://{place}/bucket"
@@ -142,7 +142,7 @@ def bucket_for(path: str, line: str, place: Path) -> str:
         run(f"sawlog replicate data {address} --once", place)
     if path == "restore":
         shutil.rmtree(place / "data")
-        time.sleep(1 if "--until" in line else 0)  # what is asked for is a whole second
+        time.sleep(1 if "--until" in line else 0)  # the requested time is a whole second
         line = re.sub(r"--until \S+", f"--until {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", line)
     return line.replace("s3://bucket/store", address)
 
@@ -265,7 +265,7 @@ def test_an_example_of_the_help_runs_as_printed(path: str, line: str, place: Pat
 
 
 def try_bucket(line: str, place: Path) -> None:
-    """An example of testing a bucket, briefly, on a server of ours."""
+    """Run an example of `sawlog store test`, with --brief, against a local server."""
     with servers.moto() as server, pytest.MonkeyPatch.context() as patched:
         for name, value in server.variables.items():
             patched.setenv(name, value)
@@ -359,7 +359,7 @@ def texts() -> list[Path]:
 
 
 def test_install_hints_work_in_a_clone() -> None:
-    """Nothing is published: what is installed is the clone, with extras that it has."""
+    """Nothing is published: the clone is installed, with existing extras."""
     known = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
     hinted = []
     for path in texts():

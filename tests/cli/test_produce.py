@@ -1,4 +1,4 @@
-"""`sawlog produce`: what goes in is what is stored, and bad input loses nothing that was good."""
+"""`sawlog produce`: input is stored unchanged, and invalid input loses no valid record."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ def test_large_records_are_packed_too(topic: Cli, data: Path) -> None:
 def test_rate_holds_back(topic: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr("sawlog.cli.produce.sleep", slept.append)
-    monkeypatch.setattr("sawlog.cli.produce.monotonic", lambda: 100.0)  # no time passes but what is slept
+    monkeypatch.setattr("sawlog.cli.produce.monotonic", lambda: 100.0)  # time passes only while sleeping
     topic("produce", "t", "--rate", 10, stdin=b"a\nb\nc\n").ok()
     assert slept == pytest.approx([0.1, 0.2, 0.3])
 

@@ -188,7 +188,7 @@ def test_ctrl_c_while_producing_keeps_what_was_taken(program: Program, sawlog: C
 
 @pytest.mark.slow  # about these tests, not about the program
 def test_ctrl_c_works_where_the_tests_run_without_it(program: Program, orders: Path) -> None:
-    """As in a background shell or under nohup: the tests set the signals that they need."""
+    """As in a background shell or under nohup; the tests set the signals that they need."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with following(program, "-p", "0", "-o", "-1") as process:
@@ -293,7 +293,7 @@ def in_terminal(program: Program, *arguments: object, typed: bytes = b"", **envi
 def in_terminal_here(
     monkeypatch: pytest.MonkeyPatch, *arguments: object, typed: bytes = b"", **environment: str
 ) -> tuple[int, str]:
-    """The same inside this process, for output that is short enough for a terminal to keep until it is read."""
+    """The same in this process, for output that fits into a terminal's buffer."""
     controller, terminal = pty.openpty()
     if typed:
         os.write(controller, typed)
@@ -308,9 +308,9 @@ def in_terminal_here(
 
 
 def shown_on(controller: int) -> str:
-    """Everything that appears on a terminal until nobody has it open any longer."""
+    """Return everything that appears on a terminal until its last user closes it."""
     seen = b""
-    with contextlib.suppress(OSError):  # what a terminal says when nobody is there any longer
+    with contextlib.suppress(OSError):  # a terminal's error after its last user has closed it
         while chunk := os.read(controller, 4096):
             seen += chunk
     os.close(controller)

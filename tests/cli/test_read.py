@@ -1,4 +1,4 @@
-"""`sawlog read`: which records, in which form, and what is said when some cannot be read."""
+"""`sawlog read`: selection, formats, and reports of unreadable records."""
 
 from __future__ import annotations
 

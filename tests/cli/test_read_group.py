@@ -1,4 +1,4 @@
-"""`sawlog read --group`: each record is printed to a group once, and what was printed is committed."""
+"""`sawlog read --group`: each record is printed once per group, and printed records are committed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALL = sorted([f"a{number}" for number in range(10)] + [f"b{number}" for number i
 
 @pytest.fixture(params=["directory", "broker"])
 def where(request: pytest.FixtureRequest, orders: Path) -> Iterator[list[str]]:
-    """How the program finds the store with the topic `orders`."""
+    """The options that name the store with the topic `orders`."""
     if request.param == "directory":
         yield ["-d", str(orders)]
         return

@@ -1,4 +1,4 @@
-"""The reference in the documentation is what the commands say about themselves, and all of them say enough."""
+"""The generated reference matches the help of the commands, and every command is documented."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOOL = runpy.run_path(str(ROOT / "tools" / "make_cli_reference.py"))
 
 
 def commands(found: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every command with what has to be typed for it."""
+    """Yield every command with its path on the command line."""
     found = command() if found is None else found
     if not hasattr(found, "commands"):
         yield path, found
@@ -75,7 +75,7 @@ def test_rows_can_be_had_for_programs(path: tuple[str, ...]) -> None:
 
 
 def examples() -> list[str]:
-    """Every example of a `sawlog` call in the help, without what is piped into or out of it."""
+    """Return every example of a `sawlog` call in the help, without the rest of its pipeline."""
     lines = [*EXAMPLES.splitlines(), *(line for found in ALL.values() for line in (found.help or "").splitlines())]
     found = []
     for line in lines:

@@ -1,4 +1,4 @@
-"""`sawlog stats`: right numbers, and pictures that say what they show."""
+"""`sawlog stats`: correct numbers, and labelled charts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fault laboratory on the command line: `python -m tests.faults NAME --seed S ...`, from the top of the repository.
+"""The fault laboratory on the command line: `python -m tests.faults NAME --seed S ...`, from the repository root.
 
 Each row of `COMMANDS` is a module beside this one with two functions:
 
@@ -15,7 +15,7 @@ import importlib
 import logging
 import sys
 
-#: name -> (module, what it does)
+#: name -> (module, summary)
 COMMANDS: dict[str, tuple[str, str]] = {
     "crashes": (".crashes", "cut the power at every I/O of every operation, recover, check, go on"),
     "replay": (".enumeration", "replay one crash of one workload, as a violation prints it"),
@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     name, what = COMMANDS[command]
     module = importlib.import_module(name, __package__)
     own = argparse.ArgumentParser(prog=f"python -m tests.faults {command}", description=what)
-    # What is found damaged, or could not be done, is said in the log; here that is the rule, and saying it is slow.
+    # The library logs damage and failures, which are the rule here; logging them is slow.
     logging.getLogger("sawlog").setLevel(logging.CRITICAL + 1)
     own.add_argument("--seed", type=int, default=1, help="the same seed gives the same run (default: 1)")
     module.add_options(own)

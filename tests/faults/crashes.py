@@ -18,7 +18,7 @@ from .workloads import LOGS
 
 #: By the name that `--workload` takes.
 WORKLOADS = {**LOGS, **TRANSACTIONS, **STORES, **READERS}
-#: After so many violations there is nothing new to be learnt.
+#: Stop after this many violations: more add no information.
 _ENOUGH = 25
 
 

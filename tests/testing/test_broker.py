@@ -23,7 +23,7 @@ def broker() -> Iterator[Broker]:
 
 
 def send(broker: Broker, values: list[bytes], topic: str = "orders", **config: Any) -> list[Any]:
-    """The errors of these values, None for those that were acknowledged."""
+    """Return the error of each value, None if it was acknowledged."""
     producer = Producer({"bootstrap.servers": broker.address, "log_level": 0, "linger.ms": 0, **config})
     found: list[Any] = []
     for value in values:
