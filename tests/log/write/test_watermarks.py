@@ -217,18 +217,24 @@ def test_retry_of_a_batch_is_acknowledged_no_earlier_than_the_first() -> None:
         lambda log: log.append_batches(batch),
         lambda log: log.append_many([b"a"] * 3, producer=Producer(7, 0, 0)),
     )
+    answers: list[tuple[range, int]] = []
+
+    def try_again(log: Log, retry: Callable[[Log], range]) -> None:
+        answers.append((retry(log), log.durable_offset))
+
     for retry in retries:
+        answers.clear()
         running.clear()
         go_on.clear()
         log = Log.open(Directory(), LogConfig(durability="always"))
-        answers: list[tuple[range, int]] = []
         first = threading.Thread(target=log.append_batches, args=(batch,))
         first.start()
         assert running.wait(60)
-        again = threading.Thread(target=lambda log=log, retry=retry: answers.append((retry(log), log.durable_offset)))
+        again = threading.Thread(target=try_again, args=(log, retry))
         again.start()
         again.join(0.05)
-        assert not answers and log.durable_offset == 0
+        assert not answers
+        assert log.durable_offset == 0
         go_on.set()
         first.join(60)
         again.join(60)
