@@ -21,7 +21,8 @@ with TemporaryDirectory() as directory, sawlog.open(directory) as store:
     orders = store.create_topic("orders", partitions=4, retention_ms=7 * 86_400_000)
     for number in range(100):
         orders.append(b"order %d" % number, key=b"customer %d" % (number % 10))
-    print("a key has its partition:", {orders.append(b"one more", key=b"customer 7").partition for _ in range(3)})
+    partitions = {orders.append(b"one more", key=b"customer 7").partition for _ in range(3)}
+    print("a key has its partition:", partitions, flush=True)  # before the lines of the other process
 
     subprocess.run([sys.executable, "-c", MEMBER, directory], check=False)
 
