@@ -127,7 +127,7 @@ say-demo: # before anything takes long
 	@echo "the demo takes three to seven minutes on two cores, after the installation"
 
 say-test:
-	@echo "about seven minutes on two cores, after the installation"
+	@echo "about five minutes on two cores, after the installation"
 
 clean: ## remove build and test output; keep .venv
 	@rm -rf build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
