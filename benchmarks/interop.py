@@ -29,7 +29,8 @@ from rounds import Candidate, Trial, best_of, expect, timed
 from rows import Row, Unit, at_least, rate, share
 
 import sawlog
-from sawlog import Log, LogConfig, Store, interop
+from sawlog import Log, LogConfig, interop
+from sawlog.store.directory.store import DirectoryStore
 
 PARTITIONS = 3
 #: Values of 1 KiB: how many make a batch of about that size.
@@ -56,7 +57,7 @@ def _broker(bench: Bench, batch_records: int, *, compacted: bool = False) -> Bro
     count = bench.scaled(500_000, 150_000)
     data, path, source = Dataset(1024, count), bench.path(), bench.path()
     records = 0
-    with Store.open(source, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(source, maintenance_interval_s=None) as store:
         topic = store.create_topic("measured", PARTITIONS, durability="os")
         rows = [(value, key) for key, value in data.batch]
         for number in range(PARTITIONS):
@@ -92,7 +93,7 @@ def _importing(bench: Bench, broker: Broker) -> Candidate:
     @contextmanager
     def trial() -> Iterator[Trial]:
         target = bench.path()
-        with Store.open(target, maintenance_interval_s=None) as store:
+        with DirectoryStore.open(target, maintenance_interval_s=None) as store:
             store.create_topic("measured", PARTITIONS)  # some fsyncs a partition, however much is in it
             done: list[interop.ImportReport] = []
             yield Trial(
@@ -104,7 +105,7 @@ def _importing(bench: Bench, broker: Broker) -> Candidate:
     return Candidate("import", trial)
 
 
-def _stored(store: Store) -> int:
+def _stored(store: DirectoryStore) -> int:
     return sum(log.verify().records for log in map(store["measured"].partition, range(PARTITIONS)))
 
 
@@ -154,7 +155,7 @@ def _kafka(bench: Bench) -> list[Row]:
 def _export(bench: Bench) -> list[Row]:
     broker = _broker(bench, LARGE_BATCH)
     source = bench.path()
-    with Store.open(source, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(source, maintenance_interval_s=None) as store:
         interop.import_log(broker.path, store)
         topic = store["measured"]
 

@@ -11,6 +11,7 @@ with TemporaryDirectory() as directory, sawlog.open(directory) as store:
             prices.append(b"%d cents" % (100 + day), key=item)
     prices.append(None, key=b"plums")  # a tombstone: plums are no longer sold
     log = prices.partition(0)
+    assert isinstance(log, sawlog.Log)  # a partition in a directory
     log.seal()  # the active segment is not compacted
 
     [report] = store.maintain()  # also runs in the background

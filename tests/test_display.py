@@ -114,7 +114,7 @@ def test_a_log_that_somebody_appends_to_is_shown_at_once(tmp_path: Path) -> None
 
 def test_a_topic_whose_lock_is_held_does_not_keep_a_notebook_waiting(store: Store) -> None:
     topic = sawlog.open(store.path, mode="r")["orders"]
-    with topic.open_partitions._lock:
+    with topic._partitions._lock:
         shown: list[str] = []
         thread = threading.Thread(target=lambda: shown.extend((repr(topic), html(topic))))
         thread.start()

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sawlog import Store, interop
+from sawlog import interop
+from sawlog.store.directory.store import DirectoryStore
 
 from .documents import ROOT, blocks, make_program, run_program, sessions, steps, take, typed, without_timing
 from .interop.files import lay
@@ -106,6 +107,6 @@ def test_python_shown_for_metadata_reads_such_a_log(place: Path, monkeypatch: py
     lay(place / "laminarmq-own", behind(contents, 7, 5))
     monkeypatch.chdir(place)
     code = blocks(INTEROP, "python")[1]
-    with Store.open("data") as store:
+    with DirectoryStore.open("data") as store:
         exec(compile(code, "snippet", "exec", dont_inherit=True), {"interop": interop, "store": store})
         assert [record.value for record in store["laminarmq-own"].partition(0)] == [b"value %d" % i for i in range(5)]

@@ -13,7 +13,7 @@ import pytest
 import sawlog
 from sawlog.addresses import is_address
 from sawlog.errors import InvalidConfig, MissingPackage, StoreNotFound
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.store.objects.store import ObjectStore
 
 
@@ -23,8 +23,8 @@ def _memory() -> str:
 
 def test_a_path_is_a_directory_and_an_address_is_object_storage(tmp_path: Path) -> None:
     places: list[tuple[str | Path, type]] = [
-        (tmp_path / "a", Store),
-        (str(tmp_path / "b"), Store),
+        (tmp_path / "a", DirectoryStore),
+        (str(tmp_path / "b"), DirectoryStore),
         (_memory(), ObjectStore),
         (f"file://{tmp_path}/c", ObjectStore),
     ]
@@ -57,8 +57,8 @@ def test_nobody_makes_a_directory_of_an_address(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for attempt in (
-        lambda: Store.open(place),
-        lambda: Store.open(place, "r"),
+        lambda: DirectoryStore.open(place),
+        lambda: DirectoryStore.open(place, "r"),
         lambda: sawlog.Log.open(place),
         lambda: sawlog.Log.open(place, mode="r"),
         lambda: sawlog.Log._create(place),

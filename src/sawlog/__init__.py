@@ -29,12 +29,9 @@ if _typing.TYPE_CHECKING:
     from .log.retention import RetentionReport
     from .log.verify import VerifyReport
     from .log.writer import Writer
-    from .store.base import Offsets, Position
+    from .store.base import Offsets, Position, Store, Topic, Transaction
     from .store.consumer import Consumer
     from .store.descriptions import PartitionDescription, TopicDescription
-    from .store.directory.store import Store
-    from .store.directory.topic import Topic
-    from .store.directory.transactions.transaction import Transaction
     from .store.groups import GroupDescription, GroupRow, Groups
     from .store.opening import open_store as open
     from .store.queues.message import Message
@@ -148,15 +145,15 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "store.base": (
         "Offsets",
         "Position",
+        "Store",
+        "Topic",
+        "Transaction",
     ),
     "store.consumer": ("Consumer",),
     "store.descriptions": (
         "PartitionDescription",
         "TopicDescription",
     ),
-    "store.directory.store": ("Store",),
-    "store.directory.topic": ("Topic",),
-    "store.directory.transactions.transaction": ("Transaction",),
     "store.groups": (
         "GroupDescription",
         "GroupRow",

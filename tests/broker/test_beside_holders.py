@@ -14,8 +14,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from sawlog import Store
 from sawlog.broker.wire import ErrorCode, Key
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.testing import Broker
 
 from ..topics.nursery import PATIENCE_S, Child, Nursery, until
@@ -29,7 +29,7 @@ PRODUCERS = 12
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """A store with two topics."""
-    with Store.open(tmp_path / "store", maintenance_interval_s=None) as store:
+    with DirectoryStore.open(tmp_path / "store", maintenance_interval_s=None) as store:
         store.create_topic("held")
         store.create_topic("free")
     return tmp_path / "store"
@@ -68,7 +68,7 @@ def test_others_are_served_while_a_holder_stands_still(path: Path, holder: Child
         assert [len(each) for each in waiting] == [1] * PRODUCERS, "they were to wait"
         holder.signal(signal.SIGCONT)
         assert [each.flush(PATIENCE_S) for each in waiting] == [0] * PRODUCERS
-    with Store.open(path, "r") as store:
+    with DirectoryStore.open(path, "r") as store:
         values = {record.value for record in store["held"].scan()}
     assert values >= {b"%d" % number for number in range(PRODUCERS)}
 
@@ -88,7 +88,7 @@ def test_a_broker_stops_although_a_holder_stands_still(path: Path, holder: Child
             codes = [each.receive()[1]["responses"][0]["partition_responses"][0]["error_code"] for each in peers]
         assert Counter(codes) == {ErrorCode.REQUEST_TIMED_OUT: 4, ErrorCode.NOT_LEADER_OR_FOLLOWER: 2}
         holder.signal(signal.SIGCONT)
-    with Store.open(path, "r") as store:
+    with DirectoryStore.open(path, "r") as store:
         assert [record.value for record in store["free"].scan()] == [b"acknowledged"]
         assert store["free"].partition(0)._was_closed_cleanly
 

@@ -12,7 +12,7 @@ import pytest
 
 from sawlog.batch.read import decode
 from sawlog.broker.wire import ErrorCode, Key
-from sawlog.store.directory.topic import Topic
+from sawlog.store.directory.topic import DirectoryTopic
 from sawlog.testing import Broker
 
 from .peers import Peer, batch, fetch_body, produce_body
@@ -31,17 +31,17 @@ def peer(broker: Broker) -> Iterator[Peer]:
 
 
 @pytest.fixture
-def topic(broker: Broker) -> Topic:
+def topic(broker: Broker) -> DirectoryTopic:
     return broker.create_topic(f"t-{uuid.uuid4().hex}")
 
 
-def fetched(peer: Peer, topic: Topic, offset: int, version: int = 12, **more: Any) -> dict[str, Any]:
+def fetched(peer: Peer, topic: DirectoryTopic, offset: int, version: int = 12, **more: Any) -> dict[str, Any]:
     body = peer.ask(Key.FETCH, version, fetch_body(topic.name, offset, **more))
     found: dict[str, Any] = body["responses"][0]["partitions"][0]
     return found
 
 
-def listed(peer: Peer, topic: Topic, timestamp: int, version: int = 7, **more: Any) -> dict[str, Any]:
+def listed(peer: Peer, topic: DirectoryTopic, timestamp: int, version: int = 7, **more: Any) -> dict[str, Any]:
     part = {"partition_index": 0, "timestamp": timestamp, **more}
     body = peer.ask(
         Key.LIST_OFFSETS, version, {"replica_id": -1, "topics": [{"name": topic.name, "partitions": [part]}]}
@@ -50,14 +50,14 @@ def listed(peer: Peer, topic: Topic, timestamp: int, version: int = 7, **more: A
     return found
 
 
-def test_a_fetch_in_the_middle_of_a_batch_begins_with_that_batch(peer: Peer, topic: Topic) -> None:
+def test_a_fetch_in_the_middle_of_a_batch_begins_with_that_batch(peer: Peer, topic: DirectoryTopic) -> None:
     peer.ask(Key.PRODUCE, 9, produce_body(topic.name, batch(*[b"%d" % n for n in range(10)])))
     found = fetched(peer, topic, 7)
     assert [record.offset for record in decode(found["records"])] == list(range(10))
     assert (found["high_watermark"], found["last_stable_offset"], found["log_start_offset"]) == (10, 10, 0)
 
 
-def test_offsets_out_of_range(peer: Peer, topic: Topic) -> None:
+def test_offsets_out_of_range(peer: Peer, topic: DirectoryTopic) -> None:
     peer.ask(Key.PRODUCE, 9, produce_body(topic.name, batch(b"x")))
     assert fetched(peer, topic, 1)["error_code"] == ErrorCode.NONE
     for offset in (2, -1, 2**62):
@@ -100,7 +100,7 @@ def test_a_position_in_a_deleted_topic_is_none_in_the_next_topic_of_that_name(br
     assert len(fetched(peer, new, 0, current_leader_epoch=epoch + 1)["records"]) == len(raw)
 
 
-def test_an_epoch_that_is_not_the_logs_is_refused(peer: Peer, topic: Topic) -> None:
+def test_an_epoch_that_is_not_the_logs_is_refused(peer: Peer, topic: DirectoryTopic) -> None:
     peer.ask(Key.PRODUCE, 9, produce_body(topic.name, batch(b"x")))
     current = topic.partition(0).leader_epoch
     assert fetched(peer, topic, 0, current_leader_epoch=current)["error_code"] == ErrorCode.NONE
@@ -109,7 +109,7 @@ def test_an_epoch_that_is_not_the_logs_is_refused(peer: Peer, topic: Topic) -> N
     assert fetched(peer, topic, 0, current_leader_epoch=current)["error_code"] == ErrorCode.FENCED_LEADER_EPOCH
 
 
-def test_a_client_that_read_what_was_truncated_is_told_where_to_continue(peer: Peer, topic: Topic) -> None:
+def test_a_client_that_read_what_was_truncated_is_told_where_to_continue(peer: Peer, topic: DirectoryTopic) -> None:
     log = topic.partition(0)
     for _ in range(10):
         peer.ask(Key.PRODUCE, 9, produce_body(topic.name, batch(b"x")))
@@ -125,12 +125,12 @@ def test_a_client_that_read_what_was_truncated_is_told_where_to_continue(peer: P
     assert (answer["leader_epoch"], answer["end_offset"]) == (before, 4)
 
 
-def test_a_session_that_nobody_knows(peer: Peer, topic: Topic) -> None:
+def test_a_session_that_nobody_knows(peer: Peer, topic: DirectoryTopic) -> None:
     body = peer.ask(Key.FETCH, 12, fetch_body(topic.name, 0, session_id=77, session_epoch=3))
     assert (body["error_code"], body["responses"]) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, [])
 
 
-def test_offsets_by_time_and_at_the_ends(peer: Peer, topic: Topic) -> None:
+def test_offsets_by_time_and_at_the_ends(peer: Peer, topic: DirectoryTopic) -> None:
     assert listed(peer, topic, -1)["offset"] == 0
     assert listed(peer, topic, -3)["offset"] == -1
     for n, time in enumerate((1000, 3000, 2000)):
@@ -144,7 +144,7 @@ def test_offsets_by_time_and_at_the_ends(peer: Peer, topic: Topic) -> None:
     assert listed(peer, topic, -9)["error_code"] == ErrorCode.INVALID_REQUEST
 
 
-def test_deleted_records_move_the_beginning(peer: Peer, topic: Topic) -> None:
+def test_deleted_records_move_the_beginning(peer: Peer, topic: DirectoryTopic) -> None:
     for _ in range(5):
         peer.ask(Key.PRODUCE, 9, produce_body(topic.name, batch(b"x")))
 
@@ -195,6 +195,6 @@ def test_what_was_just_written_counts_when_somebody_asks_where_a_partition_ends(
             assert (part["error_code"], part["offset"]) == (ErrorCode.NONE, count if asked == "end" else count - 1)
 
 
-def _asking(topic: Topic, timestamp: int) -> dict[str, Any]:
+def _asking(topic: DirectoryTopic, timestamp: int) -> dict[str, Any]:
     part = {"partition_index": 0, "timestamp": timestamp}
     return {"replica_id": -1, "topics": [{"name": topic.name, "partitions": [part]}]}

@@ -19,7 +19,7 @@ from sawlog.broker.trouble import code_of, known_code_of
 from sawlog.broker.wire import ErrorCode, Key
 from sawlog.broker.wire.frames import RequestHeader
 from sawlog.errors import AmbiguousAppend, NotInTransaction, StorageError
-from sawlog.store.directory.service import DirectoryLedger
+from sawlog.store.directory.service import DirectoryTransactionalIds
 from sawlog.testing import Broker
 
 from .peers import Peer, batch, produce_body
@@ -241,9 +241,11 @@ def test_what_is_decided_is_completed_by_the_next_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, commit: bool
 ) -> None:
     saves = 0
-    save = DirectoryLedger.save
+    save = DirectoryTransactionalIds.save
 
-    def save_until_decided(self: DirectoryLedger, name: str, version: int, fields: dict[str, str] | None) -> None:
+    def save_until_decided(
+        self: DirectoryTransactionalIds, name: str, version: int, fields: dict[str, str] | None
+    ) -> None:
         nonlocal saves
         if fields is not None and fields["state"].startswith("Complete"):
             raise StorageError(5, "the broker dies here")
@@ -259,7 +261,7 @@ def test_what_is_decided_is_completed_by_the_next_broker(
         client.offsets("g", "orders", 9)
         with monkeypatch.context() as patch:
             STEPS[step](patch)
-            patch.setattr(DirectoryLedger, "save", save_until_decided)
+            patch.setattr(DirectoryTransactionalIds, "save", save_until_decided)
             assert client.end(commit=commit) is ErrorCode.NONE  # decided: it will be so
             assert saves == 1
             broker.stop()
@@ -307,7 +309,7 @@ def test_a_client_asks_again_when_the_storage_fails(
 
     def while_it_fails(ask: Callable[[], ErrorCode]) -> ErrorCode:
         with monkeypatch.context() as patch:
-            patch.setattr(DirectoryLedger, "save", fail)
+            patch.setattr(DirectoryTransactionalIds, "save", fail)
             return ask()
 
     again = {"transactional_id": "t", "transaction_timeout_ms": 1000}

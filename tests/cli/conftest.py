@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from sawlog.cli import run
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 
 from .. import warm
 
@@ -127,7 +127,7 @@ def program(data: Path) -> Program:
 @pytest.fixture
 def orders(data: Path) -> Path:
     """A store with a topic `orders`: two partitions, ten records with keys in the first, five in the second."""
-    with Store.open(data) as store:
+    with DirectoryStore.open(data) as store:
         topic = store.create_topic("orders", 2, durability="os")
         for number in range(10):
             headers = [("n", b"%d" % number)] if number % 2 else []

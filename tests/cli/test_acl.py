@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sawlog import Store
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.testing import Broker
 
 from .conftest import Cli
@@ -17,7 +17,7 @@ ANN = ("--allow", "User:ann", "--operation", "read", "--topic", "orders", "--gro
 
 @pytest.fixture
 def where(data: Path) -> tuple[str, str]:
-    Store.open(data).close()
+    DirectoryStore.open(data).close()
     return "-d", str(data)
 
 

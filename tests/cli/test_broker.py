@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sawlog.cli.program import command
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 
 from .conftest import PATIENCE_S, Cli, Program
 from .test_reference import commands
@@ -23,7 +23,7 @@ from .test_reference import commands
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
     """A store with a topic of 300 records, and the address of a `sawlog serve` process for it."""
     data = tmp_path_factory.mktemp("served") / "data"
-    with Store.open(data) as store:
+    with DirectoryStore.open(data) as store:
         orders = store.create_topic("orders", 2, retention_ms=10**12, compression_type="lz4")
         for first in range(0, 300, 50):
             orders.append_many(

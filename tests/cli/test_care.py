@@ -9,7 +9,7 @@ import pytest
 
 from sawlog import Log, LogConfig, Producer
 from sawlog.cli import doctor
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 
 from .conftest import Cli, Program
 from .damage import flip_bit, segment_of
@@ -47,7 +47,7 @@ def test_verify_of_one_directory(sawlog: Cli, orders: Path) -> None:
 
 def test_verify_of_a_store_looks_at_the_groups_offsets(sawlog: Cli, orders: Path) -> None:
     for offset in (3, 5):  # the second process notes how far the first one's commits are durable
-        with Store.open(orders) as store:
+        with DirectoryStore.open(orders) as store:
             store.groups.commit("billing", {("orders", 0): offset})
     assert sawlog("verify", "--output", "json").ok().json[-1]["topic"] == "(groups)"
     [file] = (orders / "groups").glob("*.log")
@@ -57,7 +57,7 @@ def test_verify_of_a_store_looks_at_the_groups_offsets(sawlog: Cli, orders: Path
 
 
 def test_verify_beside_a_writer(sawlog: Cli, orders: Path) -> None:
-    with Store.open(orders) as store:
+    with DirectoryStore.open(orders) as store:
         for number in range(50):
             store.topic("orders").append(b"more", partition=0)
             if number % 10 == 0:
@@ -158,7 +158,7 @@ def test_inspect_does_not_call_a_lock_damaged(sawlog: Cli, orders: Path) -> None
 
 
 def test_every_file_of_a_store_can_be_inspected(sawlog: Cli, orders: Path) -> None:
-    with Store.open(orders) as store:
+    with DirectoryStore.open(orders) as store:
         store.groups.commit("billing", {("orders", 0): 4})
     for file in sorted(path for path in orders.rglob("*") if path.is_file()):
         assert sawlog("inspect", file).code == 0, file
@@ -262,7 +262,7 @@ def test_damaged_data_is_kept_told_and_read_around(sawlog: Cli, orders: Path) ->
     assert [path.name for path in orders.parent.iterdir()] == ["data"]  # nothing was done, so nothing was copied
     result = sawlog("read", "orders", "-p", 0, "--skip-damage")
     assert result.lines == ["a0", "a1", "a2", "a3", "a5", "a6", "a7", "a8", "a9"]
-    with Store.open(orders) as store:
+    with DirectoryStore.open(orders) as store:
         assert store.topic("orders").append(b"new", partition=0).offset == 10
 
 
@@ -296,7 +296,7 @@ def test_partition_that_is_being_written_is_not_repaired(sawlog: Cli, torn: Path
 
 def test_maintenance_removes_expired_records(sawlog: Cli, data: Path) -> None:
     sawlog("topic", "create", "old", "--set", "retention.ms=1h", "--set", "segment.bytes=200").ok()
-    with Store.open(data) as store:
+    with DirectoryStore.open(data) as store:
         for number in range(10):
             store.topic("old").append(b"x" * 100, timestamp=1000 + number)
     rows = sawlog("maintenance", "--output", "json").ok().json
@@ -307,7 +307,7 @@ def test_maintenance_removes_expired_records(sawlog: Cli, data: Path) -> None:
 
 
 def test_maintenance_skips_partitions_that_another_process_writes(program: Program, data: Path) -> None:
-    with Store.open(data) as store:
+    with DirectoryStore.open(data) as store:
         store.create_topic("old", retention_ms=1000).append(b"x", timestamp=1)
     with Log.open(segment_of(data, "old").parent):  # unlike a store, it keeps its lock when another process asks for it
         result = program("maintenance").ok()
@@ -315,7 +315,7 @@ def test_maintenance_skips_partitions_that_another_process_writes(program: Progr
 
 
 def test_scrubbing_that_finds_damage_is_told(sawlog: Cli, data: Path) -> None:
-    with Store.open(data) as store:
+    with DirectoryStore.open(data) as store:
         topic = store.create_topic("old", scrub_interval_ms=1)
         topic.append(b"value")
         topic.partition(0).seal()
@@ -366,7 +366,7 @@ def test_doctor_calls_a_broken_store_bad(sawlog: Cli, orders: Path) -> None:
 
 
 def test_doctor_notices_records_from_the_future(sawlog: Cli, orders: Path) -> None:
-    with Store.open(orders) as store:
+    with DirectoryStore.open(orders) as store:
         store.topic("orders").append(b"x", timestamp=9_999_999_999_999, partition=0)
     states = {each["check"]: each["state"] for each in sawlog("doctor", "--output", "json").json}
     assert states["clock"] == "warning"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 
 from .conftest import Cli
 
@@ -15,13 +15,13 @@ from .conftest import Cli
 @pytest.fixture
 def billing(sawlog: Cli, orders: Path) -> Cli:
     """A group that has committed offset 4 in partition 0 of `orders` and 1 in partition 1."""
-    with Store.open(orders) as store:
+    with DirectoryStore.open(orders) as store:
         store.groups.commit("billing", {("orders", 0): 4, ("orders", 1): 1})
     return sawlog
 
 
 def committed(data: Path, group: str = "billing") -> dict[tuple[str, int], int | None]:
-    with Store.open(data, mode="r") as store:
+    with DirectoryStore.open(data, mode="r") as store:
         return {(row.topic, row.partition): row.committed for row in store.groups.describe(group).rows}
 
 
@@ -52,7 +52,7 @@ def test_describe_shows_every_partition(billing: Cli) -> None:
 
 
 def test_a_group_whose_members_are_at_a_broker_says_where_and_is_not_moved(billing: Cli, orders: Path) -> None:
-    with Store.open(orders) as store:
+    with DirectoryStore.open(orders) as store:
         served = store.groups.claim("billing", "127.0.0.1:9092").take()
         assert "served by the broker 127.0.0.1:9092" in billing("groups", "describe", "billing").ok().err
         assert "connect to 127.0.0.1:9092" in billing("groups", "seek", "billing", "--to", "start").err
@@ -121,7 +121,7 @@ def test_seek_can_make_a_group_for_a_topic_that_is_named(sawlog: Cli, orders: Pa
 
 
 def test_group_with_members_is_not_moved_or_deleted(billing: Cli, orders: Path) -> None:
-    with Store.open(orders) as store, store.consumer("billing", ["orders"]) as consumer:
+    with DirectoryStore.open(orders) as store, store.consumer("billing", ["orders"]) as consumer:
         consumer.poll(5.0, 1)
         billing("groups", "seek", "billing", "--to", "start").failed(5)
         billing("groups", "delete", "billing", "--yes").failed(5)

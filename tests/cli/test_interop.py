@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sawlog import interop
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 
 from ..interop.kafkas import batch, broker_on, lay, named, partition
 from .conftest import Cli, Program
@@ -39,7 +39,7 @@ def test_everything_is_imported(sawlog: Cli, kafka: Path, data: Path) -> None:
     assert "not imported: __consumer_offsets-0: an internal topic of Kafka" in done.err
     assert "torn tail: 4 bytes" in done.err
     assert "9 records from kafka" in done.err
-    with Store.open(data, mode="r") as store:
+    with DirectoryStore.open(data, mode="r") as store:
         assert store.topics() == ["orders", "users"]
         assert [record.value for record in store["orders"].partition(1)] == [b"b7", b"b8"]
 
@@ -55,7 +55,7 @@ def test_one_topic_is_selected_by_name(sawlog: Cli, kafka: Path, data: Path) -> 
     rows = sawlog("import", kafka, "users", "--output", "json").ok().json
     assert [(row["topic"], row["partition"], row["records"]) for row in rows] == [("users", 0, 2)]
     assert len(rows[0]["findings"]) == 2
-    with Store.open(data, mode="r") as store:
+    with DirectoryStore.open(data, mode="r") as store:
         assert store.topics() == ["users"]
     assert "no topic 'nobody' in" in sawlog("import", kafka, "nobody").failed(3)
     assert "an internal topic of Kafka" in sawlog("import", kafka, "__consumer_offsets", "--dry-run").failed(3)
@@ -63,7 +63,7 @@ def test_one_topic_is_selected_by_name(sawlog: Cli, kafka: Path, data: Path) -> 
 
 def test_a_single_log_gets_the_given_name(sawlog: Cli, kafka: Path, data: Path) -> None:
     sawlog("import", kafka / "orders-1", "old", "--set", "segment.bytes=64MiB").ok()
-    with Store.open(data, mode="r") as store:
+    with DirectoryStore.open(data, mode="r") as store:
         assert store.topics() == ["old"]
         assert store["old"].settings == {"segment.bytes": 64 << 20}
         assert [record.offset for record in store["old"].partition(1)] == [7, 8]
@@ -89,12 +89,12 @@ def test_damage_stops_an_import_unless_skipped(sawlog: Cli, tmp_path: Path, data
     said = sawlog("import", source).failed(4)
     assert f"{source}/{named(0)} at byte {len(raw) // 5 * 2}: checksum mismatch" in said
     assert "--on-damage skip" in said
-    with Store.open(data, mode="r") as store:
+    with DirectoryStore.open(data, mode="r") as store:
         assert [record.offset for record in store["orders"].scan()] == [0, 1]
     done = sawlog("import", source, "--on-damage", "skip")
     assert done.code == 4
     assert "(lost)" in done.err
-    with Store.open(data, mode="r") as store:
+    with DirectoryStore.open(data, mode="r") as store:
         assert [record.offset for record in store["orders"].scan()] == [0, 1, 3, 4, 5]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sawlog.errors import CorruptBatch, SawlogError
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 
 from .conftest import Cli
 from .damage import flip_bit, segment_of
@@ -19,7 +19,7 @@ from .damage import flip_bit, segment_of
 @pytest.fixture
 def store(data: Path) -> Path:
     """Sixty records in seven segments, and a group that has committed."""
-    with Store.open(data, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(data, maintenance_interval_s=None) as store:
         topic = store.create_topic("orders", 1, durability="os", segment_bytes=700)
         for number in range(60):
             topic.append(b"value %d" % number)
@@ -85,14 +85,14 @@ def test_lost_commits_are_reported_to_everyone_who_asks_for_the_group(sawlog: Cl
         found = sawlog("groups", *command)
         assert found.code == 4, command
         assert "commits may be lost" in found.err
-    with Store.open(store, maintenance_interval_s=None) as opened:
+    with DirectoryStore.open(store, maintenance_interval_s=None) as opened:
         with pytest.raises(CorruptBatch, match="commits may be lost"):
             list(opened.consumer("billing", ["orders"], start="latest").drain())
         with opened.consumer("billing", ["orders"], start="earliest") as consumer:
             assert len(list(consumer.drain())) == 60
     sawlog("groups", "seek", "audit", "--topic", "orders", "--to", "50").ok()
     with (
-        Store.open(store, maintenance_interval_s=None) as opened,
+        DirectoryStore.open(store, maintenance_interval_s=None) as opened,
         opened.consumer("audit", ["orders"], start="latest") as consumer,
     ):
         assert len(list(consumer.drain())) == 10
@@ -102,7 +102,7 @@ def test_what_a_repair_has_reported_is_reported_until_it_is_trimmed(sawlog: Cli,
     segments(store)[0].unlink()
     assert sawlog("repair", "--apply").code == 4
     shutil.rmtree(store / "members", ignore_errors=True)
-    with Store.open(store, maintenance_interval_s=None) as opened:
+    with DirectoryStore.open(store, maintenance_interval_s=None) as opened:
         log = opened["orders"].partition(0)
         with pytest.raises(CorruptBatch):
             next(iter(log))
@@ -122,7 +122,10 @@ def test_bit_rot_is_reported_by_verify_and_repair_alike(sawlog: Cli, store: Path
 def test_a_consumer_gets_the_records_before_a_lost_tail_and_then_an_error(store: Path) -> None:
     os.truncate(segments(store)[-1], 100)
     seen: list[int] = []
-    with Store.open(store, maintenance_interval_s=None) as opened, opened.consumer("new", ["orders"]) as consumer:
+    with (
+        DirectoryStore.open(store, maintenance_interval_s=None) as opened,
+        opened.consumer("new", ["orders"]) as consumer,
+    ):
         with pytest.raises(CorruptBatch) as lost:
             seen.extend(record.offset for record in consumer.drain())
         assert seen == list(range(55))
@@ -133,7 +136,7 @@ def test_a_consumer_gets_the_records_before_a_lost_tail_and_then_an_error(store:
 
 
 def test_verify_lists_a_missing_partition_and_checks_the_rest(sawlog: Cli, store: Path) -> None:
-    with Store.open(store, maintenance_interval_s=None) as opened:
+    with DirectoryStore.open(store, maintenance_interval_s=None) as opened:
         opened.create_topic("later", partitions=1).append(b"value")
     shutil.rmtree(store / "topics/orders/partition-0")
     flip_bit(segment_of(store, "later"), -1)
@@ -149,6 +152,6 @@ def test_what_is_missing_of_the_catalogue_is_an_error_for_every_command(sawlog: 
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     for command in ("verify", "doctor", "repair"):
         assert sawlog(command).code != 0, command
-    with pytest.raises(SawlogError), Store.open(store, maintenance_interval_s=None) as opened:
+    with pytest.raises(SawlogError), DirectoryStore.open(store, maintenance_interval_s=None) as opened:
         opened["orders"].append(b"more", partition=0)
     assert not (store / "topics/orders/partition-0/checkpoint").exists() or gone != "topics/orders/partition-0"

@@ -25,8 +25,8 @@ from typing import Any
 import pytest
 
 import sawlog as package
-from sawlog import Store
 from sawlog.cli.program import EXAMPLES, command
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.testing import Broker
 
 from ..interop.kafkas import batch, lay
@@ -80,7 +80,7 @@ def lay_out(place: Path) -> None:
 
 def fill(place: Path) -> None:
     """A store with the topics and the group that examples name."""
-    with Store.open(place / "data", maintenance_interval_s=None) as store:
+    with DirectoryStore.open(place / "data", maintenance_interval_s=None) as store:
         for name in ("orders", "prices", "pairs", "photos", "copy", "orders-retry"):
             store.create_topic(name, partitions=4 if name == "orders" else 1)
         with store["orders"].writer() as writer:
@@ -94,7 +94,7 @@ def fill(place: Path) -> None:
 def consume(place: Path) -> None:
     """A group that has read everything."""
     with (
-        Store.open(place / "data", maintenance_interval_s=None) as store,
+        DirectoryStore.open(place / "data", maintenance_interval_s=None) as store,
         store.consumer("billing", ["orders"]) as consumer,
     ):
         for _ in consumer.drain():
@@ -178,7 +178,7 @@ def interrupt_when_ready(words: list[str]) -> None:
     process = Program(Path("data")).start(*words)
     try:
         while process.poll() is None:
-            with Store.open("data", maintenance_interval_s=None) as store:
+            with DirectoryStore.open("data", maintenance_interval_s=None) as store:
                 store["orders"].append(b"new", key=b"k")
             if has_printed(process):
                 break
@@ -236,7 +236,7 @@ def has_printed(process: subprocess.Popen[bytes]) -> bool:
 def test_an_example_of_the_help_runs_as_printed(path: str, line: str, place: Path, template: Path) -> None:
     shutil.copytree(template, place, dirs_exist_ok=True)
     created = re.search(r"topic create (\S+)", line)
-    with Store.open("data", maintenance_interval_s=None) as store:
+    with DirectoryStore.open("data", maintenance_interval_s=None) as store:
         if created and created[1] in store.topics():
             store.delete_topic(created[1])
     if path == "produce" and "greetings" in line and not created:  # the line before creates it
@@ -245,7 +245,7 @@ def test_an_example_of_the_help_runs_as_printed(path: str, line: str, place: Pat
         run("sawlog topic alter orders -d data --set sawlog.schema=@orders.avsc", place)
     if path == "import" and "/var/lib/kafka" in line:  # to where nothing is that they could be mistaken for
         shutil.rmtree("data")
-        with Store.open("data"):
+        with DirectoryStore.open("data"):
             pass
     if path == "user delete":
         run("sawlog user add ann -d data", place)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sawlog import Record
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.store.partitioner import partition_for
 
 from .conftest import Cli
@@ -25,7 +25,7 @@ def topic(sawlog: Cli) -> Cli:
 
 
 def stored(data: Path, topic: str = "t") -> list[Record]:
-    with Store.open(data, mode="r") as store:
+    with DirectoryStore.open(data, mode="r") as store:
         return list(store.topic(topic).scan())
 
 
@@ -173,7 +173,7 @@ def test_missing_file_is_not_found(topic: Cli, tmp_path: Path) -> None:
 
 
 def test_what_read_writes_comes_back_as_it_was(sawlog: Cli, orders: Path) -> None:
-    with Store.open(orders) as store:
+    with DirectoryStore.open(orders) as store:
         store.topic("orders").append(b"\xff\x00", b"base64:", [("h", None), ("i", b"\xfe")], 1, partition=0)
     sawlog("topic", "create", "copy").ok()
     written = sawlog("read", "orders", "--output", "ndjson").ok().raw
@@ -187,7 +187,7 @@ def test_key_decides_the_partition_as_in_kafka(sawlog: Cli, data: Path) -> None:
     lines = b"".join(b"k%d:v\n" % number for number in range(40))
     for more in ([], ["--compression", "zstd"]):
         sawlog("produce", "many", "--key-delimiter", ":", *more, stdin=lines).ok()
-    with Store.open(data, mode="r") as store:
+    with DirectoryStore.open(data, mode="r") as store:
         for number in range(5):
             keys = [record.key for record in store.topic("many").partition(number).scan()]
             assert keys
@@ -197,7 +197,7 @@ def test_key_decides_the_partition_as_in_kafka(sawlog: Cli, data: Path) -> None:
 @pytest.mark.parametrize("more", [[], ["-z", "lz4"]])
 def test_partition_can_be_chosen(sawlog: Cli, orders: Path, more: list[str]) -> None:
     sawlog("produce", "orders", "--partition", 1, *more, stdin=b"x\ny\n").ok()
-    with Store.open(orders, mode="r") as store:
+    with DirectoryStore.open(orders, mode="r") as store:
         assert [record.value for record in store.topic("orders").partition(1).scan(5)] == [b"x", b"y"]
 
 
@@ -313,5 +313,5 @@ def test_a_topic_is_created_if_that_is_wanted(sawlog: Cli, data: Path) -> None:
 def test_a_topic_that_exists_is_left_as_it_is(sawlog: Cli, data: Path) -> None:
     sawlog("topic", "create", "t", "--partitions", 3, "--set", "compression.type=zstd").ok()
     sawlog("produce", "t", "--create", stdin=b"one\n").ok()
-    with Store.open(data, mode="r") as store:
+    with DirectoryStore.open(data, mode="r") as store:
         assert (store["t"].partitions, store["t"].settings["compression.type"]) == (3, "zstd")

@@ -22,7 +22,7 @@ import pytest
 import sawlog as package
 from sawlog import Log
 from sawlog.cli import run
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 
 from ..looping import for_each
 from .conftest import PATIENCE_S, Cli, Program
@@ -44,7 +44,7 @@ def variants(quick: list[str], *slow: list[str]) -> list[Any]:
 @pytest.fixture
 def large(data: Path) -> Path:
     """A topic with more than any pipe holds."""
-    with Store.open(data) as store:
+    with DirectoryStore.open(data) as store:
         store.create_topic("large", durability="os").append_many([b"%06d " % n + b"x" * 100 for n in range(20_000)])
     return data
 
@@ -135,7 +135,7 @@ def test_follow_shows_what_comes_and_stops_at_ctrl_c(program: Program, orders: P
         assert process.stdout is not None
         assert b"a9" in process.stdout.readline()
         assert b"b4" in process.stdout.readline()
-        with Store.open(orders) as store:
+        with DirectoryStore.open(orders) as store:
             store.topic("orders").append(b"new one", partition=1)
             assert b"new one" in process.stdout.readline()
             store.topic("orders").append(b"new two", partition=0)
@@ -150,7 +150,7 @@ def test_follow_says_what_was_trimmed_or_taken_back_under_it(program: Program, o
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.readline() == b"a9\n"
-        with Store.open(orders) as store:
+        with DirectoryStore.open(orders) as store:
             log = store.topic("orders").partition(0)
             log.truncate(4)
             assert b"offsets from 4 on were truncated" in process.stderr.readline()
@@ -161,7 +161,7 @@ def test_follow_says_what_was_trimmed_or_taken_back_under_it(program: Program, o
 @pytest.mark.slow  # a process more; the quick tests follow until Ctrl-C
 def test_follow_ends_after_a_count(program: Program, orders: Path) -> None:
     with following(program, "-p", "0", "-o", "end", "-n", "2") as process:
-        with Store.open(orders) as store:
+        with DirectoryStore.open(orders) as store:
 
             def tick() -> bool:  # it may begin to follow at any time
                 store.topic("orders").append(b"tick", partition=0)
@@ -247,7 +247,7 @@ def test_a_partition_of_a_process_that_takes_no_requests_is_locked_for_others_an
 def test_what_is_produced_beside_a_process_that_holds_the_topic_is_handed_over_to_it(
     program: Program, orders: Path
 ) -> None:
-    with Store.open(orders) as store:
+    with DirectoryStore.open(orders) as store:
         topic = store.topic("orders")
         for number in range(topic.partitions):
             topic.partition(number).append(b"mine")  # through the log: it is kept
@@ -260,7 +260,7 @@ def test_what_is_produced_beside_a_process_that_holds_the_topic_is_handed_over_t
 def test_whatever_is_produced_beside_a_process_that_holds_the_topic_is_handed_over_to_it(
     program: Program, orders: Path
 ) -> None:
-    with Store.open(orders) as store:
+    with DirectoryStore.open(orders) as store:
         topic = store.topic("orders")
         for number in range(topic.partitions):
             topic.partition(number).append(b"mine")  # through the log: it is kept
@@ -355,7 +355,7 @@ def test_the_program_gives_a_terminal_colour(program: Program, orders: Path) -> 
 
 @pytest.mark.parametrize("columns", [40, 80, 120])
 def test_statistics_fit_the_terminal(orders: Path, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Store.open(orders) as store:
+    with DirectoryStore.open(orders) as store:
         store.create_topic("a.topic.with.a.name.that.is.rather.long").append(b"x")
     code, seen = in_terminal_here(monkeypatch, "stats", COLUMNS=str(columns), NO_COLOR="1")
     assert code == 0
@@ -456,7 +456,7 @@ def completed(words: str) -> dict[str, str]:
 def test_shell_completes_commands_topics_groups_and_options(
     sawlog: Cli, orders: Path, monkeypatch: pytest.MonkeyPatch, words: str, offered: str
 ) -> None:
-    with Store.open(orders) as store:
+    with DirectoryStore.open(orders) as store:
         store.groups.commit("billing", {("orders", 0): 1})
     for name, value in completed(words).items():
         monkeypatch.setenv(name, value)

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sawlog import Log, LogConfig
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 
 from ..log.transactional import send
 from .conftest import Cli
@@ -62,7 +62,7 @@ UNORDERED = [50, 10, 90, 20, 70, 30, 60, 40, 80, 0]
 def test_a_range_of_times_is_every_record_of_that_time_in_whatever_order(
     sawlog: Cli, data: Path, tmp_path: Path, offset: str, expected: list[int]
 ) -> None:
-    with Store.open(data) as store:
+    with DirectoryStore.open(data) as store:
         topic = store.create_topic("events")
         for at in UNORDERED[:5]:
             topic.append(b"%d" % at, timestamp=1_700_000_000_000 + 1000 * at)
@@ -213,7 +213,7 @@ def test_missing_topic_names_the_ones_there_are(sawlog: Cli, orders: Path) -> No
 @pytest.fixture
 def damaged(sawlog: Cli, data: Path) -> Cli:
     """A topic with thirty records in small segments; the batch with offset 12 is bad."""
-    with Store.open(data) as store:
+    with DirectoryStore.open(data) as store:
         topic = store.create_topic("orders", durability="os", segment_bytes=2000)
         for number in range(30):
             topic.append(b"value %02d " % number + b"x" * 100)
@@ -266,7 +266,7 @@ def test_reading_changes_nothing_on_disk(sawlog: Cli, orders: Path) -> None:
 def test_records_that_are_trimmed_while_they_are_read_are_told(
     sawlog: Cli, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Store.open(data) as store:
+    with DirectoryStore.open(data) as store:
         log = store.create_topic("orders", durability="os", segment_bytes=300).partition(0)
         for number in range(20):
             log.append(b"%d" % number + b" " * 100)
@@ -284,7 +284,7 @@ def test_large_values_are_printed_whole(sawlog: Cli, tmp_path: Path) -> None:
 
 
 def test_what_is_not_committed_is_printed_only_if_it_is_asked_for(sawlog: Cli, data: Path, tmp_path: Path) -> None:
-    with Store.open(data) as store:
+    with DirectoryStore.open(data) as store:
         log = store.create_topic("orders").partition(0)
         send(log, [b"gone"], 7)
         log.append_marker(7, 0, commit=False)

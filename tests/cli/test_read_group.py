@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.testing import Broker
 
 from ..looping import for_each
@@ -81,18 +81,18 @@ def test_records_come_in_any_format(read: Reading) -> None:
 )
 def test_what_a_group_decides_itself_cannot_be_given(sawlog: Cli, orders: Path, options: list[str]) -> None:
     sawlog("read", "orders", "--group", "g", *options).failed(2)
-    with Store.open(orders, mode="r") as store:
+    with DirectoryStore.open(orders, mode="r") as store:
         assert store.groups.list() == []
 
 
 def test_a_group_that_does_not_exist_in_a_topic_that_does_not_exist(sawlog: Cli, orders: Path) -> None:
     assert "nothing" in sawlog("read", "nothing", "--group", "g").failed(3)
-    with Store.open(orders, mode="r") as store:
+    with DirectoryStore.open(orders, mode="r") as store:
         assert store.groups.list() == []
 
 
 def test_two_members_share_the_partitions(sawlog: Cli, orders: Path) -> None:
-    with Store.open(orders) as store, store.consumer("g", "orders", auto_commit_ms=None) as consumer:
+    with DirectoryStore.open(orders) as store, store.consumer("g", "orders", auto_commit_ms=None) as consumer:
         first = {record.value for record in consumer.drain()}
         assert len(first) == 15
         assert len(sawlog("read", "orders", "--group", "g").ok().lines) <= 10
@@ -103,7 +103,7 @@ def test_a_follower_commits_what_it_printed_while_it_waits(program: Program, saw
     assert process.stdout is not None
     lines = [process.stdout.readline().decode().strip() for _ in ALL]
     assert sorted(lines) == ALL
-    with Store.open(orders, mode="r") as store:
+    with DirectoryStore.open(orders, mode="r") as store:
         deadline = time.monotonic() + PATIENCE_S
         while _lag(store) != 0:
             assert time.monotonic() < deadline, "it committed nothing"
@@ -114,7 +114,7 @@ def test_a_follower_commits_what_it_printed_while_it_waits(program: Program, saw
 
 
 def test_a_reader_whose_pipe_breaks_commits_nothing_of_it(program: Program, sawlog: Cli, orders: Path) -> None:
-    with Store.open(orders) as store:
+    with DirectoryStore.open(orders) as store:
         store["orders"].append_many([b"x" * 1000] * 2000, partition=0)
     process = program.start("read", "orders", "--group", "g")
     assert process.stdout is not None
@@ -125,7 +125,7 @@ def test_a_reader_whose_pipe_breaks_commits_nothing_of_it(program: Program, sawl
     assert len(sawlog("read", "orders", "--group", "g").ok().lines) == 2015
 
 
-def _lag(store: Store) -> int:
+def _lag(store: DirectoryStore) -> int:
     if "g" not in store.groups.list():
         return -1
     rows = store.groups.describe("g").rows
@@ -133,7 +133,7 @@ def _lag(store: Store) -> int:
 
 
 def test_what_was_printed_before_damage_is_committed(sawlog: Cli, orders: Path) -> None:
-    with Store.open(orders) as store:
+    with DirectoryStore.open(orders) as store:
         topic = store.create_topic("single", durability="os")
         for number in range(30):
             topic.append(b"%d" % number)

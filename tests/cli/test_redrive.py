@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 
 from .conftest import Cli
 
 
 def test_dead_letters_are_shown_and_put_back(sawlog: Cli) -> None:
-    with Store.open(sawlog.data) as store:
+    with DirectoryStore.open(sawlog.data) as store:
         store.create_topic("orders").append_many([b"one", b"two"])
         with store.queue("orders", group="workers") as queue:
             for message in queue.drain():

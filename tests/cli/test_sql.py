@@ -12,7 +12,7 @@ import pytest
 
 from sawlog.cli import sql as prompts
 from sawlog.cli.sql import Prompt
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 
 from .conftest import Cli, Program
 
@@ -102,7 +102,7 @@ def test_produce_checks_values_and_names_the_line(filled: Cli) -> None:
 @pytest.fixture
 def typed(filled: Cli, data: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Prompt]:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    with Store.open(data, mode="r") as store:
+    with DirectoryStore.open(data, mode="r") as store:
         yield Prompt(store, lambda query: sys.stdout.write(f"{store.sql(query).to_pylist()}\n"))
 
 

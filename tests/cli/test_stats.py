@@ -14,7 +14,7 @@ from hypothesis import strategies as some
 
 from sawlog.cli.charts import BarChart, TimeChart, round_steps, svg, text_lines, time_steps
 from sawlog.cli.stats import spread
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 
 from .conftest import Cli
 from .damage import flip_bit, segment_of
@@ -41,7 +41,7 @@ def test_rate_adds_up_to_the_records(sawlog: Cli, orders: Path) -> None:
 def test_the_records_of_a_batch_are_spread_over_its_time(sawlog: Cli, data: Path) -> None:
     """Event times: a day's records came in one batch, and an hour of the next day's in another."""
     day = 1_700_000_000_000
-    with Store.open(data) as store:
+    with DirectoryStore.open(data) as store:
         topic = store.create_topic("events", durability="os")
         topic.append_many([(b"%d" % n, None, (), day + 60_000 * n) for n in range(1440)])
         topic.append_many([(b"%d" % n, None, (), day + 86_400_000 + 60_000 * n) for n in range(60)])
@@ -57,7 +57,7 @@ def test_the_records_of_a_batch_are_spread_over_its_time(sawlog: Cli, data: Path
 def test_timestamps_after_the_year_9999_are_shown_as_numbers_and_left_out_of_the_chart(
     sawlog: Cli, data: Path, far: int
 ) -> None:
-    with Store.open(data) as store:
+    with DirectoryStore.open(data) as store:
         topic = store.create_topic("events", durability="os")
         topic.append(b"near", timestamp=1_700_000_000_000)
         topic.append(b"last day", timestamp=253_402_214_400_000)
@@ -73,7 +73,7 @@ def test_timestamps_after_the_year_9999_are_shown_as_numbers_and_left_out_of_the
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_the_oldest_timestamp_is_that_of_no_particular_record(sawlog: Cli, data: Path, codec: str) -> None:
     """Within a batch, and among batches."""
-    with Store.open(data) as store:
+    with DirectoryStore.open(data) as store:
         topic = store.create_topic("events", durability="os", compression_type=codec)
         topic.append_many([(b"." * 100, None, (), 1_000 * at) for at in (50, 10, 90)])
         topic.append_many([(b"." * 100, None, (), 1_000 * at) for at in (70, 60, 65)])
@@ -86,7 +86,7 @@ def test_the_oldest_timestamp_is_that_of_no_particular_record(sawlog: Cli, data:
 
 
 def test_a_batch_that_the_log_has_stamped_is_at_one_time(sawlog: Cli, data: Path) -> None:
-    with Store.open(data) as store:
+    with DirectoryStore.open(data) as store:
         topic = store.create_topic("events", durability="os", message_timestamp_type="LogAppendTime")
         topic.append_many([(b"%d" % n, None, (), 1_000 * n) for n in range(10)])
     found = sawlog("stats", "events", "--output", "json").ok().json
@@ -152,7 +152,7 @@ def test_other_kinds_of_picture_are_a_usage_error(sawlog: Cli, orders: Path, tmp
 
 
 def test_empty_topics_have_a_row_and_no_rate(sawlog: Cli, data: Path) -> None:
-    Store.open(data).close()
+    DirectoryStore.open(data).close()
     assert "nothing to count" in sawlog("stats").ok().err
     sawlog("topic", "create", "empty").ok()
     found = sawlog("stats", "--output", "json").ok().json
@@ -162,7 +162,7 @@ def test_empty_topics_have_a_row_and_no_rate(sawlog: Cli, data: Path) -> None:
 
 
 def test_damage_is_told_and_counted_around(sawlog: Cli, data: Path) -> None:
-    with Store.open(data) as store:
+    with DirectoryStore.open(data) as store:
         topic = store.create_topic("orders", segment_bytes=2000, durability="os")
         for number in range(30):
             topic.append(b"value %02d " % number + b"x" * 100)

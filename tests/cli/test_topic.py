@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sawlog.cli.output import OutputFormat
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.store.settings import SETTINGS
 
 from .conftest import Cli
@@ -18,7 +18,7 @@ def test_create_makes_the_store_and_the_topic(sawlog: Cli, data: Path) -> None:
     result = sawlog("topic", "create", "orders", "--partitions", 3).ok()
     assert "orders: created, 3 partitions" in result.err
     assert result.raw == b""
-    with Store.open(data, mode="r") as store:
+    with DirectoryStore.open(data, mode="r") as store:
         assert store.topic("orders").partitions == 3
 
 
@@ -74,7 +74,7 @@ def test_list_shows_topics_in_every_form(sawlog: Cli, orders: Path) -> None:
 
 
 def test_list_of_nothing_says_how_to_begin(sawlog: Cli, data: Path) -> None:
-    Store.open(data).close()
+    DirectoryStore.open(data).close()
     result = sawlog("topic", "list").ok()
     assert result.raw == b""
     assert "sawlog topic create" in result.err

@@ -35,7 +35,7 @@ from sawlog.errors import LogFailed, SawlogError
 from sawlog.log import recovery
 from sawlog.storage import FileDirectory
 from sawlog.storage import file as file_module
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.testing import Call, Fault, FaultyDirectory
 from sawlog.testing.faulty import OPERATIONS as CALLS
 
@@ -343,7 +343,7 @@ class OnStore(Target):
     @functools.cached_property
     def _start(self) -> Start:
         disk, run = FaultyStorage(), StoreWorkload(1)
-        with Store.open(disk.plain, maintenance_interval_s=None) as store:
+        with DirectoryStore.open(disk.plain, maintenance_interval_s=None) as store:
             plain = "create_plain" if self.operation == "large_transaction" else "create"
             for name in (plain, "append_many", plain, "append", "commit"):
                 run.do(name, store, run.promise)
@@ -356,7 +356,7 @@ class OnStore(Target):
     def attempt(self, place: FaultyDirectory, promise: StorePromise, arm: Callable[[], None]) -> None:
         run = StoreWorkload(2)
         run._numbers = 500
-        store = Store.open(place, maintenance_interval_s=None)
+        store = DirectoryStore.open(place, maintenance_interval_s=None)
         arm()
         try:
             run.do(self.operation, store, promise)

@@ -20,7 +20,7 @@ from sawlog.config import LogConfig
 from sawlog.errors import DataLoss
 from sawlog.log import slices
 from sawlog.log.log import Log
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 
 from .disk import FaultyStorage
 from .witness import PARTITIONS, Witness
@@ -104,11 +104,11 @@ class Plain(Planner):
     name = "planner"
 
     @contextmanager
-    def _open(self) -> Iterator[Store]:
-        with Store.open(self._disk.plain, "r") as store:
+    def _open(self) -> Iterator[DirectoryStore]:
+        with DirectoryStore.open(self._disk.plain, "r") as store:
             yield store
 
-    def _plan(self, opened: Store, start: Any, most: int | None) -> tuple[Any, Any]:
+    def _plan(self, opened: DirectoryStore, start: Any, most: int | None) -> tuple[Any, Any]:
         at = start or dict.fromkeys(range(PARTITIONS), (0, -1))
         planned = {}
         for number, (offset, epoch) in at.items():
@@ -122,7 +122,7 @@ class Plain(Planner):
                 planned[number] = Range(last, now, tuple(pieces), values)
         return at, planned or None
 
-    def _finish(self, opened: Store, start: Any, planned: Any) -> Any:
+    def _finish(self, opened: DirectoryStore, start: Any, planned: Any) -> Any:
         at = dict(start)
         for number, range_ in planned.items():
             log = opened[TOPIC].partition(number)
@@ -182,8 +182,8 @@ class Spark(Planner):
         from sawlog.spark.streaming import StreamReader
 
         disk, before = self._disk.plain, (subscription.open_store, subscription.open_for_task)
-        subscription.open_store = lambda path, mode="r": Store.open(disk, mode, maintenance_interval_s=None)
-        subscription.open_for_task = lambda path: Store.open(disk, "r")
+        subscription.open_store = lambda path, mode="r": DirectoryStore.open(disk, mode, maintenance_interval_s=None)
+        subscription.open_for_task = lambda path: DirectoryStore.open(disk, "r")
         given = {
             "path": "/simulated",
             "subscribe": TOPIC,

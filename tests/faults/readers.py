@@ -25,8 +25,9 @@ from sawlog.errors import PositionLost, SawlogError, TransactionAborted, Transac
 from sawlog.log import shared, tables
 from sawlog.log.files import CHECKPOINT, LEADER_EPOCHS
 from sawlog.log.log import Log
-from sawlog.store import committed_offsets, position
-from sawlog.store.directory.store import Store
+from sawlog.store import position
+from sawlog.store.directory import offsets as committed_offsets
+from sawlog.store.directory.store import DirectoryStore
 
 from .acts import ACTS, GivenUp
 from .device import Step
@@ -87,7 +88,7 @@ class ReadersWorkload(Workload):
                 shift.store.close()
                 shift.look("a reader at the end")
 
-    def _prepare(self, disk: FaultyStorage) -> Store:
+    def _prepare(self, disk: FaultyStorage) -> DirectoryStore:
         store = _opened(disk)
         store.create_topic(
             TOPIC, PARTITIONS, segment_bytes=900, durability=DURABILITIES[self.durability], index_interval_bytes=150
@@ -143,8 +144,8 @@ class ReadersWorkload(Workload):
                     promise.lose_epochs(number)
 
 
-def _opened(disk: FaultyStorage) -> Store:
-    return Store.open(disk, maintenance_interval_s=None)
+def _opened(disk: FaultyStorage) -> DirectoryStore:
+    return DirectoryStore.open(disk, maintenance_interval_s=None)
 
 
 @contextmanager
@@ -177,7 +178,7 @@ class Shift:
         self,
         run: ReadersWorkload,
         disk: FaultyStorage,
-        store: Store,
+        store: DirectoryStore,
         witness: Witness,
         watch: Callable[[Step], None] | None,
     ) -> None:
@@ -290,7 +291,7 @@ class Shift:
     def come(self, name: str, most: int | None, *, on_lost: Any = "earliest", keep_epochs: bool = True) -> None:
         """A member of a group comes, reads that many records, or all, commits and goes."""
         got = self.witness.got.setdefault(name, set())
-        with Store.open(self.disk.plain, maintenance_interval_s=None) as store:
+        with DirectoryStore.open(self.disk.plain, maintenance_interval_s=None) as store:
             patient = {"auto_commit_ms": None, "session_timeout_ms": 10**9, "max_poll_interval_ms": 10**9}
             with store.consumer(name, [TOPIC], on_lost=on_lost, **patient) as consumer:
                 for _ in range(50):
@@ -387,7 +388,7 @@ READERS: dict[str, type[Workload]] = {
 globals().update(READERS)
 
 
-def without_epochs(store: Store, group: str) -> None:
+def without_epochs(store: DirectoryStore, group: str) -> None:
     """Commit the offsets of a group again without a leader epoch, as a client on the network may."""
     with store.groups.offsets.turn() as turn:
         records = []

@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from sawlog import Log, Store
+from sawlog import Log
 from sawlog.batch.build import encode
 from sawlog.batch.header import BatchHeader, scan
 from sawlog.errors import CorruptBatch, CorruptData, CorruptFile, SawlogError, TransactionAborted
 from sawlog.log.checkpoint import Checkpoint
 from sawlog.storage import Directory, MemoryDirectory
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.store.directory.transactions.intent import Part, Piece
 from sawlog.testing import Call, FaultyDirectory
 
@@ -41,11 +42,11 @@ _TIME = 1_000_000_000_000
 # --- making them
 
 
-def _open(directory: Directory, mode: Any = "w") -> Store:
-    return Store.open(directory, mode, maintenance_interval_s=None)
+def _open(directory: Directory, mode: Any = "w") -> DirectoryStore:
+    return DirectoryStore.open(directory, mode, maintenance_interval_s=None)
 
 
-def _fill(store: Store) -> None:
+def _fill(store: DirectoryStore) -> None:
     orders, stock = store.create_topic("orders", partitions=2), store.create_topic("stock")
     for number in range(2):
         orders.append_many([(b"o%d" % i, b"k", (), _TIME) for i in range(2)], partition=number)
@@ -74,7 +75,9 @@ def _killed() -> dict[str, bytes]:
                 return files_of(directory)
 
 
-def _steps(prepare: Callable[[Store], object], act: Callable[[Store], object], mark: str) -> list[dict[str, bytes]]:
+def _steps(
+    prepare: Callable[[DirectoryStore], object], act: Callable[[DirectoryStore], object], mark: str
+) -> list[dict[str, bytes]]:
     """What lies on the disk before every call that is made while a path with this in its name is there."""
     inner = MemoryDirectory()
     directory = FaultyDirectory(inner)
@@ -94,13 +97,13 @@ def _steps(prepare: Callable[[Store], object], act: Callable[[Store], object], m
     return steps
 
 
-def _transact(store: Store, number: int, value: bytes) -> None:
+def _transact(store: DirectoryStore, number: int, value: bytes) -> None:
     with store.transaction("query", number) as tx:
         for share in (("orders", 0), ("orders", 1), ("stock", 0)):
             tx.append(share[0], value, partition=share[1], timestamp=_TIME)
 
 
-def _stage(store: Store) -> None:
+def _stage(store: DirectoryStore) -> None:
     """What a task of a job leaves before the job commits."""
     area = store._intents.staging
     file = area.file("job", "task")
@@ -111,7 +114,7 @@ def _stage(store: Store) -> None:
 
 
 def _transaction() -> dict[str, bytes]:
-    def prepare(store: Store) -> None:
+    def prepare(store: DirectoryStore) -> None:
         _transact(store, 1, b"one")
         _stage(store)
 
@@ -121,7 +124,7 @@ def _transaction() -> dict[str, bytes]:
 
 
 def _replacement() -> list[dict[str, bytes]]:
-    def prepare(store: Store) -> None:
+    def prepare(store: DirectoryStore) -> None:
         store.create_topic("better").append(b"b0", timestamp=_TIME)
 
     return _steps(prepare, lambda store: store.replace_topic("stock", "better"), ".swap")
@@ -149,7 +152,7 @@ def _swap_document(files: Mapping[str, bytes]) -> str:
 # --- looking
 
 
-def served(store: Store, but: str = "") -> Served:
+def served(store: DirectoryStore, but: str = "") -> Served:
     """All records of all topics, but of one."""
     return {
         (name, number): [(record.offset, record.value) for record in store[name].partition(number)]
@@ -159,13 +162,13 @@ def served(store: Store, but: str = "") -> Served:
     }
 
 
-def committed(store: Store) -> Offsets:
+def committed(store: DirectoryStore) -> Offsets:
     """All committed offsets."""
     offsets = store.groups.offsets
     return {group: {share: each.offset for share, each in offsets.of(group).items()} for group in offsets.groups()}
 
 
-def committed_in_turn(store: Store) -> Offsets:
+def committed_in_turn(store: DirectoryStore) -> Offsets:
     """The same, as somebody sees it who is about to commit."""
     with store.groups.offsets.turn():
         return committed(store)
@@ -325,7 +328,7 @@ class _StoreJudge:
         return "costs nothing"
 
 
-def _iterated(store: Store) -> list[Any]:
+def _iterated(store: DirectoryStore) -> list[Any]:
     """The topics that an iteration gives before it raises; it has to raise in the end."""
     found = []
     try:
@@ -438,7 +441,7 @@ class _TransactionJudge:
             ), f"{share} holds {mine}"
 
     @staticmethod
-    def _write_everywhere(store: Store) -> bool:
+    def _write_everywhere(store: DirectoryStore) -> bool:
         """Whether anybody is told."""
         told = False
         for topic, number in (("orders", 0), ("orders", 1), ("stock", 0)):

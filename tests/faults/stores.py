@@ -21,8 +21,8 @@ from sawlog.batch.build import Encoder, EncoderOptions, encode
 from sawlog.config import LogConfig
 from sawlog.errors import SawlogError, StoreNotFound, StreamAborted, StreamTooLong, TransactionError
 from sawlog.spark.commit import stage_name
-from sawlog.store import committed_offsets
-from sawlog.store.directory.store import Store
+from sawlog.store.directory import offsets as committed_offsets
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.store.directory.transactions import placement, staging
 from sawlog.store.directory.transactions.buffers import PartitionBuffer
 from sawlog.store.directory.transactions.commits import INLINE_BYTES
@@ -77,7 +77,7 @@ class State:
         return replace(self, groups={**kept, group: {**self.groups.get(group, {}), **offsets}})
 
 
-def state_of(store: Store) -> State:
+def state_of(store: DirectoryStore) -> State:
     """As it is found."""
     topics: Topics = {}
     for topic in store:
@@ -94,7 +94,7 @@ def _shown(state: State) -> str:
     return f"{topics} {state.groups}"
 
 
-Act = Callable[[Store], object]
+Act = Callable[[DirectoryStore], object]
 
 
 @dataclass
@@ -190,14 +190,14 @@ class StoreWorkload(Workload):
             if self.random.random() < 0.5:
                 store.close()
 
-    def do(self, name: str, store: Store, promise: StorePromise) -> None:
+    def do(self, name: str, store: DirectoryStore, promise: StorePromise) -> None:
         for then, act, how in OPERATIONS[name](self, promise.now):
             promise.begin(then, act, **how)
             act(store)
             promise.end()
             assert state_of(store) == promise.now, f"{name}: {_shown(state_of(store))} is not {_shown(promise.now)}"
 
-    def _interrupt(self, name: str, store: Store, disk: FaultyStorage) -> Store:
+    def _interrupt(self, name: str, store: DirectoryStore, disk: FaultyStorage) -> DirectoryStore:
         """Begin an operation, and be interrupted somewhere in it; it was done wholly or not at all, when the store is
         opened again. The store to continue with."""
         promise = self.promise
@@ -237,7 +237,7 @@ class StoreWorkload(Workload):
     def _read(self, disk: FaultyStorage, promise: StorePromise) -> None:
         before = disk.steps
         try:
-            store = Store.open(disk.plain, "r")
+            store = DirectoryStore.open(disk.plain, "r")
         except StoreNotFound:
             assert not promise.made, "a reader finds no store"
             return
@@ -245,7 +245,7 @@ class StoreWorkload(Workload):
             promise.check_partitions(state_of(store))
         assert disk.steps == before, "a reader has written"
 
-    def _check_all(self, store: Store, promise: StorePromise) -> State:
+    def _check_all(self, store: DirectoryStore, promise: StorePromise) -> State:
         """Every partition is opened for writing, which completes what was promised; then all is as it should be."""
         for topic in store:
             for number in range(topic.partitions):
@@ -275,7 +275,7 @@ class StoreWorkload(Workload):
         assert not left, f"left behind: {left}"
         assert not any(name.endswith(".intent") for name in names), f"not completed: {names}"
 
-    def _go_on(self, store: Store, promise: StorePromise, found: State, chance: random.Random) -> None:
+    def _go_on(self, store: DirectoryStore, promise: StorePromise, found: State, chance: random.Random) -> None:
         act, then = promise.act, promise.then
         if act is not None and then is not None and (promise.once or found == promise.now):
             promise.now = found
@@ -289,8 +289,8 @@ class StoreWorkload(Workload):
             other.do(name, store, promise)
 
 
-def _opened(disk: FaultyStorage) -> Store:
-    return Store.open(disk.plain, maintenance_interval_s=None)
+def _opened(disk: FaultyStorage) -> DirectoryStore:
+    return DirectoryStore.open(disk.plain, maintenance_interval_s=None)
 
 
 @contextmanager
@@ -367,7 +367,7 @@ def append_many(run: StoreWorkload, now: State) -> Steps:
             then = then.appended(name, number, *values)
             given.append((number, values))
 
-        def act(store: Store) -> None:
+        def act(store: DirectoryStore) -> None:
             for number, values in given:
                 store[name].append_many(values, partition=number)
 
@@ -390,7 +390,7 @@ def write(run: StoreWorkload, now: State) -> Steps:
             then = then.appended(name, partition_for(key, len(now.topics[name][1])), value)
             given.append((value, key))
 
-        def act(store: Store) -> None:
+        def act(store: DirectoryStore) -> None:
             with store[name].writer() as writer:
                 for value, key in given:
                     writer.append(value, key)
@@ -408,7 +408,7 @@ def _transacted(run: StoreWorkload, now: State, size: int) -> tuple[State, list[
     return then, given
 
 
-def _transact(store: Store, given: list[tuple[str, int, bytes]], *name: Any) -> None:
+def _transact(store: DirectoryStore, given: list[tuple[str, int, bytes]], *name: Any) -> None:
     with store.transaction(*name) as transaction:
         for topic, number, value in given:
             transaction.append(topic, value, partition=number)
@@ -431,7 +431,7 @@ def named_transactions(run: StoreWorkload, now: State) -> Steps:
     for sequence in (1, 2):
         then, given = _transacted(run, now, 40)
 
-        def act(store: Store, given: Any = given, sequence: int = sequence) -> None:
+        def act(store: DirectoryStore, given: Any = given, sequence: int = sequence) -> None:
             _transact(store, given, name, sequence)
 
         yield then, act, {"once": True}
@@ -444,7 +444,7 @@ def publish(run: StoreWorkload, now: State) -> Steps:
     then, given = _transacted(run, now, 60)
     alone, least = run.random.random() < 0.6, run.random.choice((1, 8 << 20))
 
-    def act(store: Store) -> None:
+    def act(store: DirectoryStore) -> None:
         stage = stage_name(query, batch)
         _staged(store, stage, given)  # by an attempt that failed later
         parts = _staged(store, stage, given, alone=alone)
@@ -461,7 +461,7 @@ def publish_inline(run: StoreWorkload, now: State) -> Steps:
     then, given = _transacted(run, now, 60)
     staged = run.random.random() < 0.5
 
-    def act(store: Store) -> None:
+    def act(store: DirectoryStore) -> None:
         stage, parts, position = stage_name(query, 1), [], 0
         batches = [encode([(value,)]) for _, _, value in given]
         data = b"".join(batches)
@@ -474,7 +474,9 @@ def publish_inline(run: StoreWorkload, now: State) -> Steps:
     yield then, act, {"once": True}
 
 
-def _staged(store: Store, stage: str, given: list[tuple[str, int, bytes]], *, alone: bool = False) -> list[Part]:
+def _staged(
+    store: DirectoryStore, stage: str, given: list[tuple[str, int, bytes]], *, alone: bool = False
+) -> list[Part]:
     """What a task does: its batches lie in a file of its own, lent to the job; `alone`, in one for each partition."""
     with store.staging.task(stage) as task:
         parcels: dict[tuple[str, int], PartitionBuffer] = {}
@@ -498,7 +500,7 @@ def publish_and_discard(run: StoreWorkload, now: State) -> Steps:
     _, given = _transacted(run, now, 60)
     stage = stage_name(f"q{run.random.getrandbits(48)}", 0)
 
-    def act(store: Store) -> None:
+    def act(store: DirectoryStore) -> None:
         _staged(store, stage, given)
         store.staging.discard(stage)
 
@@ -512,7 +514,7 @@ def commit(run: StoreWorkload, now: State) -> Steps:
             offsets = {(name, n): run.random.randrange(100) for n in range(len(now.topics[name][1]))}
             now = now.committed("group", offsets)
 
-            def act(store: Store, offsets: Any = offsets) -> None:
+            def act(store: DirectoryStore, offsets: Any = offsets) -> None:
                 store.groups.commit("group", offsets)
 
             yield now, act, {}
@@ -530,7 +532,7 @@ def consume(run: StoreWorkload, now: State) -> Steps:
         partitions = now.topics[name][1]
         offsets = {(name, number): len(values) for number, values in enumerate(partitions)}
 
-        def act(store: Store) -> None:
+        def act(store: DirectoryStore) -> None:
             with store.consumer("readers", [name], start="earliest") as consumer:
                 for _ in consumer.drain():
                     pass
@@ -552,7 +554,7 @@ def aborted_stream(run: StoreWorkload, now: State) -> Steps:
             yield value
             raise ConnectionError("the client went away")
 
-        def act(store: Store) -> None:
+        def act(store: DirectoryStore) -> None:
             try:
                 store[name].partition(number).append_stream(chunks())
             except (StreamAborted, StreamTooLong):  # whichever is met first, where little is gathered at once
@@ -566,7 +568,7 @@ def aborted_transaction(run: StoreWorkload, now: State) -> Steps:
     """Somebody thinks better of it, after some of it may have been staged."""
     _, given = _transacted(run, now, run.random.choice((40, 400)))
 
-    def act(store: Store) -> None:
+    def act(store: DirectoryStore) -> None:
         with suppress(GivenUp), store.transaction() as made:
             for topic, number, value in given:
                 made.append(topic, value, partition=number)
@@ -580,7 +582,7 @@ def advance(run: StoreWorkload, now: State) -> Steps:
     if name := _some(run, now):
         number, gap = run.random.randrange(len(now.topics[name][1])), run.random.choice((1, 6))
 
-        def act(store: Store) -> None:
+        def act(store: DirectoryStore) -> None:
             log = store[name].partition(number)
             log._advance(log.next_offset + gap)
 
@@ -592,7 +594,7 @@ def append_kept(run: StoreWorkload, now: State) -> Steps:
     if name := _some(run, now):
         place, values = run.random.randrange(len(now.topics[name][1])), [run.value(80), run.value(80)]
 
-        def act(store: Store) -> None:
+        def act(store: DirectoryStore) -> None:
             log, raw = store[name].partition(place), bytearray()
             for number, value in enumerate(values):
                 batch = bytearray(encode([value]))
@@ -610,7 +612,7 @@ def spark_write(run: StoreWorkload, now: State) -> Steps:
     held, own = run.random.choice((1, 200, 2 << 20)), run.random.choice((1, 200, 2 << 20))
     inline, least = run.random.choice((1, 1 << 20)), run.random.choice((1, 8 << 20))
 
-    def act(store: Store) -> None:
+    def act(store: DirectoryStore) -> None:
         from sawlog.spark import commit, writing
         from sawlog.spark.options import WriteOptions
 

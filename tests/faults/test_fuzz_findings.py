@@ -19,7 +19,7 @@ from sawlog.log.transaction_index import ProducersFile
 from sawlog.spark.options import read_options, write_options
 from sawlog.storage import MemoryDirectory, checksummed
 from sawlog.storage.checksummed import FIELD, LINE, TitledFile
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.store.directory.transactions.intent import Intent, Part, Piece
 
 from ..batch.wire import Header, around, batch, record, varint, with_right_crc
@@ -78,12 +78,12 @@ def test_a_small_file_with_a_number_that_is_none_is_corrupt(
 def test_an_intent_whose_batches_are_not_all_there_does_not_hang(size_bytes: int) -> None:
     """It was read again and again, forever, by whoever opened the store."""
     root = MemoryDirectory()
-    with Store.open(root) as store:
+    with DirectoryStore.open(root) as store:
         topic = store.create_topic("orders")
         part = Part("orders", topic.id, 0, 5, (Piece("", 0, size_bytes),), 0)
         left = Intent("0" * 32, (part,), data=batch([(0, 0, None, b"x", ())])[:-1])
         root.child("staging", create=True).replace(left.file, left.encode())
-    with Store.open(root) as store:
+    with DirectoryStore.open(root) as store:
         assert len(store["orders"].partition(0)) == 0
         with pytest.raises(CorruptFile, match="no complete batch"):
             store["orders"].append(b"y")
@@ -124,7 +124,7 @@ def test_a_note_with_a_number_that_is_none_is_none(value: str) -> None:
 def test_a_topic_that_claims_more_partitions_than_there_can_be_is_corrupt() -> None:
     """Describing it would have taken all memory."""
     root = MemoryDirectory()
-    with Store.open(root) as store:
+    with DirectoryStore.open(root) as store:
         store.create_topic("orders")
         place = root.child("topics").child("orders")
         fields = checksummed.load(place, "topic.json")
@@ -137,7 +137,7 @@ def test_a_topic_that_claims_more_partitions_than_there_can_be_is_corrupt() -> N
 def test_a_committed_offset_of_a_group_without_a_name_is_passed_over(key: list[object]) -> None:
     """Listing the groups raised TypeError, for everybody."""
     root = MemoryDirectory()
-    with Store.open(root) as store:
+    with DirectoryStore.open(root) as store:
         store.create_topic("orders")
         store.groups.commit("billing", {("orders", 0): 0})
         value = {"offset": 1, "topic_id": "", "metadata": "", "time_ms": 0, "member": ""}

@@ -23,7 +23,7 @@ from sawlog.log.index import SegmentIndex
 from sawlog.log.producers import ProducerState
 from sawlog.log.segment import Segment
 from sawlog.storage import FileDirectory, Storage
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.testing import Fault
 from sawlog.testing.faulty import Call
 
@@ -36,12 +36,12 @@ def _descriptors() -> int:
 
 
 def test_maintenance_leaves_no_partition_open(tmp_path: Path) -> None:
-    with Store.open(tmp_path, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(tmp_path, maintenance_interval_s=None) as store:
         topic = store.create_topic("many", 24)
         before = _descriptors()
         store.maintain()
         assert _descriptors() <= before + 2
-        assert not topic.open_partitions.logs, "maintenance has opened partitions that stay open"
+        assert not topic._partitions.logs, "maintenance has opened partitions that stay open"
 
 
 @pytest.mark.parametrize("work", ["merge_segments", "compact"])
@@ -70,7 +70,7 @@ def test_no_more_segments_are_open_at_once_than_may_be(work: str, monkeypatch: p
 def test_a_transaction_stays_whole_if_its_process_dies_and_then_the_power_is_cut(name: str | None) -> None:
     """Whoever completes it may find an intent whose name is in the cache and not yet on the disk."""
     disk = FaultyStorage(seed=1)
-    with Store.open(disk, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(disk, maintenance_interval_s=None) as store:
         store.create_topic("orders", 2)
         store["orders"].append(b"first", partition=0)
         store["orders"].append(b"first", partition=1)
@@ -83,12 +83,12 @@ def test_a_transaction_stays_whole_if_its_process_dies_and_then_the_power_is_cut
     cut: list[FaultyStorage] = []
     for dead in died:
         dead.watch = lambda step, dead=dead: cut.append(dead.crash("lose"))  # type: ignore[misc]
-        Store.open(dead, maintenance_interval_s=None).close()
+        DirectoryStore.open(dead, maintenance_interval_s=None).close()
         dead.watch = None
     assert len(cut) > 20
     # Most of these disks are the same: a cut loses everything since the last sync.
     for left in {str(sorted(tree(each).items())): each for each in cut}.values():
-        with Store.open(left, maintenance_interval_s=None) as store:
+        with DirectoryStore.open(left, maintenance_interval_s=None) as store:
             found = {len(store["orders"].partition(number)) for number in (0, 1)}
             assert found in ({1}, {2}), "a part of the transaction is there"
 
@@ -239,7 +239,7 @@ def test_what_nobody_can_read_yet_supersedes_nothing() -> None:
 
 @pytest.mark.parametrize("mode", ["w", "r", "a"])
 def test_a_store_is_not_opened_as_a_log(tmp_path: Path, mode: Literal["w", "r", "a"]) -> None:
-    Store.open(tmp_path).close()
+    DirectoryStore.open(tmp_path).close()
     before = sorted(path.name for path in tmp_path.iterdir())
     with pytest.raises(InvalidConfig, match="is a store"):
         Log.open(tmp_path, mode=mode)
@@ -254,7 +254,7 @@ def _opened_before_renaming(monkeypatch: pytest.MonkeyPatch, suffix: str, path: 
     def rename(old: str, new: str, **more: Any) -> None:
         if old.endswith(suffix):
             seen.append(old)
-            Store.open(path, maintenance_interval_s=None).close()
+            DirectoryStore.open(path, maintenance_interval_s=None).close()
         real(old, new, **more)
 
     monkeypatch.setattr(os, "rename", rename)
@@ -262,7 +262,7 @@ def _opened_before_renaming(monkeypatch: pytest.MonkeyPatch, suffix: str, path: 
 
 
 def test_an_intent_that_is_being_written_is_not_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Store.open(tmp_path, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(tmp_path, maintenance_interval_s=None) as store:
         store.create_topic("t", 2)
         seen = _opened_before_renaming(monkeypatch, ".intent.tmp", store.path)
         with store.transaction() as made:
@@ -273,7 +273,7 @@ def test_an_intent_that_is_being_written_is_not_swept(tmp_path: Path, monkeypatc
 
 
 def test_a_lease_that_is_being_written_is_not_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Store.open(tmp_path, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(tmp_path, maintenance_interval_s=None) as store:
         store.create_topic("t", 1)
         seen = _opened_before_renaming(monkeypatch, ".lease.tmp", store.path)
         name = store.staging.put("job", encode([b"x"]))

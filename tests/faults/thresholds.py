@@ -140,7 +140,7 @@ NOT_VARIED: Mapping[str, str] = {
         "spark.session:LEAST_VERSION": "no size of the engine",
         "store.base.partition:PAGE_BYTES store.base.partition:STREAM_BYTES": "object storage only; no workload has it",
         "log.reader:ARROW_ROWS": "readers choose it (`batch_rows`); nothing is written",
-        "store.committed_offsets:_SEGMENTS store.committed_offsets:_CONFIG": "small in every workload: "
+        "store.directory.offsets:_SEGMENTS store.directory.offsets:_CONFIG": "small in every workload: "
         "stores._small_groups",
         "store.directory.service:_SEGMENTS": (
             "when a broker's log of transactions is compacted; no workload has a broker"
@@ -179,7 +179,7 @@ NOT_VARIED: Mapping[str, str] = {
         ),
         "batch.checksum:_X_TO_THE_8": "a polynomial",
         "batch.checksum:_BLOCK_BYTES": "how CRC-32C is computed where the kernel is not compiled",
-        "store.members:_LONGEST store.names:_LONGEST store.directory.transactions.intent:_LONGEST_NAME "
+        "store.directory.members:_LONGEST store.names:_LONGEST store.directory.transactions.intent:_LONGEST_NAME "
         "spark.commit:_LONGEST_NAME": "the length of a name, a promise to the caller",
     }.items()
     for name in names.split()

@@ -29,8 +29,8 @@ from sawlog import Log, LogConfig
 from sawlog.batch.build import Producer, encode
 from sawlog.config import Interval
 from sawlog.errors import GroupNotFound, LogNotFound
-from sawlog.store import committed_offsets
-from sawlog.store.directory.store import Store
+from sawlog.store.directory import offsets as committed_offsets
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.store.directory.transactions.commits import INLINE_BYTES
 from sawlog.store.directory.transactions.intent import Part, Piece
 from sawlog.store.directory.transactions.staging_directory import StagingDirectory
@@ -368,8 +368,8 @@ class Producing(Work):
 # --- a store
 
 
-def opened(place: str) -> Store:
-    return Store.open(place, maintenance_interval_s=None)
+def opened(place: str) -> DirectoryStore:
+    return DirectoryStore.open(place, maintenance_interval_s=None)
 
 
 def sound(log: Log, found: Counter[str]) -> list[str]:
@@ -384,7 +384,7 @@ class Transactions(Work):
     name = "transactions"
     PLACES = (("orders", 0), ("orders", 1), ("orders", 2), ("stock", 0))
 
-    def _topics(self, store: Store) -> None:
+    def _topics(self, store: DirectoryStore) -> None:
         store.create_topic("orders", partitions=3, exist_ok=True, segment_bytes=200_000)
         store.create_topic("stock", exist_ok=True, segment_bytes=200_000)
 
@@ -548,7 +548,7 @@ class Watched(Work):
         self.name = f"watched {durability}"
         self.durability = durability
 
-    def _topic(self, store: Store) -> Log:
+    def _topic(self, store: DirectoryStore) -> Log:
         settings = {"segment_bytes": 4000, "durability": self.durability}
         return store.create_topic(self.TOPIC, exist_ok=True, **settings).partition(0)
 
@@ -583,7 +583,7 @@ class Watched(Work):
             os._exit(1)
 
     def _read(self, place: str, goes_on: Callable[[], bool]) -> None:
-        with Store.open(place, "r") as store:
+        with DirectoryStore.open(place, "r") as store:
             log = store[self.TOPIC].partition(0)
             at = log.visible_offset
             while True:
@@ -661,7 +661,7 @@ class Catalogue(Work):
             say(f"done {' '.join(step)}")
 
     @staticmethod
-    def _do(store: Store, step: list[str]) -> None:
+    def _do(store: DirectoryStore, step: list[str]) -> None:
         kind, name, *rest = step
         if kind == "create":
             store.create_topic(name, partitions=int(rest[0])).append(content.make(name), partition=0)
@@ -697,7 +697,7 @@ class Catalogue(Work):
             self.apply(after, tried[-1])
             fresh = tried[-1][1] if tried[-1][0] == "create" else ""
         found["acknowledged"] += len(round_.said("done"))
-        with Store.open(place, "r") if os.path.exists(f"{place}/sawlog.json") else opened(place) as store:
+        with DirectoryStore.open(place, "r") if os.path.exists(f"{place}/sawlog.json") else opened(place) as store:
             seen = store.topics()
         with opened(place) as store:
             there = {name: [store[name].partitions, self._marker(store, name, found)] for name in store.topics()}
@@ -711,7 +711,7 @@ class Catalogue(Work):
         return there
 
     @staticmethod
-    def _marker(store: Store, name: str, found: Counter[str]) -> str:
+    def _marker(store: DirectoryStore, name: str, found: Counter[str]) -> str:
         held = sound(store[name].partition(0), found)
         return held[0] if held else ""
 

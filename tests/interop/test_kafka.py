@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import sawlog
-from sawlog import Log, Store, interop
+from sawlog import Log, interop
 from sawlog.batch.compression import compress
 from sawlog.batch.header import scan
 from sawlog.errors import (
@@ -33,6 +33,7 @@ from sawlog.errors import (
     UnknownFormat,
 )
 from sawlog.interop import Kind
+from sawlog.store.directory.store import DirectoryStore
 
 from ..batch import wire
 from ..log.places import quick
@@ -218,8 +219,8 @@ def many(count: int, start: int = 0, size: int = 20, step: int = 1) -> bytes:
     return b"".join(batch(start + step * n, b"%d" % (start + step * n) + b"." * size) for n in range(count))
 
 
-def imported(source: Path, target: Path, **options: Any) -> tuple[interop.ImportReport, Store]:
-    store = Store.open(target)
+def imported(source: Path, target: Path, **options: Any) -> tuple[interop.ImportReport, DirectoryStore]:
+    store = DirectoryStore.open(target)
     return interop.import_log(source, store, **options), store
 
 
@@ -348,7 +349,7 @@ def test_records_below_a_log_start_within_a_batch_are_invisible(tmp_path: Path) 
         log = store["orders"].partition(0)
         assert (log.lowest_offset, log.next_offset, report.records) == (102, 104, 2)
         assert [record.value for record in log] == [b"c", b"d"]
-    with Store.open(tmp_path / "data") as store:
+    with DirectoryStore.open(tmp_path / "data") as store:
         assert [record.value for record in store["orders"].scan()] == [b"c", b"d"]
         assert interop.import_log(source, store).records == 0
 
@@ -374,7 +375,7 @@ def test_an_interrupted_import_continues(tmp_path: Path) -> None:
         if done > total // 2:
             raise KeyboardInterrupt
 
-    with Store.open(tmp_path / "data") as store:
+    with DirectoryStore.open(tmp_path / "data") as store:
         with pytest.raises(KeyboardInterrupt):
             interop.import_log(source, store, progress=interrupt)
         there = store["orders"].partition(0).next_offset
@@ -387,13 +388,14 @@ def test_an_interrupted_import_continues(tmp_path: Path) -> None:
 
 _KILLED = """
 import os, signal, sys
-from sawlog import Store, interop
+import sawlog
+from sawlog import interop
 
 def die(done, total):
     if done > total // 2:
         os.kill(os.getpid(), signal.SIGKILL)
 
-interop.import_log(sys.argv[1], Store.open(sys.argv[2]), progress=die)
+interop.import_log(sys.argv[1], sawlog.open(sys.argv[2]), progress=die)
 """
 
 
@@ -409,7 +411,7 @@ def test_an_import_continues_after_its_process_was_killed(tmp_path: Path) -> Non
         check=False,
     )
     assert killed.returncode == -signal.SIGKILL
-    with Store.open(tmp_path / "data") as store:
+    with DirectoryStore.open(tmp_path / "data") as store:
         log = store["orders"].partition(0)
         report = interop.import_log(source, store)
         assert 0 < report.records <= 400
@@ -455,7 +457,7 @@ def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
     raw = many(32, size=1 << 20)
     source = partition(tmp_path / "kafka", {0: raw})
     del raw
-    with Store.open(tmp_path / "data") as store:
+    with DirectoryStore.open(tmp_path / "data") as store:
         store.create_topic("orders", durability="os")
         tracemalloc.start()
         try:
@@ -471,7 +473,7 @@ def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
 
 def test_a_running_broker_is_refused(tmp_path: Path) -> None:
     source = partition(tmp_path / "kafka", {0: many(3)})
-    with broker_on(tmp_path / "kafka") as lock, Store.open(tmp_path / "data") as store:
+    with broker_on(tmp_path / "kafka") as lock, DirectoryStore.open(tmp_path / "data") as store:
         assert lock == "held"
         with pytest.raises(SourceInUse, match="stop it"):
             interop.open(source)
@@ -541,7 +543,7 @@ def test_an_incomplete_tail_of_flushed_data_is_damage(tmp_path: Path, why: str) 
 def test_a_file_shorter_than_the_recovery_point_is_damage(tmp_path: Path) -> None:
     source = partition(tmp_path / "kafka", {0: many(5)})
     stopped(tmp_path / "kafka", orders_0=8)
-    with Store.open(tmp_path / "data") as store:
+    with DirectoryStore.open(tmp_path / "data") as store:
         with pytest.raises(ForeignDamage, match="end at offset 5, but had been flushed up to 8"):
             interop.import_log(source, store)
         assert store["orders"].partition(0).next_offset == 5
@@ -553,7 +555,7 @@ def test_damage_in_the_middle_stops_the_import_and_earlier_records_are_stored(tm
     where = len(raw) // 9 * 4
     raw[where + 80] ^= 1
     source = partition(tmp_path / "kafka", {0: bytes(raw), 9: many(3, 9)})
-    with Store.open(tmp_path / "data") as store:
+    with DirectoryStore.open(tmp_path / "data") as store:
         with pytest.raises(ChecksumMismatch) as stopped_at:
             interop.import_log(source, store)
         assert (stopped_at.value.path, stopped_at.value.position) == (str(source / named(0)), where)
@@ -713,7 +715,7 @@ def test_messages_older_than_v2_are_refused(tmp_path: Path, magic: int) -> None:
 
 def test_old_messages_after_new_batches_are_refused(tmp_path: Path) -> None:
     source = partition(tmp_path / "kafka", {0: many(2) + old_message(2, 1, b"v"), 3: many(2, 3)})
-    with Store.open(tmp_path / "data") as store, pytest.raises(UnknownFormat, match="byte"):
+    with DirectoryStore.open(tmp_path / "data") as store, pytest.raises(UnknownFormat, match="byte"):
         interop.import_log(source, store)
 
 

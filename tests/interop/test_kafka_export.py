@@ -12,11 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sawlog import Log, LogConfig, Store, interop
+from sawlog import Log, LogConfig, interop
 from sawlog.batch.header import BASE, COUNT, LAST, scan
 from sawlog.errors import ExportRefused, InvalidConfig, SourceInUse
 from sawlog.log.ingest import rows_of
-from sawlog.store.directory.topic import Topic
+from sawlog.store.directory.store import DirectoryStore
+from sawlog.store.directory.topic import DirectoryTopic
 
 from ..batch import wire
 from ..log.places import quick
@@ -39,7 +40,7 @@ def content(directory: Path) -> dict[str, bytes]:
     }
 
 
-def topic_of(store: Store, *raw: bytes, name: str = "orders", **settings: Any) -> Topic:
+def topic_of(store: DirectoryStore, *raw: bytes, name: str = "orders", **settings: Any) -> DirectoryTopic:
     """A topic whose partitions hold these batches."""
     made = store.create_topic(name, len(raw), durability="os", **settings)
     for number, each in enumerate(raw):
@@ -54,7 +55,7 @@ def topic_of(store: Store, *raw: bytes, name: str = "orders", **settings: Any) -
 
 def test_a_partition_is_written_byte_for_byte(tmp_path: Path) -> None:
     first, second = batch(5, b"x" * 5000, epoch=2), batch(6, b"y", b"z", epoch=3)
-    with Store.open(tmp_path / "data") as store:
+    with DirectoryStore.open(tmp_path / "data") as store:
         [report] = interop.export_topic(topic_of(store, first + second), tmp_path / "out", format="kafka", topic_id=ID)
     assert content(tmp_path / "out") == {
         f"orders-0/{named(5)}": first + second,
@@ -83,7 +84,7 @@ def test_aborted_transactions_are_listed(tmp_path: Path) -> None:
 
     raw = paid(0, 7) + paid(1, 8) + paid(2, 7) + marker(3, 7, commit=False) + marker(4, 8, commit=True)
     raw += paid(5, 8) + marker(6, 8, commit=False) + marker(7, 9, commit=False)
-    with Store.open(tmp_path / "data") as store:
+    with DirectoryStore.open(tmp_path / "data") as store:
         interop.export_topic(topic_of(store, raw), tmp_path / "out", format="kafka")
     assert (tmp_path / "out/orders-0" / named(0, ".txnindex")).read_bytes() == wire.hex_bytes("""
         00 00                       # version
@@ -101,11 +102,11 @@ def test_aborted_transactions_are_listed(tmp_path: Path) -> None:
 
 def test_leader_epochs_that_go_back_are_raised(tmp_path: Path) -> None:
     raw = batch(0, b"a", epoch=5) + batch(1, b"b", epoch=5) + batch(2, b"c", epoch=6)
-    with Store.open(tmp_path / "data") as store:
+    with DirectoryStore.open(tmp_path / "data") as store:
         path = Path(topic_of(store, raw).partition(0).path) / named(0)
     # An append in epoch 0 after an import with higher epochs.
     path.write_bytes(batch(0, b"a", epoch=5) + batch(1, b"b", epoch=0) + batch(2, b"c", epoch=6))
-    with Store.open(tmp_path / "data") as store:
+    with DirectoryStore.open(tmp_path / "data") as store:
         [report] = interop.export_topic(store["orders"], tmp_path / "out", format="kafka")
     written = (tmp_path / "out/orders-0" / named(0)).read_bytes()
     assert [each.leader_epoch for each in scan(written)] == [5, 5, 6]
@@ -115,7 +116,7 @@ def test_leader_epochs_that_go_back_are_raised(tmp_path: Path) -> None:
 
 
 def test_a_log_start_within_a_batch_is_in_the_checkpoint(tmp_path: Path) -> None:
-    with Store.open(tmp_path / "data") as store:
+    with DirectoryStore.open(tmp_path / "data") as store:
         topic = topic_of(store, batch(0, b"a") + batch(1, b"b", b"c") + batch(3, b"d"))
         topic.partition(0).trim(2)
         [report] = interop.export_topic(topic, tmp_path / "out", format="kafka")
@@ -127,7 +128,7 @@ def test_a_log_start_within_a_batch_is_in_the_checkpoint(tmp_path: Path) -> None
 
 
 def test_an_empty_partition_has_a_file_named_after_the_next_offset(tmp_path: Path) -> None:
-    with Store.open(tmp_path / "data") as store:
+    with DirectoryStore.open(tmp_path / "data") as store:
         topic = store.create_topic("orders", 2, durability="os")
         topic.partition(1)._advance(77)
         interop.export_topic(topic, tmp_path / "out", format="kafka")
@@ -140,7 +141,7 @@ def test_an_empty_partition_has_a_file_named_after_the_next_offset(tmp_path: Pat
 def test_files_end_at_our_segments_and_at_the_given_size(tmp_path: Path) -> None:
     raw = b"".join(batch(number, b"x" * 100) for number in range(20))
     size = len(raw) // 20
-    with Store.open(tmp_path / "data") as store:
+    with DirectoryStore.open(tmp_path / "data") as store:
         topic = topic_of(store, raw[: 10 * size])
         topic.partition(0).seal()
         topic.partition(0)._append_at_offsets(raw[10 * size :])
@@ -154,7 +155,7 @@ def test_files_end_at_our_segments_and_at_the_given_size(tmp_path: Path) -> None
 
 def test_a_range_of_offsets_is_exported_in_whole_batches(tmp_path: Path) -> None:
     raw = [batch(0, b"a", b"b"), batch(2, b"c", b"d"), batch(4, b"e", b"f")]
-    with Store.open(tmp_path / "data") as store:
+    with DirectoryStore.open(tmp_path / "data") as store:
         log = topic_of(store, b"".join(raw)).partition(0)
         report = interop.export_log(log, tmp_path / "orders-0", format="kafka", start=3, end=5)
     assert (tmp_path / "orders-0" / named(2)).read_bytes() == raw[1] + raw[2]
@@ -180,7 +181,7 @@ def test_an_empty_topic_of_a_stopped_broker_is_filled(tmp_path: Path) -> None:
         },
     )
     before = content(tmp_path / "other-0")
-    with Store.open(tmp_path / "data") as store:
+    with DirectoryStore.open(tmp_path / "data") as store:
         interop.export_topic(topic_of(store, batch(3, b"a"), batch(0, b"b")), tmp_path, format="kafka")
     assert (tmp_path / "orders-0" / named(3)).read_bytes() == batch(3, b"a")
     assert (tmp_path / "orders-0/partition.metadata").read_text() == f"version: 0\ntopic_id: {ID}"
@@ -204,7 +205,7 @@ def test_an_export_never_overwrites_records(tmp_path: Path, there: str) -> None:
     if there == "damaged checkpoint":
         lay(target, {RECOVERY: b"0\n7\n"})
     before = content(target)
-    with Store.open(tmp_path / "data") as store:
+    with DirectoryStore.open(tmp_path / "data") as store:
         topic = topic_of(store, batch(0, b"a"), batch(0, b"b"))
         with pytest.raises(ExportRefused):
             interop.export_topic(topic, target, format="kafka")
@@ -213,7 +214,7 @@ def test_an_export_never_overwrites_records(tmp_path: Path, there: str) -> None:
 
 def test_a_running_broker_is_refused(tmp_path: Path) -> None:
     (tmp_path / "kafka").mkdir()
-    with Store.open(tmp_path / "data") as store, broker_on(tmp_path / "kafka"):
+    with DirectoryStore.open(tmp_path / "data") as store, broker_on(tmp_path / "kafka"):
         topic = topic_of(store, batch(0, b"a"))
         with pytest.raises(SourceInUse):
             interop.export_topic(topic, tmp_path / "kafka", format="kafka")
@@ -226,7 +227,7 @@ def test_an_interrupted_export_leaves_nothing_behind(tmp_path: Path) -> None:
 
     partition(tmp_path / "kafka", {0: b""}, "orders-0")
     before = content(tmp_path / "kafka")
-    with Store.open(tmp_path / "data") as store:
+    with DirectoryStore.open(tmp_path / "data") as store:
         topic = topic_of(store, batch(0, b"a"))
         with pytest.raises(KeyboardInterrupt):
             interop.export_topic(topic, tmp_path / "kafka", format="kafka", progress=interrupt)
@@ -235,7 +236,7 @@ def test_an_interrupted_export_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_a_brokers_directory_can_be_created(tmp_path: Path) -> None:
-    with Store.open(tmp_path / "data") as store:
+    with DirectoryStore.open(tmp_path / "data") as store:
         topic = topic_of(store, batch(0, b"a"))
         interop.export_topic(topic, tmp_path / "out", format="kafka", cluster_id=ID, node_id=3)
         said = (tmp_path / "out/meta.properties").read_text().splitlines()
@@ -260,13 +261,13 @@ def test_a_brokers_directory_can_be_created(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_options_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
-    with Store.open(tmp_path / "data") as store, pytest.raises(InvalidConfig):
+    with DirectoryStore.open(tmp_path / "data") as store, pytest.raises(InvalidConfig):
         interop.export_topic(topic_of(store, batch(0, b"a")), tmp_path / "out", format="kafka", **options)
     assert not list(tmp_path.glob("out/orders*"))
 
 
 def test_the_topic_id_is_exported(tmp_path: Path) -> None:
-    with Store.open(tmp_path / "data") as store:
+    with DirectoryStore.open(tmp_path / "data") as store:
         topic = topic_of(store, batch(0, b"a"), batch(0, b"b"))
         interop.export_topic(topic, tmp_path / "out", format="kafka")
         ids = {(tmp_path / f"out/orders-{n}/partition.metadata").read_text() for n in (0, 1)}

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from sawlog import Store, interop
+from sawlog import interop
 from sawlog.errors import RecordRemoved, SourceInUse
 from sawlog.interop import Kind
+from sawlog.store.directory.store import DirectoryStore
 
 from .brokers import Broker, dump, needs_kafka
 
@@ -41,7 +42,7 @@ def records(count: int) -> list[tuple[Any, ...]]:
 
 def test_dump_log_segments_accepts_every_compression(tmp_path: Path) -> None:
     made = records(3000)
-    with Store.open(tmp_path / "data") as store:
+    with DirectoryStore.open(tmp_path / "data") as store:
         for codec in COMPRESSIONS:
             topic = store.create_topic(codec, compression_type=codec, segment_bytes=100_000, durability="os")
             log = topic.partition(0)
@@ -61,7 +62,7 @@ def test_dump_log_segments_accepts_every_compression(tmp_path: Path) -> None:
 
 
 def test_dump_log_segments_detects_damage(tmp_path: Path) -> None:
-    with Store.open(tmp_path / "data") as store:
+    with DirectoryStore.open(tmp_path / "data") as store:
         topic = store.create_topic("t", durability="os")
         topic.partition(0).append_many(records(50))
         interop.export_topic(topic, tmp_path / "kafka", format="kafka")
@@ -106,7 +107,7 @@ def sent(made: list[tuple[Any, ...]]) -> list[Any]:
 @pytest.mark.slow
 def test_a_broker_serves_an_exported_topic_and_appends_to_it(broker: Broker, tmp_path: Path) -> None:
     made = records(2000)
-    with Store.open(tmp_path / "data") as store:
+    with DirectoryStore.open(tmp_path / "data") as store:
         topic = store.create_topic("given", 2, compression_type="zstd", segment_bytes=50_000, durability="os")
         for number in (0, 1):
             log = topic.partition(number)
@@ -167,7 +168,7 @@ def test_a_brokers_log_is_imported_unchanged(broker: Broker, tmp_path: Path) -> 
         with pytest.raises(SourceInUse, match="a Kafka broker is running"):
             interop.open(broker.logs / "plain-0")
     assert [record[2] for record in paid] == ["0", "2"]
-    with Store.open(tmp_path / "data") as store:
+    with DirectoryStore.open(tmp_path / "data") as store:
         report = interop.import_log(broker.logs, store)
         assert {"plain", "cleaned", "paid", "cut"} <= set(store.topics())
         assert not [name for name in store.topics() if name.startswith("__")]
@@ -198,7 +199,7 @@ def test_records_acknowledged_by_a_killed_broker_are_imported(broker: Broker, tm
     assert not (broker.logs / ".kafka_cleanshutdown").exists()
     last = broker.logs / "killed-0" / f"{0:020}.log"
     last.write_bytes(last.read_bytes() + last.read_bytes()[:100])  # an append that the kill has cut short
-    with Store.open(tmp_path / "data") as store:
+    with DirectoryStore.open(tmp_path / "data") as store:
         report = interop.import_log(broker.logs, store, only="killed")
         found = [seen(record) for record in store["killed"].scan()]
     assert [record[0] for record in found] == sorted(placed) == list(range(1000))

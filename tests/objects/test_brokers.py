@@ -41,14 +41,13 @@ from sawlog.errors import (
 from sawlog.isolation import Isolation
 from sawlog.log.producers import ProducerInfo
 from sawlog.log.reader import Fetched
-from sawlog.store.committed_offsets import Committed
-from sawlog.store.groups import Change
+from sawlog.store.groups import Committed, OffsetChange
 from sawlog.store.objects.bucket.bucket import Bucket
 from sawlog.store.objects.partition import ObjectPartition
-from sawlog.store.objects.serving.fleet import ObjectBrokers
+from sawlog.store.objects.serving.brokers import ObjectBrokers
 from sawlog.store.objects.serving.service import ObjectService
 from sawlog.store.objects.store import ObjectStore
-from sawlog.store.served import Marking
+from sawlog.store.serving import TransactionMarker
 
 from . import brokerage
 from .brokerage import Fleet, Mover, Reader, Traffic, wait_until
@@ -67,7 +66,7 @@ def services(request: pytest.FixtureRequest) -> Iterator[tuple[ObjectService, Ob
         one.create_topic("orders", 2)
         made = one.serve(), other.serve()
         for number, each in enumerate(made):
-            each.fleet.join(None, "127.0.0.1", 9000 + number)
+            each.brokers.join(None, "127.0.0.1", 9000 + number)
         yield made
         for each in made:
             each.close()
@@ -76,12 +75,12 @@ def services(request: pytest.FixtureRequest) -> Iterator[tuple[ObjectService, Ob
 def commit(service: ObjectService, offset: int, *, by_server: bool = True) -> Exception | None:
     """Commit an offset of the group g."""
     new = Committed(offset, service.topic("orders").id, "", now_ms(), "", -1)
-    (refused,) = service.groups.commit_together([Change("g", {("orders", 0): new}, by_server)])
+    (refused,) = service.commit_offsets([OffsetChange("g", {("orders", 0): new}, by_server)])
     return refused
 
 
 def committed(service: ObjectService) -> int | None:
-    found = service.groups.offsets.of("g").get(("orders", 0))
+    found = service.groups.committed("g").get(("orders", 0))
     return None if found is None else found.offset
 
 
@@ -111,9 +110,9 @@ def ended(fields: dict[str, Any], *, commit: bool) -> dict[str, Any]:
     return {**fields, "state": state, "partitions": [], "offsets": {}}
 
 
-def markers(fields: dict[str, Any], *, commit: bool) -> list[Marking]:
+def markers(fields: dict[str, Any], *, commit: bool) -> list[TransactionMarker]:
     return [
-        Marking(topic_id, number, fields["producer_id"], fields["epoch"], commit)
+        TransactionMarker(topic_id, number, fields["producer_id"], fields["epoch"], commit)
         for _, topic_id, number in fields["partitions"]
     ]
 
@@ -129,38 +128,38 @@ def values(service: ObjectService, number: int = 0, isolation: Isolation = "comm
 def test_brokers_get_ids_of_their_own_and_see_each_other(services: tuple[ObjectService, ObjectService]) -> None:
     for each in services:
         each.catch_up()
-        assert [(node.id, node.port) for node in each.fleet.nodes()] == [(1, 9000), (2, 9001)]
+        assert [(node.id, node.port) for node in each.brokers.nodes()] == [(1, 9000), (2, 9001)]
 
 
 def test_a_broker_that_stands_still_is_removed_and_registers_again(
     services: tuple[ObjectService, ObjectService],
 ) -> None:
     one, other = services
-    other.fleet.beat(3600)
-    one.fleet.beat(0)  # sees the other for the first time, or as it was before
-    one.fleet.beat(0)
-    assert [node.id for node in one.fleet.nodes()] == [1]
-    other.fleet.beat(3600)
+    other.brokers.beat(3600)
+    one.brokers.beat(0)  # sees the other for the first time, or as it was before
+    one.brokers.beat(0)
+    assert [node.id for node in one.brokers.nodes()] == [1]
+    other.brokers.beat(3600)
     one.catch_up()
-    assert [node.id for node in one.fleet.nodes()] == [1, 2]
+    assert [node.id for node in one.brokers.nodes()] == [1, 2]
 
 
 def test_a_sign_of_life_keeps_a_broker_in(services: tuple[ObjectService, ObjectService]) -> None:
     one, other = services
     for _ in range(3):
-        other.fleet.beat(3600)
+        other.brokers.beat(3600)
         one.catch_up()
-        one.fleet.beat(0.001)
-        other.fleet.beat(3600)  # between the look and the removal of the next round
+        one.brokers.beat(0.001)
+        other.brokers.beat(3600)  # between the look and the removal of the next round
         one.catch_up()
-    assert [node.id for node in one.fleet.nodes()] == [1, 2]
+    assert [node.id for node in one.brokers.nodes()] == [1, 2]
 
 
 def test_a_broker_that_leaves_is_gone_at_once(services: tuple[ObjectService, ObjectService]) -> None:
     one, other = services
-    other.fleet.leave()
+    other.brokers.leave()
     one.catch_up()
-    assert [node.id for node in one.fleet.nodes()] == [1]
+    assert [node.id for node in one.brokers.nodes()] == [1]
 
 
 @pytest.mark.parametrize("kind", ["group", "transaction"])
@@ -169,16 +168,16 @@ def test_a_broker_that_clients_are_sent_to_does_not_refuse_them(
 ) -> None:
     one, other = services
     nodes, here = Nodes(SimpleNamespace(store=one)), Address("127.0.0.1", 9000)  # type: ignore[arg-type]
-    assert one.fleet.node is not None
-    nodes.id = one.fleet.node.id
-    one.ledger().refresh()
+    assert one.brokers.node is not None
+    nodes.id = one.brokers.node.id
+    one.transactional_ids().refresh()
     nodes._look()
     coordinates = nodes.coordinates_group if kind == "group" else nodes.coordinates_transaction
     others = [name for name in map(str, range(20)) if nodes.of(kind, name, here).id != nodes.id]
     assert others
     assert not any(map(coordinates, others))
-    other.fleet.leave()
-    one.ledger().refresh()  # and no sign of life was given since
+    other.brokers.leave()
+    one.transactional_ids().refresh()  # and no sign of life was given since
     assert {nodes.of(kind, name, here).id for name in others} == {nodes.id}
     assert all(map(coordinates, others))
 
@@ -186,25 +185,25 @@ def test_a_broker_that_clients_are_sent_to_does_not_refuse_them(
 def test_a_broker_that_listens_removes_who_was_at_its_address(services: tuple[ObjectService, ObjectService]) -> None:
     """After a crash it comes back with another id: clients need not wait until the others have missed the old one."""
     one, other = services
-    one.groups.claim("g", "here").take()
+    one.claim_group("g", "here").take()
     again = ObjectBrokers(one._session)
     again.join(None, "127.0.0.1", 9000)
     other.catch_up()
-    assert [node.id for node in other.fleet.nodes()] == [1, 2, 3], "it may still find that it cannot listen"
+    assert [node.id for node in other.brokers.nodes()] == [1, 2, 3], "it may still find that it cannot listen"
     again.listens()
     other.catch_up()
-    assert [node.id for node in other.fleet.nodes()] == [2, 3]
+    assert [node.id for node in other.brokers.nodes()] == [2, 3]
     assert isinstance(commit(one, 5), NotCoordinator)
     again.listens()
-    other.fleet.listens()
+    other.brokers.listens()
     other.catch_up()
-    assert [node.id for node in other.fleet.nodes()] == [2, 3], "nobody else is removed"
+    assert [node.id for node in other.brokers.nodes()] == [2, 3], "nobody else is removed"
 
 
 def test_a_new_run_of_a_node_id_ends_the_one_before(services: tuple[ObjectService, ObjectService]) -> None:
     one, other = services
-    one.groups.claim("g", "here").take()
-    other.fleet.join(1, "127.0.0.1", 9002)
+    one.claim_group("g", "here").take()
+    other.brokers.join(1, "127.0.0.1", 9002)
     assert isinstance(commit(one, 5), NotCoordinator)
 
 
@@ -213,10 +212,11 @@ def test_a_new_run_of_a_node_id_ends_the_one_before(services: tuple[ObjectServic
 
 def test_the_last_claim_to_a_group_counts(services: tuple[ObjectService, ObjectService]) -> None:
     one, other = services
-    taken = one.groups.claim("g", "here").take()
+    taken = one.claim_group("g", "here")
+    taken.take()
     assert commit(one, 5) is None
     assert taken.current
-    other.groups.claim("g", "there").take()
+    other.claim_group("g", "there").take()
     assert isinstance(commit(one, 7), NotCoordinator)
     assert not taken.current
     assert commit(other, 6) is None
@@ -227,16 +227,17 @@ def test_the_last_claim_to_a_group_counts(services: tuple[ObjectService, ObjectS
 
 def test_the_claims_of_a_broker_that_was_removed_are_gone(services: tuple[ObjectService, ObjectService]) -> None:
     one, other = services
-    one.groups.claim("g", "here").take()
+    one.claim_group("g", "here").take()
     for _ in range(2):
-        other.fleet.beat(0)
+        other.brokers.beat(0)
     assert isinstance(commit(one, 5), NotCoordinator)
     assert committed(other) is None
 
 
 def test_nobody_else_commits_for_a_group_that_a_broker_has(services: tuple[ObjectService, ObjectService]) -> None:
     one, other = services
-    taken = one.groups.claim("g", "here").take()
+    taken = one.claim_group("g", "here")
+    taken.take()
     assert isinstance(commit(other, 5, by_server=False), GroupActive)
     assert commit(one, 4) is None
     with pytest.raises(GroupActive):
@@ -251,8 +252,8 @@ def test_nobody_else_commits_for_a_group_that_a_broker_has(services: tuple[Objec
 
 def test_a_batch_that_is_sent_to_two_brokers_is_stored_once(services: tuple[ObjectService, ObjectService]) -> None:
     one, other = services
-    first = one.topic("orders").partition(0)._place_batches(batch(Producer(7, 0, 0), b"a", b"b")).result()
-    again = other.topic("orders").partition(0)._place_batches(batch(Producer(7, 0, 0), b"a", b"b")).result()
+    first = one.topic("orders").partition(0).submit(batch(Producer(7, 0, 0), b"a", b"b")).result()
+    again = other.topic("orders").partition(0).submit(batch(Producer(7, 0, 0), b"a", b"b")).result()
     assert first == again == range(2)
     assert values(one) == [b"a", b"b"]
 
@@ -261,16 +262,16 @@ def test_a_gap_in_a_producers_sequence_is_refused_by_every_broker(
     services: tuple[ObjectService, ObjectService],
 ) -> None:
     one, other = services
-    one.topic("orders").partition(0)._place_batches(batch(Producer(7, 0, 0), b"a")).result()
+    one.topic("orders").partition(0).submit(batch(Producer(7, 0, 0), b"a")).result()
     with pytest.raises(OutOfOrderSequence):
-        other.topic("orders").partition(0)._place_batches(batch(Producer(7, 0, 5), b"b")).result()
+        other.topic("orders").partition(0).submit(batch(Producer(7, 0, 5), b"b")).result()
 
 
 def test_batches_that_a_broker_has_stamped_are_what_is_committed(services: tuple[ObjectService, ObjectService]) -> None:
     """With `message.timestamp.type=LogAppendTime` a broker changes a batch before it is committed, and its checksum."""
     one, _ = services
     log = one.alter_topic("orders", None, {"message_timestamp_type": "LogAppendTime"}).partition(0)
-    log._place_batches(batch(Producer(7, 0, 0), b"a")).result()
+    log.submit(batch(Producer(7, 0, 0), b"a")).result()
     fetched = log.fetch(0)
     assert isinstance(fetched, Fetched)  # from memory
     partition = ObjectPartition(one._session, "orders", one.topic("orders").id, 0, LogConfig())
@@ -281,13 +282,13 @@ def test_batches_that_a_broker_has_stamped_are_what_is_committed(services: tuple
 
 def test_a_large_batch_is_not_overtaken_by_a_small_one(services: tuple[ObjectService, ObjectService]) -> None:
     log = services[0].topic("orders").partition(0)
-    large = log._place_batches(batch(Producer(7, 0, 0), bytes(2 << 20)), wait=False)
-    small = log._place_batches(batch(Producer(7, 0, 1), b"small"), wait=False)
+    large = log.submit(batch(Producer(7, 0, 0), bytes(2 << 20)))
+    small = log.submit(batch(Producer(7, 0, 1), b"small"))
     assert (large.result(), small.result()) == (range(1), range(1, 2))
 
 
 def test_producer_ids_are_handed_out_once(services: tuple[ObjectService, ObjectService]) -> None:
-    ledgers = [each.ledger() for each in services]
+    ledgers = [each.transactional_ids() for each in services]
     ids = [ledger.new_producer_id() for _ in range(1200) for ledger in ledgers]
     assert len(set(ids)) == len(ids)
 
@@ -301,22 +302,20 @@ def test_a_batch_is_stored_only_in_a_transaction_that_includes_its_partition(
     one, other = services
     log = other.topic("orders").partition(0)
     with pytest.raises(NotInTransaction):
-        log._place_batches(batch(Producer(7, 0, 0), b"x", transactional=True)).result()
-    one.ledger().save("t", 0, ongoing(one, 7, 0, 0))
-    log._place_batches(batch(Producer(7, 0, 0), b"x", transactional=True)).result()  # which has not looked since
+        log.submit(batch(Producer(7, 0, 0), b"x", transactional=True)).result()
+    one.transactional_ids().save("t", 0, ongoing(one, 7, 0, 0))
+    log.submit(batch(Producer(7, 0, 0), b"x", transactional=True)).result()  # which has not looked since
     with pytest.raises(NotInTransaction):
-        other.topic("orders").partition(1)._place_batches(batch(Producer(7, 0, 0), b"x", transactional=True)).result()
+        other.topic("orders").partition(1).submit(batch(Producer(7, 0, 0), b"x", transactional=True)).result()
 
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_transaction_ends_in_one_commit(services: tuple[ObjectService, ObjectService], commit: bool) -> None:
     one, other = services
-    ledger, fields = one.ledger(), ongoing(one, 7, 0, 0, 1)
+    ledger, fields = one.transactional_ids(), ongoing(one, 7, 0, 0, 1)
     ledger.save("t", 0, fields)
     for number in (0, 1):
-        one.topic("orders").partition(number)._place_batches(
-            batch(Producer(7, 0, 0), b"x", transactional=True)
-        ).result()
+        one.topic("orders").partition(number).submit(batch(Producer(7, 0, 0), b"x", transactional=True)).result()
     assert [values(other, number) for number in (0, 1)] == [[], []]
     found = ledger.get("t")
     assert found is not None
@@ -327,7 +326,6 @@ def test_a_transaction_ends_in_one_commit(services: tuple[ObjectService, ObjectS
     assert values(other, 0, "uncommitted") == [b"x"]
     assert committed(other) == (9 if commit else None)
     page = other.topic("orders").partition(0).fetch(0, isolation="committed")
-    page = page if not hasattr(page, "result") else page.result()
     assert page.aborted == (() if commit else ((7, 0),))
     assert page.last_stable_offset == 2
 
@@ -335,7 +333,7 @@ def test_a_transaction_ends_in_one_commit(services: tuple[ObjectService, ObjectS
 def test_a_coordinator_that_was_asleep_does_not_end_the_next_transaction(
     services: tuple[ObjectService, ObjectService],
 ) -> None:
-    asleep, awake = (each.ledger() for each in services)
+    asleep, awake = (each.transactional_ids() for each in services)
     service = services[1]
     fields = ongoing(service, 7, 0, 0)
     awake.save("t", 0, fields)
@@ -347,7 +345,7 @@ def test_a_coordinator_that_was_asleep_does_not_end_the_next_transaction(
     assert done is not None
     awake.save("t", done[0], fields)  # the next one begins, and writes
     log = service.topic("orders").partition(0)
-    log._place_batches(batch(Producer(7, 0, 0), b"next", transactional=True)).result()
+    log.submit(batch(Producer(7, 0, 0), b"next", transactional=True)).result()
     with pytest.raises(Conflict):
         asleep.save("t", known[0], ended(fields, commit=True), markers=markers(fields, commit=True))
     assert values(service) == []  # it is still open
@@ -357,7 +355,7 @@ def test_an_earlier_epoch_is_refused_after_the_next_one_has_begun(
     services: tuple[ObjectService, ObjectService],
 ) -> None:
     one, other = services
-    ledger, fields = one.ledger(), ongoing(one, 7, 0, 0)
+    ledger, fields = one.transactional_ids(), ongoing(one, 7, 0, 0)
     ledger.save("t", 0, fields)
     found = ledger.get("t")
     assert found is not None
@@ -365,7 +363,7 @@ def test_an_earlier_epoch_is_refused_after_the_next_one_has_begun(
     ledger.save("t", found[0], ended(bumped, commit=False), markers=markers(bumped, commit=False))
     log = other.topic("orders").partition(0)
     with pytest.raises((ProducerFenced, NotInTransaction)):
-        log._place_batches(batch(Producer(7, 0, 0), b"zombie", transactional=True)).result()
+        log.submit(batch(Producer(7, 0, 0), b"zombie", transactional=True)).result()
     known = [ProducerInfo(7, 1, -1, -1, -1, -1)]
     other.catch_up()
     assert log.producer_states == known
@@ -375,15 +373,15 @@ def test_offsets_of_an_open_transaction_are_pending_for_every_broker(
     services: tuple[ObjectService, ObjectService],
 ) -> None:
     one, other = services
-    ledger, fields = one.ledger(), ongoing(one, 7, 0)
+    ledger, fields = one.transactional_ids(), ongoing(one, 7, 0)
     ledger.save("t", 0, {**fields, "offsets": {"g": [["orders", 0, 9, -1, ""]]}})
     other.catch_up()
-    assert other.ledger().pending("g") == {("orders", 0)}
+    assert other.transactional_ids().pending("g") == {("orders", 0)}
     found = ledger.get("t")
     assert found is not None
     ledger.save("t", found[0], ended(fields, commit=False))
     other.catch_up()
-    assert other.ledger().pending("g") == frozenset()
+    assert other.transactional_ids().pending("g") == frozenset()
 
 
 # --- users

@@ -484,7 +484,7 @@ def test_a_member_that_is_silent_loses_its_partitions_and_cannot_commit(objects:
         taker.commit()
         with pytest.raises(GroupFenced):
             stuck.commit()
-        assert objects.groups.committed("g") == {("orders", 0): 2}
+        assert {share: each.offset for share, each in objects.groups.committed("g").items()} == {("orders", 0): 2}
         assert stuck.poll(0.01) == []  # joins again
         stuck.close()
         taker.close()
@@ -561,7 +561,8 @@ def test_a_consumer_goes_on_when_the_bucket_is_back(objects: ObjectStore, monkey
         _wait(lambda: bool(found.extend(consumer.poll(0.1)) or found))
         assert [record.value for record in found] == [b"b"]
         consumer.commit()
-    assert objects.groups.committed("g") == {("orders", 0): 1, ("orders", 1): 1}
+    committed = {share: each.offset for share, each in objects.groups.committed("g").items()}
+    assert committed == {("orders", 0): 1, ("orders", 1): 1}
 
 
 def test_an_idle_consumer_asks_about_once_a_second(objects: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from sawlog.errors import GroupActive
-from sawlog.store.committed_offsets import Committed
+from sawlog.store.groups import Committed, TurnConflict
 from sawlog.store.objects.queues import ObjectDeliveries, ObjectWorkers, pages_of
 from sawlog.store.objects.store import ObjectStore
-from sawlog.store.queues.host import TurnConflict
 from sawlog.store.queues.options import QueueOptions
 
 

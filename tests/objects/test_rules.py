@@ -917,7 +917,8 @@ def test_closing_commits_what_waits_and_refuses_the_rest() -> None:
     store = ObjectStore.open(url, maintenance_interval_s=None)
     topic = store.create_topic("t")
     with store._session._lock:
-        waiting = [topic.partition(0).submit(encode([b"%d" % n])) for n in range(5)]
+        requests = [topic.partition(0).action(encode([b"%d" % n])) for n in range(5)]
+        waiting = [store._session.submit([action], inline) for action, inline in requests]
         closing = threading.Thread(target=store.close)
         closing.start()
     closing.join(60)

@@ -20,7 +20,7 @@ from sawlog.errors import (
 )
 from sawlog.spark.options import read_options
 from sawlog.spark.reading import BatchReader
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.store.objects.state.entries import is_in_snapshot
 from sawlog.store.objects.state.state import State
 from sawlog.store.objects.store import ObjectStore
@@ -209,7 +209,7 @@ def test_spark_reads_a_snapshot_by_its_name(url: str, store: ObjectStore, orders
 
 
 def test_a_directory_has_no_snapshots(tmp_path: object) -> None:
-    with Store.open(str(tmp_path)) as store:
+    with DirectoryStore.open(str(tmp_path)) as store:
         topic = store.create_topic("orders")
         assert store.snapshots() == []
         for call in (

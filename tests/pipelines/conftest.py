@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import sawlog
-from sawlog import Store
+from sawlog.store.directory.store import DirectoryStore
 
 from ..cli.conftest import Cli
 from ..spark import sharing
@@ -47,7 +47,7 @@ def filled(data: Path) -> Callable[..., Path]:
     """A store with a topic `orders`: records with values v0, v1, …, keys k0 to k4, a minute apart; `count` of them."""
 
     def fill(count: int = 30, partitions: int = 2, first: int = 0, **settings: Any) -> Path:
-        with Store.open(data, maintenance_interval_s=None) as store:
+        with DirectoryStore.open(data, maintenance_interval_s=None) as store:
             topic = store.create_topic("orders", partitions, exist_ok=True, durability="os", **settings)
             for number in range(first, first + count):
                 key, headers = b"k%d" % (number % 5), [("n", b"%d" % number)]
@@ -67,7 +67,7 @@ def contents(data: Path) -> Callable[..., list[sawlog.Record]]:
     """All records of a topic."""
 
     def scan(topic: str = "orders") -> list[sawlog.Record]:
-        with Store.open(data, "r") as store:
+        with DirectoryStore.open(data, "r") as store:
             return list(store[topic].scan())
 
     return scan

@@ -14,11 +14,11 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from sawlog import Store
 from sawlog.errors import InvalidConfig, TopicNotFound
 from sawlog.pipelines import export
 from sawlog.pipelines.export import ExportParams
 from sawlog.storage import FileDirectory, checksummed
+from sawlog.store.directory.store import DirectoryStore
 
 from ..looping import for_each
 from .conftest import NoSpark, forget_last_commit, moment
@@ -181,7 +181,7 @@ def test_values_are_taken_apart_and_what_does_not_parse_is_kept(
     write: Write, target: Path, filled: Fill, data: Path
 ) -> None:
     filled(3)
-    with Store.open(data, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(data, maintenance_interval_s=None) as store:
         store["orders"].append(b"not json", timestamp=moment(3))
         store["orders"].append(b'{"n": "seven"}', timestamp=moment(3))
         store["orders"].append(None, b"k", timestamp=moment(3))
@@ -195,7 +195,7 @@ def test_values_are_taken_apart_and_what_does_not_parse_is_kept(
 def test_a_schema_is_inferred_once_and_kept(write: Write, target: Path, filled: Fill, data: Path) -> None:
     filled(3)
     write(json=True)
-    with Store.open(data, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(data, maintenance_interval_s=None) as store:
         store["orders"].append(b'{"n": 3, "later": true}', timestamp=moment(0))
     write(json=True)
     assert all(set(row["value"]) == {"n", "who"} for row in rows(target))
@@ -224,7 +224,7 @@ def test_it_goes_on_until_it_is_stopped(write: Write, target: Path, filled: Fill
 def test_a_topic_that_was_made_anew_is_noticed(write: Write, target: Path, filled: Fill, data: Path) -> None:
     filled(10)
     write()
-    with Store.open(data, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(data, maintenance_interval_s=None) as store:
         store.delete_topic("orders")
     filled(20)
     with pytest.raises(InvalidConfig, match="recreated"):

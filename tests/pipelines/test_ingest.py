@@ -14,11 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sawlog import Record, Store
+from sawlog import Record
 from sawlog.cli.inputs import Fields, InputFormat, InputRecord, read_input
 from sawlog.errors import DirectoryLocked, InvalidConfig
 from sawlog.pipelines import ingest, running
 from sawlog.pipelines.ingest import IngestParams
+from sawlog.store.directory.store import DirectoryStore
 
 from .conftest import NoSpark, forget_last_commit
 
@@ -100,10 +101,10 @@ def test_lines_without_the_key_are_counted(take: Take, source: Path) -> None:
 def test_records_go_to_the_partition_of_their_key(take: Take, source: Path, data: Path) -> None:
     (source / "a.json").write_text("".join(f'{{"id": "k{number % 9}"}}\n' for number in range(90)))
     take(key="id", partitions=3)
-    with Store.open(data) as store:
+    with DirectoryStore.open(data) as store:
         orders = store["orders"]
         for record in list(orders.scan()):
-            assert orders.router.place_for(None, record.key) == record.partition
+            assert orders._router.place_for(None, record.key) == record.partition
         assert orders.partitions == 3
 
 
@@ -307,7 +308,7 @@ def test_it_goes_on_until_it_is_stopped(take: Take, source: Path, contents: Cont
 
 def test_the_same_job_does_not_run_twice_at_a_time(refused: Take, source: Path, data: Path) -> None:
     (source / "a.txt").write_text("one\n")
-    Store.open(data).close()
+    DirectoryStore.open(data).close()
     with running.exclusive_directory(ingest.place(data, "orders", str(source))), pytest.raises(DirectoryLocked):
         refused()
 

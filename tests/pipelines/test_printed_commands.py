@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 import sawlog as package
-from sawlog import Store
 from sawlog.pipelines import __main__ as script
+from sawlog.store.directory.store import DirectoryStore
 
 from ..cli.conftest import Cli
 from ..cli.test_reference import ALL
@@ -42,7 +42,7 @@ def examples() -> list[tuple[str, str]]:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with the store and the files that are named."""
     monkeypatch.chdir(tmp_path)
-    with Store.open("data", maintenance_interval_s=None) as store:
+    with DirectoryStore.open("data", maintenance_interval_s=None) as store:
         orders = store.create_topic("orders", partitions=4, durability="os")
         for number in range(20):
             orders.append(json.dumps({**ORDER, "n": number}).encode(), key=b"%d" % (number % 5))
@@ -96,7 +96,7 @@ def test_the_readme_copies_a_topic_with_spark(place: Path, spark: Any) -> None:
         r"^```\n(import sawlog\.spark.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
     )
     exec(re.sub('"(data|checkpoint)"', f'"{place}/\\1"', block), {})
-    with Store.open("data", "r") as store:
+    with DirectoryStore.open("data", "r") as store:
         assert len(list(store["copy"].scan())) == 20
 
 
@@ -111,7 +111,7 @@ def test_python_of_the_page_on_spark_runs(place: Path, spark: Any) -> None:
     setup, streaming, batch = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     names: dict[str, Any] = {}
     exec(setup, names)
-    with Store.open("data", maintenance_interval_s=None) as store:
+    with DirectoryStore.open("data", maintenance_interval_s=None) as store:
         store.create_topic("totals", partitions=2)
     source = spark.readStream.format("sawlog").option("path", str(place / "data")).option("subscribe", "orders")
     names["totals"] = source.option("startingOffsets", "earliest").load().selectExpr("key AS customer", "offset")
@@ -121,7 +121,7 @@ def test_python_of_the_page_on_spark_runs(place: Path, spark: Any) -> None:
     frame = spark.createDataFrame([("7", "sum")], "key string, value string")
     for _ in range(2):  # the second one is the same micro-batch once more
         names["store"](frame, 0)
-    with Store.open("data", "r") as store:
+    with DirectoryStore.open("data", "r") as store:
         assert len(list(store["totals"].scan())) == 21
 
 

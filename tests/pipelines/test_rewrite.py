@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from sawlog import Record, Store
+from sawlog import Record
 from sawlog.errors import DirectoryLocked, InvalidConfig, StoreNotFound, TopicNotFound
 from sawlog.pipelines import compact, repartition
 from sawlog.pipelines.compact import CompactParams
 from sawlog.pipelines.repartition import RepartitionParams
 from sawlog.pipelines.rewrite import RewriteReport
+from sawlog.store.directory.store import DirectoryStore
 
 from .conftest import NoSpark, moment
 
@@ -54,16 +55,16 @@ def test_every_record_of_a_key_is_there_in_its_order(
     settings = {"segment_bytes": 2000, "retention_bytes": 10**12, "message_timestamp_type": "LogAppendTime"}
     filled(100, partitions=2, **settings)
     before = by_key(contents())
-    with Store.open(data, "r") as store:
+    with DirectoryStore.open(data, "r") as store:
         set_before = store["orders"].settings
     report = spread(partitions)
     assert (report.records_before, report.records, report.partitions) == (100, 100, partitions)
     assert by_key(contents()) == before
-    with Store.open(data, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(data, maintenance_interval_s=None) as store:
         orders = store["orders"]
         assert store.topics() == ["orders"]
         assert orders.settings == set_before
-        assert all(orders.router.place_for(None, record.key) == record.partition for record in orders.scan())
+        assert all(orders._router.place_for(None, record.key) == record.partition for record in orders.scan())
 
 
 @pytest.mark.slow  # the quick tier keeps the order of keys in five partitions
@@ -71,10 +72,10 @@ def test_a_key_that_lies_in_several_partitions_is_merged_by_time(
     spread: Spread, filled: Fill, data: Path, contents: Contents
 ) -> None:
     filled(50, partitions=5)
-    with Store.open(data, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(data, maintenance_interval_s=None) as store:
         store.alter_topic("orders", 7)
     filled(50, first=50)
-    with Store.open(data, "r") as store:
+    with DirectoryStore.open(data, "r") as store:
         assert any(len({r.partition for r in store["orders"].scan() if r.key == b"k%d" % k}) == 2 for k in range(5))
     spread(3)
     for key, records in by_key(contents()).items():
@@ -83,7 +84,7 @@ def test_a_key_that_lies_in_several_partitions_is_merged_by_time(
 
 @pytest.mark.slow
 def test_clocks_that_go_back_do_not_mix_a_partition_up(spread: Spread, data: Path, contents: Contents) -> None:
-    with Store.open(data, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(data, maintenance_interval_s=None) as store:
         topic = store.create_topic("orders", 2)
         for number, when in enumerate([900, 100, 500, 200]):
             topic.append(b"%d" % number, b"key", (), when)
@@ -93,7 +94,7 @@ def test_clocks_that_go_back_do_not_mix_a_partition_up(spread: Spread, data: Pat
 
 @pytest.mark.slow  # ten thousand records; the quick tier has records with keys
 def test_records_without_a_key_are_all_there(spread: Spread, data: Path, contents: Contents) -> None:
-    with Store.open(data, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(data, maintenance_interval_s=None) as store:
         store.create_topic("orders", 1).append_many([b"%d" % number for number in range(10_000)])
     spread(3)
     assert sorted(int(record.value) for record in contents()) == list(range(10_000))
@@ -117,7 +118,7 @@ def test_records_that_come_meanwhile_follow(spread: Spread, filled: Fill, conten
 
 def test_a_topic_that_is_being_written_to_is_left_alone(refused: Spread, filled: Fill, data: Path) -> None:
     filled(20)
-    with Store.open(data, maintenance_interval_s=None) as writer:
+    with DirectoryStore.open(data, maintenance_interval_s=None) as writer:
         writer["orders"].append(b"mine", b"k0")
         with pytest.raises(DirectoryLocked):
             refused(3)
@@ -128,7 +129,7 @@ def test_a_topic_that_is_being_written_to_is_left_alone(refused: Spread, filled:
 @pytest.mark.slow  # the quick tier has one that is there before
 def test_a_writer_that_comes_meanwhile_keeps_its_topic(spread: Spread, filled: Fill, data: Path) -> None:
     filled(20)
-    with Store.open(data, maintenance_interval_s=None) as writer:
+    with DirectoryStore.open(data, maintenance_interval_s=None) as writer:
         with pytest.raises(DirectoryLocked):
             spread(3, lambda count: writer["orders"].append(b"mine", b"k0"))
         assert writer.topics() == ["orders"]
@@ -138,26 +139,26 @@ def test_a_writer_that_comes_meanwhile_keeps_its_topic(spread: Spread, filled: F
 @pytest.mark.slow
 def test_what_a_run_that_died_has_left_is_removed(spread: Spread, filled: Fill, data: Path) -> None:
     filled(20)
-    with Store.open(data, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(data, maintenance_interval_s=None) as store:
         store.create_topic("orders--rewrite-0123abcd", 3).append(b"half")
     spread(3)
-    with Store.open(data, "r") as store:
+    with DirectoryStore.open(data, "r") as store:
         assert store.topics() == ["orders"]
 
 
 @pytest.mark.slow
 def test_groups_begin_anew(spread: Spread, filled: Fill, data: Path) -> None:
     filled(20)
-    with Store.open(data, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(data, maintenance_interval_s=None) as store:
         store.groups.commit("billing", {("orders", 0): 3})
     spread(3)
-    with Store.open(data, "r") as store:
+    with DirectoryStore.open(data, "r") as store:
         assert all(row.committed is None for row in store.groups.describe("billing").rows)
 
 
 def test_compacting_keeps_the_last_record_of_each_key(spark: Any, filled: Fill, data: Path, contents: Contents) -> None:
     filled(97, partitions=3)
-    with Store.open(data, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(data, maintenance_interval_s=None) as store:
         orders = store["orders"]
         orders.append_many([b"no key"] * 3)
         orders.append(None, b"k0", (), moment(200))  # a tombstone, long ago
@@ -185,7 +186,7 @@ def test_what_cannot_be_is_said(refused: Spread, filled: Fill, data: Path) -> No
     filled(1)
     with pytest.raises(InvalidConfig):
         refused(0)
-    with Store.open(data, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(data, maintenance_interval_s=None) as store:
         store.delete_topic("orders")
     with pytest.raises(TopicNotFound):
         refused(3)

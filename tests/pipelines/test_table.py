@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 import sawlog.spark
-from sawlog import Store, tables
+from sawlog import tables
 from sawlog.errors import DataLoss, InvalidConfig, TopicNotFound
 from sawlog.pipelines import rounds, table
 from sawlog.pipelines.running import PipelineFailed
 from sawlog.pipelines.table import TableParams, TableReport
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.tables import FORMATS
 from sawlog.tables import columns as _columns
 
@@ -75,7 +76,7 @@ def collected(frame: Any) -> Counter[tuple[int, int]]:
 
 def stored(data: Path) -> Counter[tuple[int, int]]:
     """What is in the log."""
-    with Store.open(data, "r") as store:
+    with DirectoryStore.open(data, "r") as store:
         found: Counter[tuple[int, int]] = Counter()
         for number in range(store["orders"].partitions):
             found.update((number, record.offset) for record in store["orders"].partition(number))
@@ -83,7 +84,7 @@ def stored(data: Path) -> Counter[tuple[int, int]]:
 
 
 def add(data: Path, *values: bytes | None, key: bytes = b"k0") -> None:
-    with Store.open(data, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(data, maintenance_interval_s=None) as store:
         for value in values:
             store["orders"].append(value, key, (), moment(99))
 
@@ -104,7 +105,7 @@ def test_a_second_run_adds_only_what_is_new_and_the_union_has_everything(
     assert places(rows) == stored(data)
     assert {row["n"] for row in rows} == {json.loads(row["value"])["n"] for row in rows} == set(range(36))
     assert all(row["headers"] == [{"key": "n", "value": b"%d" % row["n"]}] for row in rows)
-    with Store.open(data, "r") as store:
+    with DirectoryStore.open(data, "r") as store:
         info = store["orders"].table
     assert info is not None
     assert (info.format, info.location) == (form, str(lake / "orders"))
@@ -252,7 +253,7 @@ def test_filters_and_limits_reach_both_sides(keep: Keep, union: Any, filled: Fil
     assert all(part in said for part in ("GreaterThanOrEqual(offset,3)", "EqualTo(partition,1)", "(timestamp,"))
     assert scan(union(), "FileScan parquet").count("PushedFilters: []") == 1  # the ends need no condition
     # A limit that is given shortens both: here the table is left out, there the tail.
-    with Store.open(data, "r") as store:
+    with DirectoryStore.open(data, "r") as store:
         ends = {number: store["orders"].partition(number).next_offset for number in (0, 1)}
         found = tables.snapshot(store["orders"].table)
     assert "FileScan" not in scan(union(start=found.ends), "Scan")
@@ -301,7 +302,7 @@ def test_retention_and_trim_below_the_table_lose_nothing(keep: Keep, union: Any,
     filled(30)
     everything = stored(data)
     keep()
-    with Store.open(data, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(data, maintenance_interval_s=None) as store:
         found = tables.snapshot(store["orders"].table)
         store["orders"].trim(found.ends)
     assert stored(data) == Counter()
@@ -319,7 +320,7 @@ def test_records_that_are_gone_before_they_were_in_the_table_are_an_error(
     filled(10, partitions=1)
     keep()
     filled(10, partitions=1, first=10)
-    with Store.open(data, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(data, maintenance_interval_s=None) as store:
         store["orders"].trim({0: 15})
     with pytest.raises(DataLoss, match="records 10 to 14 of partition 0"):
         keep()
@@ -335,7 +336,7 @@ def test_records_that_are_gone_before_they_were_in_the_table_are_an_error(
 def test_a_recreated_topic_is_noticed(keep: Keep, union: Any, filled: Fill, data: Path, tmp_path: Path) -> None:
     filled(10)
     keep()
-    with Store.open(data, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(data, maintenance_interval_s=None) as store:
         store.delete_topic("orders")
     filled(5)
     assert collected(union()) == stored(data)
@@ -356,7 +357,7 @@ def test_the_quarantine_of_a_table_that_is_gone_is_noticed(keep: Keep, filled: F
         keep(schema=SCHEMA)
     shutil.rmtree(lake / "orders_quarantine")
     assert (keep(schema=SCHEMA).records, keep(schema=SCHEMA).quarantined) == (10, 0)
-    with Store.open(data, "r") as store:
+    with DirectoryStore.open(data, "r") as store:
         assert store.sql("select key from orders").num_rows == 11
 
 
@@ -365,7 +366,7 @@ def test_a_new_table_becomes_the_topics_when_it_has_caught_up(
     keep: Keep, filled: Fill, data: Path, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def location() -> str:
-        with Store.open(data, "r") as store:
+        with DirectoryStore.open(data, "r") as store:
             found = store["orders"].table
         return "" if found is None else found.location
 
@@ -397,7 +398,7 @@ def test_a_new_table_becomes_the_topics_when_it_has_caught_up(
 def test_a_log_that_has_lost_records_of_the_table_is_noticed(keep: Keep, union: Any, filled: Fill, data: Path) -> None:
     filled(10, partitions=1)
     keep()
-    with Store.open(data, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(data, maintenance_interval_s=None) as store:
         log = store["orders"].partition(0)
         with log._hold():
             log.truncate(6)
@@ -411,7 +412,7 @@ def test_a_log_that_has_lost_records_of_the_table_is_noticed(keep: Keep, union: 
 @slow
 def test_aborted_and_open_transactions_are_left_out(keep: Keep, union: Any, filled: Fill, data: Path) -> None:
     filled(5, partitions=1)
-    with Store.open(data, maintenance_interval_s=None) as store, store.transaction() as transaction:
+    with DirectoryStore.open(data, maintenance_interval_s=None) as store, store.transaction() as transaction:
         transaction.append("orders", b'{"n": 100}', key=b"k0")
     keep()
     assert collected(union()) == stored(data)
@@ -476,14 +477,14 @@ def test_a_stream_begins_with_the_table_and_goes_on_with_the_log(
     keep(schema=SCHEMA)
     filled(10, first=31)
     everything = sorted(stored(data))
-    with Store.open(data, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(data, maintenance_interval_s=None) as store:
         store["orders"].trim(tables.snapshot(store["orders"].table).ends)
     first = stream(spark, data, tmp_path / "checkpoint", maxOffsetsPerTrigger=25)
     assert flat(first) == everything
     # A micro-batch that Spark repeats has the same records, although they are in the table now and not in the log.
     keep()
     again = forget_last_commit(tmp_path / "checkpoint")
-    with Store.open(data, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(data, maintenance_interval_s=None) as store:
         store["orders"].trim(tables.snapshot(store["orders"].table).ends)
     filled(5, first=50)
     second = stream(spark, data, tmp_path / "checkpoint", maxOffsetsPerTrigger=25)

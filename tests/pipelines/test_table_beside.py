@@ -23,11 +23,12 @@ import pytest
 from pyspark.errors import PySparkException
 
 import sawlog.spark
-from sawlog import Store, tables
+from sawlog import tables
 from sawlog.clock import Deadline
 from sawlog.errors import DataLoss
 from sawlog.pipelines import table
 from sawlog.pipelines.table import TableParams
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.tables import FORMATS
 
 from ..tables.conftest import Lake
@@ -77,11 +78,11 @@ class Writer:
         settings: dict[str, Any] = {"segment_bytes": 16 << 10, "durability": "os"}
         if compacted:
             settings |= {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.01}
-        with Store.open(data, maintenance_interval_s=None) as store:
+        with DirectoryStore.open(data, maintenance_interval_s=None) as store:
             store.create_topic("orders", 2, **settings)
 
     def work(self, ended: threading.Event) -> None:
-        with Store.open(self._data, maintenance_interval_s=None) as store:
+        with DirectoryStore.open(self._data, maintenance_interval_s=None) as store:
             topic = store["orders"]
             while not ended.wait(0.02):
                 for _ in range(20):
@@ -143,11 +144,11 @@ def test_the_union_has_every_offset_once_while_all_of_it_runs(spark: Any, tmp_pa
                 offsets = sorted(offset for partition, offset in found if partition == number)
                 assert offsets == list(range(len(offsets)))
                 assert len(offsets) >= before.get(number, 0)
-            with Store.open(data, "r") as store:
+            with DirectoryStore.open(data, "r") as store:
                 moved.add((store["orders"].table is not None, store["orders"].offsets()[0].lowest))
     assert len(moved) > 2  # the table was made and the log was cut meanwhile
     table.run(spark, TableParams(str(data), "orders", str(lake), form))  # type: ignore[arg-type]
-    with Store.open(data, "r") as store:
+    with DirectoryStore.open(data, "r") as store:
         info = store["orders"].table
         ends = {number: each.next for number, each in store["orders"].offsets().items()}
     assert info is not None
@@ -177,7 +178,7 @@ def test_a_job_that_is_killed_again_and_again_neither_loses_nor_doubles(spark: A
     job = [sys.executable, str(HERE / "jobs" / "tabling.py"), str(data), str(lake), form]
     environment = {**os.environ, "PYTHONPATH": str(Path(sawlog.__file__).parents[1])}
     environment = {name: value for name, value in environment.items() if not name.startswith("PYSPARK_GATEWAY")}
-    with Store.open(data, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(data, maintenance_interval_s=None) as store:
         topic = store.create_topic("orders", 2, durability="os")
         for step in ("written", "quarantined", "committed", "merged", "swapped"):
             for n in range(500):
@@ -189,7 +190,7 @@ def test_a_job_that_is_killed_again_and_again_neither_loses_nor_doubles(spark: A
     assert table.run(spark, TableParams(str(data), "orders", str(lake), form)).stopped is False  # type: ignore[arg-type]
     found = places(row.asDict() for row in sawlog.spark.table(spark, str(data), "orders").collect())
     bad = places(row.asDict() for row in sawlog.spark.quarantined(spark, str(data), "orders").collect())
-    with Store.open(data, "r") as store:
+    with DirectoryStore.open(data, "r") as store:
         ends = {number: each.next for number, each in store["orders"].offsets().items()}
         rows = store.sql("select partition, offset from orders").to_pylist()
     expected = every(ends)
@@ -227,7 +228,7 @@ def test_sql_has_every_offset_once_beside_a_job_killed_at_random(tmp_path: Path,
     moments = random.Random(form)
     data, lake = tmp_path / "data", tmp_path / "lake"
     writer = Writer(data, compacted=False, bad=True)
-    with running(writer.work), Store.open(data, "r") as store:
+    with running(writer.work), DirectoryStore.open(data, "r") as store:
         for _ in range(4):
             with program(data, lake, form, "--freshness", "500ms", "--max-records", "300") as process:
                 before, until = _ends(store), None
@@ -238,7 +239,7 @@ def test_sql_has_every_offset_once_beside_a_job_killed_at_random(tmp_path: Path,
                     if until is None and _ends(store) != before:  # it is at work: some time from now it is killed
                         until = Deadline(moments.uniform(0.0, 4.0))
                     _check_union(store, writer)
-    with Store.open(data, "r") as store, program(data, lake, form) as process:
+    with DirectoryStore.open(data, "r") as store, program(data, lake, form) as process:
         assert process.wait(PATIENCE_S) == 0
         expected = every({number: each.next for number, each in store["orders"].offsets().items()})
         assert places(store.sql("select partition, offset from orders").to_pylist()) == expected
@@ -248,12 +249,12 @@ def test_sql_has_every_offset_once_beside_a_job_killed_at_random(tmp_path: Path,
         assert store.sql("select count(*) from orders").column(0).to_pylist() == [sum(expected.values())]
 
 
-def _ends(store: Store) -> dict[int, int]:
+def _ends(store: DirectoryStore) -> dict[int, int]:
     info = store["orders"].table
     return {} if info is None else tables.snapshot(info).ends
 
 
-def _check_union(store: Store, writer: Writer) -> None:
+def _check_union(store: DirectoryStore, writer: Writer) -> None:
     """Every offset once, at least up to what was written before."""
     before = dict(writer.written)
     for _ in range(20):

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from sawlog import Store
 from sawlog.pipelines.__main__ import JOBS
+from sawlog.store.directory.store import DirectoryStore
 
 from ..cli.conftest import Cli
 from .conftest import moment
@@ -26,7 +26,7 @@ PAGES = {name: (ROOT / "docs" / f"{name}.md").read_text() for name in ("tables-s
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with the store that the pages name."""
     monkeypatch.chdir(tmp_path)
-    with Store.open("data", maintenance_interval_s=None) as store:
+    with DirectoryStore.open("data", maintenance_interval_s=None) as store:
         orders = store.create_topic("orders", 2, durability="os")
         for number in range(20):
             value = {"id": number, "customer": f"c{number % 3}", "amount": 10.0 * number, "placed_at": "2026-01-01"}
@@ -57,7 +57,7 @@ def test_the_page_runs_from_top_to_bottom(page: str, place: Path, spark: Any, cl
                 subprocess.run(command, shell=True, check=True, cwd=place)
     ended(spark)
     if page == "streaming-job":
-        with Store.open("data", "r") as store:
+        with DirectoryStore.open("data", "r") as store:
             assert "totals" in [topic.name for topic in store]
         assert [row.reason for row in names["bad"].collect()] == ["id is not bigint: x7"]
         assert names["behind"] == 0

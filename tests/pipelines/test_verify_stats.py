@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from sawlog import Store
 from sawlog.pipelines import stats, verify
 from sawlog.pipelines.stats import StatsParams
 from sawlog.pipelines.verify import VerifyParams
+from sawlog.store.directory.store import DirectoryStore
 
 from ..cli.conftest import Cli
 from .conftest import moment
@@ -30,7 +30,7 @@ def damage(path: Path, position: int) -> None:
 def test_every_segment_is_read(spark: Any, filled: Fill) -> None:
     data = filled(300, partitions=2, segment_bytes=2000)
     report = verify.run(spark, VerifyParams(str(data)))
-    with Store.open(data, "r") as store:
+    with DirectoryStore.open(data, "r") as store:
         logs = [store["orders"].partition(number) for number in range(2)]
         alone = [log.verify() for log in logs]
         names = [segment.name for log in logs for segment in log._segment_set.all]
@@ -48,7 +48,7 @@ def test_damage_is_listed_with_its_place(spark: Any, filled: Fill) -> None:
     damage(bad, 100)
     done: list[int] = []
     report = verify.run(spark, VerifyParams(str(data), "orders"), done.append)
-    with Store.open(data, "r") as store:
+    with DirectoryStore.open(data, "r") as store:
         alone = store["orders"].partition(1).verify()
     assert not report.ok
     [found] = [each for each in report.segments if each.problems]
@@ -60,7 +60,7 @@ def test_damage_is_listed_with_its_place(spark: Any, filled: Fill) -> None:
 @pytest.mark.slow  # a job more
 def test_a_topic_that_cannot_be_opened_does_not_hide_the_others(spark: Any, filled: Fill, data: Path) -> None:
     filled(10)
-    with Store.open(data, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(data, maintenance_interval_s=None) as store:
         store.create_topic("broken")
     damage(data / "topics" / "broken" / "topic.json", 20)
     report = verify.run(spark, VerifyParams(str(data)))
@@ -81,7 +81,7 @@ def test_damage_has_an_exit_code(cli: Cli, filled: Fill) -> None:
 
 def test_everything_is_counted(spark: Any, filled: Fill, data: Path, tmp_path: Path) -> None:
     filled(100, partitions=2)
-    with Store.open(data, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(data, maintenance_interval_s=None) as store:
         store.create_topic("empty")
         store["orders"].append(b"no key", timestamp=moment(100), partition=1)
         records = list(store["orders"].scan())

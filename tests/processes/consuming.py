@@ -123,12 +123,15 @@ def die_in_turns(directory: str, first: str, step: str) -> None:
 def consume(store: str, group: str, options: str) -> None:
     """Reads forever; says "got TOPIC PARTITION OFFSET" for each record that it has processed, and every so many
     ("every") commits and says "committed {positions}". Ends in order when its input ends."""
-    from sawlog.store.directory.store import Store
+    from sawlog.store.directory.store import DirectoryStore
 
     settings = json.loads(options)
     every = settings.pop("every", 10)
     pause_s = settings.pop("pause_s", 0.0)
-    with Store.open(store) as opened, opened.consumer(group, ["orders"], auto_commit_ms=None, **settings) as consumer:
+    with (
+        DirectoryStore.open(store) as opened,
+        opened.consumer(group, ["orders"], auto_commit_ms=None, **settings) as consumer,
+    ):
         say("ready")
         processed = 0
         while not select.select([sys.stdin], [], [], 0)[0]:
@@ -148,9 +151,9 @@ def consume(store: str, group: str, options: str) -> None:
 def poll(store: str, group: str, options: str) -> None:
     """For each line of input: "poll" says how many records came, "commit" says "committed" or "fenced", "assignment"
     says the partitions."""
-    from sawlog.store.directory.store import Store
+    from sawlog.store.directory.store import DirectoryStore
 
-    with Store.open(store) as opened, opened.consumer(group, ["orders"], **json.loads(options)) as consumer:
+    with DirectoryStore.open(store) as opened, opened.consumer(group, ["orders"], **json.loads(options)) as consumer:
         say("ready")
         for line in sys.stdin:
             command = line.strip()
@@ -169,7 +172,7 @@ def poll(store: str, group: str, options: str) -> None:
 def die_in_commits(store: str, first: str = "1", step: str = "1") -> None:
     """A child joins, reads one record of each partition and commits, and dies at the how-many-th call of all that;
     the next one, which may live, continues at a committed offset: the one before or the one after, never elsewhere."""
-    from sawlog.store.directory.store import Store
+    from sawlog.store.directory.store import DirectoryStore
 
     notes = Path(store).with_suffix(".notes")
     notes.write_text("[0, 0]")
@@ -180,7 +183,7 @@ def die_in_commits(store: str, first: str = "1", step: str = "1") -> None:
 
         def work(number: int = number) -> None:
             root = dying_at(number, FileDirectory(store))
-            with Store.open(root) as opened:
+            with DirectoryStore.open(root) as opened:
                 consumer = opened.consumer("group", ["orders"], auto_commit_ms=None)
                 for partition in (0, 1):
                     consumer.seek("orders", partition, number)
@@ -190,7 +193,10 @@ def die_in_commits(store: str, first: str = "1", step: str = "1") -> None:
 
         def check(number: int = number) -> None:
             told = json.loads(notes.read_text())
-            with Store.open(store) as opened, opened.consumer("group", ["orders"], auto_commit_ms=None) as consumer:
+            with (
+                DirectoryStore.open(store) as opened,
+                opened.consumer("group", ["orders"], auto_commit_ms=None) as consumer,
+            ):
                 assert consumer.assignment == {("orders", 0), ("orders", 1)}, "somebody dead still owns a partition"
                 found = [consumer.position("orders", partition) for partition in (0, 1)]
                 assert found[0] == found[1], f"half of a commit: {found}"

@@ -18,7 +18,7 @@ from contextlib import suppress
 
 from sawlog import Log, LogConfig
 from sawlog.errors import DirectoryLocked, GroupError, LogClosed
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 
 from . import content
 from .launch import say
@@ -59,7 +59,7 @@ def refused(call: object) -> None:
 def fork(directory: str) -> None:
     """A child neither commits for its parent's consumer, nor takes its partitions, nor ends its membership; readers and
     followers that it inherits continue in both, each at its own place; and threads of the parent do not hang it."""
-    store = Store.open(directory)
+    store = DirectoryStore.open(directory)
     topic = store.create_topic("orders", partitions=2, exist_ok=True)
     for number in range(20):
         topic.append(b"%d" % number, partition=number % 2)
@@ -67,7 +67,7 @@ def fork(directory: str) -> None:
     assert len(consumer.poll(1.0, max_records=4)) == 4
     consumer.commit()
     before = [consumer.committed("orders", n) or 0 for n in range(2)]
-    reader = Store.open(directory, "r")
+    reader = DirectoryStore.open(directory, "r")
     scan = reader["orders"].partition(0).scan()
     first = next(scan).offset
     following = reader["orders"].partition(0).follow(timeout=0.2)
@@ -82,7 +82,7 @@ def fork(directory: str) -> None:
         refused(lambda: consumer.commit({("orders", 0): 9}))
         assert [record.offset for record in scan] == list(range(first + 1, 10))
         assert next(following).offset == 1
-        with Store.open(directory) as own:
+        with DirectoryStore.open(directory) as own:
             rows = own.groups.describe("billing").rows
             assert {row.owner for row in rows} == {rows[0].owner} != {None}, "the child took its parent's membership"
             with own.consumer("billing", ["orders"], auto_commit_ms=None) as mine:
@@ -114,7 +114,7 @@ def fork(directory: str) -> None:
     topic.append(b"last", partition=0)
     reader.close()
     store.close()
-    with Store.open(directory) as again:
+    with DirectoryStore.open(directory) as again:
         assert all(again["orders"].partition(n).verify() for n in range(2))
     say("good")
     os._exit(0)

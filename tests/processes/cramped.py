@@ -27,7 +27,7 @@ from pathlib import Path
 
 from sawlog.batch.build import encode
 from sawlog.errors import SawlogError, TransactionPending
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.store.directory.transactions.commits import INLINE_BYTES
 from sawlog.store.directory.transactions.intent import Part
 from sawlog.store.directory.transactions.staging_directory import StagingDirectory
@@ -122,8 +122,8 @@ class Doing:
             self.store["orders"].partition(0).seal()
         self.commit()
 
-    def open(self) -> Store:
-        return Store.open(self.path, maintenance_interval_s=None)
+    def open(self) -> DirectoryStore:
+        return DirectoryStore.open(self.path, maintenance_interval_s=None)
 
     def value(self, size: int = 300) -> tuple[str, bytes]:
         name = f"r{next(self.numbers)}"
@@ -258,10 +258,10 @@ class Doing:
 
     # --- whether all is well
 
-    def found(self, store: Store, topic: str, partition: int) -> list[str]:
+    def found(self, store: DirectoryStore, topic: str, partition: int) -> list[str]:
         return [content.name_of(record.value) for record in store[topic].partition(partition).scan()]
 
-    def check(self, store: Store, what: str) -> None:
+    def check(self, store: DirectoryStore, what: str) -> None:
         """All that was acknowledged can be read, and every log is sound."""
         for (topic, partition), names in self.told.items():
             found = self.found(store, topic, partition)
@@ -320,7 +320,7 @@ def try_once(place: Path, kind: str, operation: str, left: int) -> bool:
     told = f"{operation} with {left} {kind} left"
     with too_little(limit, left):
         failed = attempt(call)
-        with Store.open(place, "r") as reader:
+        with DirectoryStore.open(place, "r") as reader:
             if failed is None or operation not in DOUBTFUL:
                 doing.check(reader, f"{told}, while there is too little")
         if left % 2:

@@ -28,10 +28,10 @@ from functools import partial
 from typing import Any
 
 import sawlog.store.directory.store
-from sawlog import Store
 from sawlog.errors import DirectoryLocked, SawlogError
 from sawlog.storage import FileDirectory
 from sawlog.store.directory.forwarding.listener import SocketListener
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.testing.faulty import Call, FaultyDirectory
 
 from .ending import Ending
@@ -72,13 +72,15 @@ class Stopping:
             time.sleep(600)
 
 
-def opened(path: str, say: Say, stop_at: int | None, *, workers_only: bool, **options: Any) -> tuple[Store, Stopping]:
+def opened(
+    path: str, say: Say, stop_at: int | None, *, workers_only: bool, **options: Any
+) -> tuple[DirectoryStore, Stopping]:
     """A store; its directory stands still on demand, and there are sockets in it all the same."""
     stopping = Stopping(path, say, stop_at or 0, workers_only=workers_only)
     if stop_at is None:
-        return Store.open(path, maintenance_interval_s=None, **options), stopping
+        return DirectoryStore.open(path, maintenance_interval_s=None, **options), stopping
     sawlog.store.directory.store.listener_for = lambda _: SocketListener(stopping.inner)
-    return Store.open(stopping.directory, maintenance_interval_s=None, **options), stopping
+    return DirectoryStore.open(stopping.directory, maintenance_interval_s=None, **options), stopping
 
 
 # --- roles
@@ -139,7 +141,7 @@ def commit(
 
 def append(say: Say, path: str, topic: str, partition: int, value: str, timeout_s: float = 20.0) -> None:
     """One append; say what became of it."""
-    with Store.open(path, maintenance_interval_s=None, handover_timeout_s=timeout_s) as store:
+    with DirectoryStore.open(path, maintenance_interval_s=None, handover_timeout_s=timeout_s) as store:
         try:
             say(store[topic].append(value.encode(), partition=partition).offset)
         except SawlogError as error:
@@ -148,7 +150,7 @@ def append(say: Say, path: str, topic: str, partition: int, value: str, timeout_
 
 def stream(say: Say, path: str, topic: str, tag: str, form: str, first: int = 0, count: int | None = None) -> None:
     """Append numbered records in one form until the count is reached, or it is killed; say which are acknowledged."""
-    store = Store.open(path, maintenance_interval_s=None)
+    store = DirectoryStore.open(path, maintenance_interval_s=None)
     into = store[topic]
     number = first
     say("ready")
@@ -174,12 +176,12 @@ def stream(say: Say, path: str, topic: str, tag: str, form: str, first: int = 0,
 
 def fork(say: Say, path: str, topic: str, partition: int) -> None:
     """A process that has handed over forks: its child may not use its connections, and opens a store of its own."""
-    store = Store.open(path, maintenance_interval_s=None)
+    store = DirectoryStore.open(path, maintenance_interval_s=None)
     store[topic].append(b"parent", partition=partition)
 
     def child() -> None:
         refused(lambda: store[topic].append(b"with the parent's store", partition=partition))
-        with Store.open(path, maintenance_interval_s=None) as own:
+        with DirectoryStore.open(path, maintenance_interval_s=None) as own:
             own[topic].append(b"child", partition=partition)
         store.close()
 

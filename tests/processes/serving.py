@@ -11,21 +11,22 @@ import asyncio
 import sys
 
 from sawlog.errors import GroupActive
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 
 from .launch import say
 
 
 def serve(store: str, group: str, address: str) -> None:
-    with Store.open(store, maintenance_interval_s=None) as opened:
-        served = opened.groups.claim(group, address).take()
+    with DirectoryStore.open(store, maintenance_interval_s=None) as opened:
+        served = opened.groups.claim(group, address)
+        served.take()
         say("ready")
         sys.stdin.read()
         served.release()
 
 
 def join(store: str, group: str) -> None:
-    with Store.open(store, maintenance_interval_s=None) as opened:
+    with DirectoryStore.open(store, maintenance_interval_s=None) as opened:
         try:
             opened.consumer(group, ["orders"]).close()
             say("joined")
@@ -42,7 +43,7 @@ def broker(store: str, group: str) -> None:
 async def _broker(store: str, group: str) -> None:
     from ..broker.groups.asking import Asked
 
-    with Store.open(store, maintenance_interval_s=None) as opened:
+    with DirectoryStore.open(store, maintenance_interval_s=None) as opened:
         async with Asked(opened) as asked:
             joined = await asked.joined(group)
             await asked.synced(joined, group)

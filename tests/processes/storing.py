@@ -19,7 +19,7 @@ import time
 from sawlog import Log
 from sawlog.errors import DirectoryLocked, LogClosed, TopicExists
 from sawlog.storage import FileDirectory
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.store.directory.transactions.commits import INLINE_BYTES
 from sawlog.testing.faulty import Call, FaultyDirectory
 
@@ -28,7 +28,7 @@ from .locking import in_child, refused
 
 
 def hold(directory: str, topic: str) -> None:
-    store = Store.open(directory)
+    store = DirectoryStore.open(directory)
     for number in range(store[topic].partitions):
         store[topic].partition(number).append(b"held")  # through the log, so that it is kept
     say("ready")
@@ -37,7 +37,7 @@ def hold(directory: str, topic: str) -> None:
 
 
 def occupy(directory: str, topic: str) -> None:
-    with Store.open(directory, "r") as store:
+    with DirectoryStore.open(directory, "r") as store:
         paths = [store[topic].partition(number).path for number in range(store[topic].partitions)]
     logs = [Log.open(path) for path in paths]
     say("ready")
@@ -47,7 +47,7 @@ def occupy(directory: str, topic: str) -> None:
 
 
 def append(directory: str, topic: str) -> None:
-    with Store.open(directory) as store:
+    with DirectoryStore.open(directory) as store:
         try:
             say(store[topic].partition(0).append(b"appended"))
         except DirectoryLocked as error:
@@ -55,14 +55,14 @@ def append(directory: str, topic: str) -> None:
 
 
 def read(directory: str, topic: str) -> None:
-    with Store.open(directory, "r") as store:
+    with DirectoryStore.open(directory, "r") as store:
         say("ready")
         while sys.stdin.readline():
             say(sum(1 for _ in store[topic].scan()))
 
 
 def delete(directory: str, topic: str) -> None:
-    with Store.open(directory) as store:
+    with DirectoryStore.open(directory) as store:
         try:
             store.delete_topic(topic)
             say("deleted")
@@ -71,7 +71,7 @@ def delete(directory: str, topic: str) -> None:
 
 
 def create(directory: str, prefix: str, count: str) -> None:
-    store = Store.open(directory)
+    store = DirectoryStore.open(directory)
     say("ready")
     sys.stdin.readline()
     alone = 0
@@ -89,7 +89,7 @@ def create(directory: str, prefix: str, count: str) -> None:
 def commit(directory: str, call: str) -> None:
     value = b"x" * (INLINE_BYTES // 4)  # four of them do not go into an intent
     faulty = FaultyDirectory(FileDirectory(directory))
-    store = Store.open(faulty)
+    store = DirectoryStore.open(faulty)
     with store.transaction("query", 1) as tx:
         for number in range(3):
             tx.append("orders", value, partition=number)
@@ -107,7 +107,7 @@ def commit(directory: str, call: str) -> None:
 
 def fork(directory: str) -> None:
     """The child can neither write nor commit nor sweep what its parent collects; it opens its own store."""
-    store = Store.open(directory)
+    store = DirectoryStore.open(directory)
     topic = store.create_topic("orders")
     topic.append(b"parent")
     other = store.create_topic("stock")
@@ -121,7 +121,7 @@ def fork(directory: str) -> None:
         refused(tx.commit)
         refused(second.commit)
         tx.abort()
-        with Store.open(directory) as own:
+        with DirectoryStore.open(directory) as own:
             assert len(list(own["orders"].scan())) == 1
             try:
                 own["orders"].partition(0).append(b"child")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 
-from sawlog import Log, Store
+from sawlog import Log
+from sawlog.store.directory.store import DirectoryStore
 
 from .launch import say
 
@@ -17,7 +18,7 @@ TURN = 10
 
 def append(path: str, topic: str, tag: str, count: str) -> None:
     """Append, and say which records are acknowledged."""
-    with Store.open(path, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(path, maintenance_interval_s=None) as store:
         orders = store[topic]
         say("ready")
         sys.stdin.readline()

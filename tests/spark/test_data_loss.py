@@ -25,12 +25,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sawlog
-from sawlog import Store, Topic
+from sawlog import Topic
 from sawlog.errors import DataLoss, SawlogError, StorageError, StoreNotFound
 from sawlog.spark import commit, reading, subscription, writing
 from sawlog.spark.options import read_options, write_options
 from sawlog.spark.reading import BatchReader, Task
 from sawlog.storage import FileDirectory
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.testing import Call, Fault, FaultyDirectory
 
 from .jobs.copying import copy
@@ -38,7 +39,7 @@ from .test_streaming import Query, append, values
 
 
 @pytest.fixture
-def orders(store: Store) -> Topic:
+def orders(store: DirectoryStore) -> Topic:
     """Ten records in one partition."""
     topic = store.create_topic("orders", segment_bytes=300, durability="os")
     append(topic, *range(10))
@@ -55,7 +56,7 @@ def cut(topic: Topic, offset: int, *more: int) -> None:
     append(topic, *more)
 
 
-def recreated(store: Store, *more: int, partitions: int = 1) -> Topic:
+def recreated(store: DirectoryStore, *more: int, partitions: int = 1) -> Topic:
     store.delete_topic("orders")
     topic = store.create_topic("orders", partitions, durability="os")
     append(topic, *more)
@@ -177,7 +178,7 @@ def test_what_was_available_is_read_as_far_as_it_is_there_if_data_loss_is_no_fai
 
 @pytest.mark.parametrize("count", [1, 10, 30])
 def test_a_topic_that_was_recreated_is_data_loss_however_long_it_is(
-    data: Path, store: Store, orders: Topic, count: int
+    data: Path, store: DirectoryStore, orders: Topic, count: int
 ) -> None:
     query = Query(data)
     query.drain()
@@ -189,7 +190,7 @@ def test_a_topic_that_was_recreated_is_data_loss_however_long_it_is(
 @pytest.mark.parametrize("partitions", [1, 3])
 @pytest.mark.parametrize("count", [1, 10, 30])
 def test_a_topic_that_was_recreated_is_read_from_its_first_record_if_data_loss_is_no_failure(
-    data: Path, store: Store, count: int, partitions: int
+    data: Path, store: DirectoryStore, count: int, partitions: int
 ) -> None:
     """Also if its partitions take turns, because a micro-batch may have one record only."""
     append(store.create_topic("orders", 2, durability="os"), *range(10))
@@ -200,7 +201,7 @@ def test_a_topic_that_was_recreated_is_read_from_its_first_record_if_data_loss_i
 
 
 def test_a_topic_that_was_recreated_and_is_empty_makes_no_empty_micro_batch(
-    data: Path, store: Store, orders: Topic
+    data: Path, store: DirectoryStore, orders: Topic
 ) -> None:
     query = Query(data, failOnDataLoss=False)
     query.drain()
@@ -212,7 +213,7 @@ def test_a_topic_that_was_recreated_and_is_empty_makes_no_empty_micro_batch(
 
 @pytest.mark.parametrize("fail", [True, False])
 def test_a_range_that_was_planned_for_the_old_topic_is_not_read_from_the_new_one(
-    data: Path, store: Store, orders: Topic, fail: bool
+    data: Path, store: DirectoryStore, orders: Topic, fail: bool
 ) -> None:
     query = Query(data, failOnDataLoss=fail)
     assert query.construct()
@@ -228,7 +229,7 @@ def test_a_range_that_was_planned_for_the_old_topic_is_not_read_from_the_new_one
 
 @pytest.mark.parametrize("fail", [True, False])
 def test_a_planned_range_of_a_topic_that_was_deleted_is_data_loss_also_under_a_pattern(
-    data: Path, store: Store, orders: Topic, fail: bool
+    data: Path, store: DirectoryStore, orders: Topic, fail: bool
 ) -> None:
     query = Query(data, subscribePattern="ord.*", failOnDataLoss=fail)
     assert query.construct()
@@ -253,7 +254,9 @@ def replace_store(data: Path) -> None:
 
 
 @pytest.mark.parametrize("fail", [True, False])
-def test_a_task_that_finds_another_store_at_its_path_fails(data: Path, store: Store, orders: Topic, fail: bool) -> None:
+def test_a_task_that_finds_another_store_at_its_path_fails(
+    data: Path, store: DirectoryStore, orders: Topic, fail: bool
+) -> None:
     """A worker with another mount: the records are not gone, and must not be left out."""
     reader = batch_reader(data, failOnDataLoss=fail)
     tasks = reader.partitions()
@@ -263,7 +266,7 @@ def test_a_task_that_finds_another_store_at_its_path_fails(data: Path, store: St
         read(reader, tasks)
 
 
-def test_a_query_notices_another_store_at_its_path(data: Path, store: Store, orders: Topic) -> None:
+def test_a_query_notices_another_store_at_its_path(data: Path, store: DirectoryStore, orders: Topic) -> None:
     strict, lax = Query(data), Query(data, failOnDataLoss=False)
     strict.drain()
     lax.drain()
@@ -337,7 +340,7 @@ def test_a_log_that_is_cut_off_between_planning_and_reading_is_data_loss(
     assert read(lax, tasks) == list(range(5))
 
 
-def test_a_topic_that_is_recreated_between_planning_and_reading_is_data_loss(data: Path, store: Store) -> None:
+def test_a_topic_that_is_recreated_between_planning_and_reading_is_data_loss(data: Path, store: DirectoryStore) -> None:
     append(store.create_topic("orders", 2, segment_bytes=300, durability="os"), *range(20))
     reader, lax = batch_reader(data), batch_reader(data, failOnDataLoss=False)
     tasks = reader.partitions()
@@ -347,7 +350,7 @@ def test_a_topic_that_is_recreated_between_planning_and_reading_is_data_loss(dat
     assert read(lax, tasks) == []
 
 
-def test_what_is_left_of_a_slice_is_read_if_data_loss_is_no_failure(data: Path, store: Store) -> None:
+def test_what_is_left_of_a_slice_is_read_if_data_loss_is_no_failure(data: Path, store: DirectoryStore) -> None:
     """Its file was merged away, and its first records were trimmed."""
     topic = store.create_topic("orders", durability="os")
     for number in range(4):
@@ -360,7 +363,9 @@ def test_what_is_left_of_a_slice_is_read_if_data_loss_is_no_failure(data: Path, 
     assert set(range(15, 40)) <= set(read(reader, tasks))
 
 
-def test_segments_that_are_rewritten_between_planning_and_reading_are_read_completely(data: Path, store: Store) -> None:
+def test_segments_that_are_rewritten_between_planning_and_reading_are_read_completely(
+    data: Path, store: DirectoryStore
+) -> None:
     topic = store.create_topic("orders", durability="os")
     for number in range(4):
         append(topic, *range(number * 10, number * 10 + 10))
@@ -375,7 +380,7 @@ def test_segments_that_are_rewritten_between_planning_and_reading_are_read_compl
     assert read(reader, tasks) == list(range(41))
 
 
-def test_a_compacted_log_with_holes_is_read_completely(data: Path, store: Store) -> None:
+def test_a_compacted_log_with_holes_is_read_completely(data: Path, store: DirectoryStore) -> None:
     topic = store.create_topic("orders", segment_bytes=300, durability="os", cleanup_policy="compact")
     for number in range(60):
         topic.append(b"%d" % number, key=b"%d" % (number % 4))
@@ -413,7 +418,7 @@ def test_errors_after_the_store_was_opened_are_raised_too(
     data: Path, orders: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = FaultyDirectory(FileDirectory(data))
-    monkeypatch.setattr(subscription, "open_for_task", lambda path: Store.open(directory, "r"))
+    monkeypatch.setattr(subscription, "open_for_task", lambda path: DirectoryStore.open(directory, "r"))
     reader = batch_reader(data, failOnDataLoss=False)
     tasks = reader.partitions()
     directory.arm(Fault(errno=EMFILE, operations={"open_sealed", "open_shared"}, names="*.log", forever=True))
@@ -426,10 +431,10 @@ def test_errors_after_the_store_was_opened_are_raised_too(
 
 @pytest.mark.parametrize("fail", [True, False])
 def test_a_topic_that_is_deleted_while_a_task_reads_it_is_data_loss(
-    data: Path, store: Store, orders: Topic, monkeypatch: pytest.MonkeyPatch, fail: bool
+    data: Path, store: DirectoryStore, orders: Topic, monkeypatch: pytest.MonkeyPatch, fail: bool
 ) -> None:
     directory = FaultyDirectory(FileDirectory(data))
-    monkeypatch.setattr(subscription, "open_for_task", lambda path: Store.open(directory, "r"))
+    monkeypatch.setattr(subscription, "open_for_task", lambda path: DirectoryStore.open(directory, "r"))
     reader = batch_reader(data, failOnDataLoss=fail)
     tasks = reader.partitions()
 
@@ -447,7 +452,7 @@ def test_a_topic_that_is_deleted_while_a_task_reads_it_is_data_loss(
     assert directory.before is None
 
 
-def test_a_task_opens_the_store_once(data: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_opens_the_store_once(data: Path, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     append(store.create_topic("orders", segment_bytes=300, durability="os"), *range(60))
     reader = batch_reader(data)
     [task] = reader.partitions()
@@ -471,7 +476,7 @@ def open_below(directory: Path) -> list[str]:
     return sorted(name for name in found if name.startswith(str(directory)))
 
 
-def test_a_task_carries_ids_epoch_and_both_ends(data: Path, store: Store, orders: Topic) -> None:
+def test_a_task_carries_ids_epoch_and_both_ends(data: Path, store: DirectoryStore, orders: Topic) -> None:
     cut(orders, 5, 100)
     [task] = batch_reader(data).partitions()
     assert isinstance(task, Task)
@@ -483,7 +488,7 @@ def test_a_task_carries_ids_epoch_and_both_ends(data: Path, store: Store, orders
 # --- what is shown of it
 
 
-def test_the_progress_that_is_shown_has_epochs(data: Path, store: Store, orders: Topic) -> None:
+def test_the_progress_that_is_shown_has_epochs(data: Path, store: DirectoryStore, orders: Topic) -> None:
     cut(orders, 5, 100)
     query = Query(data, groupId="spark")
     query.drain()
@@ -491,7 +496,9 @@ def test_the_progress_that_is_shown_has_epochs(data: Path, store: Store, orders:
     assert (committed.offset, committed.leader_epoch, committed.topic_id) == (6, 1, orders.id)
 
 
-def test_the_progress_in_an_old_topic_is_not_shown_for_a_new_one(data: Path, store: Store, orders: Topic) -> None:
+def test_the_progress_in_an_old_topic_is_not_shown_for_a_new_one(
+    data: Path, store: DirectoryStore, orders: Topic
+) -> None:
     query = Query(data, groupId="spark", failOnDataLoss=False)
     query.trigger()
     anew = recreated(store)
@@ -507,14 +514,14 @@ def test_the_progress_in_an_old_topic_is_not_shown_for_a_new_one(data: Path, sto
 
 @pytest.mark.parametrize("operation", ["claim", "append"])
 def test_a_commit_that_fails_in_its_second_partition_loses_nothing_for_who_reads_it(
-    data: Path, store: Store, monkeypatch: pytest.MonkeyPatch, operation: str
+    data: Path, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
     """Job A commits to two partitions, and the disk is full when the second one is placed. Job B asks for more before
     every single call that A makes; whatever it is told, it gets every record once in the end."""
     store.create_topic("orders", 2)
     store.close()
     directory = FaultyDirectory(FileDirectory(data))
-    monkeypatch.setattr(commit, "open_store", lambda path: Store.open(directory, maintenance_interval_s=None))
+    monkeypatch.setattr(commit, "open_store", lambda path: DirectoryStore.open(directory, maintenance_interval_s=None))
     options = write_options({"path": str(data), "topic": "orders"})
 
     def publish() -> None:
@@ -598,7 +605,7 @@ def test_every_record_that_is_in_the_log_is_delivered_once_if_data_loss_is_no_fa
 
 @pytest.mark.slow  # three runs of a query; by hand above
 def test_a_query_whose_topic_was_cut_off_and_has_grown_fails_or_delivers_every_record(
-    spark: Any, data: Path, store: Store, orders: Topic
+    spark: Any, data: Path, store: DirectoryStore, orders: Topic
 ) -> None:
     copies, checkpoint = store.create_topic("copies"), data.parent / "checkpoint"
     copy(spark, data, checkpoint).awaitTermination()
@@ -618,7 +625,7 @@ def test_a_query_whose_topic_was_cut_off_and_has_grown_fails_or_delivers_every_r
 @pytest.mark.parametrize("more", [{}, {"maxOffsetsPerTrigger": 2}])
 @pytest.mark.parametrize("kind", ["partition", "topic"])
 def test_what_is_new_and_was_trimmed_before_it_was_seen_is_data_loss(
-    data: Path, store: Store, orders: Topic, kind: str, more: dict[str, Any]
+    data: Path, store: DirectoryStore, orders: Topic, kind: str, more: dict[str, Any]
 ) -> None:
     query = Query(data, subscribePattern="orders.*", **more)
     query.drain()
@@ -632,7 +639,7 @@ def test_what_is_new_and_was_trimmed_before_it_was_seen_is_data_loss(
 @pytest.mark.parametrize("more", [{}, {"maxOffsetsPerTrigger": 2}])
 @pytest.mark.parametrize("kind", ["partition", "topic"])
 def test_what_is_new_and_was_trimmed_is_read_from_its_first_record_if_data_loss_is_no_failure(
-    data: Path, store: Store, orders: Topic, caplog: pytest.LogCaptureFixture, kind: str, more: dict[str, Any]
+    data: Path, store: DirectoryStore, orders: Topic, caplog: pytest.LogCaptureFixture, kind: str, more: dict[str, Any]
 ) -> None:
     query = Query(data, subscribePattern="orders.*", failOnDataLoss="false", **more)
     query.drain()
@@ -645,7 +652,7 @@ def test_what_is_new_and_was_trimmed_is_read_from_its_first_record_if_data_loss_
     assert values(query.drain()) == [200]
 
 
-def _new_and_trimmed(store: Store, kind: str) -> tuple[Topic, int]:
+def _new_and_trimmed(store: DirectoryStore, kind: str) -> tuple[Topic, int]:
     if kind == "topic":
         topic, number = store.create_topic("orders-2", durability="os"), 0
     else:
@@ -656,7 +663,7 @@ def _new_and_trimmed(store: Store, kind: str) -> tuple[Topic, int]:
 
 
 def test_a_new_partition_that_is_trimmed_after_it_was_planned_is_data_loss(
-    data: Path, store: Store, orders: Topic
+    data: Path, store: DirectoryStore, orders: Topic
 ) -> None:
     query = Query(data)
     query.drain()
@@ -670,7 +677,7 @@ def test_a_new_partition_that_is_trimmed_after_it_was_planned_is_data_loss(
 
 @pytest.mark.parametrize("available_now", [False, True])
 def test_a_topic_of_a_pattern_that_is_deleted_is_data_loss(
-    data: Path, store: Store, orders: Topic, available_now: bool
+    data: Path, store: DirectoryStore, orders: Topic, available_now: bool
 ) -> None:
     append(store.create_topic("orders-2", durability="os"), *range(100, 110))
     query = Query(data, subscribePattern="orders.*", maxOffsetsPerTrigger=4)
@@ -684,7 +691,7 @@ def test_a_topic_of_a_pattern_that_is_deleted_is_data_loss(
 
 @pytest.mark.parametrize("available_now", [False, True])
 def test_a_topic_of_a_pattern_that_is_deleted_is_left_out_if_data_loss_is_no_failure(
-    data: Path, store: Store, orders: Topic, caplog: pytest.LogCaptureFixture, available_now: bool
+    data: Path, store: DirectoryStore, orders: Topic, caplog: pytest.LogCaptureFixture, available_now: bool
 ) -> None:
     append(store.create_topic("orders-2", durability="os"), *range(100, 110))
     query = Query(data, subscribePattern="orders.*", maxOffsetsPerTrigger=4, failOnDataLoss="false")
@@ -699,7 +706,9 @@ def test_a_topic_of_a_pattern_that_is_deleted_is_left_out_if_data_loss_is_no_fai
     assert values(query.restart().drain()) == [10]
 
 
-def test_a_topic_that_is_not_subscribed_to_any_more_is_no_loss(data: Path, store: Store, orders: Topic) -> None:
+def test_a_topic_that_is_not_subscribed_to_any_more_is_no_loss(
+    data: Path, store: DirectoryStore, orders: Topic
+) -> None:
     append(store.create_topic("clicks", durability="os"), 100)
     query = Query(data, subscribe="orders,clicks")
     query.drain()

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
-from sawlog import Store
 from sawlog.errors import CorruptBatch, DataLoss, InvalidConfig, SawlogError, StoreNotFound
 from sawlog.spark import source
 from sawlog.spark.options import read_options
 from sawlog.spark.reading import BatchReader
+from sawlog.store.directory.store import DirectoryStore
 
 from ..looping import for_each
 from .test_batch import UNREADABLE, T, filled, records
@@ -53,7 +53,7 @@ def counts(found: list[dict[str, Any]], *columns: str) -> dict[tuple[Any, ...], 
 # --- what is read
 
 
-def test_all_records_with_all_columns(data: Path, store: Store) -> None:
+def test_all_records_with_all_columns(data: Path, store: DirectoryStore) -> None:
     topic = filled(store, count=30)
     found = rows(reader(data))
     assert contents(found) == records(topic)
@@ -70,7 +70,7 @@ def test_all_records_with_all_columns(data: Path, store: Store) -> None:
     }
 
 
-def test_headers_are_read_if_they_are_asked_for(data: Path, store: Store) -> None:
+def test_headers_are_read_if_they_are_asked_for(data: Path, store: DirectoryStore) -> None:
     filled(store, count=20)
     found = {row["value"]: row["headers"] for row in rows(reader(data, includeHeaders=True))}
     assert found[b"value 14"] == [{"key": "h", "value": b"14"}]
@@ -78,21 +78,21 @@ def test_headers_are_read_if_they_are_asked_for(data: Path, store: Store) -> Non
     assert "headers" not in rows(reader(data))[0]
 
 
-def test_topics_are_read_however_they_are_compressed(data: Path, store: Store) -> None:
+def test_topics_are_read_however_they_are_compressed(data: Path, store: DirectoryStore) -> None:
     for compression in ("none", "gzip", "snappy", "lz4", "zstd"):
         topic = store.create_topic(compression, 2, compression_type=compression, durability="os")
         topic.append_many([(b"the same value, number %d" % n, b"key %d" % n) for n in range(100)])
         assert contents(rows(reader(data, compression))) == records(topic), compression
 
 
-def test_a_compacted_topic_is_read_without_what_was_removed(data: Path, store: Store) -> None:
+def test_a_compacted_topic_is_read_without_what_was_removed(data: Path, store: DirectoryStore) -> None:
     topic = filled(store, cleanup_policy="compact", min_cleanable_dirty_ratio=0)
     assert any(report.compaction for report in topic.maintain())
     assert len(records(topic)) < 300
     assert contents(rows(reader(data))) == records(topic)
 
 
-def test_an_empty_topic_has_no_rows_and_null_stays_null(data: Path, store: Store) -> None:
+def test_an_empty_topic_has_no_rows_and_null_stays_null(data: Path, store: DirectoryStore) -> None:
     topic = store.create_topic("orders")
     assert rows(reader(data)) == []
     topic.append(None, key=b"deleted")
@@ -103,7 +103,7 @@ def test_an_empty_topic_has_no_rows_and_null_stays_null(data: Path, store: Store
 # --- which partitions and offsets
 
 
-def test_several_topics_a_pattern_and_partitions(data: Path, store: Store) -> None:
+def test_several_topics_a_pattern_and_partitions(data: Path, store: DirectoryStore) -> None:
     for name in ("orders", "orders-eu", "clicks"):
         filled(store, name, 30)
     assert counts(rows(reader(data, "orders,clicks")), "topic") == {("orders",): 30, ("clicks",): 30}
@@ -119,7 +119,7 @@ def test_what_cannot_be_read_is_a_clear_error(
     tmp_path_factory: pytest.TempPathFactory, options: dict[str, Any], said: str
 ) -> None:
     data = tmp_path_factory.mktemp("unreadable") / "data"
-    with Store.open(data, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(data, maintenance_interval_s=None) as store:
         filled(store, count=30)
     with pytest.raises(SawlogError, match=re.escape(said)):
         rows(reader(data, **{"subscribe": "orders", **options}))
@@ -130,7 +130,7 @@ def test_a_store_that_is_not_there_is_a_clear_error(data: Path) -> None:
         rows(reader(data))
 
 
-def test_ranges_of_offsets(data: Path, store: Store) -> None:
+def test_ranges_of_offsets(data: Path, store: DirectoryStore) -> None:
     filled(store, count=90)
     some = reader(
         data,
@@ -140,7 +140,7 @@ def test_ranges_of_offsets(data: Path, store: Store) -> None:
     assert counts(rows(some), "partition") == {(0,): 3, (2,): 30}
 
 
-def test_ranges_of_time(data: Path, store: Store) -> None:
+def test_ranges_of_time(data: Path, store: DirectoryStore) -> None:
     filled(store, count=90)
     begin, end = T + 30_000, T + 60_000
     found = {row["value"] for row in rows(reader(data, startingTimestamp=begin, endingTimestamp=end))}
@@ -153,7 +153,7 @@ def test_ranges_of_time(data: Path, store: Store) -> None:
     assert rows(late) == []
 
 
-def test_large_partitions_are_split_however_it_is_asked_for(data: Path, store: Store) -> None:
+def test_large_partitions_are_split_however_it_is_asked_for(data: Path, store: DirectoryStore) -> None:
     topic = filled(store)
     assert len(reader(data).partitions()) == 3
     for options, least in (
@@ -169,14 +169,14 @@ def test_large_partitions_are_split_however_it_is_asked_for(data: Path, store: S
 # --- which columns
 
 
-def test_only_the_columns_that_are_asked_for_are_read(data: Path, store: Store) -> None:
+def test_only_the_columns_that_are_asked_for_are_read(data: Path, store: DirectoryStore) -> None:
     filled(store, count=30)
     found = rows(reader(data, columns="offset,topic"))
     assert [list(row) for row in found] == [["offset", "topic"]] * 30
     assert source.schema(given(data, columns="offset,topic")) == "offset bigint, topic string"
 
 
-def test_a_schema_of_the_users_chooses_columns(data: Path, store: Store) -> None:
+def test_a_schema_of_the_users_chooses_columns(data: Path, store: DirectoryStore) -> None:
     filled(store, count=30)
     shape = StructType([StructField("offset", LongType()), StructField("key", BinaryType())])
     chosen = source.reader(given(data), shape)
@@ -193,7 +193,7 @@ def test_a_schema_of_the_users_chooses_columns(data: Path, store: Store) -> None
 # --- beside a writer
 
 
-def test_records_that_retention_dropped_are_an_error_or_left_out(data: Path, store: Store) -> None:
+def test_records_that_retention_dropped_are_an_error_or_left_out(data: Path, store: DirectoryStore) -> None:
     topic = filled(store, count=90)
     topic.trim({0: 10})
     start = '{"orders": {"0": 4, "1": 30, "2": 30}}'
@@ -204,7 +204,7 @@ def test_records_that_retention_dropped_are_an_error_or_left_out(data: Path, sto
 
 @pytest.mark.parametrize("deleted", [False, True])
 def test_what_goes_between_planning_and_reading_is_an_error_or_left_out(
-    data: Path, store: Store, deleted: bool
+    data: Path, store: DirectoryStore, deleted: bool
 ) -> None:
     topic = filled(store, count=90)
     strict, lax = reader(data), reader(data, failOnDataLoss=False)
@@ -219,7 +219,7 @@ def test_what_goes_between_planning_and_reading_is_an_error_or_left_out(
     assert rows(lax, tasks[1]) == []
 
 
-def test_a_plan_is_a_snapshot_and_a_new_one_has_what_came_later(data: Path, store: Store) -> None:
+def test_a_plan_is_a_snapshot_and_a_new_one_has_what_came_later(data: Path, store: DirectoryStore) -> None:
     topic = filled(store, count=30)
     planned = reader(data)
     tasks = planned.partitions()
@@ -228,7 +228,7 @@ def test_a_plan_is_a_snapshot_and_a_new_one_has_what_came_later(data: Path, stor
     assert len(rows(reader(data))) == 31
 
 
-def test_damage_is_an_error(data: Path, store: Store) -> None:
+def test_damage_is_an_error(data: Path, store: DirectoryStore) -> None:
     filled(store, count=90)
     store.close()
     victim = min((data / "topics/orders/partition-1").glob("*.log"))

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 
 import sawlog
-from sawlog import Store
 from sawlog.errors import InvalidConfig, ReplayMismatch
 from sawlog.spark import commit
 from sawlog.spark.options import WriteOptions, write_options
 from sawlog.spark.writing import BatchWriter, TaskCommit, stage
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.store.objects.store import ObjectStore
 
 from .test_writing import batch, left, values
@@ -25,7 +25,7 @@ QUERY = "5e0e3a9c-6c58-4d43-9d2b-7f6d5e4f3a2b"
 
 
 @pytest.fixture
-def topics(store: Store) -> Store:
+def topics(store: DirectoryStore) -> DirectoryStore:
     """A store with two topics."""
     for name in ("one", "two"):
         store.create_topic(name, durability="os")
@@ -52,7 +52,7 @@ def write(options: WriteOptions, *rows: pa.RecordBatch) -> None:
     writer.commit([writer.write(iter(rows))])
 
 
-def test_one_name_for_two_topics_stores_both(data: Path, topics: Store) -> None:
+def test_one_name_for_two_topics_stores_both(data: Path, topics: DirectoryStore) -> None:
     """Delta's documented idiom for `foreachBatch` with two targets."""
     for number in (0, 0, 1):
         for topic in ("one", "two"):
@@ -60,7 +60,7 @@ def test_one_name_for_two_topics_stores_both(data: Path, topics: Store) -> None:
     assert (values(topics["one"]), values(topics["two"])) == ([0, 1], [0, 1])
 
 
-def test_a_copied_checkpoint_with_another_sink_stores_its_micro_batches(data: Path, topics: Store) -> None:
+def test_a_copied_checkpoint_with_another_sink_stores_its_micro_batches(data: Path, topics: DirectoryStore) -> None:
     """Spark's query id is in the copy, which is behind the first job."""
     for number in range(3):
         publish(sink(data, "one"), number, batch(number))
@@ -70,7 +70,7 @@ def test_a_copied_checkpoint_with_another_sink_stores_its_micro_batches(data: Pa
     assert (values(topics["one"]), values(topics["two"])) == ([0, 1, 2], [11, 12])
 
 
-def test_a_job_that_routes_by_a_column_stores_each_micro_batch_once(data: Path, topics: Store) -> None:
+def test_a_job_that_routes_by_a_column_stores_each_micro_batch_once(data: Path, topics: DirectoryStore) -> None:
     """Whichever topics a micro-batch has rows for."""
     for number, to in enumerate((["one", "one"], ["two", "one"], ["two", "two"], ["one", "one"])):
         for _ in range(2):
@@ -78,7 +78,7 @@ def test_a_job_that_routes_by_a_column_stores_each_micro_batch_once(data: Path, 
     assert (values(topics["one"]), values(topics["two"])) == ([0, 1, 3, 6, 7], [2, 4, 5])
 
 
-def test_a_replay_that_routes_to_another_topic_is_refused(data: Path, topics: Store) -> None:
+def test_a_replay_that_routes_to_another_topic_is_refused(data: Path, topics: DirectoryStore) -> None:
     publish(sink(data), 0, batch(1, topic=["one"]))
     with pytest.raises(ReplayMismatch, match=r"1 record in 'one' .* Now: 1 record in 'two'"):
         publish(sink(data), 0, batch(1, topic=["two"]))
@@ -211,7 +211,7 @@ def test_what_cannot_be_compared_by_is_refused() -> None:
         write_options({"path": "data", "replayCheck": "rows"})
 
 
-def test_a_topic_that_was_recreated_is_another_target(data: Path, topics: Store) -> None:
+def test_a_topic_that_was_recreated_is_another_target(data: Path, topics: DirectoryStore) -> None:
     publish(sink(data, "one"), 0, batch(1))
     topics.delete_topic("one")
     anew = topics.create_topic("one", durability="os")
@@ -219,7 +219,7 @@ def test_a_topic_that_was_recreated_is_another_target(data: Path, topics: Store)
     assert values(anew) == [1]
 
 
-def test_every_skip_is_logged_and_counted(data: Path, topics: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_every_skip_is_logged_and_counted(data: Path, topics: DirectoryStore, caplog: pytest.LogCaptureFixture) -> None:
     before = commit.REPLAYS.count
     with caplog.at_level(logging.INFO, "sawlog.spark"):
         publish(sink(data, "one"), 0, batch(1))
@@ -233,7 +233,7 @@ def test_every_skip_is_logged_and_counted(data: Path, topics: Store, caplog: pyt
     assert left(data) == []
 
 
-def test_a_micro_batch_without_rows_is_a_replay_only_of_its_own_topic(data: Path, topics: Store) -> None:
+def test_a_micro_batch_without_rows_is_a_replay_only_of_its_own_topic(data: Path, topics: DirectoryStore) -> None:
     publish(sink(data, "one"), 0)
     publish(sink(data, "one"), 0)
     publish(sink(data, "two"), 0, batch(2))
@@ -241,14 +241,14 @@ def test_a_micro_batch_without_rows_is_a_replay_only_of_its_own_topic(data: Path
 
 
 @pytest.mark.parametrize("name", ["a" * 200, "ä" * 30, "a/b c@d"])
-def test_any_name_that_was_good_before_is_still_good(data: Path, topics: Store, name: str) -> None:
+def test_any_name_that_was_good_before_is_still_good(data: Path, topics: DirectoryStore, name: str) -> None:
     for topic in ("one", "two"):
         for _ in range(2):
             write(sink(data, topic, txnAppId=name, txnVersion=0), batch(1))
     assert (values(topics["one"]), values(topics["two"])) == ([1], [1])
 
 
-def test_a_name_that_is_too_long_is_refused(data: Path, topics: Store) -> None:
+def test_a_name_that_is_too_long_is_refused(data: Path, topics: DirectoryStore) -> None:
     with pytest.raises(InvalidConfig, match="name"):
         write(sink(data, "one", txnAppId="a" * 201, txnVersion=0), batch(1))
 
@@ -256,19 +256,19 @@ def test_a_name_that_is_too_long_is_refused(data: Path, topics: Store) -> None:
 # --- retention
 
 
-def test_retention_runs_in_a_store_that_only_spark_writes(data: Path, store: Store) -> None:
+def test_retention_runs_in_a_store_that_only_spark_writes(data: Path, store: DirectoryStore) -> None:
     topic = store.create_topic("one", 2, retention_bytes=3000, segment_bytes=1000, durability="os")
     for number in range(40):
         publish(sink(data, "one"), number, batch(*range(20), partition=[0] * 20))
     store.close()
-    kept = Store.open(data, "r")["one"].partition(0)
+    kept = DirectoryStore.open(data, "r")["one"].partition(0)
     assert kept.size_bytes < 5000
     assert kept.lowest_offset > 0
     assert kept.next_offset == 800
     assert topic.name == "one"
 
 
-def test_a_topic_that_keeps_everything_is_not_trimmed_by_a_commit(data: Path, store: Store) -> None:
+def test_a_topic_that_keeps_everything_is_not_trimmed_by_a_commit(data: Path, store: DirectoryStore) -> None:
     store.create_topic("one", cleanup_policy="compact", retention_bytes=1000, segment_bytes=1000, durability="os")
     for number in range(20):
         publish(sink(data, "one"), number, batch(*range(20), key=[b"%d.%d" % (number, n) for n in range(20)]))
@@ -276,7 +276,7 @@ def test_a_topic_that_keeps_everything_is_not_trimmed_by_a_commit(data: Path, st
 
 
 def test_retention_that_fails_does_not_fail_a_commit(
-    data: Path, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    data: Path, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.create_topic("one", retention_bytes=100, segment_bytes=100, durability="os")
 

@@ -16,11 +16,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sawlog import Store, Topic, tables
+from sawlog import Topic, tables
 from sawlog.batch.arrow import schema as record_schema
 from sawlog.pipelines import rounds
 from sawlog.pipelines.rounds import STATE_DIRECTORY, Rounds
 from sawlog.storage import FileDirectory
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.store.table_info import TableInfo
 from sawlog.tables import files
 from sawlog.tables.columns import QUARANTINE, RECORD
@@ -109,7 +110,7 @@ def main(data: str, lake: str, form: str, step: str) -> None:
 
     rounds.reached = reached
     keeper = Keeper(Path(lake), form)
-    with Store.open(data, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(data, maintenance_interval_s=None) as store:
         keeper.round(store["orders"])
         keeper.merge(store["orders"])
 

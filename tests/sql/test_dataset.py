@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sawlog import Store, Topic
+from sawlog import Topic
 from sawlog.errors import DataLoss, InvalidRecord
 from sawlog.sql.dataset import dataset_of
 from sawlog.sql.filters import Bounds
 from sawlog.sql.snapshot import TopicSnapshot
+from sawlog.store.directory.store import DirectoryStore
 
 from ..log.transactional import batch
 from .conftest import COUNT, SCHEMA, Asked, T, order, rows
@@ -70,7 +71,7 @@ def test_a_range_leaves_the_same_records_as_a_list_would(low: int, width: int, b
     assert as_rows(found) == [row for row in rows(topic) if first <= row[at] < first + width]
 
 
-_KEPT: list[Store] = []
+_KEPT: list[DirectoryStore] = []
 
 
 def _ranges() -> Topic:
@@ -78,7 +79,7 @@ def _ranges() -> Topic:
     if not _KEPT:
         from sawlog.storage import MemoryDirectory
 
-        store = Store.open(MemoryDirectory(), maintenance_interval_s=None)
+        store = DirectoryStore.open(MemoryDirectory(), maintenance_interval_s=None)
         topic = store.create_topic("t", partitions=2, segment_bytes=1500)
         generator = np.random.default_rng(7)
         for number in range(60):
@@ -119,7 +120,7 @@ def test_what_is_dropped_while_a_query_runs_is_an_error_and_not_a_gap(orders: To
         dataset.count_rows()
 
 
-def test_records_of_open_and_aborted_transactions_are_left_out_unless_they_are_asked_for(store: Store) -> None:
+def test_records_of_open_and_aborted_transactions_are_left_out_unless_they_are_asked_for(store: DirectoryStore) -> None:
     topic = store.create_topic("t")
     log = topic.partition(0)
     topic.append(b"plain")
@@ -132,7 +133,7 @@ def test_records_of_open_and_aborted_transactions_are_left_out_unless_they_are_a
     assert everything == [b"plain", b"of 1", b"of 2", b"open"]
 
 
-def test_values_are_structs_with_a_schema_that_is_asked_for_or_declared(store: Store, orders: Topic) -> None:
+def test_values_are_structs_with_a_schema_that_is_asked_for_or_declared(store: DirectoryStore, orders: Topic) -> None:
     asked = orders.arrow(columns=["value"], schema=SCHEMA).column(0).to_pylist()
     assert sorted(each["id"] for each in asked) == list(range(COUNT))
     assert asked[0] == order(asked[0]["id"])
@@ -143,7 +144,7 @@ def test_values_are_structs_with_a_schema_that_is_asked_for_or_declared(store: S
     assert failed.num_rows == len([each for each in asked if each["status"] == "failed"])
 
 
-def test_a_value_that_does_not_match_the_schema_is_null(store: Store) -> None:
+def test_a_value_that_does_not_match_the_schema_is_null(store: DirectoryStore) -> None:
     topic = store.create_topic("t")
     topic.append_many([b'{"id": 1}', b"junk", b'{"id": "x"}', None, b'{"id": 2}'])
     assert topic.arrow(columns=["value"], schema="id INT").column(0).to_pylist() == [
@@ -155,7 +156,7 @@ def test_a_value_that_does_not_match_the_schema_is_null(store: Store) -> None:
     ]
 
 
-def test_an_empty_topic_has_columns_and_no_rows(store: Store) -> None:
+def test_an_empty_topic_has_columns_and_no_rows(store: DirectoryStore) -> None:
     topic = store.create_topic("t", partitions=2)
     assert topic.arrow().num_rows == 0
     assert topic.arrow().schema.names == [*COLUMNS, "headers"]
@@ -168,7 +169,7 @@ def test_who_stops_early_leaves_nothing_open(orders: Topic) -> None:
     assert orders.dataset().head(3, ["offset"]).num_rows == 3
 
 
-def test_little_of_a_topic_is_in_memory_at_a_time(store: Store) -> None:
+def test_little_of_a_topic_is_in_memory_at_a_time(store: DirectoryStore) -> None:
     topic = store.create_topic("big", durability="os", segment_bytes=16 << 20)
     for _ in range(8):
         topic.append_many([bytes(100_000) for _ in range(80)])

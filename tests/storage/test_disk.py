@@ -15,7 +15,7 @@ from sawlog import Log
 from sawlog.errors import StorageFull, SyncFailed
 from sawlog.storage import Directory, FileDirectory
 from sawlog.store.directory.forwarding.listener import NoListener
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.testing import Fault
 
 from ..faults.disk import MODES, FaultyStorage, Mode
@@ -423,7 +423,7 @@ def everything_else(directory: Directory) -> None:
         log.trim(1)
         log.append_stream([b"a", b"b"])
     root = directory.child("store", create=True)
-    with Store.open(root, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(root, maintenance_interval_s=None) as store:
         store.create_topic("t", partitions=2)
         store["t"].append(b"v", partition=1)
         store.groups.commit("g", {("t", 1): 1})

@@ -6,13 +6,13 @@ import time
 from typing import Any
 
 from sawlog.store.consumer import Consumer
-from sawlog.store.directory.store import Store
-from sawlog.store.members import group_directory
+from sawlog.store.directory.members import group_directory
+from sawlog.store.directory.store import DirectoryStore
 
 PATIENCE_S = 60.0
 
 
-def fill(store: Store, count: int, partition: int = 0, topic: str = "orders") -> list[bytes]:
+def fill(store: DirectoryStore, count: int, partition: int = 0, topic: str = "orders") -> list[bytes]:
     """Append that many records to a partition; their values, all different."""
     log = store.topic(topic).partition(partition)
     first = log.next_offset
@@ -36,13 +36,13 @@ def until(condition: Any, *consumers: Consumer) -> None:
             consumer.poll(0.01)
 
 
-def committed(store: Store, partition: int = 0) -> int | None:
+def committed(store: DirectoryStore, partition: int = 0) -> int | None:
     """What the group `billing` has committed for a partition of `orders`."""
     rows = {(row.topic, row.partition): row for row in store.groups.describe("billing").rows}
     return rows["orders", partition].committed
 
 
-def names(store: Store, group: str) -> list[str]:
+def names(store: DirectoryStore, group: str) -> list[str]:
     """The files of its members."""
     directory = group_directory(store.directory, group, create=False)
     try:
@@ -51,7 +51,7 @@ def names(store: Store, group: str) -> list[str]:
         directory.close()
 
 
-def remove(store: Store, group: str, name: str) -> None:
+def remove(store: DirectoryStore, group: str, name: str) -> None:
     """As a member does that takes another one for dead."""
     directory = group_directory(store.directory, group, create=False)
     try:
@@ -60,7 +60,7 @@ def remove(store: Store, group: str, name: str) -> None:
         directory.close()
 
 
-def beats(store: Store) -> int:
+def beats(store: DirectoryStore) -> int:
     """How often the only member of the group `billing` has said that all is well."""
     (member,) = store.groups.describe("billing").members
     return member.beat

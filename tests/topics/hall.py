@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from sawlog import Store
 from sawlog.clock import Deadline
 from sawlog.errors import StorageError
 from sawlog.storage.interface import Buffer
 from sawlog.store.directory.forwarding import frames
 from sawlog.store.directory.forwarding.frames import Pipe
 from sawlog.store.directory.forwarding.server import ForwardServer, ForwardSession
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.store.directory.transactions.completion import PeerLost
 
 
@@ -40,10 +40,10 @@ class Hall:
         with patch("sawlog.store.directory.store.listener_for", self.peer_listener):
             yield
 
-    def store(self, directory: Any, **options: Any) -> Store:
+    def store(self, directory: Any, **options: Any) -> DirectoryStore:
         """A store in the hall."""
         with self.opens():
-            return Store.open(directory, maintenance_interval_s=None, **options)
+            return DirectoryStore.open(directory, maintenance_interval_s=None, **options)
 
 
 class HallListener:

@@ -8,27 +8,27 @@ from typing import Any
 
 from sawlog import Log, Record
 from sawlog.storage import Directory, FileDirectory, MemoryDirectory
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 
 
 class StorePlace:
     """A directory for one store."""
 
     def __init__(self) -> None:
-        self.stores: list[Store] = []
+        self.stores: list[DirectoryStore] = []
         self.logs: list[Log] = []
 
     def directory(self) -> Any:
-        """What `Store.open` takes."""
+        """What `DirectoryStore.open` takes."""
         raise NotImplementedError
 
     def raw(self) -> Directory:
         """The directory itself, made if it is missing: to look at files and to damage them."""
         raise NotImplementedError
 
-    def open(self, mode: Any = "w", *, lock_timeout: float = 30.0) -> Store:
+    def open(self, mode: Any = "w", *, lock_timeout: float = 30.0) -> DirectoryStore:
         """Open the store; closed at the end of the test if it is still open then."""
-        store = Store.open(self.directory(), mode, maintenance_interval_s=None, lock_timeout=lock_timeout)
+        store = DirectoryStore.open(self.directory(), mode, maintenance_interval_s=None, lock_timeout=lock_timeout)
         self.stores.append(store)
         return store
 

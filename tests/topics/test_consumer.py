@@ -13,7 +13,7 @@ import pytest
 from sawlog.errors import GroupError, InvalidConfig, LogClosed
 from sawlog.storage import MemoryDirectory
 from sawlog.store.consumer import Consumer
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 
 from ..log.transactional import send
 from ..looping import for_each
@@ -21,8 +21,8 @@ from .consumers import PATIENCE_S, committed, fill, names, until, values
 
 
 @pytest.fixture
-def store(medium: str, tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path if medium == "files" else MemoryDirectory()) as made:
+def store(medium: str, tmp_path: Path) -> Iterator[DirectoryStore]:
+    with DirectoryStore.open(tmp_path if medium == "files" else MemoryDirectory()) as made:
         made.create_topic("orders", partitions=2)
         yield made
 
@@ -30,7 +30,7 @@ def store(medium: str, tmp_path: Path) -> Iterator[Store]:
 # --- reading
 
 
-def test_records_say_where_they_come_from(store: Store) -> None:
+def test_records_say_where_they_come_from(store: DirectoryStore) -> None:
     fill(store, 3, partition=1)
     with store.consumer("billing", ["orders"]) as consumer:
         assert [(each.topic, each.partition, each.offset) for each in consumer.drain()] == [
@@ -40,7 +40,7 @@ def test_records_say_where_they_come_from(store: Store) -> None:
         ]
 
 
-def test_every_record_of_every_partition_comes_once_and_in_order(store: Store) -> None:
+def test_every_record_of_every_partition_comes_once_and_in_order(store: DirectoryStore) -> None:
     wanted = [fill(store, 5000, partition=n) for n in (0, 1)]
     with store.consumer("billing", ["orders"]) as consumer:
         found = list(consumer.drain())
@@ -48,7 +48,7 @@ def test_every_record_of_every_partition_comes_once_and_in_order(store: Store) -
         assert [each.value for each in found if each.partition == partition] == wanted[partition]
 
 
-def test_partitions_take_turns(store: Store) -> None:
+def test_partitions_take_turns(store: DirectoryStore) -> None:
     """A long partition does not keep the others waiting until it ends."""
     for partition in (0, 1):
         log = store.topic("orders").partition(partition)
@@ -61,7 +61,7 @@ def test_partitions_take_turns(store: Store) -> None:
     assert sorted(order) == [0] * 2000 + [1] * 2000
 
 
-def test_several_topics_are_read_by_one_consumer(store: Store) -> None:
+def test_several_topics_are_read_by_one_consumer(store: DirectoryStore) -> None:
     store.create_topic("totals")
     wanted = fill(store, 2) + fill(store, 2, topic="totals")
     with store.consumer("billing", ["orders", "totals"]) as consumer:
@@ -69,7 +69,7 @@ def test_several_topics_are_read_by_one_consumer(store: Store) -> None:
         assert consumer.assignment == {("orders", 0), ("orders", 1), ("totals", 0)}
 
 
-def test_drain_ends_at_the_end_as_it_was(store: Store) -> None:
+def test_drain_ends_at_the_end_as_it_was(store: DirectoryStore) -> None:
     fill(store, 3)
     with store.consumer("billing", ["orders"]) as consumer:
         found = []
@@ -80,7 +80,7 @@ def test_drain_ends_at_the_end_as_it_was(store: Store) -> None:
         assert len(list(consumer.drain())) == 3
 
 
-def test_iterating_waits_for_new_records_until_it_is_closed(store: Store) -> None:
+def test_iterating_waits_for_new_records_until_it_is_closed(store: DirectoryStore) -> None:
     consumer = store.consumer("billing", ["orders"])
     found: list[bytes] = []
     reader = threading.Thread(target=lambda: [found.append(record.value) for record in consumer])
@@ -95,7 +95,7 @@ def test_iterating_waits_for_new_records_until_it_is_closed(store: Store) -> Non
     assert sorted(found) == sorted(wanted)
 
 
-def test_poll_gives_at_most_so_many_and_goes_on_behind_them(store: Store) -> None:
+def test_poll_gives_at_most_so_many_and_goes_on_behind_them(store: DirectoryStore) -> None:
     wanted = fill(store, 10)
     with store.consumer("billing", ["orders"]) as consumer:
         assert values(consumer.poll(1, max_records=4)) == wanted[:4]
@@ -104,13 +104,13 @@ def test_poll_gives_at_most_so_many_and_goes_on_behind_them(store: Store) -> Non
         assert consumer.poll(0) == []
 
 
-def test_poll_gives_records_of_all_partitions_at_once(store: Store) -> None:
+def test_poll_gives_records_of_all_partitions_at_once(store: DirectoryStore) -> None:
     wanted = fill(store, 3) + fill(store, 3, partition=1)
     with store.consumer("billing", ["orders"]) as consumer:
         assert sorted(values(consumer.poll(1))) == sorted(wanted)
 
 
-def test_a_loop_that_was_left_goes_on_behind_the_record_in_hand(store: Store) -> None:
+def test_a_loop_that_was_left_goes_on_behind_the_record_in_hand(store: DirectoryStore) -> None:
     wanted = fill(store, 6)
     with store.consumer("billing", ["orders"]) as consumer:
         for record in consumer:
@@ -120,7 +120,7 @@ def test_a_loop_that_was_left_goes_on_behind_the_record_in_hand(store: Store) ->
         assert values(consumer.drain()) == wanted[4:]
 
 
-def test_a_reader_that_is_quick_sees_what_comes_one_by_one(store: Store) -> None:
+def test_a_reader_that_is_quick_sees_what_comes_one_by_one(store: DirectoryStore) -> None:
     with store.consumer("billing", ["orders"]) as consumer:
         for number in range(20):
             fill(store, 1, partition=number % 2)
@@ -130,7 +130,7 @@ def test_a_reader_that_is_quick_sees_what_comes_one_by_one(store: Store) -> None
 # --- committing
 
 
-def test_a_new_consumer_goes_on_where_the_group_has_committed(store: Store) -> None:
+def test_a_new_consumer_goes_on_where_the_group_has_committed(store: DirectoryStore) -> None:
     wanted = fill(store, 10)
     with store.consumer("billing", ["orders"], auto_commit_ms=None) as consumer:
         assert values(consumer.poll(1, max_records=4)) == wanted[:4]
@@ -142,17 +142,17 @@ def test_a_new_consumer_goes_on_where_the_group_has_committed(store: Store) -> N
 
 
 def test_a_commit_survives_the_store(tmp_path: Path) -> None:
-    with Store.open(tmp_path) as store:
+    with DirectoryStore.open(tmp_path) as store:
         store.create_topic("orders")
         fill(store, 5)
         with store.consumer("billing", ["orders"]) as consumer:
             consumer.poll(1, max_records=3)
-    with Store.open(tmp_path) as store, store.consumer("billing", ["orders"]) as consumer:
+    with DirectoryStore.open(tmp_path) as store, store.consumer("billing", ["orders"]) as consumer:
         assert consumer.committed("orders", 0) == 3
         assert consumer.position("orders", 0) == 3
 
 
-def test_groups_do_not_know_of_each_other(store: Store) -> None:
+def test_groups_do_not_know_of_each_other(store: DirectoryStore) -> None:
     wanted = fill(store, 5)
     with store.consumer("one", ["orders"]) as consumer:
         assert values(consumer.drain()) == wanted
@@ -161,7 +161,7 @@ def test_groups_do_not_know_of_each_other(store: Store) -> None:
         assert values(consumer.drain()) == wanted
 
 
-def test_commit_in_the_loop_includes_the_record_in_hand(store: Store) -> None:
+def test_commit_in_the_loop_includes_the_record_in_hand(store: DirectoryStore) -> None:
     fill(store, 5)
     with store.consumer("billing", ["orders"], auto_commit_ms=None) as consumer:
         for record in consumer:
@@ -171,7 +171,7 @@ def test_commit_in_the_loop_includes_the_record_in_hand(store: Store) -> None:
         assert consumer.committed("orders", 0) == 3
 
 
-def test_leaving_in_order_commits_everything_that_was_handed_out(store: Store) -> None:
+def test_leaving_in_order_commits_everything_that_was_handed_out(store: DirectoryStore) -> None:
     fill(store, 5)
     with store.consumer("billing", ["orders"]) as consumer:
         for record in consumer:
@@ -186,14 +186,14 @@ def failing(consumer: Consumer, offset: int) -> None:
             raise ZeroDivisionError
 
 
-def test_leaving_by_an_exception_commits_without_the_record_in_hand(store: Store) -> None:
+def test_leaving_by_an_exception_commits_without_the_record_in_hand(store: DirectoryStore) -> None:
     fill(store, 5)
     with pytest.raises(ZeroDivisionError), store.consumer("billing", ["orders"]) as consumer:
         failing(consumer, 2)
     assert committed(store) == 2
 
 
-def test_closing_while_an_exception_is_on_its_way_commits_without_the_record_in_hand(store: Store) -> None:
+def test_closing_while_an_exception_is_on_its_way_commits_without_the_record_in_hand(store: DirectoryStore) -> None:
     fill(store, 5)
     consumer = store.consumer("billing", ["orders"])
 
@@ -208,7 +208,7 @@ def test_closing_while_an_exception_is_on_its_way_commits_without_the_record_in_
     assert committed(store) == 2
 
 
-def test_a_failing_poll_loop_commits_nothing_of_the_last_call(store: Store) -> None:
+def test_a_failing_poll_loop_commits_nothing_of_the_last_call(store: DirectoryStore) -> None:
     fill(store, 10)
 
     def work() -> None:
@@ -222,7 +222,7 @@ def test_a_failing_poll_loop_commits_nothing_of_the_last_call(store: Store) -> N
     assert committed(store) == 4
 
 
-def test_closing_from_another_thread_commits_without_the_record_in_hand(store: Store) -> None:
+def test_closing_from_another_thread_commits_without_the_record_in_hand(store: DirectoryStore) -> None:
     fill(store, 5)
     consumer = store.consumer("billing", ["orders"])
     for record in consumer:
@@ -234,7 +234,7 @@ def test_closing_from_another_thread_commits_without_the_record_in_hand(store: S
     assert committed(store) == 2
 
 
-def test_closing_the_store_closes_its_consumers_in_order(store: Store) -> None:
+def test_closing_the_store_closes_its_consumers_in_order(store: DirectoryStore) -> None:
     consumer = store.consumer("billing", ["orders"])
     fill(store, 3)
     assert len(list(consumer.drain())) == 3
@@ -243,11 +243,11 @@ def test_closing_the_store_closes_its_consumers_in_order(store: Store) -> None:
     with pytest.raises(LogClosed):
         consumer.poll(0)
     if isinstance(directory, MemoryDirectory):
-        with Store.open(directory) as again:
+        with DirectoryStore.open(directory) as again:
             assert committed(again) == 3
 
 
-def test_manual_means_manual(store: Store) -> None:
+def test_manual_means_manual(store: DirectoryStore) -> None:
     fill(store, 5)
     with store.consumer("billing", ["orders"], auto_commit_ms=None) as consumer:
         assert len(list(consumer.drain())) == 5
@@ -256,7 +256,7 @@ def test_manual_means_manual(store: Store) -> None:
         assert consumer.position("orders", 0) == 0
 
 
-def test_automatic_commits_come_while_records_are_read(store: Store) -> None:
+def test_automatic_commits_come_while_records_are_read(store: DirectoryStore) -> None:
     fill(store, 5)
     with store.consumer("billing", ["orders"], auto_commit_ms=1) as consumer:
         for record in consumer:
@@ -265,7 +265,7 @@ def test_automatic_commits_come_while_records_are_read(store: Store) -> None:
         until(lambda: consumer.committed("orders", 0) == 5, consumer)
 
 
-def test_an_automatic_commit_in_the_middle_of_a_chunk_is_without_the_record_in_hand(store: Store) -> None:
+def test_an_automatic_commit_in_the_middle_of_a_chunk_is_without_the_record_in_hand(store: DirectoryStore) -> None:
     """All records come from one cursor; the background interrupts it when a commit is due."""
     fill(store, 1000)
     with store.consumer("billing", ["orders"], auto_commit_ms=50, session_timeout_ms=500) as consumer:
@@ -280,7 +280,7 @@ def test_an_automatic_commit_in_the_middle_of_a_chunk_is_without_the_record_in_h
         assert record.offset < 999
 
 
-def test_positions_can_be_committed_one_by_one(store: Store) -> None:
+def test_positions_can_be_committed_one_by_one(store: DirectoryStore) -> None:
     fill(store, 5)
     with store.consumer("billing", ["orders"], auto_commit_ms=None) as consumer:
         list(consumer.drain())
@@ -290,14 +290,14 @@ def test_positions_can_be_committed_one_by_one(store: Store) -> None:
 
 
 @for_each("offset", [-1, True, "3", 2.0])
-def test_what_is_no_offset_is_not_committed(store: Store, offset: Any) -> None:
+def test_what_is_no_offset_is_not_committed(store: DirectoryStore, offset: Any) -> None:
     with store.consumer("billing", ["orders"], auto_commit_ms=None) as consumer:
         with pytest.raises(InvalidConfig):
             consumer.commit({("orders", 0): offset})
         assert consumer.committed("orders", 0) is None
 
 
-def test_a_partition_that_is_not_assigned_is_not_committed(store: Store) -> None:
+def test_a_partition_that_is_not_assigned_is_not_committed(store: DirectoryStore) -> None:
     with store.consumer("billing", ["orders"]) as consumer:
         with pytest.raises(GroupError):
             consumer.commit({("orders", 7): 1})
@@ -305,7 +305,7 @@ def test_a_partition_that_is_not_assigned_is_not_committed(store: Store) -> None
             consumer.position("orders", 7)
 
 
-def test_a_commit_without_news_writes_nothing(store: Store) -> None:
+def test_a_commit_without_news_writes_nothing(store: DirectoryStore) -> None:
     fill(store, 5)
     with store.consumer("billing", ["orders"], auto_commit_ms=None) as consumer:
         list(consumer.drain())
@@ -315,7 +315,7 @@ def test_a_commit_without_news_writes_nothing(store: Store) -> None:
         assert offsets_written(store) == end
 
 
-def offsets_written(store: Store) -> int:
+def offsets_written(store: DirectoryStore) -> int:
     with store.groups.offsets.turn() as turn:
         return turn._log.next_offset
 
@@ -337,18 +337,18 @@ def offsets_written(store: Store) -> int:
         {"max_poll_interval_ms": -1},
     ],
 )
-def test_settings_that_cannot_work_are_refused(store: Store, options: dict[str, Any]) -> None:
+def test_settings_that_cannot_work_are_refused(store: DirectoryStore, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfig):
         store.consumer("billing", ["orders"], **options)
 
 
 @for_each("topics", [[], [7], [None]])
-def test_a_consumer_needs_topics(store: Store, topics: Any) -> None:
+def test_a_consumer_needs_topics(store: DirectoryStore, topics: Any) -> None:
     with pytest.raises(InvalidConfig):
         store.consumer("billing", topics)
 
 
-def test_a_closed_consumer_says_so(store: Store) -> None:
+def test_a_closed_consumer_says_so(store: DirectoryStore) -> None:
     consumer = store.consumer("billing", ["orders"])
     consumer.close()
     consumer.close()
@@ -364,7 +364,7 @@ def test_a_closed_consumer_says_so(store: Store) -> None:
     assert "closed" in repr(consumer)
 
 
-def test_a_consumer_leaves_no_file_of_its_own_behind(store: Store) -> None:
+def test_a_consumer_leaves_no_file_of_its_own_behind(store: DirectoryStore) -> None:
     with store.consumer("billing", ["orders"]) as consumer:
         consumer.poll(0)
     assert [name for name in names(store, "billing") if name.startswith("member-")] == []
@@ -373,7 +373,7 @@ def test_a_consumer_leaves_no_file_of_its_own_behind(store: Store) -> None:
 # --- transactions of Kafka's producers
 
 
-def test_a_consumer_waits_for_open_transactions_and_passes_over_aborted_ones(store: Store) -> None:
+def test_a_consumer_waits_for_open_transactions_and_passes_over_aborted_ones(store: DirectoryStore) -> None:
     log = store.topic("orders").partition(0)
     send(log, [b"gone"], 7)
     log.append_marker(7, 0, commit=False)
@@ -392,7 +392,7 @@ def test_a_consumer_waits_for_open_transactions_and_passes_over_aborted_ones(sto
     assert values(store.topic("orders").scan(isolation="uncommitted")) == [b"gone", b"mine", b"after"]
 
 
-def test_a_waiting_consumer_is_given_what_is_committed_meanwhile(store: Store) -> None:
+def test_a_waiting_consumer_is_given_what_is_committed_meanwhile(store: DirectoryStore) -> None:
     log = store.topic("orders").partition(0)
     send(log, [b"mine"], 7)
     with store.consumer(None, ["orders"]) as consumer:
@@ -402,7 +402,7 @@ def test_a_waiting_consumer_is_given_what_is_committed_meanwhile(store: Store) -
         ending.join()
 
 
-def test_latest_is_where_everything_is_decided(store: Store) -> None:
+def test_latest_is_where_everything_is_decided(store: DirectoryStore) -> None:
     log = store.topic("orders").partition(0)
     log.append(b"before")
     send(log, [b"mine"], 7)
@@ -411,6 +411,6 @@ def test_latest_is_where_everything_is_decided(store: Store) -> None:
         assert values(consumer.poll(PATIENCE_S)) == [b"mine"]
 
 
-def test_an_isolation_that_there_is_not_is_refused(store: Store) -> None:
+def test_an_isolation_that_there_is_not_is_refused(store: DirectoryStore) -> None:
     with pytest.raises(InvalidConfig, match="isolation"):
         store.consumer(None, ["orders"], isolation="none")

@@ -14,7 +14,7 @@ import pytest
 from sawlog.errors import GroupFenced, LogClosed, StorageError
 from sawlog.storage import MemoryDirectory
 from sawlog.store.consumer import Consumer
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.store.session import Session
 from sawlog.testing import FaultyDirectory
 from sawlog.testing.faulty import Call
@@ -24,13 +24,13 @@ from .stores import StorePlace
 
 
 @pytest.fixture
-def store(medium: str, tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path if medium == "files" else MemoryDirectory()) as made:
+def store(medium: str, tmp_path: Path) -> Iterator[DirectoryStore]:
+    with DirectoryStore.open(tmp_path if medium == "files" else MemoryDirectory()) as made:
         made.create_topic("orders", partitions=2)
         yield made
 
 
-def test_two_consumers_share_the_partitions(store: Store) -> None:
+def test_two_consumers_share_the_partitions(store: DirectoryStore) -> None:
     with store.consumer("billing", ["orders"]) as one, store.consumer("billing", ["orders"]) as two:
         until(lambda: len(one.assignment) == len(two.assignment) == 1, one, two)
         assert one.assignment | two.assignment == {("orders", 0), ("orders", 1)}
@@ -42,7 +42,7 @@ def test_two_consumers_share_the_partitions(store: Store) -> None:
         assert sorted(found) == sorted(wanted)
 
 
-def test_what_a_member_gives_up_is_committed_before(store: Store) -> None:
+def test_what_a_member_gives_up_is_committed_before(store: DirectoryStore) -> None:
     fill(store, 10)
     fill(store, 10, partition=1)
     with store.consumer("billing", ["orders"], auto_commit_ms=3_600_000) as one:
@@ -56,7 +56,7 @@ def test_what_a_member_gives_up_is_committed_before(store: Store) -> None:
             assert again + values(two.poll(0)) == [], "what was processed comes again"
 
 
-def test_when_a_member_leaves_the_other_takes_over(store: Store) -> None:
+def test_when_a_member_leaves_the_other_takes_over(store: DirectoryStore) -> None:
     with store.consumer("billing", ["orders"]) as one:
         with store.consumer("billing", ["orders"]) as two:
             until(lambda: len(two.assignment) == 1, one, two)
@@ -64,7 +64,7 @@ def test_when_a_member_leaves_the_other_takes_over(store: Store) -> None:
 
 
 def test_members_with_different_topics_share_what_they_have_in_common(
-    store: Store, caplog: pytest.LogCaptureFixture
+    store: DirectoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.create_topic("totals", partitions=2)
     with store.consumer("billing", ["orders"]) as one:
@@ -75,7 +75,7 @@ def test_members_with_different_topics_share_what_they_have_in_common(
     assert caplog.records == [], "a topic that nobody here reads any more is not gone"
 
 
-def test_a_consumer_that_is_forgotten_gives_its_partitions_back(store: Store) -> None:
+def test_a_consumer_that_is_forgotten_gives_its_partitions_back(store: DirectoryStore) -> None:
     one: Consumer | None = store.consumer("billing", ["orders"])
     with store.consumer("billing", ["orders"]) as two:
         assert one is not None
@@ -85,7 +85,7 @@ def test_a_consumer_that_is_forgotten_gives_its_partitions_back(store: Store) ->
         until(lambda: len(two.assignment) == 2, two)
 
 
-def test_a_consumer_in_a_long_loop_gives_up_in_the_middle_of_a_chunk(store: Store) -> None:
+def test_a_consumer_in_a_long_loop_gives_up_in_the_middle_of_a_chunk(store: DirectoryStore) -> None:
     """It asks for no more than the next record; the background interrupts the cursor."""
     fill(store, 3000)
     with store.consumer("billing", ["orders"]) as one:
@@ -101,7 +101,7 @@ def test_a_consumer_in_a_long_loop_gives_up_in_the_middle_of_a_chunk(store: Stor
         two.close()
 
 
-def test_a_member_that_does_not_ask_for_records_loses_its_partitions(store: Store) -> None:
+def test_a_member_that_does_not_ask_for_records_loses_its_partitions(store: DirectoryStore) -> None:
     fill(store, 5)
     fill(store, 5, partition=1)
     idle = store.consumer("billing", ["orders"], session_timeout_ms=300, max_poll_interval_ms=100, auto_commit_ms=None)
@@ -116,7 +116,7 @@ def test_a_member_that_does_not_ask_for_records_loses_its_partitions(store: Stor
         idle.close()
 
 
-def test_a_slow_member_that_goes_on_asking_counts_as_well(store: Store) -> None:
+def test_a_slow_member_that_goes_on_asking_counts_as_well(store: DirectoryStore) -> None:
     """Many records come from one cursor: asking it for the next one is asking, too."""
     fill(store, 1000)
     with store.consumer("billing", ["orders"], max_poll_interval_ms=60_000) as consumer:
@@ -133,7 +133,7 @@ def test_a_slow_member_that_goes_on_asking_counts_as_well(store: Store) -> None:
         assert beats(store) == before, "it has not asked since"
 
 
-def test_a_fenced_member_is_told_even_if_it_has_nothing_to_commit(store: Store) -> None:
+def test_a_fenced_member_is_told_even_if_it_has_nothing_to_commit(store: DirectoryStore) -> None:
     with store.consumer("billing", ["orders"], auto_commit_ms=None) as consumer:
         consumer.commit()
         (name,) = [each for each in names(store, "billing") if each.startswith("member-")]
@@ -142,7 +142,7 @@ def test_a_fenced_member_is_told_even_if_it_has_nothing_to_commit(store: Store) 
             consumer.commit()
 
 
-def test_a_fenced_loop_is_told_and_can_go_on(store: Store) -> None:
+def test_a_fenced_loop_is_told_and_can_go_on(store: DirectoryStore) -> None:
     fill(store, 5)
     with store.consumer("billing", ["orders"], auto_commit_ms=None) as consumer:
         (name,) = [each for each in names(store, "billing") if each.startswith("member-")]
@@ -155,11 +155,14 @@ def test_a_fenced_loop_is_told_and_can_go_on(store: Store) -> None:
 
 def test_a_member_fenced_while_it_waits_for_its_turn_commits_nothing() -> None:
     inner = MemoryDirectory()
-    with Store.open(inner) as other:
+    with DirectoryStore.open(inner) as other:
         other.create_topic("orders")
         fill(other, 5)
         watched = FaultyDirectory(inner)
-        with Store.open(watched) as store, store.consumer("billing", ["orders"], auto_commit_ms=None) as consumer:
+        with (
+            DirectoryStore.open(watched) as store,
+            store.consumer("billing", ["orders"], auto_commit_ms=None) as consumer,
+        ):
             consumer.poll(1)
             waiting = threading.Event()
             errors: list[Exception] = []
@@ -185,7 +188,7 @@ def test_a_member_fenced_while_it_waits_for_its_turn_commits_nothing() -> None:
             assert other.groups.offsets.of("billing") == {}
 
 
-def test_a_partition_whose_lock_was_taken_away_is_not_committed(store: Store) -> None:
+def test_a_partition_whose_lock_was_taken_away_is_not_committed(store: DirectoryStore) -> None:
     """Half a fencing: whoever did it died before it was done."""
     fill(store, 5)
     with store.consumer("billing", ["orders"], auto_commit_ms=None) as consumer:
@@ -196,7 +199,7 @@ def test_a_partition_whose_lock_was_taken_away_is_not_committed(store: Store) ->
         assert consumer.committed("orders", 0) is None
 
 
-def test_threads_that_join_and_leave_all_the_time_lose_nothing(store: Store) -> None:
+def test_threads_that_join_and_leave_all_the_time_lose_nothing(store: DirectoryStore) -> None:
     wanted: list[bytes] = []
     found: list[bytes] = []
     errors: list[BaseException] = []
@@ -227,7 +230,7 @@ def test_threads_that_join_and_leave_all_the_time_lose_nothing(store: Store) -> 
     assert len(found) == len(wanted), "they left in order: nothing comes twice"
 
 
-def test_closing_from_elsewhere_at_any_moment_harms_nothing(store: Store) -> None:
+def test_closing_from_elsewhere_at_any_moment_harms_nothing(store: DirectoryStore) -> None:
     wanted = fill(store, 3000) + fill(store, 3000, partition=1)
     found: list[bytes] = []
     for number in range(20):
@@ -247,7 +250,7 @@ def test_closing_from_elsewhere_at_any_moment_harms_nothing(store: Store) -> Non
 
 
 def test_a_partition_whose_start_could_not_be_found_is_taken_later(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object) -> int:
         raise StorageError(errno.EIO, "on purpose")

@@ -13,15 +13,15 @@ import pytest
 from sawlog import Log
 from sawlog.errors import CorruptBatch, GroupError, PositionLost, ReadOnlyLog, TopicNotFound
 from sawlog.storage import MemoryDirectory
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.store.position import PartitionPosition
 
 from .consumers import PATIENCE_S, committed, fill, until, values
 
 
 @pytest.fixture
-def store(medium: str, tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path if medium == "files" else MemoryDirectory()) as made:
+def store(medium: str, tmp_path: Path) -> Iterator[DirectoryStore]:
+    with DirectoryStore.open(tmp_path if medium == "files" else MemoryDirectory()) as made:
         made.create_topic("orders", partitions=2)
         yield made
 
@@ -29,7 +29,7 @@ def store(medium: str, tmp_path: Path) -> Iterator[Store]:
 # --- where to start
 
 
-def test_latest_skips_what_is_there(store: Store) -> None:
+def test_latest_skips_what_is_there(store: DirectoryStore) -> None:
     fill(store, 5)
     with store.consumer("billing", ["orders"], start="latest") as consumer:
         assert consumer.poll(0) == []
@@ -37,7 +37,7 @@ def test_latest_skips_what_is_there(store: Store) -> None:
         assert values(consumer.poll(PATIENCE_S)) == wanted
 
 
-def test_latest_is_decided_once_for_all_partitions(store: Store) -> None:
+def test_latest_is_decided_once_for_all_partitions(store: DirectoryStore) -> None:
     """A consumer that dies before its first commit must not make the next one skip what came meanwhile."""
     fill(store, 5)
     store.consumer("billing", ["orders"], start="latest", auto_commit_ms=None).close()
@@ -46,7 +46,9 @@ def test_latest_is_decided_once_for_all_partitions(store: Store) -> None:
         assert sorted(values(consumer.drain())) == sorted(wanted)
 
 
-def test_a_partition_that_is_added_is_read_from_its_beginning(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partition_that_is_added_is_read_from_its_beginning(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sawlog.store.position._TOPICS_S", 0.01)
     with store.consumer("billing", ["orders"], start="latest") as consumer:
         consumer.poll(0)
@@ -56,7 +58,7 @@ def test_a_partition_that_is_added_is_read_from_its_beginning(store: Store, monk
         assert consumer.assignment == {("orders", 0), ("orders", 1), ("orders", 2)}
 
 
-def test_a_topic_made_anew_is_read_from_its_beginning_even_by_a_group_that_started_late(store: Store) -> None:
+def test_a_topic_made_anew_is_read_from_its_beginning_even_by_a_group_that_started_late(store: DirectoryStore) -> None:
     store.consumer("billing", ["orders"], start="latest").close()
     store.delete_topic("orders")
     store.create_topic("orders")
@@ -65,7 +67,7 @@ def test_a_topic_made_anew_is_read_from_its_beginning_even_by_a_group_that_start
         assert values(consumer.drain()) == wanted
 
 
-def test_a_start_counts_only_for_a_group_without_offsets(store: Store) -> None:
+def test_a_start_counts_only_for_a_group_without_offsets(store: DirectoryStore) -> None:
     wanted = fill(store, 5)
     with store.consumer("billing", ["orders"]) as consumer:
         consumer.poll(1, max_records=2)
@@ -74,7 +76,7 @@ def test_a_start_counts_only_for_a_group_without_offsets(store: Store) -> None:
 
 
 def test_earliest_is_what_is_there_now_not_what_was_when_the_log_was_opened(tmp_path: Path) -> None:
-    with Store.open(tmp_path) as writer, Store.open(tmp_path) as reader:
+    with DirectoryStore.open(tmp_path) as writer, DirectoryStore.open(tmp_path) as reader:
         writer.create_topic("orders")
         wanted = fill(writer, 10)
         assert reader.topic("orders").partition(0).lowest_offset == 0
@@ -83,13 +85,13 @@ def test_earliest_is_what_is_there_now_not_what_was_when_the_log_was_opened(tmp_
             assert values(consumer.drain()) == wanted[6:]
 
 
-def test_start_at_an_offset(store: Store) -> None:
+def test_start_at_an_offset(store: DirectoryStore) -> None:
     wanted = fill(store, 5) + fill(store, 5, partition=1)
     with store.consumer("billing", ["orders"], start=3) as consumer:
         assert sorted(values(consumer.drain())) == sorted(wanted[3:5] + wanted[8:])
 
 
-def test_start_at_a_time(store: Store) -> None:
+def test_start_at_a_time(store: DirectoryStore) -> None:
     noon = datetime(2026, 11, 1, 12, tzinfo=UTC)
     log = store.topic("orders").partition(0)
     for hour in range(5):
@@ -98,7 +100,7 @@ def test_start_at_a_time(store: Store) -> None:
         assert values(consumer.drain()) == [b"3", b"4"]
 
 
-def test_rewinding_to_the_beginning_an_offset_the_end_and_a_time(store: Store) -> None:
+def test_rewinding_to_the_beginning_an_offset_the_end_and_a_time(store: DirectoryStore) -> None:
     noon = datetime(2026, 11, 1, 12, tzinfo=UTC)
     log = store.topic("orders").partition(0)
     for hour in range(5):
@@ -114,7 +116,7 @@ def test_rewinding_to_the_beginning_an_offset_the_end_and_a_time(store: Store) -
             assert values(consumer.drain()) == wanted
 
 
-def test_a_seek_in_the_loop_counts_from_the_next_record_on(store: Store) -> None:
+def test_a_seek_in_the_loop_counts_from_the_next_record_on(store: DirectoryStore) -> None:
     fill(store, 5)
     with store.consumer("billing", ["orders"]) as consumer:
         found = []
@@ -125,7 +127,7 @@ def test_a_seek_in_the_loop_counts_from_the_next_record_on(store: Store) -> None
         assert found == [0, 1, 4]
 
 
-def test_a_rewind_is_committed_like_any_position(store: Store) -> None:
+def test_a_rewind_is_committed_like_any_position(store: DirectoryStore) -> None:
     fill(store, 5)
     with store.consumer("billing", ["orders"]) as consumer:
         list(consumer.drain())
@@ -135,7 +137,7 @@ def test_a_rewind_is_committed_like_any_position(store: Store) -> None:
         assert consumer.committed("orders", 0) == 1
 
 
-def test_lag_counts_what_was_not_handed_out(store: Store) -> None:
+def test_lag_counts_what_was_not_handed_out(store: DirectoryStore) -> None:
     fill(store, 10)
     fill(store, 4, partition=1)
     with store.consumer("billing", ["orders"]) as consumer:
@@ -151,7 +153,9 @@ def test_lag_counts_what_was_not_handed_out(store: Store) -> None:
 # --- lost positions
 
 
-def test_a_position_below_the_start_goes_on_at_the_first_record(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_position_below_the_start_goes_on_at_the_first_record(
+    store: DirectoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
     wanted = fill(store, 10)
     with store.consumer("billing", ["orders"]) as consumer:
         consumer.poll(1, max_records=2)
@@ -163,7 +167,7 @@ def test_a_position_below_the_start_goes_on_at_the_first_record(store: Store, ca
     assert "offset 2 of partition 0 of 'orders' is gone" in caplog.text
 
 
-def test_a_position_below_the_start_goes_on_at_the_end(store: Store) -> None:
+def test_a_position_below_the_start_goes_on_at_the_end(store: DirectoryStore) -> None:
     fill(store, 10)
     with store.consumer("billing", ["orders"]) as consumer:
         consumer.poll(1, max_records=2)
@@ -173,7 +177,7 @@ def test_a_position_below_the_start_goes_on_at_the_end(store: Store) -> None:
         assert consumer.position("orders", 0) == 10
 
 
-def test_a_lost_position_is_an_error_until_the_caller_decides(store: Store) -> None:
+def test_a_lost_position_is_an_error_until_the_caller_decides(store: DirectoryStore) -> None:
     wanted = fill(store, 10)
     with store.consumer("billing", ["orders"]) as consumer:
         consumer.poll(1, max_records=2)
@@ -186,7 +190,7 @@ def test_a_lost_position_is_an_error_until_the_caller_decides(store: Store) -> N
         assert values(consumer.drain()) == wanted[6:]
 
 
-def test_a_position_behind_a_truncated_end_is_lost_as_well(store: Store) -> None:
+def test_a_position_behind_a_truncated_end_is_lost_as_well(store: DirectoryStore) -> None:
     fill(store, 10)
     with store.consumer("billing", ["orders"], on_lost="error") as consumer:
         list(consumer.drain())
@@ -197,7 +201,7 @@ def test_a_position_behind_a_truncated_end_is_lost_as_well(store: Store) -> None
         assert consumer.position("orders", 0) == 4
 
 
-def test_records_trimmed_in_the_middle_of_a_loop_are_passed_over(store: Store) -> None:
+def test_records_trimmed_in_the_middle_of_a_loop_are_passed_over(store: DirectoryStore) -> None:
     """The consumer is between two chunks when the log loses its beginning."""
     log = store.topic("orders").partition(0)
     for _ in range(20):
@@ -213,14 +217,14 @@ def test_records_trimmed_in_the_middle_of_a_loop_are_passed_over(store: Store) -
         assert found == sorted(set(found))
 
 
-def test_a_start_beyond_the_end_is_lost(store: Store) -> None:
+def test_a_start_beyond_the_end_is_lost(store: DirectoryStore) -> None:
     fill(store, 2)
     with store.consumer("billing", ["orders"], start=100, on_lost="error") as consumer, pytest.raises(PositionLost):
         consumer.poll(0)
 
 
 def test_damage_is_raised_and_can_be_passed_over(tmp_path: Path) -> None:
-    with Store.open(tmp_path) as store:
+    with DirectoryStore.open(tmp_path) as store:
         log = store.create_topic("orders", partitions=1).partition(0)
         positions = [log.segments[0].size_bytes]
         for number in range(5):
@@ -232,7 +236,7 @@ def test_damage_is_raised_and_can_be_passed_over(tmp_path: Path) -> None:
     data = bytearray(name.read_bytes())
     data[positions[3] - 1] ^= 1
     name.write_bytes(data)
-    with Store.open(tmp_path) as store, store.consumer("billing", ["orders"]) as consumer:
+    with DirectoryStore.open(tmp_path) as store, store.consumer("billing", ["orders"]) as consumer:
         assert values(consumer.poll(1, max_records=2)) == [b"0", b"1"]
         for _ in range(2):
             with pytest.raises(CorruptBatch) as caught:
@@ -243,7 +247,7 @@ def test_damage_is_raised_and_can_be_passed_over(tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_with_one_partition_costs_no_record_of_another(tmp_path: Path) -> None:
-    with Store.open(tmp_path) as store:
+    with DirectoryStore.open(tmp_path) as store:
         store.create_topic("orders", partitions=3)
         wanted = fill(store, 5) + fill(store, 5, partition=2)
         log = store.topic("orders").partition(1)
@@ -253,7 +257,7 @@ def test_what_is_wrong_with_one_partition_costs_no_record_of_another(tmp_path: P
     data = bytearray(name.read_bytes())
     data[-1] ^= 1
     name.write_bytes(data)
-    with Store.open(tmp_path) as store, store.consumer("billing", ["orders"]) as consumer:
+    with DirectoryStore.open(tmp_path) as store, store.consumer("billing", ["orders"]) as consumer:
         found: list[bytes] = []
         errors = 0
         for _ in range(20):
@@ -265,7 +269,7 @@ def test_what_is_wrong_with_one_partition_costs_no_record_of_another(tmp_path: P
         assert errors > 0
 
 
-def test_an_interrupted_poll_gives_its_records_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_poll_gives_its_records_again(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = fill(store, 5) + fill(store, 5, partition=1)
     with store.consumer("billing", ["orders"]) as consumer:
 
@@ -295,7 +299,7 @@ class Blinking:
         return getattr(self.log, name)
 
 
-def test_a_log_that_is_out_of_sight_for_a_moment_is_not_lost(store: Store) -> None:
+def test_a_log_that_is_out_of_sight_for_a_moment_is_not_lost(store: DirectoryStore) -> None:
     wanted = fill(store, 10)
     with store.consumer("billing", ["orders"], on_lost="error") as consumer:
         assert values(consumer.poll(1, max_records=4)) == wanted[:4]
@@ -308,14 +312,14 @@ def test_a_log_that_is_out_of_sight_for_a_moment_is_not_lost(store: Store) -> No
 # --- topics that come and go
 
 
-def test_a_topic_that_is_not_there_is_refused(store: Store) -> None:
+def test_a_topic_that_is_not_there_is_refused(store: DirectoryStore) -> None:
     with pytest.raises(TopicNotFound):
         store.consumer("billing", ["orders", "nothing"])
     assert store.groups.list() == []
 
 
 def test_a_deleted_topic_is_dropped_and_said_so(
-    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("sawlog.store.position._TOPICS_S", 0.01)
     store.create_topic("totals")
@@ -328,7 +332,7 @@ def test_a_deleted_topic_is_dropped_and_said_so(
     assert "'totals' no longer exists" in caplog.text
 
 
-def test_a_topic_made_anew_is_read_from_its_beginning(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_made_anew_is_read_from_its_beginning(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Offsets of the old one say nothing about the new one."""
     monkeypatch.setattr("sawlog.store.position._TOPICS_S", 0.01)
     fill(store, 5)
@@ -348,7 +352,7 @@ def test_a_topic_made_anew_is_read_from_its_beginning(store: Store, monkeypatch:
 # --- without a group
 
 
-def test_without_a_group_everything_is_read_and_nothing_committed(store: Store) -> None:
+def test_without_a_group_everything_is_read_and_nothing_committed(store: DirectoryStore) -> None:
     wanted = fill(store, 3) + fill(store, 3, partition=1)
     for _ in range(2):
         with store.consumer(None, ["orders"]) as consumer:
@@ -360,7 +364,9 @@ def test_without_a_group_everything_is_read_and_nothing_committed(store: Store) 
     assert "groups" not in store.directory.children()
 
 
-def test_without_a_group_a_start_counts_for_every_partition(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_group_a_start_counts_for_every_partition(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sawlog.store.position._TOPICS_S", 0.01)
     for partition in (0, 1):
         fill(store, 3, partition=partition)
@@ -372,10 +378,10 @@ def test_without_a_group_a_start_counts_for_every_partition(store: Store, monkey
 
 
 def test_without_a_group_a_read_only_store_is_enough(tmp_path: Path) -> None:
-    with Store.open(tmp_path) as store:
+    with DirectoryStore.open(tmp_path) as store:
         store.create_topic("orders")
         wanted = fill(store, 3)
-        with Store.open(tmp_path, mode="r") as reader:
+        with DirectoryStore.open(tmp_path, mode="r") as reader:
             with reader.consumer(None, ["orders"]) as consumer:
                 assert values(consumer.drain()) == wanted
             with pytest.raises(ReadOnlyLog):
@@ -395,7 +401,7 @@ def test_what_a_cursor_costs_does_not_depend_on_the_number_of_partitions(monkeyp
 
     monkeypatch.setattr(PartitionPosition, "reached", property(counted))
     count = 60
-    with Store.open(MemoryDirectory()) as store:
+    with DirectoryStore.open(MemoryDirectory()) as store:
         topic = store.create_topic("many", partitions=count)
         for number in range(count):
             topic.partition(number).append(b"value")

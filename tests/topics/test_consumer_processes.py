@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 
 from ..processes.launch import PATIENCE_S, ready, start
 
@@ -82,14 +82,14 @@ class Worker:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "store") as made:
+def store(tmp_path: Path) -> Iterator[DirectoryStore]:
+    with DirectoryStore.open(tmp_path / "store") as made:
         made.create_topic("orders", partitions=PARTITIONS)
         yield made
 
 
 @pytest.fixture
-def pollers(store: Store) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def pollers(store: DirectoryStore) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Starts processes that poll and commit when told to; none of them outlives the test."""
     made: list[subprocess.Popen[str]] = []
 
@@ -111,7 +111,7 @@ def workers() -> Iterator[list[Worker]]:
         worker.close()
 
 
-def fill(store: Store, count: int) -> None:
+def fill(store: DirectoryStore, count: int) -> None:
     for partition in range(PARTITIONS):
         store.topic("orders").partition(partition).append_many([b"x"] * count)
 
@@ -123,13 +123,13 @@ def wait(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.02)
 
 
-def wait_for_everything(store: Store, workers: list[Worker], what: str = "everything is processed") -> None:
+def wait_for_everything(store: DirectoryStore, workers: list[Worker], what: str = "everything is processed") -> None:
     """Nothing is appended any more."""
     expected = everything(store)
     wait(lambda: sum(len(worker.got) for worker in workers) >= len(expected) and processed(workers) == expected, what)
 
 
-def everything(store: Store) -> set[tuple[int, int]]:
+def everything(store: DirectoryStore) -> set[tuple[int, int]]:
     topic = store.topic("orders")
     return {(n, offset) for n in range(PARTITIONS) for offset in range(topic.partition(n).next_offset)}
 
@@ -138,16 +138,16 @@ def processed(workers: list[Worker]) -> set[tuple[int, int]]:
     return {each for worker in workers for each in list(worker.got)}
 
 
-def committed(store: Store) -> dict[int, int | None]:
+def committed(store: DirectoryStore) -> dict[int, int | None]:
     return {row.partition: row.committed for row in store.groups.describe("billing").rows}
 
 
-def owners(store: Store) -> list[str | None]:
+def owners(store: DirectoryStore) -> list[str | None]:
     return [row.owner for row in store.groups.describe("billing").rows]
 
 
 @contextmanager
-def appending(store: Store) -> Iterator[None]:
+def appending(store: DirectoryStore) -> Iterator[None]:
     """Records come all the time."""
     stop = threading.Event()
 
@@ -164,7 +164,9 @@ def appending(store: Store) -> Iterator[None]:
 
 @pytest.mark.alternating
 @pytest.mark.costly  # two interpreters
-def test_after_kill_9_the_other_takes_over_from_the_committed_offset(store: Store, workers: list[Worker]) -> None:
+def test_after_kill_9_the_other_takes_over_from_the_committed_offset(
+    store: DirectoryStore, workers: list[Worker]
+) -> None:
     path = Path(store.path)
     one, two = Worker(path, every=7), Worker(path, every=7)
     workers += [one, two]
@@ -188,7 +190,9 @@ def test_after_kill_9_the_other_takes_over_from_the_committed_offset(store: Stor
 
 @pytest.mark.alternating
 @pytest.mark.costly  # three interpreters
-def test_work_is_shared_and_nothing_is_done_twice_while_nobody_dies(store: Store, workers: list[Worker]) -> None:
+def test_work_is_shared_and_nothing_is_done_twice_while_nobody_dies(
+    store: DirectoryStore, workers: list[Worker]
+) -> None:
     """Also while members come and go in order."""
     path = Path(store.path)
     workers.append(Worker(path, every=5))
@@ -206,7 +210,7 @@ def test_work_is_shared_and_nothing_is_done_twice_while_nobody_dies(store: Store
 
 
 def test_a_stopped_member_loses_its_partitions_and_cannot_commit(
-    store: Store, pollers: Callable[..., subprocess.Popen[str]]
+    store: DirectoryStore, pollers: Callable[..., subprocess.Popen[str]]
 ) -> None:
     fill(store, 10)
     stopped = pollers(session_timeout_ms=600, auto_commit_ms=None)
@@ -242,7 +246,7 @@ def ask(process: subprocess.Popen[str], command: str) -> str:
 
 
 def test_a_member_that_was_stopped_for_a_moment_keeps_its_partitions(
-    store: Store, pollers: Callable[..., subprocess.Popen[str]]
+    store: DirectoryStore, pollers: Callable[..., subprocess.Popen[str]]
 ) -> None:
     stopped = pollers(session_timeout_ms=60_000, auto_commit_ms=None)
     fill(store, 1)
@@ -261,7 +265,7 @@ def test_a_member_that_was_stopped_for_a_moment_keeps_its_partitions(
     ("seed", "steps"), [(1, 5), *(pytest.param(seed, 10, marks=pytest.mark.slow) for seed in (1, 2, 3))]
 )
 def test_every_record_is_processed_whoever_joins_leaves_and_dies(
-    store: Store, workers: list[Worker], seed: int, steps: int
+    store: DirectoryStore, workers: list[Worker], seed: int, steps: int
 ) -> None:
     chance = random.Random(seed)
     path = Path(store.path)

@@ -8,7 +8,7 @@ import pytest
 
 from sawlog.storage import MemoryDirectory
 from sawlog.store.directory import topic_entry
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.testing.faulty import Fault, FaultyDirectory
 
 from .stores import StorePlace
@@ -70,7 +70,7 @@ def test_a_damaged_note_keeps_nobody_from_creating_and_deleting(place: StorePlac
 
 def test_a_topic_can_be_deleted_from_a_full_disk() -> None:
     directory = FaultyDirectory(MemoryDirectory())
-    with Store.open(directory, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(directory, maintenance_interval_s=None) as store:
         store.create_topic("orders")
         directory.arm(Fault(operations={"replace"}, errno=ENOSPC, names="deleted.json", forever=True))
         store.delete_topic("orders")

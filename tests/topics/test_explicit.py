@@ -24,7 +24,7 @@ from sawlog.errors import (
     StoreNotFound,
     StreamTooLong,
 )
-from sawlog.store.assignment import Share
+from sawlog.store.base import TopicPartition
 from sawlog.store.directory.forwarding.forwarder import Forwarder
 from sawlog.store.writer import TopicWriter
 from sawlog.typed.views import ConsumerOptions
@@ -126,7 +126,7 @@ def test_pausing_between_two_records_loses_none(store: Store) -> None:
 
 
 def test_members_are_told_which_partitions_they_get_and_lose(store: Store) -> None:
-    told: list[tuple[str, set[Share]]] = []
+    told: list[tuple[str, set[TopicPartition]]] = []
     both = {("orders", 0), ("orders", 1)}
     first = store.consumer(
         "billing",
@@ -157,7 +157,7 @@ def test_members_are_told_which_partitions_they_get_and_lose(store: Store) -> No
 
 
 def test_a_consumer_may_seek_when_it_is_told_what_it_got(store: Store) -> None:
-    def skip(shares: set[Share]) -> None:
+    def skip(shares: set[TopicPartition]) -> None:
         for topic, number in shares:
             made[0].seek(topic, number, 8)
 
@@ -176,8 +176,8 @@ def test_every_append_of_a_topic_can_expect_an_offset(file_place: FilePlace, els
     topic.partition(0).append(b"0")
     if elsewhere:
         topic = file_place.open()["orders"]
-        assert isinstance(topic.open_partitions.reach(0), Forwarder)
-    batch = topic.router.encoded([b"4"], 0)[0]
+        assert isinstance(topic._partitions.reach(0), Forwarder)
+    batch = topic._router.encoded([b"4"], 0)[0]
     assert topic.append(b"1", partition=0, expect_offset=1) == (0, 1)
     assert topic.append_many([b"2"], partition=0, expect_offset=2) == {0: range(2, 3)}
     assert topic.append_arrow(pa.table({"value": [b"3"]}), partition=0, expect_offset=3) == {0: range(3, 4)}

@@ -11,9 +11,10 @@ import pytest
 
 from sawlog.errors import GroupActive, GroupNotFound, InvalidConfig, LogClosed, ReadOnlyLog, TopicNotFound
 from sawlog.storage import MemoryDirectory
-from sawlog.store import committed_offsets as module
-from sawlog.store.committed_offsets import Committed, OffsetStore
-from sawlog.store.directory.store import Store
+from sawlog.store.directory import offsets as module
+from sawlog.store.directory.offsets import OffsetStore
+from sawlog.store.directory.store import DirectoryStore
+from sawlog.store.groups import Committed
 from sawlog.testing import Fault, FaultyDirectory
 
 from ..faults.seeds import repeat, seed_of_this_run, shuffled, some_of
@@ -22,15 +23,15 @@ from ..processes.launch import run
 
 
 @pytest.fixture
-def store(medium: str, tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path if medium == "files" else MemoryDirectory()) as made:
+def store(medium: str, tmp_path: Path) -> Iterator[DirectoryStore]:
+    with DirectoryStore.open(tmp_path if medium == "files" else MemoryDirectory()) as made:
         topic = made.create_topic("orders", partitions=2)
         topic.partition(0).append_many([b"x"] * 10)
         topic.partition(1).append_many([b"x"] * 5)
         yield made
 
 
-def rows(store: Store, name: str = "billing") -> dict[int, tuple[int | None, int]]:
+def rows(store: DirectoryStore, name: str = "billing") -> dict[int, tuple[int | None, int]]:
     """Committed offset and lag of each partition of `orders`."""
     return {row.partition: (row.committed, row.lag) for row in store.groups.describe(name).rows}
 
@@ -38,19 +39,19 @@ def rows(store: Store, name: str = "billing") -> dict[int, tuple[int | None, int
 # --- looking
 
 
-def test_a_store_without_consumers_has_no_groups(store: Store) -> None:
+def test_a_store_without_consumers_has_no_groups(store: DirectoryStore) -> None:
     assert store.groups.list() == []
     with pytest.raises(GroupNotFound, match="billing"):
         store.groups.describe("billing")
 
 
-def test_a_group_is_listed_from_its_first_member_on(store: Store) -> None:
+def test_a_group_is_listed_from_its_first_member_on(store: DirectoryStore) -> None:
     with store.consumer("billing", ["orders"], auto_commit_ms=None), store.consumer("accounts", ["orders"]):
         assert store.groups.list() == ["accounts", "billing"]
     assert store.groups.list() == ["accounts"], "the other one has committed nothing"
 
 
-def test_describing_a_group_tells_members_owners_and_lag(store: Store) -> None:
+def test_describing_a_group_tells_members_owners_and_lag(store: DirectoryStore) -> None:
     with store.consumer("billing", ["orders"], member="worker 7", auto_commit_ms=None) as consumer:
         consumer.commit({("orders", 0): 4})
         found = store.groups.describe("billing")
@@ -66,20 +67,20 @@ def test_describing_a_group_tells_members_owners_and_lag(store: Store) -> None:
     assert {row.owner for row in found.rows} == {None}
 
 
-def test_lag_counts_only_what_is_still_there(store: Store) -> None:
+def test_lag_counts_only_what_is_still_there(store: DirectoryStore) -> None:
     store.groups.commit("billing", {("orders", 0): 2})
     store.topic("orders").partition(0).trim(7)
     assert rows(store)[0] == (2, 3)
 
 
 def test_a_reader_of_the_store_sees_groups_and_touches_nothing(tmp_path: Path) -> None:
-    with Store.open(tmp_path) as store:
+    with DirectoryStore.open(tmp_path) as store:
         store.create_topic("orders").partition(0).append(b"x")
-        with store.consumer("billing", ["orders"], member="seen"), Store.open(tmp_path, mode="r") as reader:
+        with store.consumer("billing", ["orders"], member="seen"), DirectoryStore.open(tmp_path, mode="r") as reader:
             (member,) = reader.groups.describe("billing").members
             assert member.name == "seen"
         before = sorted(str(path) for path in tmp_path.rglob("*"))
-        with Store.open(tmp_path, mode="r") as reader:
+        with DirectoryStore.open(tmp_path, mode="r") as reader:
             store.groups.commit("billing", {("orders", 0): 1})
             assert rows(reader) == {0: (1, 0)}
             assert reader.groups.list() == ["billing"]
@@ -94,15 +95,15 @@ def test_a_reader_of_the_store_sees_groups_and_touches_nothing(tmp_path: Path) -
 
 
 def test_a_reader_of_a_store_without_groups_finds_none(tmp_path: Path) -> None:
-    Store.open(tmp_path).close()
-    with Store.open(tmp_path, mode="r") as reader:
+    DirectoryStore.open(tmp_path).close()
+    with DirectoryStore.open(tmp_path, mode="r") as reader:
         assert reader.groups.list() == []
         with pytest.raises(GroupNotFound):
             reader.groups.describe("billing")
 
 
 def test_two_stores_see_each_others_commits(tmp_path: Path) -> None:
-    with Store.open(tmp_path) as one, Store.open(tmp_path) as two:
+    with DirectoryStore.open(tmp_path) as one, DirectoryStore.open(tmp_path) as two:
         one.create_topic("orders").partition(0).append_many([b"x"] * 10)
         for offset in range(1, 6):
             (one, two)[offset % 2].groups.commit("billing", {("orders", 0): offset})
@@ -112,14 +113,14 @@ def test_two_stores_see_each_others_commits(tmp_path: Path) -> None:
 # --- moving
 
 
-def test_offsets_can_be_committed_without_being_a_member(store: Store) -> None:
+def test_offsets_can_be_committed_without_being_a_member(store: DirectoryStore) -> None:
     store.groups.commit("billing", {("orders", 0): 3, ("orders", 1): 5})
     assert rows(store) == {0: (3, 7), 1: (5, 0)}
     with store.consumer("billing", ["orders"]) as consumer:
         assert [record.offset for record in consumer.drain()] == [3, 4, 5, 6, 7, 8, 9]
 
 
-def test_offsets_that_a_live_member_owns_are_not_committed_from_outside(store: Store) -> None:
+def test_offsets_that_a_live_member_owns_are_not_committed_from_outside(store: DirectoryStore) -> None:
     with store.consumer("billing", ["orders"]):
         with pytest.raises(GroupActive, match="partition 1"):
             store.groups.commit("billing", {("orders", 1): 3})
@@ -128,7 +129,7 @@ def test_offsets_that_a_live_member_owns_are_not_committed_from_outside(store: S
     assert rows(store)[1] == (3, 2)
 
 
-def test_a_partial_refusal_writes_nothing(store: Store) -> None:
+def test_a_partial_refusal_writes_nothing(store: DirectoryStore) -> None:
     store.create_topic("totals")
     with store.consumer("billing", ["orders"]):
         with pytest.raises(GroupActive):
@@ -137,7 +138,7 @@ def test_a_partial_refusal_writes_nothing(store: Store) -> None:
         store.groups.commit("billing", {("totals", 0): 3})
 
 
-def test_a_group_nobody_consumes_in_can_be_moved(store: Store) -> None:
+def test_a_group_nobody_consumes_in_can_be_moved(store: DirectoryStore) -> None:
     store.groups.commit("billing", {("orders", 0): 3, ("orders", 1): 3})
     moved = store.groups.seek("billing", {("orders", 0): "earliest", ("orders", 1): "latest"})
     assert moved == {("orders", 0): 0, ("orders", 1): 5}
@@ -146,7 +147,7 @@ def test_a_group_nobody_consumes_in_can_be_moved(store: Store) -> None:
     assert rows(store)[0] == (7, 3)
 
 
-def test_a_group_can_be_moved_to_a_time(store: Store) -> None:
+def test_a_group_can_be_moved_to_a_time(store: DirectoryStore) -> None:
     log = store.topic("orders").partition(0)
     noon = datetime(2036, 11, 1, 12, tzinfo=UTC)
     log.append(b"later", timestamp=noon)
@@ -154,7 +155,7 @@ def test_a_group_can_be_moved_to_a_time(store: Store) -> None:
     assert store.groups.seek("billing", {("orders", 0): noon}) == {("orders", 0): 10}
 
 
-def test_a_group_with_members_is_neither_moved_nor_deleted(store: Store) -> None:
+def test_a_group_with_members_is_neither_moved_nor_deleted(store: DirectoryStore) -> None:
     with store.consumer("billing", ["orders"], member="worker 7"):
         with pytest.raises(GroupActive, match="worker 7"):
             store.groups.seek("billing", {("orders", 0): 1})
@@ -162,7 +163,7 @@ def test_a_group_with_members_is_neither_moved_nor_deleted(store: Store) -> None
             store.groups.delete("billing")
 
 
-def test_a_group_that_is_not_there_is_neither_moved_nor_deleted(store: Store) -> None:
+def test_a_group_that_is_not_there_is_neither_moved_nor_deleted(store: DirectoryStore) -> None:
     with pytest.raises(GroupNotFound):
         store.groups.seek("billing", {("orders", 0): 1})
     with pytest.raises(GroupNotFound):
@@ -170,7 +171,7 @@ def test_a_group_that_is_not_there_is_neither_moved_nor_deleted(store: Store) ->
     assert store.groups.list() == []
 
 
-def test_a_deleted_group_starts_anew(store: Store) -> None:
+def test_a_deleted_group_starts_anew(store: DirectoryStore) -> None:
     with store.consumer("billing", ["orders"]) as consumer:
         assert len(list(consumer.drain())) == 15
     store.groups.delete("billing")
@@ -190,7 +191,7 @@ def test_a_deleted_group_starts_anew(store: Store) -> None:
         ({("orders", 0): None}, InvalidConfig),
     ],
 )
-def test_what_cannot_be_committed_is_refused(store: Store, positions: Any, error: type[Exception]) -> None:
+def test_what_cannot_be_committed_is_refused(store: DirectoryStore, positions: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         store.groups.commit("billing", positions)
     with pytest.raises(error):
@@ -198,7 +199,7 @@ def test_what_cannot_be_committed_is_refused(store: Store, positions: Any, error
     assert store.groups.list() == []
 
 
-def test_offsets_of_a_deleted_topic_do_not_count_for_a_new_one(store: Store) -> None:
+def test_offsets_of_a_deleted_topic_do_not_count_for_a_new_one(store: DirectoryStore) -> None:
     store.groups.commit("billing", {("orders", 0): 3})
     store.delete_topic("orders")
     assert store.groups.describe("billing").rows == ()
@@ -209,14 +210,14 @@ def test_offsets_of_a_deleted_topic_do_not_count_for_a_new_one(store: Store) -> 
 # --- how they are stored
 
 
-def test_metadata_and_time_are_kept(store: Store) -> None:
+def test_metadata_and_time_are_kept(store: DirectoryStore) -> None:
     store.groups.commit("billing", {("orders", 0): 3}, metadata="batch 17")
     found = store.groups.offsets.of("billing")["orders", 0]
     assert (found.offset, found.metadata, found.member) == (3, "batch 17", "")
     assert found.time_ms > 0
 
 
-def test_closed_groups_say_so(store: Store) -> None:
+def test_closed_groups_say_so(store: DirectoryStore) -> None:
     groups = store.groups
     groups.commit("billing", {("orders", 0): 3})
     store.close()
@@ -225,7 +226,7 @@ def test_closed_groups_say_so(store: Store) -> None:
 
 
 def test_a_record_that_is_no_offset_is_reported_and_stops_nobody(
-    store: Store, caplog: pytest.LogCaptureFixture
+    store: DirectoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     with store.groups.offsets.turn() as turn:
         turn._log.append(b"value", key=b"no json")
@@ -235,7 +236,7 @@ def test_a_record_that_is_no_offset_is_reported_and_stops_nobody(
 
 
 def test_damage_costs_a_group_a_repetition_and_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with Store.open(tmp_path) as store:
+    with DirectoryStore.open(tmp_path) as store:
         store.create_topic("orders", partitions=3).partition(0).append_many([b"x"] * 10)
         sizes = []
         for partition, offset in ((0, 1), (1, 1), (0, 2), (2, 1)):
@@ -248,7 +249,7 @@ def test_damage_costs_a_group_a_repetition_and_stops_nobody(tmp_path: Path, capl
     data = bytearray(name.read_bytes())
     data[sizes[2] - 1] ^= 1  # in the third commit
     name.write_bytes(data)
-    with Store.open(tmp_path) as store:
+    with DirectoryStore.open(tmp_path) as store:
         assert {n: committed for n, (committed, _) in rows(store).items()} == {0: 1, 1: 1, 2: 1}
         assert "fall back to an earlier offset" in caplog.text
         with store.consumer("billing", ["orders"]) as consumer:
@@ -256,14 +257,14 @@ def test_damage_costs_a_group_a_repetition_and_stops_nobody(tmp_path: Path, capl
         assert rows(store)[0] == (10, 0)
 
 
-def test_records_of_another_kind_are_left_alone(store: Store) -> None:
+def test_records_of_another_kind_are_left_alone(store: DirectoryStore) -> None:
     with store.groups.offsets.turn() as turn:
         turn._log.append(b"{}", key=b'["member", "billing", "orders", 0]')
     assert store.groups.offsets.of("billing") == {}
 
 
 @pytest.mark.alternating
-def test_many_commits_take_little_room(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_commits_take_little_room(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log is compacted as it grows, and keeps the last offset of every group."""
     monkeypatch.setattr(module, "_CONFIG", module._CONFIG.with_(segment_bytes=4096))
     one, two = (OffsetStore(store.directory, writable=True) for _ in range(2))
@@ -296,7 +297,7 @@ def test_a_commit_that_is_durable_does_not_fail_because_compaction_does(
     offsets.close()
 
 
-def test_what_was_read_long_ago_is_read_anew(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_read_long_ago_is_read_anew(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A deletion may have been compacted away before this process came to see it."""
     store.groups.commit("billing", {("orders", 0): 3})
     reader = store.groups.offsets
@@ -313,11 +314,11 @@ def test_what_was_read_long_ago_is_read_anew(store: Store, monkeypatch: pytest.M
 def committed_with(fault: Fault | None) -> tuple[int, bool]:
     """Commit while a call fails. Returns how many calls there were, and whether the commit was acknowledged."""
     inner = MemoryDirectory()
-    with Store.open(inner, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(inner, maintenance_interval_s=None) as store:
         store.create_topic("orders", partitions=2)
         store.groups.commit("billing", {("orders", 0): 1, ("orders", 1): 1})
     watched = FaultyDirectory(inner)
-    failing = Store.open(watched, maintenance_interval_s=None)
+    failing = DirectoryStore.open(watched, maintenance_interval_s=None)
     failing.topic("orders")
     watched.calls.clear()
     if fault is not None:
@@ -329,7 +330,7 @@ def committed_with(fault: Fault | None) -> tuple[int, bool]:
         acknowledged = False
     calls = len(watched.calls)
     watched.disarm()
-    with Store.open(inner, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(inner, maintenance_interval_s=None) as store:
         found = {row.committed for row in store.groups.describe("billing").rows}
         assert found == {2} if acknowledged else found in ({1}, {2}), f"{fault}: {found}; {repeat()}"
         store.groups.commit("billing", {("orders", 0): 3, ("orders", 1): 3})
@@ -354,7 +355,7 @@ def test_a_commit_is_there_as_a_whole_or_not_at_all_whatever_fails(count: int | 
 @pytest.mark.costly  # an interpreter that forks for every death
 @pytest.mark.parametrize("step", [pytest.param(9, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)])
 def test_a_process_may_be_killed_at_any_call_of_joining_and_committing(tmp_path: Path, step: int) -> None:
-    with Store.open(tmp_path) as store:
+    with DirectoryStore.open(tmp_path) as store:
         for partition in (0, 1):
             topic = store.create_topic("orders", partitions=2, exist_ok=True)
             topic.partition(partition).append_many([b"x"] * 1000)
@@ -362,7 +363,7 @@ def test_a_process_may_be_killed_at_any_call_of_joining_and_committing(tmp_path:
     assert run("consuming", "die-in-commits", tmp_path, first, step).endswith("good\n"), repeat()
 
 
-def test_documents_beside_a_group_are_found_by_name_and_go_with_it(store: Store) -> None:
+def test_documents_beside_a_group_are_found_by_name_and_go_with_it(store: DirectoryStore) -> None:
     store.groups.commit("billing", {("orders", 0): 1})
     with store.groups.documents("billing") as documents:
         assert documents.find("start") is None

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from sawlog import Producer, Store, Topic
+from sawlog import Producer, Topic
 from sawlog.batch.build import encode
 from sawlog.batch.header import scan
 from sawlog.clock import Deadline
@@ -36,6 +36,7 @@ from sawlog.errors import (
 from sawlog.storage import MemoryDirectory
 from sawlog.store.directory.forwarding import frames
 from sawlog.store.directory.forwarding.connections import PeerConnection
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.store.directory.transactions.completion import PeerLost, PeerTimeout
 
 from .hall import Bytes, Hall
@@ -43,7 +44,7 @@ from .stores import FilePlace, values
 
 
 @pytest.fixture
-def holder(file_place: FilePlace) -> Store:
+def holder(file_place: FilePlace) -> DirectoryStore:
     """A store that holds both partitions of a topic."""
     store = file_place.open()
     topic = store.create_topic("orders", partitions=2, segment_bytes=100_000)
@@ -53,7 +54,7 @@ def holder(file_place: FilePlace) -> Store:
 
 
 @pytest.fixture
-def orders(holder: Store, file_place: FilePlace) -> Topic:
+def orders(holder: DirectoryStore, file_place: FilePlace) -> Topic:
     """The topic, in another store."""
     return file_place.open()["orders"]
 
@@ -62,14 +63,14 @@ def seen(topic: Topic, number: int = 0) -> list[bytes | None]:
     return values(topic.partition(number).scan())
 
 
-def sockets(store: Store) -> list[str]:
+def sockets(store: DirectoryStore) -> list[str]:
     return sorted(os.listdir(f"{store.path}/holders"))
 
 
 # --- what is stored
 
 
-def test_records_arrive_as_they_were_given(holder: Store, orders: Topic) -> None:
+def test_records_arrive_as_they_were_given(holder: DirectoryStore, orders: Topic) -> None:
     headers = [("a", b"1"), ("a", None)]
     orders.append(b"value", b"key", headers, 1_000, partition=0)
     orders.append_many([(b"v", b"k", headers, 2_000), {"value": None, "key": b"k"}], partition=0)
@@ -83,7 +84,7 @@ def test_records_arrive_as_they_were_given(holder: Store, orders: Topic) -> None
     assert all(holder["orders"].partition(0).verify() for _ in range(2))
 
 
-def test_keys_go_to_their_partitions_whoever_holds_them(holder: Store, orders: Topic) -> None:
+def test_keys_go_to_their_partitions_whoever_holds_them(holder: DirectoryStore, orders: Topic) -> None:
     positions = [orders.append(b"v", key=b"%d" % number) for number in range(20)]
     again = [holder["orders"].append(b"v", key=b"%d" % number) for number in range(20)]
     assert [each.partition for each in positions] == [each.partition for each in again]
@@ -100,7 +101,9 @@ def test_the_holders_settings_decide_how_batches_are_stored(file_place: FilePlac
     assert (batch.compression, batch.timestamp_type) == (4, 1)
 
 
-def test_a_batch_of_a_producer_is_stored_once_however_often_it_is_handed_over(holder: Store, orders: Topic) -> None:
+def test_a_batch_of_a_producer_is_stored_once_however_often_it_is_handed_over(
+    holder: DirectoryStore, orders: Topic
+) -> None:
     raw = encode([b"a", b"b"], producer=Producer(7, 0, 0))
     assert orders.append_batches(raw, 0) == range(1, 3)
     assert orders.append_batches(raw, 0) == range(1, 3)
@@ -113,7 +116,9 @@ def test_a_batch_of_a_producer_is_stored_once_however_often_it_is_handed_over(ho
     assert seen(orders) == [b"held", b"a", b"b", b"c", b"x", b"y"]
 
 
-def test_what_a_writer_has_left_is_handed_over_when_its_store_is_closed(holder: Store, file_place: FilePlace) -> None:
+def test_what_a_writer_has_left_is_handed_over_when_its_store_is_closed(
+    holder: DirectoryStore, file_place: FilePlace
+) -> None:
     other = file_place.open()
     one, all_of_them = other["orders"].partition_writer(0), other["orders"].writer()
     one.append(b"one")
@@ -126,7 +131,7 @@ def test_what_a_writer_has_left_is_handed_over_when_its_store_is_closed(holder: 
 # --- what is refused
 
 
-def test_errors_of_the_holder_arrive_as_they_are(holder: Store, orders: Topic) -> None:
+def test_errors_of_the_holder_arrive_as_they_are(holder: DirectoryStore, orders: Topic) -> None:
     for refused in (
         lambda: orders.append(bytes(200_000), partition=0),  # in a message
         lambda: orders.append(bytes(2_000_000), partition=0),  # staged
@@ -144,7 +149,7 @@ def test_errors_of_the_holder_arrive_as_they_are(holder: Store, orders: Topic) -
 
 
 def test_a_transaction_that_does_not_fit_into_the_holders_segments_is_not_stored_anywhere(
-    holder: Store, file_place: FilePlace
+    holder: DirectoryStore, file_place: FilePlace
 ) -> None:
     """Its log was opened with smaller segments than the topic has now: checked before the commit point."""
     holder.alter_topic("orders", segment_bytes=10_000_000)
@@ -172,14 +177,14 @@ def test_a_topic_that_was_recreated_gets_nothing_that_was_meant_for_the_old_one(
     assert other["orders"].append(b"new").offset == 1
 
 
-def test_a_store_that_reads_hands_nothing_over(holder: Store, file_place: FilePlace) -> None:
+def test_a_store_that_reads_hands_nothing_over(holder: DirectoryStore, file_place: FilePlace) -> None:
     with pytest.raises(ReadOnlyLog):
         file_place.open("r")["orders"].append(b"x", partition=0)
 
 
 def test_stores_in_memory_have_no_sockets_and_take_turns() -> None:
     directory = MemoryDirectory()
-    first, second = (Store.open(directory, maintenance_interval_s=None) for _ in range(2))
+    first, second = (DirectoryStore.open(directory, maintenance_interval_s=None) for _ in range(2))
     first.create_topic("orders").append(b"x")
     assert second["orders"].append(b"y").offset == 1
     assert first["orders"].append(b"z").offset == 2
@@ -217,7 +222,7 @@ def interrupted() -> None:
 
 
 def test_an_append_whose_answer_was_lost_is_sent_again_and_stored_once(
-    holder: Store, orders: Topic, monkeypatch: pytest.MonkeyPatch
+    holder: DirectoryStore, orders: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     losing = Losing(monkeypatch)
     for number in range(1, 4):
@@ -227,7 +232,7 @@ def test_an_append_whose_answer_was_lost_is_sent_again_and_stored_once(
 
 
 def test_after_doubt_or_an_interrupt_the_next_record_is_not_taken_for_the_last_one(
-    holder: Store, orders: Topic, monkeypatch: pytest.MonkeyPatch
+    holder: DirectoryStore, orders: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     losing = Losing(monkeypatch)
     orders.append(b"first", partition=0)
@@ -242,7 +247,7 @@ def test_after_doubt_or_an_interrupt_the_next_record_is_not_taken_for_the_last_o
     assert seen(orders) == [b"held", b"first", b"in doubt", b"second", b"interrupted", b"third"]
 
 
-def test_when_the_holder_truncates_its_log_appends_go_on(holder: Store, orders: Topic) -> None:
+def test_when_the_holder_truncates_its_log_appends_go_on(holder: DirectoryStore, orders: Topic) -> None:
     for number in range(3):
         orders.append(b"%d" % number, partition=0)
     holder["orders"].partition(0).truncate(2)
@@ -251,7 +256,7 @@ def test_when_the_holder_truncates_its_log_appends_go_on(holder: Store, orders: 
 
 
 def test_who_gets_the_lock_later_stores_a_batch_in_doubt_once(
-    holder: Store, orders: Topic, monkeypatch: pytest.MonkeyPatch
+    holder: DirectoryStore, orders: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     losing = Losing(monkeypatch)
 
@@ -280,7 +285,7 @@ def test_the_socket_is_there_while_a_partition_is_held_and_no_longer(file_place:
 
 
 def test_a_store_that_is_dropped_takes_its_socket_with_it(file_place: FilePlace) -> None:
-    store = Store.open(file_place.path, maintenance_interval_s=None)
+    store = DirectoryStore.open(file_place.path, maintenance_interval_s=None)
     store.create_topic("orders").append(b"x")
     assert len(sockets(store)) == 1
     del store
@@ -293,7 +298,7 @@ def test_a_store_that_is_dropped_takes_its_socket_with_it(file_place: FilePlace)
 def test_a_store_at_a_long_path_hands_over(tmp_path: Path) -> None:
     path = tmp_path / ("long" * 25) / ("longer" * 25)
     path.mkdir(parents=True)
-    with Store.open(path / "store") as store, Store.open(path / "store") as other:
+    with DirectoryStore.open(path / "store") as store, DirectoryStore.open(path / "store") as other:
         store.create_topic("orders").append(b"x")
         assert other["orders"].append(b"y").offset == 1
 
@@ -312,7 +317,7 @@ def test_if_a_socket_cannot_be_made_processes_take_turns(
 
 
 def test_a_holder_of_another_user_cannot_be_asked_and_gives_the_lock_back(
-    holder: Store, orders: Topic, monkeypatch: pytest.MonkeyPatch
+    holder: DirectoryStore, orders: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries: list[str] = []
 
@@ -331,7 +336,7 @@ def test_a_holder_of_another_user_cannot_be_asked_and_gives_the_lock_back(
 
 
 @pytest.fixture
-def connected(holder: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+def connected(holder: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
     """A bare connection to the holder."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as made:
         monkeypatch.chdir(holder.path)  # an address has 107 bytes
@@ -423,7 +428,7 @@ def test_two_stores_that_hand_over_to_each_other_do_not_wait_for_each_other(file
         store["orders"].append(b"held", partition=number)
     failed: list[BaseException] = []
 
-    def commits(store: Store, tag: bytes) -> None:
+    def commits(store: DirectoryStore, tag: bytes) -> None:
         try:
             for number in range(15):
                 with store.transaction(lock_timeout_s=30) as tx:
@@ -446,7 +451,7 @@ def test_two_stores_that_hand_over_to_each_other_do_not_wait_for_each_other(file
             assert mine == [b"%s %d" % (tag, number) for number in range(15)]
 
 
-def test_many_threads_of_one_store_append_at_the_same_time(holder: Store, orders: Topic) -> None:
+def test_many_threads_of_one_store_append_at_the_same_time(holder: DirectoryStore, orders: Topic) -> None:
     def appends(tag: int) -> None:
         for number in range(20):
             orders.append(b"%d.%d" % (tag, number), partition=0)

@@ -17,8 +17,9 @@ from contextlib import suppress
 
 import pytest
 
-from sawlog import Log, Store
+from sawlog import Log
 from sawlog.errors import LogFailed, SawlogError, StorageError, TransactionAborted, TransactionError, TransactionPending
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.store.directory.transactions.commits import INLINE_BYTES
 from sawlog.testing.faulty import Call, Fault, FaultyDirectory
 
@@ -87,7 +88,7 @@ def cuts(left: FaultyStorage, seeds: int = 2) -> Iterator[FaultyStorage]:
 
 def check(disk: FaultyStorage, part: list[bytes]) -> bool:
     """All of it, or nothing, in the right order; returns which. The next transaction of the name can tell."""
-    with Store.open(disk, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(disk, maintenance_interval_s=None) as store:
         seen = [values(store["orders"].partition(number).scan()) for number in range(3)]
         kept = [each[1:] if each[:1] == [b"before"] else each for each in seen]
         assert kept in ([[]] * 3, [part] * 3), repeat()
@@ -135,7 +136,7 @@ def test_whoever_completes_it_after_the_deaths_of_all_may_lose_its_power_as_well
         second = moment.process_dies()
         again: list[FaultyStorage] = []
         second.watch = lambda _, second=second, again=again: again.append(second.process_dies())
-        Store.open(second, maintenance_interval_s=None).close()
+        DirectoryStore.open(second, maintenance_interval_s=None).close()
         second.watch = None
         for each in some_of(again, count and 1, "again"):
             for cut in cuts(each, seeds=count or 2):
@@ -207,7 +208,7 @@ def check_what_is_said(fault: Fault) -> tuple[SawlogError | None, bool]:
     disk = scene.disk
     assert isinstance(disk, FaultyStorage)
     for each in (disk.process_dies(), disk.crash("lose"), disk.crash("reorder", 1)):
-        with Store.open(each, maintenance_interval_s=None) as store:
+        with DirectoryStore.open(each, maintenance_interval_s=None) as store:
             seen = [values(store["orders"].partition(at).scan()) for at in range(3)]
             there = [each[-3:] == scene.part for each in seen]
             assert there in ([True] * 3, [False] * 3), seen

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from sawlog import Store
 from sawlog.errors import AmbiguousAppend, DirectoryLocked
+from sawlog.store.directory.store import DirectoryStore
 
 from .nursery import Child, Nursery, until
 from .stores import values
@@ -31,18 +31,18 @@ def nursery() -> Iterator[Nursery]:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """A store with a topic of three partitions."""
-    with Store.open(tmp_path / "store", maintenance_interval_s=None) as store:
+    with DirectoryStore.open(tmp_path / "store", maintenance_interval_s=None) as store:
         store.create_topic("orders", partitions=3)
     return tmp_path / "store"
 
 
-def opened(path: Path, timeout_s: float = 20.0) -> Store:
-    return Store.open(path, maintenance_interval_s=None, handover_timeout_s=timeout_s)
+def opened(path: Path, timeout_s: float = 20.0) -> DirectoryStore:
+    return DirectoryStore.open(path, maintenance_interval_s=None, handover_timeout_s=timeout_s)
 
 
 def found(path: Path) -> list[list[bytes | None]]:
     """What is in each partition."""
-    with Store.open(path, "r") as store:
+    with DirectoryStore.open(path, "r") as store:
         return [values(store["orders"].partition(number).scan()) for number in range(3)]
 
 

@@ -12,7 +12,7 @@ from sawlog.clock import now_ms
 from sawlog.errors import CorruptData, CorruptFile, InvalidConfig, TransactionAborted
 from sawlog.log.log import Log
 from sawlog.storage import Lock, MemoryDirectory, checksummed
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.store.directory.transactions import staging_directory
 from sawlog.store.directory.transactions.commits import Intents
 from sawlog.store.directory.transactions.intent import Intent, Part, Piece
@@ -26,7 +26,7 @@ class Driver:
 
     def __init__(self) -> None:
         self.directory = MemoryDirectory()
-        self.store = Store.open(self.directory, maintenance_interval_s=None)
+        self.store = DirectoryStore.open(self.directory, maintenance_interval_s=None)
         self.topic = self.store.create_topic("orders", partitions=2)
         self.intents = Intents(self.directory)
 
@@ -117,7 +117,7 @@ def test_what_an_intent_needs_is_not_swept(driver: Driver) -> None:
     intent = written(left, stage.id, driver.part(0, 1, piece))
     StagingDirectory(left).sweep()
     assert {piece.file, intent.file} <= set(left.child("staging").names())
-    with Store.open(left, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(left, maintenance_interval_s=None) as store:
         assert values(store["orders"].scan()) == [b"v"]
         assert left.child("staging").names() == []
 
@@ -186,7 +186,7 @@ def test_batches_that_are_damaged_after_the_commit_stop_their_partition_and_no_o
     staging = left.child("staging")
     intent = written(left, stage.id, *parts)
     staging.replace(bad.file, staging.read(bad.file)[:-1] + b"\xff")
-    with Store.open(left, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(left, maintenance_interval_s=None) as store:
         assert store["orders"].append(b"more", partition=0).offset == 1
         with pytest.raises(CorruptData):
             store["orders"].append(b"more", partition=1)

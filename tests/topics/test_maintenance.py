@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from sawlog import Store
 from sawlog.errors import DirectoryLocked, LogClosed
 from sawlog.log import rewrite
+from sawlog.store.directory.store import DirectoryStore
 
 from ..looping import for_each
 from .stores import FilePlace, StorePlace
@@ -33,7 +33,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def filled(store: Store, name: str, *, age_ms: int = 0, count: int = 60, **settings: object) -> None:
+def filled(store: DirectoryStore, name: str, *, age_ms: int = 0, count: int = 60, **settings: object) -> None:
     """A topic with that many records under three keys, in small segments, written so long ago."""
     topic = store.create_topic(name, partitions=2, segment_bytes=400, **settings)
     for number in range(count):
@@ -153,7 +153,7 @@ def test_the_background_does_what_is_due(place: StorePlace, caplog: pytest.LogCa
     with place.open() as store:
         filled(store, "topic", age_ms=3 * DAY_MS, retention_ms=DAY_MS)
     caplog.set_level(logging.INFO, "sawlog.maintenance")
-    with Store.open(place.directory(), maintenance_interval_s=0.05) as store:
+    with DirectoryStore.open(place.directory(), maintenance_interval_s=0.05) as store:
         wait_until(lambda: store.topic("topic").describe().records == 0)
         wait_until(lambda: len(store.maintenance_reports) >= 2)
         assert store.maintenance_reports[0].retention is not None
@@ -163,12 +163,12 @@ def test_the_background_does_what_is_due(place: StorePlace, caplog: pytest.LogCa
 def test_the_background_goes_on_after_a_failure(place: StorePlace, monkeypatch: pytest.MonkeyPatch) -> None:
     failures: list[int] = []
 
-    def failing(self: Store) -> list[object]:
+    def failing(self: DirectoryStore) -> list[object]:
         failures.append(1)
         raise DirectoryLocked("somewhere")
 
-    monkeypatch.setattr(Store, "maintain", failing)
-    with Store.open(place.directory(), maintenance_interval_s=0.02):
+    monkeypatch.setattr(DirectoryStore, "maintain", failing)
+    with DirectoryStore.open(place.directory(), maintenance_interval_s=0.02):
         wait_until(lambda: len(failures) >= 3)
 
 
@@ -189,7 +189,7 @@ def test_closing_a_store_ends_a_compaction_that_is_going_on(
         filled(store, "topic", cleanup_policy="compact", min_cleanable_dirty_ratio=0)
         before = list(store.topic("topic").scan())
     monkeypatch.setattr(rewrite, "chunks_of", slowly)
-    store = Store.open(file_place.directory(), maintenance_interval_s=0.02)
+    store = DirectoryStore.open(file_place.directory(), maintenance_interval_s=0.02)
     assert begun.wait(PATIENCE_S)
     closing = threading.Thread(target=store.close)
     closing.start()
@@ -240,4 +240,4 @@ def test_who_wants_to_write_waits_for_maintenance_in_another_store(
 @for_each("interval", [0, -1, True, "often"])
 def test_an_interval_that_cannot_be_is_refused(place: StorePlace, interval: object) -> None:
     with pytest.raises(ValueError, match="maintenance_interval_s"):
-        Store.open(place.directory(), maintenance_interval_s=interval)  # type: ignore[arg-type]
+        DirectoryStore.open(place.directory(), maintenance_interval_s=interval)  # type: ignore[arg-type]

@@ -10,7 +10,8 @@ import pytest
 from sawlog import clock as clock_module
 from sawlog.errors import InvalidConfig
 from sawlog.storage import Directory, FileDirectory, MemoryDirectory
-from sawlog.store.members import Members, check_group_name, forget_group, give_up, group_directory, groups_with_members
+from sawlog.store.directory.members import Members, forget_group, give_up, group_directory, groups_with_members
+from sawlog.store.groups import check_group_name
 
 from ..looping import for_each
 

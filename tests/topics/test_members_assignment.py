@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sawlog.store.assignment import Share, assign
+from sawlog.store.assignment import assign
+from sawlog.store.base import TopicPartition
 
 TOPICS = ("a", "b", "c")
 subscriptions = st.dictionaries(
@@ -17,11 +18,11 @@ subscriptions = st.dictionaries(
 counts = st.fixed_dictionaries({topic: st.integers(0, 7) for topic in TOPICS})
 
 
-def partitions(numbers: dict[str, int]) -> list[Share]:
+def partitions(numbers: dict[str, int]) -> list[TopicPartition]:
     return [(topic, number) for topic, count in numbers.items() for number in range(count)]
 
 
-def owners_of(plan: dict[str, set[Share]]) -> dict[Share, str]:
+def owners_of(plan: dict[str, set[TopicPartition]]) -> dict[TopicPartition, str]:
     return {share: member for member, shares in plan.items() for share in shares}
 
 

@@ -10,7 +10,7 @@ import pytest
 from sawlog.clock import now_ms
 from sawlog.errors import CorruptFile
 from sawlog.storage import Directory, FileDirectory, MemoryDirectory, checksummed
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.store.directory.transactions import committed_names
 from sawlog.store.directory.transactions.intent import Intent
 
@@ -22,11 +22,11 @@ def root(medium: str, tmp_path: Path) -> Directory:
     return MemoryDirectory() if medium == "memory" else FileDirectory(tmp_path)
 
 
-def opened(root: Directory) -> Store:
-    return Store.open(root, maintenance_interval_s=None)
+def opened(root: Directory) -> DirectoryStore:
+    return DirectoryStore.open(root, maintenance_interval_s=None)
 
 
-def commit(store: Store, name: str, sequence: int, topic: str = "orders", value: bytes = SECRET) -> bool:
+def commit(store: DirectoryStore, name: str, sequence: int, topic: str = "orders", value: bytes = SECRET) -> bool:
     """Whether it was stored now, and not before."""
     with store.transaction(name, sequence) as tx:
         tx.append(topic, value)

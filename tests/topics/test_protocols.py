@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sawlog import Store
 from sawlog.storage import MemoryDirectory
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.testing import StoreSuite
 
 from ..faults.disk import FaultyStorage
@@ -18,8 +18,8 @@ from ..faults.disk import FaultyStorage
 
 class TestStoreInFiles(StoreSuite):
     @pytest.fixture
-    def store(self, tmp_path: Path) -> Iterator[Store]:
-        with Store.open(tmp_path, maintenance_interval_s=None) as store:
+    def store(self, tmp_path: Path) -> Iterator[DirectoryStore]:
+        with DirectoryStore.open(tmp_path, maintenance_interval_s=None) as store:
             yield store
 
 
@@ -27,32 +27,32 @@ class TestStoreInFiles(StoreSuite):
 @pytest.mark.slow
 class TestStoreInMemory(StoreSuite):
     @pytest.fixture
-    def store(self) -> Iterator[Store]:
-        with Store.open(MemoryDirectory(), maintenance_interval_s=None) as store:
+    def store(self) -> Iterator[DirectoryStore]:
+        with DirectoryStore.open(MemoryDirectory(), maintenance_interval_s=None) as store:
             yield store
 
 
 @pytest.mark.slow
 class TestStoreOnASimulatedDisk(StoreSuite):
     @pytest.fixture
-    def store(self) -> Iterator[Store]:
-        with Store.open(FaultyStorage(1), maintenance_interval_s=None) as store:
+    def store(self) -> Iterator[DirectoryStore]:
+        with DirectoryStore.open(FaultyStorage(1), maintenance_interval_s=None) as store:
             yield store
 
 
-class _DeletesNothing(Store):
+class _DeletesNothing(DirectoryStore):
     def delete_topic(self, name: str) -> None:
         self.topic(name)
 
 
-class _StoresTwice(Store):
+class _StoresTwice(DirectoryStore):
     """Names and numbers do not count."""
 
     def transaction(self, *arguments: Any, **named: Any) -> Any:
         return super().transaction()
 
 
-class _ListsUnsorted(Store):
+class _ListsUnsorted(DirectoryStore):
     def topics(self) -> list[str]:
         return super().topics()[::-1]
 
@@ -65,6 +65,6 @@ class _ListsUnsorted(Store):
         (_ListsUnsorted, "test_topics_are_listed_by_name"),
     ],
 )
-def test_a_store_that_breaks_a_promise_is_noticed(kind: type[Store], promise: str) -> None:
+def test_a_store_that_breaks_a_promise_is_noticed(kind: type[DirectoryStore], promise: str) -> None:
     with kind.open(MemoryDirectory(), maintenance_interval_s=None) as store, pytest.raises(AssertionError):
         getattr(StoreSuite(), promise)(store)

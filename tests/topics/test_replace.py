@@ -6,14 +6,14 @@ import pytest
 
 from sawlog.errors import DirectoryLocked, InvalidConfig, OffsetMismatch, SyncFailed, TopicNotFound
 from sawlog.storage import MemoryDirectory, checksummed
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.testing import Fault
 
 from ..faults.disk import FaultyStorage
 from .stores import FilePlace, StorePlace, copied, values
 
 
-def laid_out(store: Store) -> None:
+def laid_out(store: DirectoryStore) -> None:
     """`orders` with two partitions and three records; `next` with one partition and one."""
     orders = store.create_topic("orders", partitions=2)
     orders.append_many([b"a", b"b"], partition=0)
@@ -105,7 +105,7 @@ def test_a_topic_does_not_replace_itself(place: StorePlace) -> None:
 def left_by_a_death(*, renamed_away: bool) -> MemoryDirectory:
     """The new topic has the old one's name in its topic.json, and not on disk."""
     directory = MemoryDirectory()
-    with Store.open(directory, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(directory, maintenance_interval_s=None) as store:
         laid_out(store)
         old, new = store["orders"].id, store["next"].id
     topics = directory.child("topics")
@@ -121,27 +121,27 @@ def test_its_new_name_is_durable_before_its_directory_has_it() -> None:
     """The fsync of its topic.json fails. What can be seen says that it has the new name, so it gets it; then a power
     cut must not bring back a topic.json with the other name."""
     disk = FaultyStorage(1)
-    store = Store.open(disk, maintenance_interval_s=None)
+    store = DirectoryStore.open(disk, maintenance_interval_s=None)
     laid_out(store)
     disk.arm(Fault(operations={"replace"}, names="*topic.json", effect="all"))
     with pytest.raises(SyncFailed):
         store.replace_topic("orders", "next")
     assert disk.failed
     assert store.topics() == ["orders"], "it was finished all the same"
-    with Store.open(disk.crash("lose"), maintenance_interval_s=None) as found:
+    with DirectoryStore.open(disk.crash("lose"), maintenance_interval_s=None) as found:
         assert found.topics() == ["orders"]
         assert values(found["orders"].scan()) == [b"new"]
 
 
 @pytest.mark.parametrize("renamed_away", [False, True])
 def test_opening_brings_it_to_its_end(renamed_away: bool) -> None:
-    with Store.open(left_by_a_death(renamed_away=renamed_away), maintenance_interval_s=None) as store:
+    with DirectoryStore.open(left_by_a_death(renamed_away=renamed_away), maintenance_interval_s=None) as store:
         assert store.directory.child("topics").children() == ["orders"]
         assert values(store["orders"].scan()) == [b"new"]
 
 
 def test_a_reader_finds_the_new_topic_between_two_names() -> None:
-    with Store.open(left_by_a_death(renamed_away=True), "r") as store:
+    with DirectoryStore.open(left_by_a_death(renamed_away=True), "r") as store:
         assert store.topics() == ["orders"]
         assert values(store["orders"].scan()) == [b"new"]
 
@@ -154,7 +154,7 @@ def test_nobody_writes_to_a_topic_that_is_already_replaced() -> None:
     hidden = topics.child("hidden")
     fields = checksummed.load(hidden, "topic.json")
     checksummed.store(hidden, "topic.json", {**fields, "name": "hidden"})
-    with Store.open(directory, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(directory, maintenance_interval_s=None) as store:
         old = store["orders"]
         assert len(old.partition(0)) == 2
         checksummed.store(hidden, "topic.json", fields)
@@ -166,9 +166,9 @@ def test_nobody_writes_to_a_topic_that_is_already_replaced() -> None:
 
 def test_other_changes_come_after_it() -> None:
     directory = left_by_a_death(renamed_away=True)
-    with Store.open(directory, "r") as reader:
+    with DirectoryStore.open(directory, "r") as reader:
         assert reader.topics() == ["orders"]
-    with Store.open(directory, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(directory, maintenance_interval_s=None) as store:
         store.delete_topic("orders")
         assert store.topics() == []
         assert store.directory.child("topics").children() == []

@@ -9,11 +9,10 @@ import pytest
 
 from sawlog import clock as clock_module
 from sawlog.errors import GroupActive, ReadOnlyLog
-from sawlog.store import members as members_module
-from sawlog.store.committed_offsets import Committed
-from sawlog.store.directory.store import Store
-from sawlog.store.groups import Change
-from sawlog.store.served_groups import Served
+from sawlog.store.directory import members as members_module
+from sawlog.store.directory.membership import DirectoryClaim
+from sawlog.store.directory.store import DirectoryStore
+from sawlog.store.groups import Committed, OffsetChange
 
 from ..processes.launch import finish, ready, start
 from .stores import StorePlace
@@ -23,7 +22,7 @@ PLACES = {("orders", 0): 4, ("orders", 1): 2}
 
 
 @pytest.fixture
-def store(place: StorePlace) -> Store:
+def store(place: StorePlace) -> DirectoryStore:
     made = place.open()
     topic = made.create_topic("orders", partitions=2)
     topic.partition(0).append_many([b"x"] * 10)
@@ -31,18 +30,20 @@ def store(place: StorePlace) -> Store:
     return made
 
 
-def serve(store: Store, group: str = "billing") -> Served:
-    return store.groups.claim(group, ADDRESS).take()
+def serve(store: DirectoryStore, group: str = "billing", address: str = ADDRESS) -> DirectoryClaim:
+    claim = store.groups.claim(group, address)
+    claim.take()
+    return claim
 
 
-def committed(store: Store, offset: int, member: str = "m") -> Committed:
+def committed(store: DirectoryStore, offset: int, member: str = "m") -> Committed:
     return Committed.by_member(member, store.topic("orders").id, offset, 0)
 
 
 # --- who may join
 
 
-def test_a_consumer_is_refused_while_a_broker_serves_the_group_and_told_where_to_connect(store: Store) -> None:
+def test_a_consumer_is_refused_while_a_broker_serves_the_group_and_told_where_to_connect(store: DirectoryStore) -> None:
     served = serve(store)
     with pytest.raises(GroupActive, match=f"connect to {ADDRESS}"):
         store.consumer("billing", ["orders"])
@@ -51,7 +52,7 @@ def test_a_consumer_is_refused_while_a_broker_serves_the_group_and_told_where_to
     store.consumer("billing", ["orders"]).close()
 
 
-def test_a_broker_is_refused_while_a_consumer_is_in_the_group(store: Store) -> None:
+def test_a_broker_is_refused_while_a_consumer_is_in_the_group(store: DirectoryStore) -> None:
     with (
         store.consumer("billing", ["orders"], member="worker 7"),
         pytest.raises(GroupActive, match=r"opened the store themselves \(worker 7\)"),
@@ -60,17 +61,17 @@ def test_a_broker_is_refused_while_a_consumer_is_in_the_group(store: Store) -> N
     serve(store).release()
 
 
-def test_a_second_broker_is_refused(store: Store) -> None:
+def test_a_second_broker_is_refused(store: DirectoryStore) -> None:
     served = serve(store)
     with pytest.raises(GroupActive, match=ADDRESS):
-        store.groups.claim("billing", "127.0.0.1:9093").take()
+        serve(store, address="127.0.0.1:9093")
     assert served.current
     served.release()
     served.release()
-    store.groups.claim("billing", "127.0.0.1:9093").take().release()
+    serve(store, address="127.0.0.1:9093").release()
 
 
-def test_nothing_is_left_of_a_broker_that_released_its_group(store: Store) -> None:
+def test_nothing_is_left_of_a_broker_that_released_its_group(store: DirectoryStore) -> None:
     before = store.groups.list()
     serve(store).release()
     assert store.groups.list() == before == []
@@ -86,7 +87,7 @@ def test_a_store_that_is_only_read_serves_no_group(place: StorePlace) -> None:
 # --- who may move it
 
 
-def test_a_served_group_is_not_moved_committed_or_deleted_by_others(store: Store) -> None:
+def test_a_served_group_is_not_moved_committed_or_deleted_by_others(store: DirectoryStore) -> None:
     store.groups.commit("billing", PLACES)
     served = serve(store)
     for change in (
@@ -102,7 +103,7 @@ def test_a_served_group_is_not_moved_committed_or_deleted_by_others(store: Store
     store.groups.delete("billing")
 
 
-def test_a_served_group_is_listed_and_described_with_its_broker(place: StorePlace, store: Store) -> None:
+def test_a_served_group_is_listed_and_described_with_its_broker(place: StorePlace, store: DirectoryStore) -> None:
     served = serve(store)
     for seen in (store, place.open("r")):
         assert seen.groups.list() == ["billing"]
@@ -115,21 +116,21 @@ def test_a_served_group_is_listed_and_described_with_its_broker(place: StorePlac
 # --- commits of several groups
 
 
-def test_commits_of_several_groups_are_one_batch(store: Store) -> None:
+def test_commits_of_several_groups_are_one_batch(store: DirectoryStore) -> None:
     store.groups.commit("billing", {("orders", 0): 1})
     with store.groups.offsets.turn() as turn:
         batches = turn._log.verify().batches
-    changes = [Change(f"group {n}", {("orders", 0): committed(store, n)}, by_server=True) for n in range(5)]
+    changes = [OffsetChange(f"group {n}", {("orders", 0): committed(store, n)}, by_server=True) for n in range(5)]
     assert store.groups.commit_together(changes) == [None] * 5
     assert [store.groups.offsets.of(f"group {n}")["orders", 0].offset for n in range(5)] == list(range(5))
     with store.groups.offsets.turn() as turn:
         assert turn._log.verify().batches == batches + 1
 
 
-def test_a_refused_change_does_not_hold_up_the_others(store: Store) -> None:
+def test_a_refused_change_does_not_hold_up_the_others(store: DirectoryStore) -> None:
     with store.consumer("billing", ["orders"], auto_commit_ms=None):
         refused, accepted = store.groups.commit_together(
-            [Change(name, {("orders", 0): committed(store, 3)}) for name in ("billing", "accounts")]
+            [OffsetChange(name, {("orders", 0): committed(store, 3)}) for name in ("billing", "accounts")]
         )
     assert isinstance(refused, GroupActive)
     assert accepted is None
@@ -137,15 +138,15 @@ def test_a_refused_change_does_not_hold_up_the_others(store: Store) -> None:
     assert store.groups.offsets.of("accounts")["orders", 0].offset == 3
 
 
-def test_the_later_of_two_commits_counts(store: Store) -> None:
-    changes = [Change("billing", {("orders", 0): committed(store, offset)}, by_server=True) for offset in (3, 4)]
+def test_the_later_of_two_commits_counts(store: DirectoryStore) -> None:
+    changes = [OffsetChange("billing", {("orders", 0): committed(store, offset)}, by_server=True) for offset in (3, 4)]
     store.groups.commit_together(changes)
     assert store.groups.offsets.of("billing")["orders", 0].offset == 4
 
 
-def test_a_transaction_is_applied_once_also_by_another_process(place: StorePlace, store: Store) -> None:
-    def apply(opened: Store, offset: int, mark: str) -> None:
-        change = Change("billing", {("orders", 0): committed(opened, offset)}, True, ("payments", mark))
+def test_a_transaction_is_applied_once_also_by_another_process(place: StorePlace, store: DirectoryStore) -> None:
+    def apply(opened: DirectoryStore, offset: int, mark: str) -> None:
+        change = OffsetChange("billing", {("orders", 0): committed(opened, offset)}, True, ("payments", mark))
         assert opened.groups.commit_together([change]) == [None]
 
     apply(store, 3, "first")
@@ -158,9 +159,11 @@ def test_a_transaction_is_applied_once_also_by_another_process(place: StorePlace
     assert store.groups.offsets.mark("payments") == "second"
 
 
-def test_what_a_client_said_about_the_epoch_is_kept_beside_the_one_it_read_in(place: StorePlace, store: Store) -> None:
+def test_what_a_client_said_about_the_epoch_is_kept_beside_the_one_it_read_in(
+    place: StorePlace, store: DirectoryStore
+) -> None:
     said = Committed(3, store.topic("orders").id, "", 0, "m", leader_epoch=2, told_epoch=-1)
-    store.groups.commit_together([Change("billing", {("orders", 0): said}, by_server=True)])
+    store.groups.commit_together([OffsetChange("billing", {("orders", 0): said}, by_server=True)])
     assert place.open().groups.offsets.of("billing")["orders", 0] == said
 
 
@@ -181,7 +184,7 @@ class Clock:
 
 
 def test_a_silent_member_is_fenced_and_a_live_one_keeps_the_broker_out(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
     monkeypatch.setattr(clock_module, "time", clock)
@@ -202,8 +205,8 @@ def test_a_silent_member_is_fenced_and_a_live_one_keeps_the_broker_out(
         claim.take()
     assert not silent.current
     live.leave()
-    claim.take().release()
-    claim.close()
+    claim.take()
+    claim.release()
     silent.leave()
     directory.close()
 
@@ -212,7 +215,7 @@ def test_a_silent_member_is_fenced_and_a_live_one_keeps_the_broker_out(
 
 
 def test_the_broker_may_be_another_process(tmp_path: Path) -> None:
-    with Store.open(tmp_path / "store", maintenance_interval_s=None) as store:
+    with DirectoryStore.open(tmp_path / "store", maintenance_interval_s=None) as store:
         store.create_topic("orders")
         broker = ready(start("serving", "serve", tmp_path / "store", "billing", ADDRESS))
         with pytest.raises(GroupActive, match=f"connect to {ADDRESS}"):
@@ -222,7 +225,7 @@ def test_the_broker_may_be_another_process(tmp_path: Path) -> None:
 
 
 def test_a_killed_broker_keeps_nobody_out(tmp_path: Path) -> None:
-    with Store.open(tmp_path / "store", maintenance_interval_s=None) as store:
+    with DirectoryStore.open(tmp_path / "store", maintenance_interval_s=None) as store:
         store.create_topic("orders")
         broker = ready(start("serving", "serve", tmp_path / "store", "billing", ADDRESS))
         assert store.groups.describe("billing").served_at == ADDRESS
@@ -237,8 +240,8 @@ def test_those_who_look_do_not_disturb_those_who_take(tmp_path: Path) -> None:
     """Looking at a group takes the lock for a moment, to see whether its broker is dead."""
     done = threading.Event()
     with (
-        Store.open(tmp_path, maintenance_interval_s=None) as store,
-        Store.open(tmp_path, maintenance_interval_s=None) as other,
+        DirectoryStore.open(tmp_path, maintenance_interval_s=None) as store,
+        DirectoryStore.open(tmp_path, maintenance_interval_s=None) as other,
     ):
         store.create_topic("orders")
         looking = threading.Thread(target=lambda: [other.groups.list() for _ in iter(done.is_set, True)])
@@ -248,6 +251,7 @@ def test_those_who_look_do_not_disturb_those_who_take(tmp_path: Path) -> None:
                 served = serve(store)
                 assert served.current
                 # As the kernel leaves it after kill -9: the file is there, the lock is free.
+                assert served._held is not None
                 served._held.release()
             serve(store).release()
         finally:

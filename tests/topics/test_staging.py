@@ -8,20 +8,20 @@ import pytest
 
 from sawlog.batch.build import encode
 from sawlog.errors import LogClosed, ReadOnlyLog
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.store.directory.transactions.staging import Intent, Part, Piece
 
 from .stores import StorePlace, values
 
 
 @pytest.fixture
-def store(place: StorePlace) -> Iterator[Store]:
+def store(place: StorePlace) -> Iterator[DirectoryStore]:
     with place.open() as made:
         made.create_topic("orders", partitions=2)
         yield made
 
 
-def staged(store: Store, job: str, *given: bytes, partition: int = 0) -> Part:
+def staged(store: DirectoryStore, job: str, *given: bytes, partition: int = 0) -> Part:
     """What a task has staged."""
     with store.staging.task(job) as task:
         piece = task.write(encode([(value,) for value in given]))
@@ -29,12 +29,12 @@ def staged(store: Store, job: str, *given: bytes, partition: int = 0) -> Part:
     return Part("orders", store["orders"].id, partition, len(given), (piece,))
 
 
-def left(store: Store) -> list[str]:
+def left(store: DirectoryStore) -> list[str]:
     """What lies in the staging area beside notes."""
     return [name for name in store.directory.child("staging").names() if not name.startswith("=")]
 
 
-def test_what_several_tasks_stage_is_stored_together(store: Store) -> None:
+def test_what_several_tasks_stage_is_stored_together(store: DirectoryStore) -> None:
     parts = [staged(store, "job", b"a", b"b"), staged(store, "job", b"c"), staged(store, "job", b"d", partition=1)]
     assert values(store["orders"].scan()) == []
     placed = store.staging.publish("job", parts)
@@ -43,7 +43,7 @@ def test_what_several_tasks_stage_is_stored_together(store: Store) -> None:
     assert left(store) == []
 
 
-def test_a_task_stages_in_a_store_that_is_opened_to_read(store: Store, place: StorePlace) -> None:
+def test_a_task_stages_in_a_store_that_is_opened_to_read(store: DirectoryStore, place: StorePlace) -> None:
     with place.open("r") as reading:
         part = staged(reading, "job", b"a")
         for publish in (
@@ -58,7 +58,7 @@ def test_a_task_stages_in_a_store_that_is_opened_to_read(store: Store, place: St
     assert values(store["orders"].scan()) == [b"a"]
 
 
-def test_a_task_that_writes_nothing_leaves_nothing(store: Store) -> None:
+def test_a_task_that_writes_nothing_leaves_nothing(store: DirectoryStore) -> None:
     with store.staging.task("job") as task:
         assert task.is_empty
         task.sync()
@@ -66,7 +66,7 @@ def test_a_task_that_writes_nothing_leaves_nothing(store: Store) -> None:
     assert left(store) == []
 
 
-def test_an_attempt_that_is_abandoned_takes_only_its_own_with_it(store: Store) -> None:
+def test_an_attempt_that_is_abandoned_takes_only_its_own_with_it(store: DirectoryStore) -> None:
     part = staged(store, "job", b"a")
     before = left(store)
     with store.staging.task("job") as task:
@@ -78,7 +78,7 @@ def test_an_attempt_that_is_abandoned_takes_only_its_own_with_it(store: Store) -
     assert values(store["orders"].scan()) == [b"a"]
 
 
-def test_what_is_put_is_published_by_its_file(store: Store) -> None:
+def test_what_is_put_is_published_by_its_file(store: DirectoryStore) -> None:
     data = encode([(b"a",)])
     file = store.staging.put("job", data)
     part = Part("orders", store["orders"].id, 0, 1, (Piece(file, 0, len(data)),))
@@ -86,14 +86,14 @@ def test_what_is_put_is_published_by_its_file(store: Store) -> None:
     assert values(store["orders"].scan()) == [b"a"]
 
 
-def test_a_job_that_is_discarded_stores_nothing(store: Store) -> None:
+def test_a_job_that_is_discarded_stores_nothing(store: DirectoryStore) -> None:
     staged(store, "job", b"a")
     staged(store, "another", b"b")
     store.staging.discard("job")
     assert {name.partition(".")[0] for name in left(store)} == {"another"}
 
 
-def test_what_was_published_last_under_a_name_is_known(store: Store) -> None:
+def test_what_was_published_last_under_a_name_is_known(store: DirectoryStore) -> None:
     assert store.staging.last("query") is None
     store.staging.publish("job", [staged(store, "job", b"a")], name="query", sequence=3)
     last = store.staging.last("query")
@@ -101,7 +101,7 @@ def test_what_was_published_last_under_a_name_is_known(store: Store) -> None:
     assert (last.sequence, [part.offsets for part in last.parts]) == (3, [range(1)])
 
 
-def test_a_replay_takes_what_was_staged_for_it_with_it(store: Store) -> None:
+def test_a_replay_takes_what_was_staged_for_it_with_it(store: DirectoryStore) -> None:
     store.staging.publish("job", [staged(store, "job", b"a")], name="query", sequence=3)
     staged(store, "job", b"a")
     found = store.staging.replay_of("job", lambda: store.staging.last("query"))
@@ -109,7 +109,7 @@ def test_a_replay_takes_what_was_staged_for_it_with_it(store: Store) -> None:
     assert left(store) == []
 
 
-def test_a_job_that_is_no_replay_keeps_what_it_has_staged(store: Store) -> None:
+def test_a_job_that_is_no_replay_keeps_what_it_has_staged(store: DirectoryStore) -> None:
     part = staged(store, "job", b"a")
     assert store.staging.replay_of("job", lambda: store.staging.last("query")) is None
 

@@ -23,7 +23,7 @@ from sawlog.errors import (
     TopicNotFound,
 )
 from sawlog.storage import Directory, MemoryDirectory, checksummed
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.testing.faulty import FaultyDirectory
 
 from ..looping import for_each
@@ -47,7 +47,7 @@ def test_a_new_store_is_empty_and_has_an_id_that_stays(place: StorePlace) -> Non
 
 
 def test_two_stores_have_different_ids() -> None:
-    assert Store.open(MemoryDirectory()).id != Store.open(MemoryDirectory()).id
+    assert DirectoryStore.open(MemoryDirectory()).id != DirectoryStore.open(MemoryDirectory()).id
 
 
 def test_the_layout_can_be_read_with_ls(place: StorePlace) -> None:
@@ -63,19 +63,19 @@ def test_the_layout_can_be_read_with_ls(place: StorePlace) -> None:
 def test_what_a_crash_left_while_a_store_was_made_is_no_obstacle(tmp_path: Path) -> None:
     for name in ("topics", "staging"):
         (tmp_path / name).mkdir()
-    with Store.open(tmp_path) as store:
+    with DirectoryStore.open(tmp_path) as store:
         assert store.topics() == []
 
 
 def test_topics_of_another_system_are_not_taken_for_a_store(tmp_path: Path) -> None:
     (tmp_path / "topics" / "orders" / "partition-0").mkdir(parents=True)
     with pytest.raises(InvalidConfig, match="topics/"):
-        Store.open(tmp_path)
+        DirectoryStore.open(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["topics"]
 
 
 def test_a_missing_directory_is_made_with_its_parents(tmp_path: Path) -> None:
-    with Store.open(tmp_path / "a" / "b") as store:
+    with DirectoryStore.open(tmp_path / "a" / "b") as store:
         assert store.path == str(tmp_path / "a" / "b")
     assert (tmp_path / "a" / "b" / "sawlog.json").exists()
 
@@ -88,7 +88,7 @@ def test_reading_where_there_is_no_store_is_refused_and_leaves_nothing(tmp_path:
     elif what == "a file":
         path.write_bytes(b"")
     with pytest.raises(StoreNotFound) as caught:
-        Store.open(path, "r")
+        DirectoryStore.open(path, "r")
     assert isinstance(caught.value, FileNotFoundError)
     assert path.exists() == (what != "nothing")
     assert what != "an empty directory" or not list(path.iterdir())
@@ -133,14 +133,14 @@ def test_a_damaged_store_file_is_not_believed(place: StorePlace) -> None:
 
 def test_modes_other_than_w_and_r_are_refused() -> None:
     with pytest.raises(InvalidConfig, match="mode"):
-        Store.open(MemoryDirectory(), "a")  # type: ignore[arg-type]
+        DirectoryStore.open(MemoryDirectory(), "a")  # type: ignore[arg-type]
 
 
 def test_a_store_in_memory_is_found_again_in_its_directory() -> None:
     directory = MemoryDirectory()
-    with Store.open(directory) as store:
+    with DirectoryStore.open(directory) as store:
         store.create_topic("orders").append(b"one")
-    with Store.open(directory) as store:
+    with DirectoryStore.open(directory) as store:
         assert values(store["orders"].scan()) == [b"one"]
 
 
@@ -413,10 +413,10 @@ def test_somebody_who_knew_an_earlier_topic_does_not_write_to_the_new_one_by_mis
 # --- what survives a power cut
 
 
-def calls_of(change: Callable[[Store], object]) -> list[tuple[str, str]]:
+def calls_of(change: Callable[[DirectoryStore], object]) -> list[tuple[str, str]]:
     """The calls of a change that decide about its survival, in the order they were made."""
     directory = FaultyDirectory(MemoryDirectory())
-    with Store.open(directory, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(directory, maintenance_interval_s=None) as store:
         store.create_topic("orders")
         directory.calls.clear()
         change(store)
@@ -598,7 +598,7 @@ def test_one_of_many_threads_makes_a_topic_and_the_others_are_told(memory_place:
     stores = [memory_place.open() for _ in range(4)]
     outcomes: list[str] = []
 
-    def make(store: Store) -> None:
+    def make(store: DirectoryStore) -> None:
         try:
             store.create_topic("orders")
             outcomes.append("made")

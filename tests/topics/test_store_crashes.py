@@ -25,7 +25,7 @@ import pytest
 
 from sawlog.errors import SawlogError, TransactionAborted, TransactionError, TransactionPending
 from sawlog.storage import MemoryDirectory
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.store.directory.transactions.commits import INLINE_BYTES
 from sawlog.testing.faulty import Fault, FaultyDirectory
 
@@ -52,12 +52,12 @@ class Operation:
     """Something that is done to a store which has the topics `orders`, with three partitions, and `stock`."""
 
     name: str
-    act: Callable[[Store], object]
+    act: Callable[[DirectoryStore], object]
     #: Before the process that dies begins to count: what it has done already.
-    prepare: Callable[[Store], object] = lambda store: None
+    prepare: Callable[[DirectoryStore], object] = lambda store: None
 
 
-def transact(store: Store, *name: Any, value: bytes = b"new") -> None:
+def transact(store: DirectoryStore, *name: Any, value: bytes = b"new") -> None:
     with store.transaction(*name) as tx:
         for number in range(3):
             tx.append("orders", value, partition=number)
@@ -69,13 +69,13 @@ def transact(store: Store, *name: Any, value: bytes = b"new") -> None:
 LARGE = b"x" * (INLINE_BYTES // 4)
 
 
-def write_everywhere(store: Store) -> None:
+def write_everywhere(store: DirectoryStore) -> None:
     for topic in store:
         for number in range(topic.partitions):
             topic.append(b"mine", partition=number)
 
 
-def make_another(store: Store) -> None:
+def make_another(store: DirectoryStore) -> None:
     another = store.create_topic("another", partitions=2, retention_ms=5_000_000_000_000)
     another.append_many([b"other"] * 3, partition=1)
 
@@ -100,7 +100,7 @@ CHANGES = [operation for operation in OPERATIONS if operation not in TRANSACTION
 SMALL, LARGE_ONE, NAMED = TRANSACTIONS[1:]
 
 
-def state(store: Store) -> State:
+def state(store: DirectoryStore) -> State:
     """Everything that is promised about a store."""
     return {
         topic.name: (topic.partitions, topic.settings, [(r.partition, r.offset, r.value) for r in topic.scan()])
@@ -111,7 +111,7 @@ def state(store: Store) -> State:
 def made() -> MemoryDirectory:
     """A store as it lies on disk before the operation."""
     directory = MemoryDirectory()
-    with Store.open(directory, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(directory, maintenance_interval_s=None) as store:
         store.create_topic("orders", partitions=3)
         store.create_topic("stock")
         store["orders"].append(b"old", partition=1)
@@ -119,8 +119,8 @@ def made() -> MemoryDirectory:
     return directory
 
 
-def opened(directory: Any) -> Store:
-    return Store.open(directory, maintenance_interval_s=None)
+def opened(directory: Any) -> DirectoryStore:
+    return DirectoryStore.open(directory, maintenance_interval_s=None)
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def undisturbed(operation: Operation, start: MemoryDirectory) -> tuple[State, in
         return state(store), calls
 
 
-def check(death: Death, found: Store) -> None:
+def check(death: Death, found: DirectoryStore) -> None:
     """What another process finds when it has opened what was left."""
     allowed = [death.after] if death.returned else [death.before, death.after]
     assert state(found) in allowed, death
@@ -214,7 +214,7 @@ def test_a_crash_at_any_call_leaves_the_old_state_or_the_new_one(operation: Oper
 
 def mishaps(
     operation: Operation, effect: Effect, count: int | None
-) -> Iterator[tuple[Death, Store, SawlogError | None]]:
+) -> Iterator[tuple[Death, DirectoryStore, SawlogError | None]]:
     """One for every call that the operation makes, or for some: the call fails, and the device works again."""
     start = made()
     after, calls = undisturbed(operation, start)
@@ -238,7 +238,7 @@ def mishaps(
         assert survived == (number > calls), f"{calls} calls"
 
 
-def every_mishap(operation: Operation, count: int | None) -> Iterator[tuple[Death, Store, SawlogError | None]]:
+def every_mishap(operation: Operation, count: int | None) -> Iterator[tuple[Death, DirectoryStore, SawlogError | None]]:
     """Those with each effect, or with the one of the quick form."""
     for effect in effects_of(f"mishap in {operation.name}", count):
         yield from mishaps(operation, effect, count)
@@ -301,7 +301,7 @@ def pending(operation: Operation, effect: Effect, count: int | None) -> list[Dea
     return found
 
 
-def opened_before(death: Death) -> Store:
+def opened_before(death: Death) -> DirectoryStore:
     """A store that was open already when the other process died: opening it has completed nothing."""
     staging = death.left.child("staging")
     hidden = {name: staging.read(name) for name in staging.names()}

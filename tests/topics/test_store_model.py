@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from sawlog.errors import ReplayMismatch
 from sawlog.storage import MemoryDirectory
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.store.directory.transactions.commits import INLINE_BYTES
 from sawlog.store.partitioner import partition_for
 
@@ -28,7 +28,7 @@ class StoreMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.directory = MemoryDirectory()
-        self.store = Store.open(self.directory, maintenance_interval_s=None)
+        self.store = DirectoryStore.open(self.directory, maintenance_interval_s=None)
         self.model: dict[str, list[list[bytes]]] = {}
         self.sequence = 0
         #: Records that the last named transaction stored, by topic id.
@@ -119,18 +119,18 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def reopen(self) -> None:
         self.store.close()
-        self.store = Store.open(self.directory, maintenance_interval_s=None)
+        self.store = DirectoryStore.open(self.directory, maintenance_interval_s=None)
 
     @rule()
     def die(self) -> None:
         self.directory, before = copied(self.directory), self.store
         before.close()
-        self.store = Store.open(self.directory, maintenance_interval_s=None)
+        self.store = DirectoryStore.open(self.directory, maintenance_interval_s=None)
 
     @invariant()
     def agrees(self) -> None:
         assert self.store.topics() == sorted(self.model)
-        with Store.open(self.directory, "r") as reader:
+        with DirectoryStore.open(self.directory, "r") as reader:
             for store in (self.store, reader):
                 for name, expected in self.model.items():
                     topic = store[name]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sawlog.errors import DirectoryLocked, TopicNotFound
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 
 from ..faults.seeds import repeat, some_of
 from ..processes.launch import finish, ready, run, start
@@ -18,7 +18,7 @@ from .stores import values
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """A store with two topics."""
-    with Store.open(tmp_path / "store") as store:
+    with DirectoryStore.open(tmp_path / "store") as store:
         store.create_topic("orders", partitions=3)
         store.create_topic("stock")
     return tmp_path / "store"
@@ -40,7 +40,7 @@ def kill(process: subprocess.Popen[str]) -> None:
 @pytest.mark.alternating
 @pytest.mark.costly  # two interpreters
 def test_two_processes_write_different_topics_while_a_third_reads(path: Path) -> None:
-    with Store.open(path) as store:
+    with DirectoryStore.open(path) as store:
         reader = ready(start("storing", "read", path, "orders"))
         assert ask(reader) == "0"
         writer = ready(start("storing", "hold", path, "orders"))
@@ -57,7 +57,7 @@ def test_two_processes_write_different_topics_while_a_third_reads(path: Path) ->
 
 @pytest.mark.costly  # two interpreters
 def test_a_partition_is_locked_by_its_first_write_only(path: Path) -> None:
-    with Store.open(path) as store:
+    with DirectoryStore.open(path) as store:
         assert values(store["orders"].scan()) == []
         store["stock"].append(b"ours")
         assert run("storing", "append", path, "orders") == "0\n"
@@ -67,7 +67,7 @@ def test_a_partition_is_locked_by_its_first_write_only(path: Path) -> None:
 
 def test_the_locks_of_a_killed_process_are_free_and_its_records_are_there(path: Path) -> None:
     kill(ready(start("storing", "hold", path, "orders")))
-    with Store.open(path) as store:
+    with DirectoryStore.open(path) as store:
         assert values(store["orders"].scan()) == [b"held"] * 3
         assert store["orders"].append(b"ours", partition=2).offset == 1
 
@@ -75,10 +75,10 @@ def test_the_locks_of_a_killed_process_are_free_and_its_records_are_there(path: 
 @pytest.mark.costly  # two interpreters
 def test_a_topic_is_not_deleted_under_another_process(path: Path) -> None:
     writer = ready(start("storing", "hold", path, "orders"))
-    with Store.open(path) as store, pytest.raises(DirectoryLocked, match=f"process {writer.pid}"):
+    with DirectoryStore.open(path) as store, pytest.raises(DirectoryLocked, match=f"process {writer.pid}"):
         store.delete_topic("orders")
     finish(writer)
-    with Store.open(path) as store:
+    with DirectoryStore.open(path) as store:
         seen = store["orders"]
         assert len(values(seen.scan())) == 3
         assert run("storing", "delete", path, "orders") == "deleted\n"
@@ -96,7 +96,7 @@ def test_processes_make_topics_at_once_and_none_is_made_twice(path: Path) -> Non
         process.stdin.write("\n")
         process.stdin.flush()
     assert sum(int(finish(process)) for process in processes) == 15
-    with Store.open(path, "r") as store:
+    with DirectoryStore.open(path, "r") as store:
         expected = {f"{name}{number}" for name in ("a", "b", "shared-") for number in range(15)}
         assert set(store.topics()) == {"orders", "stock", *expected}
         assert all(len(values(store[f"a{number}"].scan())) == 1 for number in range(15))
@@ -115,11 +115,11 @@ def test_a_transaction_that_is_killed_anywhere_is_there_as_a_whole_or_not_at_all
     assert total > 50
     outcomes = set()
     for round_, call in enumerate(some_of(range(3, total), 30, "killed")):
-        with Store.open(path.with_name(f"store-{round_}")) as store:
+        with DirectoryStore.open(path.with_name(f"store-{round_}")) as store:
             store.create_topic("orders", partitions=3)
             store.create_topic("stock")
         kill(ready(start("storing", "commit", store.path, call)))
-        with Store.open(store.path) as store:
+        with DirectoryStore.open(store.path) as store:
             found = [len(values(store["orders"].partition(number).scan())) for number in range(3)]
             found.append(len(values(store["stock"].scan())))
             assert found in ([0] * 4, [1] * 4), f"call {call}; {repeat()}"

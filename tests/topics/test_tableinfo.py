@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sawlog import Store
 from sawlog.errors import CorruptFile, ReadOnlyLog
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.store.table_info import TableInfo
 
 INFO = TableInfo("iceberg", "/lake/orders", (("id", "bigint"),), 17, {"name": "prod"}, "sawlog.orders")
@@ -15,13 +15,13 @@ INFO = TableInfo("iceberg", "/lake/orders", (("id", "bigint"),), 17, {"name": "p
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    with Store.open(tmp_path / "data", maintenance_interval_s=None) as store:
+    with DirectoryStore.open(tmp_path / "data", maintenance_interval_s=None) as store:
         store.create_topic("orders", 2)
     return tmp_path / "data"
 
 
 def test_readers_find_the_table_by_the_topics_name(data: Path) -> None:
-    with Store.open(data, maintenance_interval_s=None) as store, Store.open(data, "r") as other:
+    with DirectoryStore.open(data, maintenance_interval_s=None) as store, DirectoryStore.open(data, "r") as other:
         assert other["orders"].table is None
         store["orders"].set_table(INFO)
         assert other["orders"].table == INFO
@@ -31,19 +31,19 @@ def test_readers_find_the_table_by_the_topics_name(data: Path) -> None:
 
 
 def test_a_recreated_topic_has_no_table(data: Path) -> None:
-    with Store.open(data, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(data, maintenance_interval_s=None) as store:
         store["orders"].set_table(INFO)
         store.delete_topic("orders")
         assert store.create_topic("orders", 2).table is None
 
 
 def test_a_store_that_is_only_read_cannot_change_it(data: Path) -> None:
-    with Store.open(data, "r") as store, pytest.raises(ReadOnlyLog):
+    with DirectoryStore.open(data, "r") as store, pytest.raises(ReadOnlyLog):
         store["orders"].set_table(INFO)
 
 
 def test_a_changed_byte_is_noticed(data: Path) -> None:
-    with Store.open(data, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(data, maintenance_interval_s=None) as store:
         store["orders"].set_table(INFO)
         path = data / "topics" / "orders" / "table.json"
         path.write_bytes(path.read_bytes().replace(b"/lake", b"/leak"))

@@ -17,7 +17,7 @@ from sawlog.errors import (
     TopicNotFound,
 )
 from sawlog.store.base import Offsets, Position
-from sawlog.store.directory.topic import Topic
+from sawlog.store.directory.topic import DirectoryTopic
 from sawlog.store.partitioner import partition_for
 
 from ..looping import for_each
@@ -27,7 +27,7 @@ KEYS = [b"%d" % number for number in range(20)]
 
 
 @pytest.fixture
-def topic(place: StorePlace) -> Topic:
+def topic(place: StorePlace) -> DirectoryTopic:
     """One with three partitions."""
     return place.open().create_topic("orders", partitions=3)
 
@@ -43,23 +43,23 @@ def by_partition(keys: list[bytes], partitions: int = 3) -> dict[int, list[bytes
 # --- appending
 
 
-def test_a_record_goes_to_the_partition_of_its_key(topic: Topic) -> None:
+def test_a_record_goes_to_the_partition_of_its_key(topic: DirectoryTopic) -> None:
     for key in KEYS:
         position = topic.append(b"v" + key, key)
         assert position.partition == partition_for(key, 3)
         assert topic.partition(position.partition).read(position.offset).key == key
 
 
-def test_a_position_is_a_partition_and_an_offset(topic: Topic) -> None:
+def test_a_position_is_a_partition_and_an_offset(topic: DirectoryTopic) -> None:
     assert topic.append(b"one", partition=1) == Position(1, 0) == (1, 0)
     assert topic.append(b"two", key=b"k", partition=1) == (1, 1)
 
 
-def test_an_empty_key_is_a_key_and_none_is_not(topic: Topic) -> None:
+def test_an_empty_key_is_a_key_and_none_is_not(topic: DirectoryTopic) -> None:
     assert {topic.append(b"v", b"").partition for _ in range(5)} == {partition_for(b"", 3)}
 
 
-def test_all_of_a_record_comes_back_and_says_where_it_was(topic: Topic) -> None:
+def test_all_of_a_record_comes_back_and_says_where_it_was(topic: DirectoryTopic) -> None:
     when = datetime(2026, 11, 1, tzinfo=UTC)
     topic.append(b"value", b"key", [("h", b"1")], when, partition=2)
     assert list(topic.scan()) == [
@@ -68,7 +68,7 @@ def test_all_of_a_record_comes_back_and_says_where_it_was(topic: Topic) -> None:
 
 
 @for_each("number", [3, -1, 100, True, "0", None.__class__])
-def test_a_partition_that_is_not_there_is_said_so(topic: Topic, number: object) -> None:
+def test_a_partition_that_is_not_there_is_said_so(topic: DirectoryTopic, number: object) -> None:
     with pytest.raises(TopicNotFound, match="partition"):
         topic.append(b"v", partition=number)  # type: ignore[arg-type]
     if number is not True:
@@ -77,13 +77,13 @@ def test_a_partition_that_is_not_there_is_said_so(topic: Topic, number: object) 
 
 
 @for_each("bad", [{"value": "text"}, {"value": b"", "key": "text"}, {"value": 7}, {"value": b"", "timestamp": "now"}])
-def test_a_bad_record_is_refused(topic: Topic, bad: dict[str, object]) -> None:
+def test_a_bad_record_is_refused(topic: DirectoryTopic, bad: dict[str, object]) -> None:
     with pytest.raises(InvalidRecordType):
         topic.append(**bad)  # type: ignore[arg-type]
     assert topic.describe().records == 0
 
 
-def test_many_records_go_each_to_its_partition_in_order(topic: Topic) -> None:
+def test_many_records_go_each_to_its_partition_in_order(topic: DirectoryTopic) -> None:
     topic.append(b"before", partition=0)
     placed = topic.append_many([(b"v" + key, key) for key in KEYS])
     expected = by_partition(KEYS)
@@ -96,7 +96,7 @@ def test_many_records_go_each_to_its_partition_in_order(topic: Topic) -> None:
 
 
 @pytest.mark.parametrize("form", ["tuple", "dict", "record"])
-def test_a_record_of_many_has_any_form(topic: Topic, form: str) -> None:
+def test_a_record_of_many_has_any_form(topic: DirectoryTopic, form: str) -> None:
     made = {
         "tuple": [(b"v", key, [("h", b"x")], 5) for key in KEYS],
         "dict": [{"value": b"v", "key": key, "headers": [("h", b"x")], "timestamp": 5} for key in KEYS],
@@ -108,23 +108,23 @@ def test_a_record_of_many_has_any_form(topic: Topic, form: str) -> None:
     ]
 
 
-def test_records_without_a_key_stay_together(topic: Topic) -> None:
+def test_records_without_a_key_stay_together(topic: DirectoryTopic) -> None:
     placed = topic.append_many([b"%d" % number for number in range(100)])
     assert [len(offsets) for offsets in placed.values()] == [100]
 
 
-def test_many_records_may_be_sent_to_one_partition(topic: Topic) -> None:
+def test_many_records_may_be_sent_to_one_partition(topic: DirectoryTopic) -> None:
     assert topic.append_many([(b"v", key) for key in KEYS], partition=1) == {1: range(20)}
 
 
-def test_one_bad_record_of_many_and_nothing_is_written(topic: Topic) -> None:
+def test_one_bad_record_of_many_and_nothing_is_written(topic: DirectoryTopic) -> None:
     for bad in ("text", (b"v", "text"), (b"v", b"k", "headers"), {"vlaue": b""}):
         with pytest.raises(InvalidRecord):
             topic.append_many([*((b"v", key) for key in KEYS), bad])
     assert topic.describe().records == 0
 
 
-def test_no_record_is_refused(topic: Topic) -> None:
+def test_no_record_is_refused(topic: DirectoryTopic) -> None:
     with pytest.raises(InvalidRecord):
         topic.append_many([])
 
@@ -155,7 +155,7 @@ def test_a_record_above_the_topics_limit_is_refused(place: StorePlace) -> None:
 # --- Arrow
 
 
-def test_rows_of_a_table_go_each_to_its_partition_in_order(topic: Topic) -> None:
+def test_rows_of_a_table_go_each_to_its_partition_in_order(topic: DirectoryTopic) -> None:
     table = pa.table({"value": [b"v" + key for key in KEYS], "key": KEYS, "timestamp": list(range(20))})
     placed = topic.append_arrow(table)
     assert {number: len(offsets) for number, offsets in placed.items()} == {
@@ -166,7 +166,7 @@ def test_rows_of_a_table_go_each_to_its_partition_in_order(topic: Topic) -> None
     ]
 
 
-def test_a_record_batch_with_text_is_as_good_as_a_table(topic: Topic) -> None:
+def test_a_record_batch_with_text_is_as_good_as_a_table(topic: DirectoryTopic) -> None:
     batch = pa.record_batch({"value": ["a", "b"], "key": ["0", "1"]})
     topic.append_arrow(batch)
     assert sorted((r.key, r.value, r.partition) for r in topic.scan()) == [
@@ -175,17 +175,17 @@ def test_a_record_batch_with_text_is_as_good_as_a_table(topic: Topic) -> None:
     ]
 
 
-def test_rows_without_a_key_stay_together(topic: Topic) -> None:
+def test_rows_without_a_key_stay_together(topic: DirectoryTopic) -> None:
     assert [len(placed) for placed in topic.append_arrow(pa.table({"value": [b"v"] * 9})).values()] == [9]
     topic.append_arrow(pa.table({"value": [b"w"] * 9, "key": pa.array([None] * 9, pa.binary())}))
     assert len({r.partition for r in topic.scan() if r.value == b"w"}) == 1
 
 
-def test_a_table_may_be_sent_to_one_partition(topic: Topic) -> None:
+def test_a_table_may_be_sent_to_one_partition(topic: DirectoryTopic) -> None:
     assert topic.append_arrow(pa.table({"value": [b"v"] * 20, "key": KEYS}), partition=2) == {2: range(20)}
 
 
-def test_columns_that_cannot_be_stored_are_refused(topic: Topic) -> None:
+def test_columns_that_cannot_be_stored_are_refused(topic: DirectoryTopic) -> None:
     with pytest.raises(InvalidRecord):
         topic.append_arrow(pa.table({"value": [b"v"], "key": [7]}))
     assert topic.describe().records == 0
@@ -220,7 +220,7 @@ def test_a_compacted_topic_takes_no_record_without_a_key(place: StorePlace) -> N
 # --- reading
 
 
-def test_a_scan_goes_partition_after_partition(topic: Topic) -> None:
+def test_a_scan_goes_partition_after_partition(topic: DirectoryTopic) -> None:
     for number in (2, 0, 1, 0):
         topic.append(b"%d" % number, partition=number)
     assert [(r.partition, r.offset, r.value) for r in topic.scan()] == [
@@ -231,21 +231,21 @@ def test_a_scan_goes_partition_after_partition(topic: Topic) -> None:
     ]
 
 
-def test_a_scan_is_bounded_partition_by_partition(topic: Topic) -> None:
+def test_a_scan_is_bounded_partition_by_partition(topic: DirectoryTopic) -> None:
     for number in range(3):
         topic.append_many([b"%d%d" % (number, i) for i in range(5)], partition=number)
     assert values(topic.scan({0: 3, 1: 5}, {2: 1})) == [b"03", b"04", b"20"]
     assert values(topic.scan(partitions=[2, 1], end={1: 1, 2: 2})) == [b"10", b"20", b"21"]
 
 
-def test_a_scan_is_of_the_moment_it_was_asked_for(topic: Topic) -> None:
+def test_a_scan_is_of_the_moment_it_was_asked_for(topic: DirectoryTopic) -> None:
     topic.append(b"before", partition=0)
     scan = topic.scan()
     topic.append(b"after", partition=2)
     assert values(scan) == [b"before"]
 
 
-def test_a_scan_from_what_is_not_there_is_refused_at_once(topic: Topic) -> None:
+def test_a_scan_from_what_is_not_there_is_refused_at_once(topic: DirectoryTopic) -> None:
     with pytest.raises(OffsetOutOfRange):
         topic.scan({0: 1})
     with pytest.raises(TopicNotFound):
@@ -254,7 +254,7 @@ def test_a_scan_from_what_is_not_there_is_refused_at_once(topic: Topic) -> None:
         topic.scan(partitions=[7])
 
 
-def test_an_arrow_scan_gives_the_same_with_the_partition(topic: Topic) -> None:
+def test_an_arrow_scan_gives_the_same_with_the_partition(topic: DirectoryTopic) -> None:
     topic.append_many([(b"v" + key, key) for key in KEYS])
     found = pa.Table.from_batches(topic.scan_arrow())
     assert found.column_names == ["partition", "offset", "timestamp", "key", "value"]
@@ -263,7 +263,7 @@ def test_an_arrow_scan_gives_the_same_with_the_partition(topic: Topic) -> None:
     ]
 
 
-def test_an_arrow_scan_gives_the_columns_that_are_asked_for(topic: Topic) -> None:
+def test_an_arrow_scan_gives_the_columns_that_are_asked_for(topic: DirectoryTopic) -> None:
     topic.append(b"v", b"k", [("h", b"1")], partition=1)
     [batch] = topic.scan_arrow(columns=["headers", "partition", "value"])
     assert batch.schema.names == ["headers", "partition", "value"]
@@ -274,27 +274,27 @@ def test_an_arrow_scan_gives_the_columns_that_are_asked_for(topic: Topic) -> Non
         topic.scan_arrow(columns=["nonsense"])
 
 
-def test_offsets_say_what_is_there(topic: Topic) -> None:
+def test_offsets_say_what_is_there(topic: DirectoryTopic) -> None:
     topic.append_many([b"v"] * 5, partition=1)
     topic.trim({1: 2})
     assert topic.offsets() == {0: Offsets(0, 0), 1: Offsets(2, 5), 2: Offsets(0, 0)}
 
 
-def test_offsets_by_time(topic: Topic) -> None:
+def test_offsets_by_time(topic: DirectoryTopic) -> None:
     for number, stamp in ((0, 10), (0, 20), (1, 5), (1, 30), (1, 40)):
         topic.append(b"v", timestamp=stamp, partition=number)
     assert topic.offset_at(20) == {0: 1, 1: 1, 2: 0}
     assert topic.offset_at(datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)) == {0: 2, 1: 3, 2: 0}
 
 
-def test_trimming_drops_what_is_below_and_says_how_much(topic: Topic) -> None:
+def test_trimming_drops_what_is_below_and_says_how_much(topic: DirectoryTopic) -> None:
     for number in range(3):
         topic.append_many([b"%d%d" % (number, i) for i in range(4)], partition=number)
     assert topic.trim({0: 4, 2: 1}) == 5
     assert values(topic.scan()) == [b"10", b"11", b"12", b"13", b"21", b"22", b"23"]
 
 
-def test_a_description_adds_up(topic: Topic) -> None:
+def test_a_description_adds_up(topic: DirectoryTopic) -> None:
     topic.append_many([b"v"] * 3, partition=0)
     topic.append_many([b"v"] * 4, partition=2)
     found = topic.describe()

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from sawlog.errors import InvalidConfig, InvalidRecordType, LogClosed
-from sawlog.store.directory.topic import Topic
+from sawlog.store.directory.topic import DirectoryTopic
 from sawlog.store.partitioner import partition_for
 
 from ..log.places import eventually
@@ -15,12 +15,12 @@ from .stores import StorePlace, values
 
 
 @pytest.fixture
-def topic(place: StorePlace) -> Topic:
+def topic(place: StorePlace) -> DirectoryTopic:
     """One with three partitions."""
     return place.open().create_topic("orders", partitions=3)
 
 
-def test_records_go_where_their_keys_belong_in_order(topic: Topic) -> None:
+def test_records_go_where_their_keys_belong_in_order(topic: DirectoryTopic) -> None:
     with topic.writer() as writer:
         for number in range(1000):
             writer.append(b"%d" % number, b"%d" % (number % 10))
@@ -30,14 +30,14 @@ def test_records_go_where_their_keys_belong_in_order(topic: Topic) -> None:
         assert of_key == [b"%d" % i for i in range(key, 1000, 10)]
 
 
-def test_headers_and_timestamps_are_kept(topic: Topic) -> None:
+def test_headers_and_timestamps_are_kept(topic: DirectoryTopic) -> None:
     with topic.writer() as writer:
         writer.append(b"v", b"k", [("h", b"1")], 7)
     [record] = topic.scan()
     assert (record.value, record.key, record.headers, record.timestamp) == (b"v", b"k", (("h", b"1"),), 7)
 
 
-def test_nothing_is_placed_before_it_has_to_and_flush_says_where(topic: Topic) -> None:
+def test_nothing_is_placed_before_it_has_to_and_flush_says_where(topic: DirectoryTopic) -> None:
     writer = topic.writer()
     writer.append(b"v", b"0")
     assert topic.describe().records == 0
@@ -46,7 +46,7 @@ def test_nothing_is_placed_before_it_has_to_and_flush_says_where(topic: Topic) -
     writer.close()
 
 
-def test_full_batches_are_placed_by_themselves(topic: Topic) -> None:
+def test_full_batches_are_placed_by_themselves(topic: DirectoryTopic) -> None:
     writer = topic.writer(batch_bytes=1000)
     for _ in range(100):
         writer.append(b"x" * 100, b"k")
@@ -55,21 +55,21 @@ def test_full_batches_are_placed_by_themselves(topic: Topic) -> None:
     assert topic.describe().records == 100
 
 
-def test_waiting_batches_are_placed_in_time(topic: Topic) -> None:
+def test_waiting_batches_are_placed_in_time(topic: DirectoryTopic) -> None:
     writer = topic.writer(linger_ms=5)
     writer.append(b"v", b"k")
     assert eventually(lambda: topic.describe().records == 1)
     writer.close()
 
 
-def test_without_a_key_a_batch_stays_together_and_all_partitions_are_used(topic: Topic) -> None:
+def test_without_a_key_a_batch_stays_together_and_all_partitions_are_used(topic: DirectoryTopic) -> None:
     with topic.writer(batch_bytes=2000) as writer:
         for _ in range(2000):
             writer.append(b"x" * 100)
     assert all(row.records > 100 for row in topic.describe().rows)
 
 
-def test_leaving_by_an_exception_keeps_what_was_taken(topic: Topic) -> None:
+def test_leaving_by_an_exception_keeps_what_was_taken(topic: DirectoryTopic) -> None:
     def fail() -> None:
         with topic.writer() as writer:
             writer.append(b"taken")
@@ -80,7 +80,7 @@ def test_leaving_by_an_exception_keeps_what_was_taken(topic: Topic) -> None:
     assert values(topic.scan()) == [b"taken"]
 
 
-def test_a_closed_writer_takes_nothing_and_closes_twice(topic: Topic) -> None:
+def test_a_closed_writer_takes_nothing_and_closes_twice(topic: DirectoryTopic) -> None:
     writer = topic.writer()
     writer.close()
     writer.close()
@@ -90,7 +90,7 @@ def test_a_closed_writer_takes_nothing_and_closes_twice(topic: Topic) -> None:
         writer.flush()
 
 
-def test_a_bad_record_is_refused_and_the_others_stay(topic: Topic) -> None:
+def test_a_bad_record_is_refused_and_the_others_stay(topic: DirectoryTopic) -> None:
     with topic.writer() as writer:
         writer.append(b"good", b"k")
         for bad in ({"value": "text"}, {"value": b"v", "key": "text"}):
@@ -99,14 +99,14 @@ def test_a_bad_record_is_refused_and_the_others_stay(topic: Topic) -> None:
     assert values(topic.scan()) == [b"good"]
 
 
-def test_wrong_sizes_are_refused(topic: Topic) -> None:
+def test_wrong_sizes_are_refused(topic: DirectoryTopic) -> None:
     with pytest.raises(InvalidConfig):
         topic.writer(batch_bytes=0)
     with pytest.raises(InvalidConfig):
         topic.writer(linger_ms=-1)
 
 
-def test_threads_share_a_writer(topic: Topic) -> None:
+def test_threads_share_a_writer(topic: DirectoryTopic) -> None:
     with topic.writer(batch_bytes=500) as writer:
 
         def work(name: int) -> None:

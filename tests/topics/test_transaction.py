@@ -24,10 +24,10 @@ from sawlog.errors import (
     TransactionPending,
 )
 from sawlog.storage import MemoryDirectory
-from sawlog.store.directory.store import Store
+from sawlog.store.base import Transaction
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.store.directory.transactions.buffers import INLINE_BYTES, SPILL_BYTES
 from sawlog.store.directory.transactions.staging_directory import StagedTransaction
-from sawlog.store.directory.transactions.transaction import Transaction
 from sawlog.store.partitioner import partition_for
 from sawlog.testing.faulty import Fault, FaultyDirectory
 
@@ -36,7 +36,7 @@ from .stores import StorePlace, copied, values
 
 
 @pytest.fixture
-def store(place: StorePlace) -> Store:
+def store(place: StorePlace) -> DirectoryStore:
     """One with two topics."""
     made = place.open()
     made.create_topic("orders", partitions=3)
@@ -44,14 +44,14 @@ def store(place: StorePlace) -> Store:
     return made
 
 
-def staged(store: Store) -> list[str]:
+def staged(store: DirectoryStore) -> list[str]:
     """The files in staging/ that are not there to stay."""
     if "staging" not in store.directory.children():
         return []
     return [name for name in store.directory.child("staging").names() if not name.startswith("=")]
 
 
-def contents(store: Store) -> dict[str, list[bytes | None]]:
+def contents(store: DirectoryStore) -> dict[str, list[bytes | None]]:
     """The values of all topics."""
     return {topic.name: values(topic.scan()) for topic in store}
 
@@ -62,7 +62,7 @@ EMPTY: dict[str, list[bytes | None]] = {"orders": [], "stock": []}
 # --- committing
 
 
-def test_what_was_collected_is_stored_at_the_end_of_the_block(store: Store) -> None:
+def test_what_was_collected_is_stored_at_the_end_of_the_block(store: DirectoryStore) -> None:
     with store.transaction() as tx:
         for number in range(10):
             tx.append("orders", b"o%d" % number, key=b"%d" % number)
@@ -78,7 +78,7 @@ def test_what_was_collected_is_stored_at_the_end_of_the_block(store: Store) -> N
     assert staged(store) == []
 
 
-def test_all_of_a_record_is_kept_and_the_order_within_a_partition(store: Store) -> None:
+def test_all_of_a_record_is_kept_and_the_order_within_a_partition(store: DirectoryStore) -> None:
     when = datetime(2026, 11, 1, tzinfo=UTC)
     with store.transaction() as tx:
         tx.append("stock", b"1", b"k", [("h", b"x")], when)
@@ -91,7 +91,7 @@ def test_all_of_a_record_is_kept_and_the_order_within_a_partition(store: Store) 
     assert values(store["orders"].partition(2).scan()) == [b"5", b"6"]
 
 
-def test_offsets_go_on_behind_what_is_there(store: Store) -> None:
+def test_offsets_go_on_behind_what_is_there(store: DirectoryStore) -> None:
     store["stock"].append_many([b"a", b"b"])
     tx = store.transaction()
     tx.append("stock", b"c")
@@ -101,7 +101,7 @@ def test_offsets_go_on_behind_what_is_there(store: Store) -> None:
     assert contents(store)["stock"] == [b"a", b"b", b"between", b"c"]
 
 
-def test_an_exception_stores_nothing(store: Store) -> None:
+def test_an_exception_stores_nothing(store: DirectoryStore) -> None:
     def fail() -> None:
         with store.transaction() as tx:
             tx.append("orders", b"x" * (2 * SPILL_BYTES))
@@ -113,7 +113,7 @@ def test_an_exception_stores_nothing(store: Store) -> None:
     assert staged(store) == []
 
 
-def test_an_empty_transaction_does_nothing(store: Store) -> None:
+def test_an_empty_transaction_does_nothing(store: DirectoryStore) -> None:
     with store.transaction() as tx:
         pass
     assert tx.commit() == {}
@@ -121,7 +121,7 @@ def test_an_empty_transaction_does_nothing(store: Store) -> None:
 
 
 @pytest.mark.parametrize("end", ["commit", "abort"])
-def test_after_its_end_nothing_is_taken(store: Store, end: str) -> None:
+def test_after_its_end_nothing_is_taken(store: DirectoryStore, end: str) -> None:
     tx = store.transaction()
     tx.append("stock", b"v")
     getattr(tx, end)()
@@ -133,7 +133,7 @@ def test_after_its_end_nothing_is_taken(store: Store, end: str) -> None:
     assert contents(store)["stock"] == ([b"v"] if end == "commit" else [])
 
 
-def test_an_aborted_transaction_cannot_be_committed(store: Store) -> None:
+def test_an_aborted_transaction_cannot_be_committed(store: DirectoryStore) -> None:
     tx = store.transaction()
     tx.append("stock", b"v")
     tx.abort()
@@ -141,7 +141,7 @@ def test_an_aborted_transaction_cannot_be_committed(store: Store) -> None:
         tx.commit()
 
 
-def test_large_transactions_wait_in_one_file(store: Store) -> None:
+def test_large_transactions_wait_in_one_file(store: DirectoryStore) -> None:
     with store.transaction() as tx:
         for number in range(3000):
             tx.append("orders", b"%04d" % number + b"." * 1000, key=b"%d" % number)
@@ -155,7 +155,7 @@ def test_large_transactions_wait_in_one_file(store: Store) -> None:
     assert staged(store) == []
 
 
-def test_small_transactions_need_no_file(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_transactions_need_no_file(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StagedTransaction, "file", None)
     with store.transaction() as tx:
         tx.append("orders", b"x" * (INLINE_BYTES // 2))
@@ -184,7 +184,7 @@ def test_the_topics_settings_hold(place: StorePlace, settings: dict[str, object]
 # --- what is refused
 
 
-def test_a_bad_record_is_refused_at_once_and_the_rest_goes_on(store: Store) -> None:
+def test_a_bad_record_is_refused_at_once_and_the_rest_goes_on(store: DirectoryStore) -> None:
     with store.transaction() as tx:
         tx.append("stock", b"good")
         with pytest.raises(InvalidRecord):
@@ -213,12 +213,12 @@ def test_what_no_segment_can_take_is_refused_before_the_commit(place: StorePlace
 @for_each(
     ("name", "sequence"), [("q", None), (None, 5), ("", 1), ("x" * 300, 1), (7, 1), ("q", -1), ("q", True), ("q", "5")]
 )
-def test_a_name_and_a_sequence_belong_together(store: Store, name: object, sequence: object) -> None:
+def test_a_name_and_a_sequence_belong_together(store: DirectoryStore, name: object, sequence: object) -> None:
     with pytest.raises(InvalidConfig):
         store.transaction(name, sequence)  # type: ignore[arg-type]
 
 
-def test_a_partition_of_somebody_who_takes_nothing_refuses_the_whole(place: StorePlace, store: Store) -> None:
+def test_a_partition_of_somebody_who_takes_nothing_refuses_the_whole(place: StorePlace, store: DirectoryStore) -> None:
     place.occupy("orders", 1).append(b"theirs")
     tx = store.transaction(lock_timeout_s=0.02)
     for number in range(3):
@@ -230,7 +230,7 @@ def test_a_partition_of_somebody_who_takes_nothing_refuses_the_whole(place: Stor
     assert staged(store) == []
 
 
-def test_a_partition_that_becomes_free_is_waited_for(place: StorePlace, store: Store) -> None:
+def test_a_partition_that_becomes_free_is_waited_for(place: StorePlace, store: DirectoryStore) -> None:
     other = place.occupy("stock", 0)
     other.append(b"theirs")
     tx = store.transaction(lock_timeout_s=60)
@@ -241,7 +241,7 @@ def test_a_partition_that_becomes_free_is_waited_for(place: StorePlace, store: S
     waiting.join()
 
 
-def test_a_topic_that_was_deleted_meanwhile_refuses_the_whole(store: Store) -> None:
+def test_a_topic_that_was_deleted_meanwhile_refuses_the_whole(store: DirectoryStore) -> None:
     tx = store.transaction()
     tx.append("orders", b"v")
     tx.append("stock", b"v")
@@ -252,7 +252,7 @@ def test_a_topic_that_was_deleted_meanwhile_refuses_the_whole(store: Store) -> N
     assert contents(store) == EMPTY
 
 
-def test_a_topic_that_is_made_anew_meanwhile_is_another_one(store: Store) -> None:
+def test_a_topic_that_is_made_anew_meanwhile_is_another_one(store: DirectoryStore) -> None:
     tx = store.transaction()
     tx.append(store["stock"], b"v")
     store.delete_topic("stock")
@@ -273,7 +273,7 @@ def test_what_does_not_shrink_still_fits_into_small_segments(place: StorePlace) 
     assert values(topic.scan()) == noise
 
 
-def test_closing_the_store_aborts_what_is_open(place: StorePlace, store: Store) -> None:
+def test_closing_the_store_aborts_what_is_open(place: StorePlace, store: DirectoryStore) -> None:
     tx = store.transaction()
     tx.append("stock", b"x" * (2 * SPILL_BYTES))
     store.close()
@@ -284,7 +284,7 @@ def test_closing_the_store_aborts_what_is_open(place: StorePlace, store: Store) 
     assert staged(again) == []
 
 
-def test_what_another_process_is_collecting_is_not_swept(place: StorePlace, store: Store) -> None:
+def test_what_another_process_is_collecting_is_not_swept(place: StorePlace, store: DirectoryStore) -> None:
     tx = store.transaction()
     tx.append("stock", b"x" * (2 * SPILL_BYTES))
     before = staged(store)
@@ -294,7 +294,7 @@ def test_what_another_process_is_collecting_is_not_swept(place: StorePlace, stor
     assert len(contents(other)["stock"]) == 1
 
 
-def test_threads_commit_at_once(store: Store) -> None:
+def test_threads_commit_at_once(store: DirectoryStore) -> None:
     problems: list[BaseException] = []
 
     def work(name: int) -> None:
@@ -321,7 +321,7 @@ def test_threads_commit_at_once(store: Store) -> None:
 # --- once
 
 
-def test_a_named_transaction_is_stored_once(store: Store) -> None:
+def test_a_named_transaction_is_stored_once(store: DirectoryStore) -> None:
     for _ in range(3):
         with store.transaction("query", 5) as tx:
             tx.append("stock", b"five")
@@ -330,7 +330,7 @@ def test_a_named_transaction_is_stored_once(store: Store) -> None:
     assert contents(store)["stock"] == [b"five"]
 
 
-def test_a_sequence_below_the_last_is_a_replay_and_one_above_is_not(store: Store) -> None:
+def test_a_sequence_below_the_last_is_a_replay_and_one_above_is_not(store: DirectoryStore) -> None:
     for sequence, expected in ((5, False), (4, True), (6, False), (5, True), (0, True), (100, False)):
         tx = store.transaction("query", sequence)
         tx.append("stock", b"%d" % sequence)
@@ -339,7 +339,7 @@ def test_a_sequence_below_the_last_is_a_replay_and_one_above_is_not(store: Store
     assert contents(store)["stock"] == [b"5", b"6", b"100"]
 
 
-def test_names_do_not_meet(store: Store) -> None:
+def test_names_do_not_meet(store: DirectoryStore) -> None:
     names = ["a", "A", "a/b", "../a", "a.committed", "ä", "a b", "=a", "%61"]
     for name in names:
         with store.transaction(name, 1) as tx:
@@ -348,7 +348,7 @@ def test_names_do_not_meet(store: Store) -> None:
     assert contents(store)["stock"] == [name.encode() for name in names]
 
 
-def test_a_replay_is_recognised_after_reopening_and_by_others(place: StorePlace, store: Store) -> None:
+def test_a_replay_is_recognised_after_reopening_and_by_others(place: StorePlace, store: DirectoryStore) -> None:
     with store.transaction("query", 5) as tx:
         tx.append("stock", b"five")
     assert place.open().transaction("query", 5).replayed
@@ -357,12 +357,12 @@ def test_a_replay_is_recognised_after_reopening_and_by_others(place: StorePlace,
     assert not place.open().transaction("query", 6).replayed
 
 
-def test_a_sequence_without_records_is_remembered_too(store: Store) -> None:
+def test_a_sequence_without_records_is_remembered_too(store: DirectoryStore) -> None:
     store.transaction("query", 5).commit()
     assert store.transaction("query", 5).replayed
 
 
-def test_of_two_with_the_same_sequence_the_first_to_commit_counts(place: StorePlace, store: Store) -> None:
+def test_of_two_with_the_same_sequence_the_first_to_commit_counts(place: StorePlace, store: DirectoryStore) -> None:
     other = place.open()
     first, second = store.transaction("query", 5), other.transaction("query", 5, lock_timeout_s=1)
     first.append("stock", b"first")
@@ -374,7 +374,7 @@ def test_of_two_with_the_same_sequence_the_first_to_commit_counts(place: StorePl
     assert staged(store) == []
 
 
-def test_an_aborted_sequence_can_be_tried_again(store: Store) -> None:
+def test_an_aborted_sequence_can_be_tried_again(store: DirectoryStore) -> None:
     tx = store.transaction("query", 5)
     tx.append("stock", b"first try")
     tx.abort()
@@ -393,7 +393,7 @@ class Broken:
     def __init__(self, **settings: object) -> None:
         self.inner = MemoryDirectory()
         self.directory = FaultyDirectory(self.inner)
-        self.store = Store.open(self.directory, maintenance_interval_s=None)
+        self.store = DirectoryStore.open(self.directory, maintenance_interval_s=None)
         self.store.create_topic("orders", partitions=3, **settings)
         self.store.create_topic("stock", **settings)
         for number in range(3):
@@ -408,9 +408,9 @@ class Broken:
         tx.append("stock", value)
         return tx
 
-    def reopened(self) -> Store:
+    def reopened(self) -> DirectoryStore:
         """What the next process finds."""
-        return Store.open(copied(self.inner), maintenance_interval_s=None)
+        return DirectoryStore.open(copied(self.inner), maintenance_interval_s=None)
 
 
 #: Four of these do not go into an intent.
@@ -465,7 +465,7 @@ def test_a_disk_that_is_full_while_records_are_collected_ends_the_transaction() 
 def test_a_failed_fsync_while_placing_leaves_it_to_the_next_open(number: int) -> None:
     broken = Broken()
     broken.store.close()  # so that nothing is left to sync but what the transaction writes
-    broken.store = Store.open(broken.directory, maintenance_interval_s=None)
+    broken.store = DirectoryStore.open(broken.directory, maintenance_interval_s=None)
     for topic in broken.store:
         for partition in range(topic.partitions):
             with topic.partition(partition)._hold():
@@ -529,7 +529,7 @@ def test_a_damaged_intent_is_not_passed_over() -> None:
     staging = left.child("staging")
     [name] = [name for name in staging.names() if name.endswith(".intent")]
     staging.replace(name, staging.read(name).replace(b"orders", b"others", 1))
-    with Store.open(left, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(left, maintenance_interval_s=None) as store:
         with pytest.raises(CorruptFile, match=name):
             store["stock"].append(b"no")
         assert len(contents(store)["orders"]) >= 3

@@ -12,9 +12,10 @@ from time import monotonic, sleep
 
 import pytest
 
-from sawlog import Log, Store, Topic
+from sawlog import Log, Topic
 from sawlog.errors import DirectoryLocked, InvalidConfig
 from sawlog.store.directory import lock_leases
+from sawlog.store.directory.store import DirectoryStore
 
 from ..processes.launch import finish, ready, start
 from ..processes.turning import TURN
@@ -84,11 +85,11 @@ def test_a_lock_is_not_given_back_in_the_middle_of_a_call(first: Topic, monkeypa
     writer, many = Log.writer, Log.append_many
 
     def writer_meanwhile(log: Log, *arguments: object) -> object:
-        given.append(first.open_partitions.give_back(0))
+        given.append(first._partitions.give_back(0))
         return writer(log, *arguments)  # type: ignore[arg-type] # passed on as they are
 
     def many_meanwhile(log: Log, *arguments: object) -> object:
-        given.append(first.open_partitions.give_back(0))
+        given.append(first._partitions.give_back(0))
         return many(log, *arguments)  # type: ignore[arg-type] # passed on as they are
 
     monkeypatch.setattr(Log, "writer", writer_meanwhile)
@@ -97,7 +98,7 @@ def test_a_lock_is_not_given_back_in_the_middle_of_a_call(first: Topic, monkeypa
         opened.append(b"one")
     first.append_many([b"two"])
     assert given == [False, False]
-    assert first.open_partitions.give_back(0)
+    assert first._partitions.give_back(0)
 
 
 def test_a_process_that_appends_no_more_gives_its_lock_back(first: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,12 +119,12 @@ def test_a_lock_that_a_transaction_or_trim_has_taken_is_given_back_too(file_plac
         tx.append("orders", b"x", partition=0)
     topic.trim({1: 0})
     assert [topic.partition(number).locked for number in range(2)] == [True, True]
-    assert topic.open_partitions.give_back(0)
-    assert topic.open_partitions.give_back(1)
+    assert topic._partitions.give_back(0)
+    assert topic._partitions.give_back(1)
     topic.partition(0).append(b"by the log")
     with store.transaction() as tx:
         tx.append("orders", b"y", partition=0)
-    assert not topic.open_partitions.give_back(0)
+    assert not topic._partitions.give_back(0)
 
 
 def test_the_lock_follows_the_process_that_writes(
@@ -163,7 +164,7 @@ def test_nothing_is_lost_or_doubled_while_locks_are_given_back_at_any_moment(fil
     def snatch() -> None:
         while not ended.wait(0.001):
             for topic in topics:
-                topic.open_partitions.give_back(0)
+                topic._partitions.give_back(0)
 
     def write(topic: Topic, tag: int) -> None:
         try:
@@ -196,7 +197,7 @@ def test_nothing_is_lost_or_doubled_while_locks_are_given_back_at_any_moment(fil
 @pytest.mark.parametrize("wrong", [-1, "soon", None, True])
 def test_a_timeout_is_a_number_of_seconds(tmp_path: Path, wrong: object) -> None:
     with pytest.raises(InvalidConfig, match="lock_timeout"):
-        Store.open(tmp_path / "store", lock_timeout=wrong)  # type: ignore[arg-type] # that is the point
+        DirectoryStore.open(tmp_path / "store", lock_timeout=wrong)  # type: ignore[arg-type] # that is the point
 
 
 # --- processes
@@ -204,7 +205,7 @@ def test_a_timeout_is_a_number_of_seconds(tmp_path: Path, wrong: object) -> None
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    with Store.open(tmp_path / "store", maintenance_interval_s=None) as store:
+    with DirectoryStore.open(tmp_path / "store", maintenance_interval_s=None) as store:
         store.create_topic("orders", durability="os")
     return tmp_path / "store"
 
@@ -237,11 +238,11 @@ def test_an_append_waits_for_a_process_that_has_the_log_open_and_opening_does_no
 ) -> None:
     partition = path / "topics" / "orders" / "partition-0"
     begun.append(ready(start("turning", "open", partition)))
-    with Store.open(path, lock_timeout=0.2) as store, pytest.raises(DirectoryLocked, match=f"{begun[0].pid}"):
+    with DirectoryStore.open(path, lock_timeout=0.2) as store, pytest.raises(DirectoryLocked, match=f"{begun[0].pid}"):
         store["orders"].append(b"ours")
     with pytest.raises(DirectoryLocked):
         Log.open(partition)
-    with Store.open(path) as store:
+    with DirectoryStore.open(path) as store:
         ending = threading.Timer(0.2, finish, (begun[0],))  # closes its input
         ending.start()
         assert store["orders"].append(b"ours").offset == 1
@@ -260,7 +261,7 @@ def test_two_processes_append_to_one_topic_at_the_same_time(path: Path, begun: l
         process.stdin.write("go\n")
         process.stdin.flush()
     outputs = [finish(process) for process in begun]
-    with Store.open(path, "r") as store:
+    with DirectoryStore.open(path, "r") as store:
         found = values(store["orders"].scan())
     assert len(found) == 2 * 60 * TURN
     for tag, output in zip(tags, outputs, strict=True):
@@ -285,7 +286,7 @@ def test_what_is_acknowledged_is_there_once_although_the_other_process_is_killed
     victim.kill()
     told += victim.stdout.read()
     output = finish(other)
-    with Store.open(path) as store:
+    with DirectoryStore.open(path) as store:
         found = values(store["orders"].scan())
     assert of(found, "two") == acknowledged(output, "two")
     whole = told[: told.rfind("\n") + 1]

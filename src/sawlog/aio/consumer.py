@@ -17,9 +17,9 @@ from types import TracebackType
 from ..batch.kernel import Record, RecordCursor, handed_out
 from ..clock import Deadline
 from ..errors import LogClosed
-from ..store.assignment import Share
-from ..store.committed_offsets import Start
+from ..store.base import TopicPartition
 from ..store.consumer import Consumer
+from ..store.groups import StartPosition
 from .waiting import END, End, Waker, YieldTimer, in_thread, may_block, open_in_thread
 
 #: Maximum wait before checking the group again.
@@ -116,7 +116,7 @@ class AsyncConsumer:
 
     # --- committing, inspecting and moving
 
-    async def commit(self, positions: Mapping[Share, int] | None = None) -> None:
+    async def commit(self, positions: Mapping[TopicPartition, int] | None = None) -> None:
         """Commit everything returned so far, or these positions: {(topic, partition): next offset to read}.
 
         Durable when it returns. If the task is cancelled, the commit may or may not have happened; repeating it does no
@@ -125,7 +125,7 @@ class AsyncConsumer:
         await in_thread((await self._consumer()).commit, positions)
 
     @property
-    def assignment(self) -> set[Share]:
+    def assignment(self) -> set[TopicPartition]:
         """Partitions assigned to this member: {(topic, partition)}."""
         return self.sync.assignment
 
@@ -142,26 +142,26 @@ class AsyncConsumer:
         """Return the offset that any member of the group has committed; None if there is none."""
         return await in_thread(self.sync.committed, topic, partition)
 
-    def lag(self) -> dict[Share, int]:
+    def lag(self) -> dict[TopicPartition, int]:
         """Return the number of records of each partition not returned yet."""
         return self.sync.lag()
 
-    def seek(self, topic: str, partition: int, place: Start) -> None:
+    def seek(self, topic: str, partition: int, place: StartPosition) -> None:
         """Continue at an offset, "earliest", "latest", or the first record that is not older than a datetime."""
         self.sync.seek(topic, partition, place)
 
-    def pause(self, *shares: Share) -> None:
+    def pause(self, *shares: TopicPartition) -> None:
         """Stop reading these partitions until `resume`; they stay assigned. Without arguments, all of them."""
         self.sync.pause(*shares)
 
-    def resume(self, *shares: Share) -> None:
+    def resume(self, *shares: TopicPartition) -> None:
         """Continue these partitions where they were paused. Without arguments, all of them."""
         self.sync.resume(*shares)
         if self._waker is not None:
             self._waker.wake()
 
     @property
-    def paused(self) -> set[Share]:
+    def paused(self) -> set[TopicPartition]:
         """Paused partitions."""
         return self.sync.paused
 

@@ -19,15 +19,13 @@ from ..clock import Deadline, PollBackoff
 from ..errors import LogClosed
 from ..isolation import Isolation
 from ..storage import Directory
-from ..store.assignment import Share
-from ..store.base import ConsumerGroups, Position, Store, StoreTransaction, Topic
-from ..store.committed_offsets import Start
+from ..store.base import Position, Store, Topic, TopicPartition, Transaction
 from ..store.consumer import OnShares
 from ..store.consumer_options import KafkaNames
-from ..store.directory.store import Store as DirectoryStore
-from ..store.directory.topic import Topic as DirectoryTopic
+from ..store.directory.store import DirectoryStore
+from ..store.directory.topic import DirectoryTopic
 from ..store.directory.transactions.staging import PlacedOffsets
-from ..store.groups import GroupDescription
+from ..store.groups import GroupDescription, Groups, StartPosition
 from ..store.opening import open_store
 from ..store.position import OnLost
 from ..store.queues.message import Message
@@ -104,7 +102,7 @@ class AsyncStore:
         group: str | None,
         topics: str | Iterable[str],
         *,
-        start: Start = "earliest",
+        start: StartPosition = "earliest",
         on_lost: OnLost = "earliest",
         auto_commit_ms: int | None = 5000,
         session_timeout_ms: int | None = None,
@@ -147,7 +145,7 @@ class AsyncStore:
         visibility_s: float = 30.0,
         max_deliveries: int | None = 5,
         dead_letters: str | None = None,
-        start: Start = "earliest",
+        start: StartPosition = "earliest",
         prefetch: int = 2000,
         worker: str | None = None,
     ) -> Opening[AsyncQueue]:
@@ -218,7 +216,7 @@ def opening(
 class AsyncGroups:
     """Consumer groups of a store: list, inspect, move and delete them."""
 
-    def __init__(self, groups: Callable[[], ConsumerGroups]) -> None:
+    def __init__(self, groups: Callable[[], Groups]) -> None:
         #: Called in a thread: a directory opens its groups on first use.
         self._groups = groups
 
@@ -233,15 +231,15 @@ class AsyncGroups:
     async def commit(
         self,
         name: str,
-        offsets: Mapping[Share, int],
+        offsets: Mapping[TopicPartition, int],
         *,
         metadata: str = "",
-        epochs: Mapping[Share, int] | None = None,
+        epochs: Mapping[TopicPartition, int] | None = None,
     ) -> None:
         """Commit offsets durably; `GroupActive` if a live member owns one of the partitions."""
         await in_thread(lambda: self._groups().commit(name, offsets, metadata=metadata, epochs=epochs))
 
-    async def seek(self, name: str, offsets: Mapping[Share, Start]) -> dict[Share, int]:
+    async def seek(self, name: str, offsets: Mapping[TopicPartition, StartPosition]) -> dict[TopicPartition, int]:
         """Move a group without live members; `GroupActive`, `GroupNotFound`."""
         return await in_thread(lambda: self._groups().seek(name, offsets))
 
@@ -329,12 +327,12 @@ class AsyncTransaction:
     """A transaction: `async with store.transaction() as transaction`. It commits at the end of the block, and aborts if
     the block raises. Created by `AsyncStore.transaction`."""
 
-    def __init__(self, begin: Callable[[], StoreTransaction]) -> None:
+    def __init__(self, begin: Callable[[], Transaction]) -> None:
         self._begin = begin
-        self._begun: StoreTransaction | None = None
+        self._begun: Transaction | None = None
 
     @property
-    def _transaction(self) -> StoreTransaction:
+    def _transaction(self) -> Transaction:
         if self._begun is None:
             raise LogClosed("the transaction has not begun: use `async with`")
         return self._begun

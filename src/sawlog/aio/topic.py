@@ -21,8 +21,8 @@ from ..errors import DirectoryLocked, LogClosed
 from ..isolation import Isolation
 from ..log.log import Log
 from ..store.base import Offsets, Position, Topic, check_sole, collected
-from ..store.directory.appends import AppendTarget
-from ..store.directory.topic import Topic as DirectoryTopic
+from ..store.directory.forwarding.forwarder import Forwarder
+from ..store.directory.topic import DirectoryTopic
 from ..store.settings import Value
 from .partition import AsyncLog, AsyncPartition
 from .waiting import followed, in_thread, may_block, past_recall, portions, until_durable
@@ -217,7 +217,7 @@ class AsyncDirectoryTopic(AsyncTopic):
         return self._topic.settings
 
     def partition(self, number: int) -> AsyncLog:
-        return AsyncLog(self._topic.partition(number), partial(self._topic.open_partitions.using, number))
+        return AsyncLog(self._topic.partition(number), partial(self._topic._partitions.using, number))
 
     async def _append(
         self,
@@ -229,14 +229,14 @@ class AsyncDirectoryTopic(AsyncTopic):
         expect_offset: int | None,
     ) -> Position:
         topic = self._topic
-        number = topic.router.place_for(value, key, partition)
+        number = topic._router.place_for(value, key, partition)
         if expect_offset is not None:
-            with topic.open_partitions.using(number):
+            with topic._partitions.using(number):
                 appends = await self._reach(number)
                 entry = (value, key, headers, timestamp, expect_offset)
                 return Position(number, await past_recall(appends.append, *entry))
         while True:
-            log = topic.open_partitions.held(number)
+            log = topic._partitions.held(number)
             if log is None:
                 appends = await self._reach(number)
                 if not isinstance(appends, Log):
@@ -245,7 +245,7 @@ class AsyncDirectoryTopic(AsyncTopic):
             try:
                 return Position(number, await log.append_async(value, key, headers, timestamp))
             except (LogClosed, DirectoryLocked):
-                if topic.open_partitions.held(number) is log:
+                if topic._partitions.held(number) is log:
                     raise
                 # The lock was released at this moment: nothing is stored.
 
@@ -253,11 +253,11 @@ class AsyncDirectoryTopic(AsyncTopic):
         self, records: list[RecordInput], partition: int | None, expect_offset: int | None
     ) -> dict[int, range]:
         topic = self._topic
-        parts = topic.router.encoded(records, partition)
+        parts = topic._router.encoded(records, partition)
         if len(parts) > 1:
             check_sole(expect_offset)
-        with topic.open_partitions.using(*parts):
-            targets = {number: topic.open_partitions.held(number) or await self._reach(number) for number in parts}
+        with topic._partitions.using(*parts):
+            targets = {number: topic._partitions.held(number) or await self._reach(number) for number in parts}
             placed: dict[int, range] = {}
             # Every target is reachable: from here on the append cannot be recalled.
             for number, target in targets.items():
@@ -282,8 +282,8 @@ class AsyncDirectoryTopic(AsyncTopic):
         partition: int | None = None,
         expect_offset: int | None = None,
     ) -> Position:
-        open_partitions = self._topic.open_partitions
-        number = self._topic.router.place_for(b"", key, partition)
+        open_partitions = self._topic._partitions
+        number = self._topic._router.place_for(b"", key, partition)
         with open_partitions.using(number):
             log = await self._waiting(open_partitions.ask_for, number)
             offset = await log.append_stream_async(
@@ -291,14 +291,14 @@ class AsyncDirectoryTopic(AsyncTopic):
             )
         return Position(number, offset)
 
-    async def _reach(self, number: int) -> AppendTarget:
+    async def _reach(self, number: int) -> Log | Forwarder:
         """Return the appender of a partition. Waits if another process holds the lock and accepts no forwarded
         appends."""
-        return await self._waiting(self._topic.open_partitions.reach, number)
+        return await self._waiting(self._topic._partitions.reach, number)
 
     async def _waiting(self, reach: Callable[[int], T], number: int) -> T:
         """Call `reach` until no other process holds the lock."""
-        timeout_s = self._topic.open_partitions.lock_timeout_s
+        timeout_s = self._topic._partitions.lock_timeout_s
         deadline = Deadline(timeout_s)
         while True:
             try:

@@ -21,7 +21,8 @@ from typing import Any, ParamSpec, TypeVar
 from ..display import counted
 from ..errors import AmbiguousAppend, LogClosed, StorageFull
 from ..storage.system import most_descriptors
-from ..store.served import ServedTopic, StoreService
+from ..store.base import Topic
+from ..store.serving import StoreService
 from .config import Address, BrokerConfig
 from .coordinator import Coordinator
 from .groups.settings import GroupConfig
@@ -263,7 +264,7 @@ class Broker:
 
     async def create_topic(
         self, name: str, partitions: int | None = None, given: Mapping[str, object] | None = None
-    ) -> ServedTopic:
+    ) -> Topic:
         """Create a topic, with this broker's defaults."""
         count = self.config.default_partitions if partitions is None else partitions
         made = {**(self.config.topic_defaults or {}), **(given or {})}

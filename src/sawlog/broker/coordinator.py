@@ -15,10 +15,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from uuid import UUID
 
 from ..errors import GroupActive, GroupNotFound, InvalidConfig, SawlogError
-from ..store.assignment import Share
-from ..store.committed_offsets import Committed
-from ..store.members import check_group_name
-from ..store.served import StoreService
+from ..store.base import TopicPartition
+from ..store.groups import Committed, check_group_name
+from ..store.serving import StoreService
 from .groups.commits import Commit, CommitQueue, NewOffset, PendingOffsets, RunInThread
 from .groups.consumer_group import JOIN_EPOCH, ConsumerGroup, HeartbeatRequest, HeartbeatResponse, TopicInfo
 from .groups.members import JoinRequest, JoinResponse, SyncRequest, SyncResponse, subscribed_topics
@@ -55,7 +54,7 @@ class Coordinator:
             loop,
             config,
             run,
-            new_claim=lambda name: store.groups.claim(name, address()),
+            new_claim=lambda name: store.claim_group(name, address()),
             is_pending=lambda name: bool(self._staged.pending(name)),
             before_release=self._commits.flush,
         )
@@ -181,12 +180,12 @@ class Coordinator:
     async def commit(
         self,
         name: str,
-        offsets: Mapping[Share, NewOffset],
+        offsets: Mapping[TopicPartition, NewOffset],
         *,
         member_id: str = "",
         instance_id: str | None = None,
         generation: int = -1,
-    ) -> dict[Share, ErrorCode]:
+    ) -> dict[TopicPartition, ErrorCode]:
         """Process an OffsetCommit request. Offsets whose code is NONE are durable on return."""
         error = self._commit_error(name, member_id, instance_id, generation, offsets)
         if error is not ErrorCode.NONE:
@@ -204,7 +203,7 @@ class Coordinator:
         member_id: str,
         instance_id: str | None,
         generation: int,
-        partitions: Iterable[Share],
+        partitions: Iterable[TopicPartition],
         *,
         transactional: bool = False,
     ) -> ErrorCode:
@@ -218,9 +217,9 @@ class Coordinator:
         # treats as fatal; but Kafka still knows its members after a restart.
         return ErrorCode.NONE if generation < 0 else ErrorCode.UNKNOWN_MEMBER_ID
 
-    def _unfit(self, offsets: Mapping[Share, NewOffset]) -> dict[Share, ErrorCode]:
+    def _unfit(self, offsets: Mapping[TopicPartition, NewOffset]) -> dict[TopicPartition, ErrorCode]:
         """Return the errors of offsets that cannot be stored."""
-        codes: dict[Share, ErrorCode] = {}
+        codes: dict[TopicPartition, ErrorCode] = {}
         for share, new in offsets.items():
             if len(new.metadata) > self.config.offset_metadata_max_bytes:
                 codes[share] = ErrorCode.OFFSET_METADATA_TOO_LARGE
@@ -237,23 +236,25 @@ class Coordinator:
         entry = self._entries.get(name)
         return ErrorCode.UNKNOWN_MEMBER_ID if entry is None else entry.fetch_error(member_id, epoch)
 
-    async def fetch(self, name: str, shares: Iterable[Share] | None) -> dict[Share, Committed]:
+    async def fetch(self, name: str, shares: Iterable[TopicPartition] | None) -> dict[TopicPartition, Committed]:
         """Return the committed offsets of a group, of these partitions or of all. Offsets of deleted or recreated
         topics are left out."""
 
-        def read() -> dict[Share, Committed]:
-            found = self._store.groups.offsets.of(name)
+        def read() -> dict[TopicPartition, Committed]:
+            found = self._store.groups.committed(name)
             wanted = found if shares is None else {share: found[share] for share in shares if share in found}
             return TopicLookup(self._store).valid(wanted)
 
         await self._commits.flush()
         return await self._run(read)
 
-    def pending_offsets(self, name: str) -> frozenset[Share]:
+    def pending_offsets(self, name: str) -> frozenset[TopicPartition]:
         """Return the partitions whose offsets a pending transaction will change."""
         return self._staged.pending(name)
 
-    async def delete_offsets(self, name: str, shares: Iterable[Share]) -> tuple[ErrorCode, dict[Share, ErrorCode]]:
+    async def delete_offsets(
+        self, name: str, shares: Iterable[TopicPartition]
+    ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
         """Process an OffsetDelete request. Offsets of topics that members read are not deleted."""
         error = self.name_error(name)
         if error is not ErrorCode.NONE:
@@ -287,12 +288,12 @@ class Coordinator:
         self,
         producer_id: int,
         name: str,
-        offsets: Mapping[Share, NewOffset],
+        offsets: Mapping[TopicPartition, NewOffset],
         *,
         member_id: str = "",
         instance_id: str | None = None,
         generation: int = -1,
-    ) -> dict[Share, ErrorCode]:
+    ) -> dict[TopicPartition, ErrorCode]:
         """Process a TxnOffsetCommit request: offsets to commit with the producer's transaction.
 
         They are kept in memory. The caller makes them durable with the transaction, and passes them to
@@ -314,7 +315,7 @@ class Coordinator:
             codes.update(dict.fromkeys(fit, ErrorCode.UNKNOWN_MEMBER_ID))
         return codes
 
-    def restage_offsets(self, producer_id: int, name: str, offsets: Mapping[Share, NewOffset]) -> None:
+    def restage_offsets(self, producer_id: int, name: str, offsets: Mapping[TopicPartition, NewOffset]) -> None:
         """Restore the offsets of a pending transaction after a restart, without checking them again. Consumers that
         joined the group directly while no broker was running stay in it; no others can join."""
         self._staged.add(producer_id, name, offsets)

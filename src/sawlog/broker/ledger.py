@@ -1,4 +1,4 @@
-"""`Entry`: the state of a transactional id, as brokers store it (`sawlog.store.served.Ledger`):
+"""`Entry`: the state of a transactional id, as brokers store it (`sawlog.store.serving.TransactionalIds`):
 
 ```
 {"producer_id": 7, "epoch": 3, "timeout_ms": 60000, "state": "Ongoing", "number": 12, "started_ms": …,
@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from ..store.served import StagedOffset
+from ..store.serving import StagedOffset
 
 
 class State(StrEnum):

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 from .. import __version__
 from ..clock import now_ms
 from ..errors import SawlogError
+from ..store.base import Partition
 from ..store.groups import GroupRow
-from ..store.served import ServedLog
 from .metrics import Family, Sample
 
 if TYPE_CHECKING:
@@ -114,10 +114,10 @@ def _one(value: float) -> list[Sample]:
     return [("", {}, value)]
 
 
-def _age_s(log: ServedLog, offset: int) -> float:
+def _age_s(log: Partition, offset: int) -> float:
     """Return the age of the batch with this offset by its largest timestamp; 0 if it cannot be read."""
     try:
-        found = log.fetch(max(offset, log.local_offset), 1, isolation="uncommitted")  # never from the replica
+        found = log.peek(max(offset, log.local_offset), 1, isolation="uncommitted")  # never from the replica
         buffers = (found.result() if isinstance(found, Future) else found).buffers
     except SawlogError:
         return 0.0

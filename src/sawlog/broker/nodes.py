@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ..clock import Stopwatch
 from ..errors import SawlogError
-from ..store.served import Node
+from ..store.serving import Node
 from .config import Address
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Nodes:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._fleet = broker.store.fleet
+        self._registry = broker.store.brokers
         self._beating: asyncio.Task[None] | None = None
         #: Id of this broker, once it has joined.
         self.id = -1
@@ -49,15 +49,15 @@ class Nodes:
         """Register this broker before clients are served."""
         config = self._broker.config
         told = config.advertise or config.listen
-        self.id = await self._broker.run(self._fleet.join, config.node_id, told.host, told.port)
+        self.id = await self._broker.run(self._registry.join, config.node_id, told.host, told.port)
         self._look()
 
     async def start(self) -> None:
         """Announce that clients can connect, and begin heartbeats."""
         config, told = self._broker.config, self._broker.server.advertised
         if told != (config.advertise or config.listen):  # the port is known only now
-            await self._broker.run(self._fleet.join, self.id, told.host, told.port)
-        await self._broker.run(self._fleet.listens)
+            await self._broker.run(self._registry.join, self.id, told.host, told.port)
+        await self._broker.run(self._registry.listens)
         self._look()
         self._beating = asyncio.create_task(self._beat())
 
@@ -69,7 +69,7 @@ class Nodes:
                 await self._beating
             self._beating = None
         try:
-            await self._broker.run(self._fleet.leave)
+            await self._broker.run(self._registry.leave)
         except SawlogError as error:
             _logger.warning("cannot deregister this broker: %s", error)
 
@@ -83,14 +83,14 @@ class Nodes:
             if waited_s >= config.broker_heartbeat_s:
                 waited_s = 0.0
                 try:
-                    await self._broker.run(self._fleet.beat, config.broker_expiry_s)
+                    await self._broker.run(self._registry.beat, config.broker_expiry_s)
                 except SawlogError as error:
                     _logger.warning("cannot send a heartbeat: %s", error)
             self._look()
             self._broker.groups.give_up_others()
 
     def _look(self) -> Sequence[Node]:
-        found = self._fleet.nodes()
+        found = self._registry.nodes()
         self._ids = tuple(each.id for each in found)
         self._looked.restart()
         return found

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DirectoryLocked, SawlogError, TopicNotFound
-from ..store import settings
-from ..store.served import ServedLog, ServedTopic
+from ..store import base, settings
+from ..store.base import Topic
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -43,7 +43,7 @@ class TopicLimits:
     timestamp_after_max_ms: int
 
     @classmethod
-    def of(cls, topic: ServedTopic) -> TopicLimits:
+    def of(cls, topic: Topic) -> TopicLimits:
         given = settings.serving(topic.settings)
         return cls(
             given["max.message.bytes"],
@@ -72,11 +72,11 @@ class Partition:
         "topic",
     )
 
-    def __init__(self, topic: ServedTopic, index: int, limits: TopicLimits, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, topic: Topic, index: int, limits: TopicLimits, loop: asyncio.AbstractEventLoop) -> None:
         self.topic = topic
         self.index = index
         self.limits = limits
-        self.log: ServedLog = topic.partition(index)
+        self.log: base.Partition = topic.partition(index)
         #: Whether another process holds the lock, so that batches are forwarded.
         self.forwarded = False
         #: Held while a batch is being forwarded: each takes a thread.
@@ -140,12 +140,12 @@ class Partitions:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._topics: dict[str, ServedTopic] = {}
+        self._topics: dict[str, Topic] = {}
         self._limits: dict[str, TopicLimits] = {}
         self._settings: dict[str, dict[str, settings.Value]] = {}
         self._names: dict[bytes, str] = {}
         self._partitions: dict[tuple[str, int], Partition] = {}
-        self._looking: dict[str, asyncio.Future[ServedTopic]] = {}
+        self._looking: dict[str, asyncio.Future[Topic]] = {}
         self._opening: dict[tuple[str, int], asyncio.Future[Partition]] = {}
 
     # --- topics
@@ -158,7 +158,7 @@ class Partitions:
         del self._partitions[name, index]  # closed to be reopened with other settings
         return None
 
-    async def topic(self, name: str) -> ServedTopic:
+    async def topic(self, name: str) -> Topic:
         """Return a topic. Raise `TopicNotFound`."""
         found = self._topics.get(name)
         if found is not None:
@@ -170,7 +170,7 @@ class Partitions:
             looking.add_done_callback(lambda done: _retrieved(done, self._looking.pop(name, None)))
         return self.remember(await asyncio.shield(looking))
 
-    def remember(self, topic: ServedTopic) -> ServedTopic:
+    def remember(self, topic: Topic) -> Topic:
         """Cache the current state of a topic."""
         before = self._topics.get(topic.name)
         if before is None or before.id != topic.id:
@@ -195,13 +195,13 @@ class Partitions:
                     return topic.name
         return self._names.get(topic_id)
 
-    async def all_topics(self) -> list[ServedTopic]:
+    async def all_topics(self) -> list[Topic]:
         """Return all readable topics, by name."""
         return [each for each in (await self.catalogue()).values() if not isinstance(each, SawlogError)]
 
-    async def catalogue(self) -> dict[str, ServedTopic | SawlogError]:
+    async def catalogue(self) -> dict[str, Topic | SawlogError]:
         """Return all topics by name, or the error of an unreadable one, which is logged."""
-        found: dict[str, ServedTopic | SawlogError] = {}
+        found: dict[str, Topic | SawlogError] = {}
         for name in await self._broker.run(self._broker.store.topics):
             try:
                 found[name] = await self.topic(name)
@@ -262,9 +262,9 @@ class Partitions:
                 if partition is not None:
                     partition.limits = limits
 
-    def _look(self, names: tuple[str, ...]) -> dict[str, ServedTopic | None]:
+    def _look(self, names: tuple[str, ...]) -> dict[str, Topic | None]:
         """Return the current topics; None for a deleted one. Runs in a thread."""
-        found: dict[str, ServedTopic | None] = {}
+        found: dict[str, Topic | None] = {}
         for name in names:
             try:
                 found[name] = self._broker.store.topic(name)
@@ -309,6 +309,6 @@ def _retrieved(done: asyncio.Future[Any], forgotten: object) -> None:
         done.exception()
 
 
-def id_of(topic: ServedTopic) -> bytes:
+def id_of(topic: Topic) -> bytes:
     """Return a topic's id as it appears on the wire."""
     return uuid.UUID(topic.id).bytes

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from ..addresses import is_address
 from ..storage.system import allow_more_descriptors
 from ..store.opening import open_store
-from ..store.served import StoreService
+from ..store.serving import StoreService
 from .broker import Broker
 from .config import Address, BrokerConfig
 from .http import HttpServer

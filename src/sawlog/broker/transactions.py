@@ -19,10 +19,10 @@ flight (a zombie). A transaction that exceeds its timeout is aborted in the same
 
 A partition that another process has locked cannot be part of such a transaction: the markers must follow the batches.
 
-Where several brokers serve a store (`Ledger.is_shared`), the three steps are one commit, conditional on the version of
-the entry: if two brokers both believe to be the coordinator, one of them gets a conflict and reads the entry again. The
-store itself then checks that a batch belongs to a transaction that its partition was added to, because the broker that
-receives it may not know that yet.
+Where several brokers serve a store (`TransactionalIds.is_shared`), the three steps are one commit, conditional on the
+version of the entry: if two brokers both believe to be the coordinator, one of them gets a conflict and reads the entry
+again. The store itself then checks that a batch belongs to a transaction that its partition was added to, because the
+broker that receives it may not know that yet.
 
 Everything here belongs to the event loop's thread; blocking calls run in threads. Requests for one transactional id are
 serialized.
@@ -41,8 +41,8 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from ..clock import now_ms
 from ..errors import Conflict, DirectoryLocked, SawlogError, StorageFull, TopicNotFound
-from ..store.assignment import Share
-from ..store.served import Ledger, Marking
+from ..store.base import TopicPartition
+from ..store.serving import TransactionalIds, TransactionMarker
 from .groups.commits import NewOffset, PendingOffsets
 from .handlers import KafkaError
 from .ledger import Entry, Place, State
@@ -90,7 +90,7 @@ class TransactionCoordinator:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._ledger: Ledger | None = None
+        self._ledger: TransactionalIds | None = None
         #: Decoded entries, with the fields they were decoded from.
         self._decoded: dict[str, tuple[Mapping[str, object], Entry]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
@@ -102,7 +102,7 @@ class TransactionCoordinator:
         """Load the entries and complete decided transactions. Call this before clients are served."""
         broker = self._broker
         try:
-            self._ledger = await broker.run(broker.store.ledger)
+            self._ledger = await broker.run(broker.store.transactional_ids)
         except DirectoryLocked as error:
             _logger.warning("another broker serves this store: this one has no transactions (%s)", error)
             return
@@ -257,15 +257,15 @@ class TransactionCoordinator:
 
     @_looking_again
     async def add_partitions(
-        self, name: str, producer_id: int, epoch: int, shares: Iterable[Share]
-    ) -> dict[Share, ErrorCode]:
+        self, name: str, producer_id: int, epoch: int, shares: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode]:
         """Add partitions to a transaction: all of them or none."""
         wanted = list(shares)
         self._check_coordinator(name)
         async with self._lock(name):
             entry = self._open(name, producer_id, epoch)
             places: list[Place] = []
-            codes: dict[Share, ErrorCode] = {}
+            codes: dict[TopicPartition, ErrorCode] = {}
             for topic, number in wanted:
                 place = await self._place(topic, number)
                 if place is None:
@@ -316,9 +316,9 @@ class TransactionCoordinator:
         producer_id: int,
         epoch: int,
         group: str,
-        offsets: Mapping[Share, NewOffset],
-        stage: Callable[[], asyncio.Future[dict[Share, ErrorCode]]],
-    ) -> dict[Share, ErrorCode]:
+        offsets: Mapping[TopicPartition, NewOffset],
+        stage: Callable[[], asyncio.Future[dict[TopicPartition, ErrorCode]]],
+    ) -> dict[TopicPartition, ErrorCode]:
         """Add offsets to commit with the transaction. `stage` makes the group check and keep them."""
         async with self._lock(name):
             entry = self._open(name, producer_id, epoch)
@@ -363,7 +363,7 @@ class TransactionCoordinator:
         """Perform the three steps as one commit."""
         assert self._ledger is not None
         markers = [
-            Marking(topic_id, number, entry.producer_id, entry.epoch, commit)
+            TransactionMarker(topic_id, number, entry.producer_id, entry.epoch, commit)
             for _, topic_id, number in entry.partitions
         ]
         fields = replace(entry, state=done, partitions=[], offsets={}).fields()
@@ -408,14 +408,14 @@ class TransactionCoordinator:
 class SharedOffsets(PendingOffsets):
     """Pending offsets in the shared ledger, committed by the end of the transaction."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: TransactionalIds) -> None:
         super().__init__()
         self._ledger = ledger
 
-    def add(self, producer_id: int, group: str, offsets: Mapping[Share, NewOffset]) -> None:
+    def add(self, producer_id: int, group: str, offsets: Mapping[TopicPartition, NewOffset]) -> None:
         """No-op: the caller stores them in the ledger."""
 
-    def pending(self, group: str) -> frozenset[Share]:
+    def pending(self, group: str) -> frozenset[TopicPartition]:
         """Return the partitions of a group with offsets in a pending transaction."""
         return self._ledger.pending(group)
 
@@ -444,5 +444,5 @@ def _begun(entry: Entry) -> Entry:
     )
 
 
-def _offsets_of(staged: Iterable[tuple[str, int, int, int, str]]) -> dict[Share, NewOffset]:
+def _offsets_of(staged: Iterable[tuple[str, int, int, int, str]]) -> dict[TopicPartition, NewOffset]:
     return {(topic, number): NewOffset(offset, epoch, text) for topic, number, offset, epoch, text in staged}

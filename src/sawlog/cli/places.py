@@ -29,8 +29,8 @@ from .units import format_size
 
 if TYPE_CHECKING:
     from ..broker.client.store import RemoteStore
-    from ..store.directory.store import Store
-    from ..store.directory.topic import Topic
+    from ..store.directory.store import DirectoryStore
+    from ..store.directory.topic import DirectoryTopic
     from ..store.objects.partition import ObjectPartition
     from ..store.objects.store import ObjectStore
     from ..store.objects.topic import ObjectTopic
@@ -130,25 +130,25 @@ def open_groups_log(data: Path | None) -> Iterator[list[NamedLog[Log]]]:
 @contextmanager
 def open_store(
     data: Path, mode: Literal["w", "r"] = "r", *, create: bool = False, lock_timeout: float = LOCK_TIMEOUT_S
-) -> Iterator[Store]:
+) -> Iterator[DirectoryStore]:
     """Open the store in that directory, by default for reading, for commands that need its files. Short commands run no
     background maintenance."""
-    from ..store.directory.store import Store
+    from ..store.directory.store import DirectoryStore
 
     if isinstance(data, Address):
         raise InvalidConfig(f"{data} is on object storage: this command needs a store in a directory")
     if create:
         check_directory(data)
     elif mode == "w":
-        Store.open(data, mode="r").close()  # a mistyped directory must not become a store
-    with Store.open(data, mode=mode, maintenance_interval_s=None, lock_timeout=lock_timeout) as store:
+        DirectoryStore.open(data, mode="r").close()  # a mistyped directory must not become a store
+    with DirectoryStore.open(data, mode=mode, maintenance_interval_s=None, lock_timeout=lock_timeout) as store:
         yield store
 
 
 @contextmanager
 def open_any(
     data: Path, mode: Literal["w", "r"] = "r", *, create: bool = False, lock_timeout: float = LOCK_TIMEOUT_S
-) -> Iterator[Store | ObjectStore]:
+) -> Iterator[DirectoryStore | ObjectStore]:
     """Open the store in that directory or at that URL. Short commands run no background maintenance."""
     if not isinstance(data, Address):
         with open_store(data, mode, create=create, lock_timeout=lock_timeout) as store:
@@ -313,7 +313,7 @@ def open_for_reading(
         yield [_part(each, number) for each in found for number in chosen(each, partitions)]
 
 
-def _part(topic: Topic | ObjectTopic, number: int) -> NamedLog[Log] | NamedLog[ObjectPartition]:
+def _part(topic: DirectoryTopic | ObjectTopic, number: int) -> NamedLog[Log] | NamedLog[ObjectPartition]:
     from ..store.objects.topic import ObjectTopic
 
     if isinstance(topic, ObjectTopic):  # `--follow` polls the end continuously
@@ -351,7 +351,7 @@ class MissingPartition(CorruptFile):
 
 
 def logs_of(
-    topic: Topic, partitions: Sequence[int] | None = None, missing: list[MissingPartition] | None = None
+    topic: DirectoryTopic, partitions: Sequence[int] | None = None, missing: list[MissingPartition] | None = None
 ) -> list[NamedLog[Log]]:
     """Open the selected partitions of a topic; `missing` as in `open_for_reading`."""
     places = []
@@ -365,7 +365,7 @@ def logs_of(
     return places
 
 
-def _log_of(topic: Topic, number: int) -> Log:
+def _log_of(topic: DirectoryTopic, number: int) -> Log:
     """Return the log of a partition. It was created with the topic, so a missing log is data loss, not a typo."""
     try:
         return topic.partition(number)

@@ -28,7 +28,7 @@ from .stores import PartitionLike, TopicPartition
 
 if TYPE_CHECKING:
     from ..store.consumer import Consumer
-    from ..store.directory.topic import Topic
+    from ..store.directory.topic import DirectoryTopic
     from ..store.objects.topic import ObjectTopic
 
 
@@ -134,7 +134,7 @@ Start = Literal["earliest", "latest"]
 class MemberReader:
     """Reads the records that a group has not consumed, as a member of the group."""
 
-    def __init__(self, consumer: Consumer, topic: Topic | ObjectTopic) -> None:
+    def __init__(self, consumer: Consumer, topic: DirectoryTopic | ObjectTopic) -> None:
         self._consumer = consumer
         self._places = {
             number: ReadablePartition(topic.name, number, topic.partition(number)) for number in range(topic.partitions)

@@ -27,7 +27,7 @@ from ..batch import kernel
 from ..errors import ExportRefused, InvalidConfig, OffsetOutOfRange
 from ..log.log import Log
 from ..storage import Directory, FileDirectory, Storage
-from ..store.directory.topic import Topic
+from ..store.directory.topic import DirectoryTopic
 from .detection import format_named
 from .foreign import ExportJob, ExportOptions, ExportReport, Format, Progress, shifted
 from .records import Numbers
@@ -63,7 +63,7 @@ def export_log(
 
 
 def export_topic(
-    topic: Topic,
+    topic: DirectoryTopic,
     path: str | PathLike[str],
     *,
     format: str,
@@ -76,7 +76,7 @@ def export_topic(
 
 
 def export_partitions(
-    format: Format, topic: Topic, path: str, options: Mapping[str, object], progress: Progress | None
+    format: Format, topic: DirectoryTopic, path: str, options: Mapping[str, object], progress: Progress | None
 ) -> tuple[ExportReport, ...]:
     """Export each partition of a topic into its own directory."""
     logs = [topic.partition(number) for number in range(topic.partitions)]

@@ -54,7 +54,7 @@ from ..storage import Directory
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..store.directory.topic import Topic
+    from ..store.directory.topic import DirectoryTopic
 
 #: Called with the bytes done and the total bytes, every few megabytes and at the end.
 Progress = Callable[[int, int], None]
@@ -472,6 +472,6 @@ class Format(ABC):
 
     @abstractmethod
     def write_topic(
-        self, topic: Topic, path: str, *, options: Mapping[str, object], progress: Progress | None = None
+        self, topic: DirectoryTopic, path: str, *, options: Mapping[str, object], progress: Progress | None = None
     ) -> tuple[ExportReport, ...]:
         """Write all partitions of a topic below a data directory."""

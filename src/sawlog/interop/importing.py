@@ -38,8 +38,8 @@ from ..errors import (
 )
 from ..log.log import Log
 from ..storage import FileDirectory
-from ..store.directory.store import Store
-from ..store.directory.topic import Topic
+from ..store.directory.store import DirectoryStore
+from ..store.directory.topic import DirectoryTopic
 from .detection import detect_or_assume, open_place
 from .foreign import Damage, Decoder, Detection, Finding, ForeignLog, ForeignReport, Kind, Place, Progress, shifted
 from .records import MAX_JUMP
@@ -92,7 +92,7 @@ class ImportReport:
 
 def import_log(
     source: str | PathLike[str] | ForeignLog,
-    target: Log | Store,
+    target: Log | DirectoryStore,
     *,
     format: str | None = None,
     topic: str | None = None,
@@ -157,14 +157,14 @@ def _size_of(place: Place) -> int:
 
 
 def _targets(
-    places: tuple[Place, ...], target: Log | Store, topic: str | None, settings: Mapping[str, Any]
+    places: tuple[Place, ...], target: Log | DirectoryStore, topic: str | None, settings: Mapping[str, Any]
 ) -> Iterator[Log]:
     if isinstance(target, Log):
         if len(places) != 1:
             raise InvalidConfig(f"there are {len(places)} logs in the source: give one of them, or import into a store")
         return iter([target])
     names = [_topic_of(place, places, topic) for place in places]
-    topics: dict[str, Topic] = {}
+    topics: dict[str, DirectoryTopic] = {}
     for name in dict.fromkeys(names):
         count = 1 + max(place.partition for place, own in zip(places, names, strict=True) if own == name)
         topics[name] = target.create_topic(name, partitions=count, exist_ok=True, **settings)

@@ -64,7 +64,7 @@ from .records import MAX_JUMP, MAX_OFFSET
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..store.directory.topic import Topic
+    from ..store.directory.topic import DirectoryTopic
 
 #: A batch that decompresses to more is refused, as in a `Log`.
 _MAX_DECOMPRESSED_BYTES = LogConfig().max_decompressed_bytes
@@ -664,7 +664,7 @@ class KafkaFormat(Format):
         return write_partition(log, directory, job)
 
     def write_topic(
-        self, topic: Topic, path: str, *, options: Mapping[str, object], progress: Progress | None = None
+        self, topic: DirectoryTopic, path: str, *, options: Mapping[str, object], progress: Progress | None = None
     ) -> tuple[ExportReport, ...]:
         return write_topic(topic, path, options=options, progress=progress)
 

@@ -58,7 +58,7 @@ from .exporting import check_options, segment_bytes_of
 from .foreign import ExportJob, ExportReport, Progress, shifted
 
 if TYPE_CHECKING:
-    from ..store.directory.topic import Topic
+    from ..store.directory.topic import DirectoryTopic
 
 #: Number of bytes to fetch and write at once.
 _PAGE_BYTES = 8 << 20
@@ -248,7 +248,7 @@ def _topic_id(options: Mapping[str, object]) -> str | None:
 
 
 def write_topic(
-    topic: Topic, path: str, *, options: Mapping[str, object], progress: Progress | None = None
+    topic: DirectoryTopic, path: str, *, options: Mapping[str, object], progress: Progress | None = None
 ) -> tuple[ExportReport, ...]:
     """Write all partitions of a topic into a broker's log directory, new or existing."""
     check_options(files.NAME, options, TOPIC_OPTIONS)
@@ -300,7 +300,7 @@ def _write_one(
     return replace(report, path=f"{server.path}/{name}")
 
 
-def _id_for(topic: Topic, server: Directory, options: Mapping[str, object]) -> str:
+def _id_for(topic: DirectoryTopic, server: Directory, options: Mapping[str, object]) -> str:
     """Return the topic's id: the cluster's if the topic exists there, in which case it must be empty."""
     known: set[str] = set()
     for child in server.children():

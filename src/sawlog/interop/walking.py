@@ -41,7 +41,7 @@ from .records import MAX_JUMP, MAX_OFFSET, Count, Values
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..store.directory.topic import Topic
+    from ..store.directory.topic import DirectoryTopic
 
 #: Number of bytes per read.
 CHUNK_BYTES = 4 << 20
@@ -381,6 +381,6 @@ class WalkedFormat(Format):
         return detect_below(self.name, directory, self.sniff)
 
     def write_topic(
-        self, topic: Topic, path: str, *, options: Mapping[str, object], progress: Progress | None = None
+        self, topic: DirectoryTopic, path: str, *, options: Mapping[str, object], progress: Progress | None = None
     ) -> tuple[ExportReport, ...]:
         return export_partitions(self, topic, path, options, progress)

@@ -805,6 +805,12 @@ class Log(Partition, Closing):
             appender.settle(placed.stop)
         return placed
 
+    def submit(
+        self, raw: bytearray | memoryview, *, trusted: bool = True, max_decompressed_bytes: int | None = None
+    ) -> range:
+        """Append encoded batches from a buffer that the caller gives away, without waiting for the disk."""
+        return self._place_batches(raw, trusted=trusted, wait=False, max_decompressed_bytes=max_decompressed_bytes)
+
     def _check_batches(self, raw: bytes | bytearray | memoryview) -> None:
         """Raise what appending these batches would raise: for their structure, checksums or size."""
         self._writable().check_sizes(ingest.checked_rows(memoryview(raw)))

@@ -38,7 +38,7 @@ from ..config import LogConfig
 from ..errors import CorruptBatch, DataLoss, OffsetOutOfRange, RemoteUnavailable, StorageError
 from ..isolation import Isolation, is_committed
 from ..storage import Directory
-from ..store.base import Partition, PlannedSlice
+from ..store.base import Partition, PlannedSlice, SliceReader
 from .batches import Chunk
 from .files import TXN_INDEX, file_name
 from .followed_segments import FollowedSegmentSet
@@ -57,7 +57,7 @@ _RESTARTS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(PlannedSlice):
     """Records with start_offset <= offset < end_offset, in these bytes of that file."""
 
     name: str
@@ -286,7 +286,7 @@ def _read_replica(
     return remote.open().read_slice(planned, columns=columns, batch_rows=batch_rows, lost=lost)
 
 
-class DirectorySlices:
+class DirectorySlices(SliceReader):
     """Reader for slices of the partition in a directory, which is closed with it. Thread-safe."""
 
     def __init__(self, directory: Directory, config: LogConfig, remote: RemoteSource | None = None) -> None:

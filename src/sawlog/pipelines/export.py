@@ -25,7 +25,7 @@ from ..addresses import check_local
 from ..errors import InvalidConfig
 from ..spark import parsing
 from ..storage import FileDirectory, checksummed
-from ..store.directory.store import Store
+from ..store.directory.store import DirectoryStore
 from ..tables.formats import check_package
 from . import running
 from .ingest import parsed_schema
@@ -90,7 +90,7 @@ def check_params(params: ExportParams) -> None:
 def run(spark: SparkSession, params: ExportParams, progress: Advance | None = None) -> TableExportReport:
     """Write the new records, once or until stopped."""
     check_params(params)
-    with Store.open(params.data, "r") as store:
+    with DirectoryStore.open(params.data, "r") as store:
         root, topic_id = str(Path(store.path).absolute()), store.topic(params.topic).id
     target = Path(params.target).absolute()
     with running.exclusive_directory(target / STATE_DIRECTORY) as directory:

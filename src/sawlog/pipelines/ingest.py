@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Literal
 from ..batch.compression import CODECS
 from ..errors import InvalidConfig
 from ..storage import FileDirectory, checksummed
-from ..store.directory.store import Store
+from ..store.directory.store import DirectoryStore
 from ..store.names import check_topic_name, quoted
 from . import running
 from .files import LINES, Shape, WantedColumns, inferred, listed, records
@@ -111,7 +111,7 @@ def run(spark: SparkSession, params: IngestParams, progress: Advance | None = No
     check_params(params)
     source = _source(params.source)
     form = _form(params, source)
-    with Store.open(params.data, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(params.data, maintenance_interval_s=None) as store:
         store.create_topic(params.topic, params.partitions, exist_ok=True)
         root = Path(store.path)
     wanted = WantedColumns(form, source, params.key, params.timestamp, params.value, params.header)

@@ -29,8 +29,8 @@ import pyarrow as pa  # at module level: Spark inspects the annotations of `plac
 
 from ..clock import now_ms
 from ..errors import InvalidConfig, SawlogError
-from ..store.directory.store import Store
-from ..store.directory.topic import Topic
+from ..store.directory.store import DirectoryStore
+from ..store.directory.topic import DirectoryTopic
 from ..store.names import quoted
 from ..store.partitioner import partitions_for
 from . import running
@@ -86,14 +86,14 @@ def check_topic(data: str, name: str) -> None:
 
 
 def policy_of(data: str, name: str) -> str:
-    with Store.open(data, "r") as store:
+    with DirectoryStore.open(data, "r") as store:
         return str(store.topic(name).settings.get("cleanup.policy", "delete"))
 
 
 def plan_compaction(spark: SparkSession, data: str, name: str, progress: Advance | None = None) -> RewritePlan:
     """Count the records that would remain if each key kept only its last one. Takes no lock and writes nothing."""
     check_topic(data, name)
-    with Store.open(data, "r") as store:
+    with DirectoryStore.open(data, "r") as store:
         old = store.topic(name)
         looking = _Rewrite(spark, store, old, name, old.partitions, True, progress)
         before, after = looking.count()
@@ -113,7 +113,7 @@ def rewrite(
     if partitions is not None and partitions < 1:
         raise InvalidConfig(f"partitions must be at least 1, not {partitions}")
     check_topic(data, name)  # also: a mistyped directory must not become a store
-    with Store.open(data, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(data, maintenance_interval_s=None) as store:
         old = store.topic(name)
         with running.exclusive_directory(Path(store.path) / "pipelines" / f"rewrite-{quoted(name)}"):
             _remove_leftovers(store, name)
@@ -126,13 +126,13 @@ def rewrite(
                 raise
 
 
-def _remove_leftovers(store: Store, name: str) -> None:
+def _remove_leftovers(store: DirectoryStore, name: str) -> None:
     for other in store.topics():
         if other.startswith(f"{name[:220]}{_MARK}"):
             store.delete_topic(other)
 
 
-def _check_unlocked(topic: Topic) -> None:
+def _check_unlocked(topic: DirectoryTopic) -> None:
     """Fail now, not after an hour, if another process is writing."""
     for number in range(topic.partitions):
         log = topic.partition(number)
@@ -141,7 +141,7 @@ def _check_unlocked(topic: Topic) -> None:
         log._release()
 
 
-def _discard(store: Store, made: str) -> None:
+def _discard(store: DirectoryStore, made: str) -> None:
     try:
         if made in store:
             store.delete_topic(made)
@@ -155,8 +155,8 @@ class _Rewrite:
     def __init__(
         self,
         spark: SparkSession,
-        store: Store,
-        old: Topic,
+        store: DirectoryStore,
+        old: DirectoryTopic,
         made: str,
         partitions: int,
         last_only: bool,
@@ -292,7 +292,7 @@ def _last(rows: DataFrame, keep_tombstones_ms: int) -> DataFrame:
     return ranked.where((F.col("rank") == 1) & wanted).drop("rank")
 
 
-def _ends(topic: Topic) -> Ends:
+def _ends(topic: DirectoryTopic) -> Ends:
     return {number: offsets.next for number, offsets in topic.offsets().items()}
 
 

@@ -34,7 +34,7 @@ from ..errors import DataLoss
 from ..spark.streaming import split_quota
 from ..sql.history import check_same_log
 from ..storage import FileDirectory, checksummed
-from ..store.directory.topic import Topic
+from ..store.directory.topic import DirectoryTopic
 from ..tables import columns
 from ..tables.columns import QUARANTINE
 from ..tables.files import data_files, described, sync_below
@@ -56,7 +56,9 @@ _logger = logging.getLogger("sawlog.pipelines")
 class Frontier:
     """The marks of a table, and the log ahead of them."""
 
-    def __init__(self, topic: Topic, marks: Mapping[int, Mark], max_records: int, *, fail_on_data_loss: bool) -> None:
+    def __init__(
+        self, topic: DirectoryTopic, marks: Mapping[int, Mark], max_records: int, *, fail_on_data_loss: bool
+    ) -> None:
         self._topic = topic
         #: The table's marks, or later ones if there were no records since.
         self.marks = dict(marks)
@@ -76,7 +78,7 @@ class Frontier:
         self.marks = marks
 
     def _partitions(self) -> int:
-        self._topic.open_partitions.refresh()
+        self._topic._partitions.refresh()
         return self._topic.partitions
 
     def next(self) -> dict[int, Mark]:

@@ -31,7 +31,7 @@ from ..spark import register
 from ..spark import session as local_session
 from ..spark.session import find_java
 from ..storage import FileDirectory
-from ..store.directory.store import Store
+from ..store.directory.store import DirectoryStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -181,7 +181,7 @@ def check_packages() -> None:
 
 def check_topic(data: str, topic: str | None) -> None:
     """Raise if the store, or the topic if one is given, does not exist."""
-    with Store.open(data, "r") as store:
+    with DirectoryStore.open(data, "r") as store:
         if topic is not None:
             store.topic(topic)
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from ..addresses import check_local
 from ..errors import InvalidConfig
-from ..store.directory.store import Store
+from ..store.directory.store import DirectoryStore
 from .running import option, run_main
 
 _YAML = """\
@@ -129,7 +129,7 @@ def run(params: ScaffoldParams) -> ScaffoldReport:
     """Create the project."""
     check_local(params.target, "the directory of a project")
     target = Path(params.target).absolute()
-    with Store.open(params.data, "r") as store:
+    with DirectoryStore.open(params.data, "r") as store:
         topic, data = store.topic(params.topic).name, str(Path(store.path).absolute())
     if params.to == params.topic:
         raise InvalidConfig(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..addresses import check_local
 from ..errors import InvalidConfig
-from ..store.directory.store import Store
+from ..store.directory.store import DirectoryStore
 from . import running
 from .running import Advance, option, run_main
 
@@ -118,7 +118,7 @@ def run(spark: SparkSession, params: StatsParams, progress: Advance | None = Non
 
 def _sizes(params: StatsParams) -> tuple[dict[tuple[str, int], int], str]:
     """Return the size of each partition on disk, and the path of the store."""
-    with Store.open(params.data, "r") as store:
+    with DirectoryStore.open(params.data, "r") as store:
         topics = list(store) if params.topic is None else [store.topic(params.topic)]
         return {
             (topic.name, number): topic.partition(number).size_bytes

@@ -36,8 +36,8 @@ from ..spark import parsing
 from ..spark.tables import log_rows, parquet_rows
 from ..sql.history import check_same_topic
 from ..storage import FileDirectory, checksummed
-from ..store.directory.store import Store
-from ..store.directory.topic import Topic
+from ..store.directory.store import DirectoryStore
+from ..store.directory.topic import DirectoryTopic
 from ..store.table_info import TableInfo
 from ..tables import columns as ddl
 from ..tables import files
@@ -154,7 +154,7 @@ def run(spark: SparkSession, params: TableParams, progress: Advance | None = Non
     check_params(params)
     info = info_of(params)
     with (
-        Store.open(params.data, "r") as store,
+        DirectoryStore.open(params.data, "r") as store,
         running.exclusive_directory(Path(info.location) / STATE_DIRECTORY) as notes,
         running.one_line_errors(),
     ):
@@ -165,7 +165,12 @@ class _Job:
     """One run of `table`."""
 
     def __init__(
-        self, spark: SparkSession, params: TableParams, notes: FileDirectory, topic: Topic, progress: Advance | None
+        self,
+        spark: SparkSession,
+        params: TableParams,
+        notes: FileDirectory,
+        topic: DirectoryTopic,
+        progress: Advance | None,
     ) -> None:
         self._spark, self._params, self._notes, self._progress = spark, params, notes, progress
         self._info = info_of(params)
@@ -239,7 +244,7 @@ class _Job:
         if found is None or not (new or self._topic.table is None):
             return
         columns = tuple((field.name, ddl.shown(field.type)) for field in found.schema)
-        with Store.open(self._path, maintenance_interval_s=None) as store:
+        with DirectoryStore.open(self._path, maintenance_interval_s=None) as store:
             topic = store.topic(self._topic.name)
             check_same_topic(found, topic)
             topic.set_table(replace(self._info, columns=columns, created_ms=now_ms()))

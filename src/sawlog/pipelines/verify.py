@@ -17,7 +17,7 @@ from ..errors import CorruptData, SawlogError, StorageError, TopicNotFound
 from ..log.log import Log
 from ..log.verify import VerifyReport as LogReport
 from ..log.verify import verify_segment
-from ..store.directory.store import Store
+from ..store.directory.store import DirectoryStore
 from . import running
 from .running import Advance, option, run_main
 
@@ -111,7 +111,7 @@ def _tasks(
 ) -> Iterator[_Task]:
     """Yield tasks for the segments not read yet, the largest first."""
     made: list[_Task] = []
-    with Store.open(params.data, "r") as store:
+    with DirectoryStore.open(params.data, "r") as store:
         for name in store.topics() if params.topic is None else [params.topic]:
             try:
                 topic = store.topic(name)
@@ -163,7 +163,7 @@ def _checked(
 
 def check(task: _Task) -> dict[_Place, SegmentReport]:
     """Read the segments; runs in a task. Leaves out segments that were deleted or replaced meanwhile."""
-    with Store.open(task.data, "r") as store:
+    with DirectoryStore.open(task.data, "r") as store:
         try:
             log = store.topic(task.topic).partition(task.partition)
         except TopicNotFound:

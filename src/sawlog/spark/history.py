@@ -21,8 +21,7 @@ from pyspark.sql.datasource import InputPartition
 from .. import tables
 from ..errors import DataLoss, InvalidConfig
 from ..sql.history import check_same_log, check_same_topic
-from ..store.assignment import Share
-from ..store.base import Topic
+from ..store.base import Topic, TopicPartition
 from ..tables.formats import DataFile, TableSnapshot
 from .subscription import EpochPosition, Positions, SubscribedPartitions
 
@@ -56,7 +55,7 @@ class TableHistory:
 
     def begun(self, before: Positions, shares: Sequence[tuple[Topic, int]]) -> Positions:
         """Add a position for every partition that is new to the query: the start of its table."""
-        at: dict[Share, EpochPosition] = {}
+        at: dict[TopicPartition, EpochPosition] = {}
         found: dict[str, TableSnapshot | None] = {}
         for topic, number in shares:
             if (topic.name, number) in before.at:

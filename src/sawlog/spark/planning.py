@@ -45,8 +45,7 @@ from pyspark.sql.datasource import InputPartition
 from ..errors import DataLoss, TopicNotFound
 from ..isolation import Isolation
 from ..log import slices
-from ..store.assignment import Share
-from ..store.base import Partition, PlannedSlice, Topic
+from ..store.base import Partition, PlannedSlice, Topic, TopicPartition
 from .options import ReadOptions
 from .session import machine_cores
 from .subscription import UNKNOWN, EpochPosition, Positions, SubscribedPartitions
@@ -78,11 +77,11 @@ class OffsetRange:
 
 def starts(
     places: SubscribedPartitions, before: Positions, shares: Sequence[tuple[Topic, int]], ends: Positions
-) -> tuple[dict[Share, int], dict[Share, EpochPosition]]:
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, EpochPosition]]:
     """Return the offset at which each partition with an end continues, and the starts of partitions whose topic was
     recreated."""
-    began: dict[Share, int] = {}
-    begun: dict[Share, EpochPosition] = {}
+    began: dict[TopicPartition, int] = {}
+    begun: dict[TopicPartition, EpochPosition] = {}
     read = {topic for topic, _ in before.at}
     for topic, number in shares:
         share = topic.name, number
@@ -118,7 +117,7 @@ def drop_missing_topics(
 
 def clamp_to_store(places: SubscribedPartitions, target: Positions, shares: Sequence[tuple[Topic, int]]) -> Positions:
     """Lower ends that were looked up earlier to the records that the store still has."""
-    at: dict[Share, EpochPosition] = {}
+    at: dict[TopicPartition, EpochPosition] = {}
     target = drop_missing_topics(places, target, shares)
     for topic, number in shares:
         share = topic.name, number
@@ -148,12 +147,12 @@ class RangeResolver:
         self._moved = moved
         self._topics: dict[str, Topic] = {}
 
-    def again(self, share: Share) -> OffsetRange | None:
+    def again(self, share: TopicPartition) -> OffsetRange | None:
         """Like `of`, for a partition that has changed since."""
         self._topics.clear()
         return self.of(share)
 
-    def of(self, share: Share) -> OffsetRange | None:
+    def of(self, share: TopicPartition) -> OffsetRange | None:
         """Return the range to read in a partition; None if it is empty."""
         name, number = share
         start, end = self._start.at.get(share), self._end.at[share]
@@ -188,7 +187,7 @@ class RangeResolver:
         return start.is_recreated(name, end.topics.get(name, ""), end.store or "")
 
     def _checked(
-        self, share: Share, log: Partition, start: EpochPosition | None, end: EpochPosition
+        self, share: TopicPartition, log: Partition, start: EpochPosition | None, end: EpochPosition
     ) -> tuple[int, int]:
         last = _end(self._places, share, log, end).offset
         lowest = log.lowest_offset
@@ -207,7 +206,7 @@ class RangeResolver:
         return max(first, lowest), last
 
 
-def _new(places: SubscribedPartitions, share: Share, log: Partition) -> int:
+def _new(places: SubscribedPartitions, share: TopicPartition, log: Partition) -> int:
     """Return the start of a partition that is new to the query: its first record."""
     lowest = log.lowest_offset
     if lowest > 0:
@@ -219,7 +218,7 @@ def _new(places: SubscribedPartitions, share: Share, log: Partition) -> int:
     return lowest
 
 
-def _start(places: SubscribedPartitions, share: Share, log: Partition, position: EpochPosition) -> int:
+def _start(places: SubscribedPartitions, share: TopicPartition, log: Partition, position: EpochPosition) -> int:
     """Return the offset to continue at: the position, unless the records before it are gone."""
     end = slices.proven_end(log, position.epoch, position.offset)
     if end >= position.offset:
@@ -238,7 +237,7 @@ def _start(places: SubscribedPartitions, share: Share, log: Partition, position:
     return end
 
 
-def _end(places: SubscribedPartitions, share: Share, log: Partition, position: EpochPosition) -> EpochPosition:
+def _end(places: SubscribedPartitions, share: TopicPartition, log: Partition, position: EpochPosition) -> EpochPosition:
     """Return the end of the range: the planned end, or as far as records exist."""
     end = slices.proven_end(log, position.epoch, position.offset)
     if end < position.offset:

@@ -34,8 +34,7 @@ from pyspark.sql.streaming.datasource import (
 
 from ..clock import Stopwatch
 from ..errors import DataLoss, SawlogError, TopicNotFound
-from ..store.assignment import Share
-from ..store.base import Store, Topic
+from ..store.base import Store, Topic, TopicPartition
 from . import subscription
 from .history import TableFileTask, TableHistory
 from .history import read as read_history
@@ -244,7 +243,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             store.close()
 
 
-def _of_topics_in(store: Store, positions: Positions) -> Mapping[Share, EpochPosition]:
+def _of_topics_in(store: Store, positions: Positions) -> Mapping[TopicPartition, EpochPosition]:
     """Select the positions of partitions that currently exist."""
     there = {name: store.topic(name) for name in {topic for topic, _ in positions.at} if name in store}
     return {
@@ -256,7 +255,7 @@ def _of_topics_in(store: Store, positions: Positions) -> Mapping[Share, EpochPos
     }
 
 
-def split_quota(ahead: dict[Share, int], most: int) -> dict[Share, int]:
+def split_quota(ahead: dict[TopicPartition, int], most: int) -> dict[TopicPartition, int]:
     """Divide `most` offsets among the partitions in proportion to their lag, at least one each, as Kafka's source does;
     the largest remainders are rounded up. Exceeds `most` only if there are more partitions than that."""
     total = sum(ahead.values())

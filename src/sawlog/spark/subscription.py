@@ -29,8 +29,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ..errors import DataLoss, InvalidConfig, TopicNotFound
-from ..store.assignment import Share
-from ..store.base import Store, Topic
+from ..store.base import Store, Topic, TopicPartition
 from ..store.opening import open_existing as _open_existing
 from ..store.opening import open_for_slices
 from ..store.opening import open_store as _open
@@ -57,7 +56,7 @@ class EpochPosition:
 class Positions:
     """A position for every partition, with the ids of topics and store where known. Do not modify the mappings."""
 
-    at: Mapping[Share, EpochPosition] = field(default_factory=dict)
+    at: Mapping[TopicPartition, EpochPosition] = field(default_factory=dict)
     topics: Mapping[str, str] = field(default_factory=dict)
     store: str | None = None
 
@@ -104,7 +103,10 @@ class Positions:
         return self.topics.get(topic, topic_id) != topic_id
 
     def after(
-        self, moved: Mapping[Share, EpochPosition], now: Positions, begun: Mapping[Share, EpochPosition]
+        self,
+        moved: Mapping[TopicPartition, EpochPosition],
+        now: Positions,
+        begun: Mapping[TopicPartition, EpochPosition],
     ) -> Positions:
         """Advance the partitions that have `moved`, with the ids that the store and the topics have `now`.
 
@@ -251,7 +253,13 @@ class SubscribedPartitions:
         return replace(ends, at=at)
 
     def _resolve(
-        self, topic: Topic, number: int, point: OffsetSpec, each: dict[Share, int], end: EpochPosition, ending: bool
+        self,
+        topic: Topic,
+        number: int,
+        point: OffsetSpec,
+        each: dict[TopicPartition, int],
+        end: EpochPosition,
+        ending: bool,
     ) -> EpochPosition:
         lowest = EpochPosition(topic.partition(number).lowest_offset, end.epoch)
         given = each.get((topic.name, number))

@@ -12,17 +12,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 
-#: A partition: name of the topic, and number.
-Share = tuple[str, int]
+from .base import TopicPartition
 
 
 def assign(
-    subscriptions: Mapping[str, Collection[str]], partitions: Iterable[Share], owners: Mapping[Share, str]
-) -> dict[str, set[Share]]:
+    subscriptions: Mapping[str, Collection[str]],
+    partitions: Iterable[TopicPartition],
+    owners: Mapping[TopicPartition, str],
+) -> dict[str, set[TopicPartition]]:
     """Return the partitions that each member should own. `subscriptions`: the topics of each live member; `owners`: the
     current owners."""
-    plan: dict[str, set[Share]] = {member: set() for member in sorted(subscriptions)}
-    free: list[Share] = []
+    plan: dict[str, set[TopicPartition]] = {member: set() for member in sorted(subscriptions)}
+    free: list[TopicPartition] = []
     for share in sorted(partitions):
         owner = owners.get(share)
         if owner is not None and share[0] in subscriptions.get(owner, ()):
@@ -38,7 +39,7 @@ def assign(
     return plan
 
 
-def _level(plan: dict[str, set[Share]], subscriptions: Mapping[str, Collection[str]]) -> bool:
+def _level(plan: dict[str, set[TopicPartition]], subscriptions: Mapping[str, Collection[str]]) -> bool:
     """Move one partition from a member with too many towards one with too few; return whether a move was possible."""
     for giver in sorted(plan, key=lambda member: (-len(plan[member]), member)):
         path = _way_down(plan, subscriptions, giver)
@@ -51,20 +52,20 @@ def _level(plan: dict[str, set[Share]], subscriptions: Mapping[str, Collection[s
 
 
 def _way_down(
-    plan: dict[str, set[Share]], subscriptions: Mapping[str, Collection[str]], giver: str
-) -> list[tuple[str, Share, str]]:
+    plan: dict[str, set[TopicPartition]], subscriptions: Mapping[str, Collection[str]], giver: str
+) -> list[tuple[str, TopicPartition, str]]:
     """Return the shortest chain of moves (from, what, to) that ends at a member with at least two fewer; empty if there
     is none.
 
     Each member in a chain passes on as many as it gets, so only the first and the last change in number.
     """
-    came_from: dict[str, tuple[str, Share]] = {}
+    came_from: dict[str, tuple[str, TopicPartition]] = {}
     waiting = deque([giver])
     seen = {giver}
     while waiting:
         member = waiting.popleft()
         if len(plan[member]) <= len(plan[giver]) - 2:
-            path: list[tuple[str, Share, str]] = []
+            path: list[tuple[str, TopicPartition, str]] = []
             while member != giver:
                 before, share = came_from[member]
                 path.append((before, share, member))

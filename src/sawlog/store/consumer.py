@@ -71,11 +71,9 @@ from ..errors import (
 )
 from ..isolation import Isolation, is_committed
 from ..storage.forking import forkable
-from .assignment import Share
-from .base import Partition, Store, Topic
-from .committed_offsets import Committed, Start, checked_position, resolve
-from .consumer_options import MemberOptions, checked_ms, checked_start, checked_topics
-from .members import check_group_name
+from .base import Partition, Store, Topic, TopicPartition
+from .consumer_options import checked_ms, checked_start, checked_topics
+from .groups import Committed, MemberOptions, StartPosition, check_group_name, checked_position, resolve
 from .position import ConsumerPosition, OnLost, PartitionPosition, TopicWatch, checked_on_lost
 from .session import Session
 
@@ -88,7 +86,7 @@ SESSION_TIMEOUT_MS = 10_000
 
 
 #: Called with partitions.
-OnShares = Callable[[set[Share]], None]
+OnShares = Callable[[set[TopicPartition]], None]
 
 
 class Consumer:
@@ -100,7 +98,7 @@ class Consumer:
         group: str | None,
         topics: Iterable[str],
         *,
-        start: Start = "earliest",
+        start: StartPosition = "earliest",
         on_lost: OnLost = "earliest",
         auto_commit_ms: int | None = 5000,
         session_timeout_ms: int | None = None,
@@ -140,7 +138,7 @@ class Consumer:
         self._commit_due = Deadline(self._auto_commit_s)
         self._on_assigned, self._on_revoked = on_assigned, on_revoked
         #: Newly assigned partitions that `on_assigned` has not been called for.
-        self._news: set[Share] = set()
+        self._news: set[TopicPartition] = set()
         #: Without a group: the topics whose reading has begun.
         self._begun: set[str] = set()
 
@@ -222,7 +220,7 @@ class Consumer:
         """For callers with their own event loop: yield one cursor after the other, and None where there is nothing new.
         Requesting the next one marks all records of the previous ones as processed. Ends when the consumer is closed;
         with `drain`, at the end that each owned partition had when it was first read."""
-        ends: dict[Share, int] | None = {} if drain else None
+        ends: dict[TopicPartition, int] | None = {} if drain else None
         self._check_open()
         while True:
             self.go_on()
@@ -237,7 +235,7 @@ class Consumer:
             else:
                 yield None
 
-    def _next_cursor(self, ends: dict[Share, int] | None) -> tuple[PartitionPosition, RecordCursor] | None:
+    def _next_cursor(self, ends: dict[TopicPartition, int] | None) -> tuple[PartitionPosition, RecordCursor] | None:
         """Return the next partition in the round that has records, with a cursor over some of them."""
         for owned in self._position.in_turn():
             try:
@@ -339,7 +337,7 @@ class Consumer:
                 if (topic.name, number) not in self._position:
                     self._begin(topic, number, topic.partition(number), start=start)
 
-    def _take(self, session: Session, shares: Sequence[Share]) -> None:
+    def _take(self, session: Session, shares: Sequence[TopicPartition]) -> None:
         """Take free partitions and find out where to continue."""
         if not shares:
             return
@@ -364,7 +362,7 @@ class Consumer:
         number: int,
         log: Partition,
         *,
-        start: Start = "earliest",
+        start: StartPosition = "earliest",
         committed: tuple[int, int] | None = None,
     ) -> None:
         """Read a partition from the committed offset (with its leader epoch), else from `start`."""
@@ -374,7 +372,7 @@ class Consumer:
         self._position.add(PartitionPosition(topic, number, log, at, epoch, committed=known, isolation=self._isolation))
         self._news.add((topic.name, number))
 
-    def _give_up(self, shares: Sequence[Share]) -> None:
+    def _give_up(self, shares: Sequence[TopicPartition]) -> None:
         """Commit and release partitions."""
         self._warn(shares)
         if shares and self._auto_commit_s is not None:
@@ -382,20 +380,20 @@ class Consumer:
             self._commit(self._position.sure({share: reached[share] for share in shares}))
         self._remove(shares)
 
-    def _warn(self, shares: Iterable[Share]) -> None:
+    def _warn(self, shares: Iterable[TopicPartition]) -> None:
         """Call `on_revoked` for partitions that are about to be released; it may still commit."""
         told = set(shares) - self._news
         if told and self._on_revoked is not None:
             self._on_revoked(told)
 
-    def _remove(self, shares: Sequence[Share]) -> None:
+    def _remove(self, shares: Sequence[TopicPartition]) -> None:
         self._position.remove(shares)
         if self._session is not None and shares:
             self._session.give_up(shares)
 
     def _drop_strangers(self) -> None:
         """Release partitions whose topic is deleted or was recreated."""
-        gone: list[Share] = []
+        gone: list[TopicPartition] = []
         for owned in self._position:
             topic = self._watch.get(owned.share[0])
             if topic is None or topic.id != owned.topic_id:
@@ -415,7 +413,7 @@ class Consumer:
 
     # --- committing
 
-    def commit(self, positions: Mapping[Share, int] | None = None) -> None:
+    def commit(self, positions: Mapping[TopicPartition, int] | None = None) -> None:
         """Commit everything that was returned, or these positions: {(topic, partition): next offset to read}.
 
         Durable when it returns. `GroupFenced` if the partitions went to another member; then nothing was written.
@@ -431,7 +429,7 @@ class Consumer:
                 checked_position(offset)
             self._commit(wanted)
 
-    def _commit(self, positions: Mapping[Share, int]) -> None:
+    def _commit(self, positions: Mapping[TopicPartition, int]) -> None:
         """Commit positions that have changed, if this member still owns all of them. The caller holds the lock."""
         session, changed = self._session, self._position.changed(positions)
         if not changed or session is None:
@@ -444,7 +442,7 @@ class Consumer:
             raise
         self._position.note_committed(changed)
 
-    def _read_so_far(self, session: Session, share: Share, offset: int) -> Committed:
+    def _read_so_far(self, session: Session, share: TopicPartition, offset: int) -> Committed:
         owned = self._mine(*share)
         return Committed.by_member(session.member_id, owned.topic_id, offset, owned.epoch_of(offset))
 
@@ -465,7 +463,7 @@ class Consumer:
         return None if self._session is None else self._session.group
 
     @property
-    def assignment(self) -> set[Share]:
+    def assignment(self) -> set[TopicPartition]:
         """Partitions that it reads now: {(topic, partition)}."""
         return self._position.shares()
 
@@ -492,11 +490,11 @@ class Consumer:
         known = self._watch.get(topic)
         return None if found is None or (known is not None and known.id != found.topic_id) else found.offset
 
-    def lag(self) -> dict[Share, int]:
+    def lag(self) -> dict[TopicPartition, int]:
         """Return the number of records of each partition that have not been returned yet."""
         return {owned.share: owned.lag for owned in self._position}
 
-    def seek(self, topic: str, partition: int, place: Start) -> None:
+    def seek(self, topic: str, partition: int, place: StartPosition) -> None:
         """Continue at an offset, "earliest", "latest", or the first record that is not older than a datetime."""
         with self._lock:
             self._check_open()
@@ -504,14 +502,14 @@ class Consumer:
             epoch = owned.log.leader_epoch
             owned.move(resolve(owned.log, place), epoch)
 
-    def pause(self, *shares: Share) -> None:
+    def pause(self, *shares: TopicPartition) -> None:
         """Stop reading these partitions until `resume`; they stay assigned. Without arguments, all of them."""
         with self._lock:
             self._check_open()
             for share in [self._mine(*share).share for share in shares] or self._position.shares():
                 self._position.pause(share)
 
-    def resume(self, *shares: Share) -> None:
+    def resume(self, *shares: TopicPartition) -> None:
         """Continue reading these partitions. Without arguments, all of them."""
         with self._lock:
             self._check_open()
@@ -519,7 +517,7 @@ class Consumer:
                 self._position.resume(share)
 
     @property
-    def paused(self) -> set[Share]:
+    def paused(self) -> set[TopicPartition]:
         """Paused partitions."""
         return self._position.paused
 

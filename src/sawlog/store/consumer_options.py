@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, TypedDict
 
 from ..errors import InvalidConfig
-from .committed_offsets import Start
+from .groups import StartPosition
 
 
 class KafkaNames(TypedDict, total=False):
@@ -76,22 +75,6 @@ def translated(given: Mapping[str, object]) -> dict[str, object]:
     return made
 
 
-@dataclass(frozen=True, slots=True)
-class MemberOptions:
-    """Consumer options that the group must know."""
-
-    #: The name of the group.
-    group: str
-    #: The name of the member, for display; may be empty.
-    name: str
-    #: The topics that it reads.
-    topics: tuple[str, ...]
-    #: Its session expires after this long without a heartbeat.
-    session_timeout_ms: int
-    #: Heartbeats stop if no records were requested for this long.
-    max_poll_s: float
-
-
 def checked_topics(topics: Iterable[str]) -> tuple[str, ...]:
     """The names without duplicates; `InvalidConfig` if there are none."""
     made = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
@@ -100,7 +83,7 @@ def checked_topics(topics: Iterable[str]) -> tuple[str, ...]:
     return made
 
 
-def checked_start(start: Start) -> Start:
+def checked_start(start: StartPosition) -> StartPosition:
     """Return it if a group can start there; else `InvalidConfig`."""
     if start in ("earliest", "latest") or isinstance(start, datetime):
         return start

@@ -1,37 +1,288 @@
-"""`Groups`: administration of consumer groups: list, describe, seek, commit, delete.
+"""Consumer groups, as every backend describes them: members, committed offsets, and `Groups`, which administers them.
 
-Thread-safe.
+`sawlog.store.directory.groups` keeps groups in files, `sawlog.store.objects.groups` in the commits of a store on object
+storage. Consumers use `GroupMembership`, brokers `CoordinatorClaim`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
-from typing import Any
+import builtins
+import json
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Any, Literal
 
-from ..clock import now_ms
+from ..batch.text import parse_json
+from ..clock import Stopwatch, now_ms
 from ..config import whole_number
-from ..errors import DirectoryLocked, GroupActive, GroupNotFound, InvalidConfig, SawlogError, TopicNotFound
-from ..log.epochs import MAX_EPOCH
-from ..storage import Directory
-from ..storage.checksummed import load, store
-from .assignment import Share
-from .base import Partition, Store, Topic
-from .committed_offsets import Committed, OffsetStore, Start, checked_position, resolve
-from .consumer_options import MemberOptions
-from .directory.membership import DirectoryMembership
-from .members import (
-    Member,
-    Members,
-    check_group_name,
-    forget_group,
-    give_up,
-    group_directory,
-    groups_with_members,
-    refuse_workers,
-)
-from .served_groups import Claim, noted_server, refuse_served, server_of
+from ..errors import InvalidConfig
+from ..storage.forking import forkable
+from .base import Partition, Topic, TopicPartition
+from .names import is_text, quoted
+
+#: Start position: the first record, the end, an offset, or the first record that is not older than a time.
+StartPosition = Literal["earliest", "latest"] | int | datetime
+
+
+#: The maximum time between two checks that counts as inactivity of a member.
+_MOST_COUNTED_S = 1.0
+
+
+# --- committed offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """One committed offset."""
+
+    offset: int
+    topic_id: str
+    metadata: str
+    time_ms: int
+    #: Id of the committing member; empty for a commit from outside the group.
+    member: str
+    #: Leader epoch in which the offset was read; -1 if unknown.
+    leader_epoch: int = -1
+    #: Leader epoch that a network client sent, if it differs; returned to the client unchanged.
+    told_epoch: int | None = None
+    #: Offset that a network client sent, if it differs: a negative one means an end of the partition, which `offset`
+    #: resolves.
+    told_offset: int | None = None
+
+    @classmethod
+    def by_member(cls, member: str, topic_id: str, offset: int, epoch: int) -> Committed:
+        """Return a commit by a member, as of now."""
+        return cls(offset, topic_id, "", now_ms(), member, epoch)
+
+    def encode(self) -> bytes:
+        """Return the value of the record."""
+        fields = asdict(self)
+        for name in ("told_epoch", "told_offset"):
+            if fields[name] is None:
+                del fields[name]
+        return json.dumps(fields).encode()
+
+    @classmethod
+    def decode(cls, value: bytes) -> Committed:
+        """Parse the value of a record; `ValueError`, `KeyError` or `TypeError` if it is invalid."""
+        found = parse_json(value)
+        return cls(
+            int(found["offset"]),
+            str(found["topic_id"]),
+            str(found["metadata"]),
+            int(found["time_ms"]),
+            str(found["member"]),
+            int(found.get("leader_epoch", -1)),
+            *(None if found.get(name) is None else int(found[name]) for name in ("told_epoch", "told_offset")),
+        )
+
+
+def begin(topic: Topic, start: StartPosition) -> dict[TopicPartition, tuple[int, int]]:
+    """Resolve a start position in every partition of a topic, with the current leader epoch."""
+    places: dict[TopicPartition, tuple[int, int]] = {}
+    for number in range(topic.partitions):
+        log = topic.partition(number)
+        epoch = log.leader_epoch  # before the end is read: it may belong to a later one
+        places[topic.name, number] = resolve(log, start), epoch
+    return places
+
+
+def resolve(log: Partition, place: StartPosition) -> int:
+    """Resolve a start position to an offset of a log. A number is used unchanged, even if the log does not contain
+    it."""
+    end = log.last_stable_offset  # refreshes what other processes did
+    if place == "earliest":
+        return log.lowest_offset
+    if place == "latest":
+        return end
+    if isinstance(place, datetime):
+        return log.offset_at(place)
+    if isinstance(place, bool) or not isinstance(place, int):
+        raise InvalidConfig(f'a position must be "earliest", "latest", an offset or a datetime, not {place!r}')
+    return checked_position(place)
+
+
+def checked_position(offset: object) -> int:
+    """Return the offset if it is valid; else `InvalidConfig`."""
+    found = whole_number(offset)
+    if not 0 <= found < 2**62:
+        raise InvalidConfig(f"an offset must be an integer from 0 to 2**62 - 1, not {offset!r}")
+    return found
+
+
+# --- members
+
+
+def check_group_name(name: object) -> str:
+    """Return a valid group name: any text that is not too long for a directory's name."""
+    if not isinstance(name, str) or not name or not is_text(name) or len(quoted(name)) > 200:
+        raise InvalidConfig(f"a group's name must be a str, 1 to 200 characters (fewer if special), not {name!r}")
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member's description of itself."""
+
+    id: str
+    #: The name it was given, if any.
+    name: str
+    #: Process and machine.
+    process: str
+    topics: tuple[str, ...]
+    session_timeout_ms: int
+    #: Heartbeat counter.
+    beat: int
+    #: Time of the last heartbeat by the member's own clock: for display, not for decisions.
+    time_ms: int
+    #: Whether it is a worker of a queue, which owns no partition: see `sawlog.store.queues`.
+    works: bool = False
+
+
+@dataclass(slots=True)
+class _Watched:
+    """How long a member's heartbeat counter has not changed."""
+
+    beat: int
+    silent_s: float = 0.0
+    _looked: Stopwatch = field(default_factory=Stopwatch)
+
+    def note_silence(self) -> None:
+        """Account for an unchanged counter. Only the time between checks counts."""
+        self.silent_s += min(self._looked.restart(), _MOST_COUNTED_S)
+
+
+class Silence:
+    """Time since each member's last heartbeat, as one process sees it. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._watched: dict[str, _Watched] = {}
+        self._watching = forkable(threading.Lock())
+
+    def watch(self, found: Mapping[str, Member]) -> None:
+        """Update the set of members and their counters."""
+        with self._watching:
+            self._watched = {id: each for id, each in self._watched.items() if id in found}
+            for member in found.values():
+                seen = self._watched.get(member.id)
+                if seen is None or seen.beat != member.beat:
+                    self._watched[member.id] = _Watched(member.beat)
+                else:
+                    seen.note_silence()
+
+    def is_silent(self, member: Member) -> bool:
+        """Return whether the member's session has expired, as far as this process has checked."""
+        seen = self._watched.get(member.id)
+        return seen is not None and seen.beat == member.beat and seen.silent_s * 1000 >= member.session_timeout_ms
+
+
+@dataclass(frozen=True, slots=True)
+class MemberOptions:
+    """Consumer options that the group must know."""
+
+    #: The name of the group.
+    group: str
+    #: The name of the member, for display; may be empty.
+    name: str
+    #: The topics that it reads.
+    topics: tuple[str, ...]
+    #: Its session expires after this long without a heartbeat.
+    session_timeout_ms: int
+    #: Heartbeats stop if no records were requested for this long.
+    max_poll_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """Snapshot of a group; equal if nothing relevant to the assignment has changed."""
+
+    subscriptions: dict[str, tuple[str, ...]]
+    silent: frozenset[str]
+    owners: dict[TopicPartition, str]
+
+    @property
+    def topics(self) -> set[str]:
+        """All topics that any member reads."""
+        return {topic for topics in self.subscriptions.values() for topic in topics}
+
+
+class GroupMembership(ABC):
+    """One member of one group. The background thread calls only `beat`, `is_current` and `view`; everything else is
+    called under the consumer's lock."""
+
+    @property
+    @abstractmethod
+    def id(self) -> str:
+        """Member id; empty before `join`."""
+
+    @abstractmethod
+    def join(self) -> None:
+        """Join the group; no-op for a member. `GroupActive` if a broker or workers of a queue have the group."""
+
+    @abstractmethod
+    def beat(self) -> None:
+        """Send a heartbeat. May be called at any rate."""
+
+    @property
+    @abstractmethod
+    def is_current(self) -> bool:
+        """Whether the other members still count this one."""
+
+    @abstractmethod
+    def still_owns(self) -> bool:
+        """Return whether this member still owns every partition it has taken."""
+
+    @abstractmethod
+    def view(self, owners: Mapping[TopicPartition, str] | None = None) -> GroupView:
+        """Return a snapshot of the group. The owners are not read if they are given."""
+
+    @abstractmethod
+    def fence_silent(self) -> None:
+        """Remove members whose session has expired."""
+
+    @property
+    @abstractmethod
+    def owned(self) -> set[TopicPartition]:
+        """Partitions that this member owns."""
+
+    @abstractmethod
+    def take(
+        self, shares: Sequence[TopicPartition], topics: Mapping[str, Topic], start: StartPosition
+    ) -> dict[TopicPartition, tuple[int, int] | None]:
+        """Take the partitions without an owner; return where the group continues in each (offset and leader epoch),
+        None for the first record. No commit of an earlier owner can follow."""
+
+    @abstractmethod
+    def give_up(self, shares: Iterable[TopicPartition]) -> None:
+        """Release partitions, after the last commit."""
+
+    @abstractmethod
+    def commit(self, offsets: Mapping[TopicPartition, Committed]) -> None:
+        """Commit offsets of owned partitions, all or none, durably; `GroupFenced` if this member has lost one of
+        them."""
+
+    @abstractmethod
+    def committed(self) -> dict[TopicPartition, Committed]:
+        """Return the group's committed offsets."""
+
+    @abstractmethod
+    def leave(self) -> None:
+        """Release everything and leave the group; `join` joins again."""
+
+    def close(self) -> None:
+        """Leave permanently."""
+        self.leave()
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Like `close`, for a consumer that was dropped: does not block and raises nothing."""
+
+
+# --- administration
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,267 +314,177 @@ class GroupDescription:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class OffsetChange:
     """Offsets of a group to be committed, or with None to be deleted."""
 
     group: str
-    offsets: Mapping[Share, Committed | None]
+    offsets: Mapping[TopicPartition, Committed | None]
     #: Whether the broker that serves the group writes them. Otherwise the partitions must have no owner.
     by_server: bool = False
     #: Name of the transaction they belong to, and its mark: it is applied once, however often it is retried.
     transaction: tuple[str, str] | None = None
 
 
-class GroupDocuments:
-    """Small documents of a group by name, deleted with the group. Returned by `Groups.documents`."""
+class GroupDocuments(ABC):
+    """Small documents of a consumer group, by name. They are deleted with the group."""
 
-    def __init__(self, directory: Directory) -> None:
-        self._directory = directory
-
+    @abstractmethod
     def find(self, name: str) -> dict[str, Any] | None:
-        """Return a document; None if it does not exist."""
-        return load(self._directory, name) if self._directory.exists(name) else None
+        """Return a document, or None."""
 
+    @abstractmethod
     def keep(self, name: str, fields: dict[str, Any]) -> None:
         """Write or replace a document, durably."""
-        store(self._directory, name, fields)
 
+    @abstractmethod
     def remove(self, name: str) -> None:
-        """Remove a document if it exists. Durable after `sync`."""
-        self._directory.remove(name)
+        """Remove a document if it exists; durable after `sync`."""
 
+    @abstractmethod
     def sync(self) -> None:
         """Make removals durable."""
-        self._directory.sync()
 
 
-class Groups:
-    """Consumer groups of a store. Returned by `store.groups`."""
+class Groups(ABC):
+    """Consumer groups and their committed offsets."""
 
-    def __init__(self, store: Store, directory: Directory) -> None:
-        self._store = store
-        self._directory = directory
-        #: Committed offsets; for consumers.
-        self.offsets = OffsetStore(directory, writable=store.mode != "r")
+    @abstractmethod
+    def list(self) -> builtins.list[str]:
+        """Return the names of all groups."""
 
-    def membership(self, options: MemberOptions) -> DirectoryMembership:
-        """Return a membership in a group, for a consumer."""
-        return DirectoryMembership(self._directory, self.offsets, options)
+    @abstractmethod
+    def committed(self, name: str) -> dict[TopicPartition, Committed]:
+        """Return the committed offsets of a group; empty if it does not exist."""
 
-    def close(self) -> None:
-        """Close the files. Called by `Store.close`."""
-        self.offsets.close()
-
-    # --- inspecting
-
-    def list(self) -> list[str]:
-        """Return the names of all groups that have committed something or have members."""
-        names = set(self.offsets.groups())
-        for name in groups_with_members(self._directory):
-            if name not in names and (self._live(name) or self.served_at(name)):
-                names.add(name)
-        return sorted(names)
-
+    @abstractmethod
     def describe(self, name: str) -> GroupDescription:
-        """Return the members of a group and its progress; `GroupNotFound` if it does not exist, `CorruptBatch` if that
-        is uncertain because commits are lost."""
-        offsets = self.offsets.of(check_group_name(name))
-        members, served_at = self._live(name), self.served_at(name)
-        if not offsets and not members and not served_at:
-            raise self._not_found(name)
-        owners = {share: id for share, id in self._owners(name).items() if id in members}
-        topics = {topic for topic, _ in offsets}.union(*(member.topics for member in members.values()))
-        rows: list[GroupRow] = []
-        for topic_name in sorted(topics):
-            try:
-                topic = self._store.topic(topic_name)
-            except TopicNotFound:
-                continue  # deleted meanwhile
-            rows.extend(_row(topic, number, offsets, owners) for number in range(topic.partitions))
-        return GroupDescription(name, tuple(sorted(members.values(), key=lambda each: each.id)), tuple(rows), served_at)
+        """Return the members of a group and its progress; `GroupNotFound`."""
 
-    def served_at(self, name: str) -> str | None:
-        """Return the address of the broker that has the group's members; None if they do not connect over the
-        network."""
-        found = self._members_of(name)
-        if found is None:
-            return None
-        with closing(found.directory) as directory:
-            noted = noted_server(directory)
-            if noted is None or self._store.mode == "r":
-                return noted
-            try:
-                with self.offsets.turn():
-                    return server_of(directory)
-            except DirectoryLocked:  # a process is stopped in its turn
-                return noted
-
-    def claim(self, name: str, address: str) -> Claim:
-        """Begin attempts of a broker at that address to admit members to the group; see `served_groups`."""
-        return Claim(self._directory, self.offsets, check_group_name(name), address)
-
-    def _members_of(self, name: str) -> Members | None:
-        if name not in groups_with_members(self._directory):
-            return None
-        return Members(group_directory(self._directory, name, create=False))
-
-    def _live(self, name: str) -> dict[str, Member]:
-        found = self._members_of(name)
-        if found is None:
-            return {}
-        with closing(found.directory):
-            return found.look() if self._store.mode != "r" else found.glance()
-
-    def _owners(self, name: str) -> dict[Share, str]:
-        found = self._members_of(name)
-        if found is None:
-            return {}
-        with closing(found.directory):
-            return found.owners()
-
-    def _not_found(self, name: str) -> SawlogError:
-        lost = self.offsets.lost_commits()
-        return lost or GroupNotFound(f"no group {name!r} in {self._store.path}: nobody has committed or joined")
-
-    # --- moving
-
+    @abstractmethod
     def commit(
         self,
         name: str,
-        offsets: Mapping[Share, int],
+        offsets: Mapping[TopicPartition, int],
         *,
         metadata: str = "",
-        epochs: Mapping[Share, int] | None = None,
+        epochs: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Commit offsets for a group without being a member: for readers that track their own progress. `epochs` are
-        the leader epochs in which they were read; the default is the current one.
+        """Commit offsets durably; `GroupActive` if a live member owns one of the partitions."""
 
-        `GroupActive`, and nothing is written, if a live member owns one of the partitions, or a broker has members of
-        the group.
-        """
-        check_group_name(name)
-        known = epochs or {}
-        made = {share: self._committed(share, offset, metadata, known.get(share)) for share, offset in offsets.items()}
-        (refused,) = self.commit_together([Change(name, made)])
-        if refused is not None:
-            raise refused
+    @abstractmethod
+    def seek(self, name: str, offsets: Mapping[TopicPartition, StartPosition]) -> dict[TopicPartition, int]:
+        """Move a group without live members; `GroupActive`, `GroupNotFound`."""
 
-    def commit_together(self, changes: Sequence[Change]) -> Sequence[GroupActive | None]:
-        """Commit for several groups with one disk write. Durable on return. Each change is written whole or refused,
-        with its error at its index in the result. Later changes replace earlier ones."""
-        with self.offsets.turn() as turn:
-            results = [None if change.by_server else self._refused(change) for change in changes]
-            new = {change.transaction for change in changes if change.transaction is not None}
-            new = {(name, mark) for name, mark in new if turn.mark(name) != mark}
-            wanted = [
-                change
-                for change, refused in zip(changes, results, strict=True)
-                if refused is None and (change.transaction is None or change.transaction in new)
-            ]
-            pages: dict[str, dict[Share, Mapping[int, bytes | None]]] = {}
-            for change in wanted:
-                if not change.by_server:  # a broker's members move forward: pages below are ignored
-                    pages.setdefault(change.group, {}).update(turn.without_pages(change.group, change.offsets))
-            turn.write_all([(change.group, change.offsets) for change in wanted], dict(new), pages)
-        return results
-
-    def _refused(self, change: Change) -> GroupActive | None:
-        try:
-            self._refuse_owners(change.group, change.offsets)
-        except GroupActive as error:
-            return error
-        return None
-
-    def seek(self, name: str, offsets: Mapping[Share, Start]) -> dict[Share, int]:
-        """Move a group without live members to offsets, "earliest", "latest" or times, and return the offsets.
-
-        `GroupActive` if it has live members: they would continue where they are. `GroupNotFound` if the group does not
-        exist.
-        """
-        epochs = {share: self._partition(share)[1].leader_epoch for share in offsets}  # before their ends are read
-        found = {share: self._resolved(share, place) for share, place in offsets.items()}
-        made = {share: self._committed(share, offset, "", epochs[share]) for share, offset in found.items()}
-        with self.offsets.turn() as turn:
-            self._refuse_members(check_group_name(name))
-            if not turn.offsets(name):
-                raise self._not_found(name)
-            turn.write_all([(name, made)], pages={name: turn.without_pages(name, made)})
-        return found
-
-    @contextmanager
-    def documents(self, name: str) -> Iterator[GroupDocuments]:
-        """Hold the documents that readers with their own progress keep for a group, exclusively."""
-        with self.offsets.turn():
-            directory = group_directory(self._directory, name, create=True)
-            try:
-                yield GroupDocuments(directory)
-            finally:
-                directory.close()
-
+    @abstractmethod
     def delete(self, name: str) -> None:
-        """Delete a group and all its offsets; `GroupActive` if it has live members."""
-        with self.offsets.turn() as turn:
-            self._refuse_members(check_group_name(name))
-            offsets = turn.offsets(name)
-            if not offsets:
-                raise self._not_found(name)
-            pages = turn.without_pages(name, turn.pages(name))
-            turn.write_all([(name, dict.fromkeys(offsets))], pages={name: pages})
-            forget_group(self._directory, name)
+        """Delete a group and its offsets; `GroupActive` if it has live members."""
 
-    def _refuse_members(self, name: str) -> None:
-        """Raise `GroupActive` if the group has live members, here or at a broker. Call in a turn."""
-        members = self._live(name)
-        if members:
-            who = ", ".join(sorted(each.name or each.process for each in members.values()))
-            raise GroupActive(f"the group {name!r} has live members ({who}): close them first, or seek in the consumer")
-        self._refuse_served(name)
+    @abstractmethod
+    def documents(self, name: str) -> AbstractContextManager[GroupDocuments]:
+        """Open the documents of a group. Concurrent changes to one document block or are refused."""
 
-    def _refuse_served(self, name: str) -> None:
-        found = self._members_of(name)
-        if found is not None:
-            with closing(found.directory) as directory:
-                refuse_served(directory, name)
-
-    def _refuse_owners(self, name: str, shares: Iterable[Share]) -> None:
-        """Raise `GroupActive` if one of these partitions has an owner. Call in a turn, during which no member can take
-        one."""
-        found = self._members_of(name)
-        if found is None:
-            return
-        with closing(found.directory), ExitStack() as undo:
-            refuse_served(found.directory, name)
-            refuse_workers(found, name)
-            for share in shares:
-                held = found.take(share, "")
-                if held is None:
-                    raise GroupActive(
-                        f"partition {share[1]} of {share[0]!r} is owned by a live member of the group {name!r}: "
-                        "its offset is committed there"
-                    )
-                undo.callback(give_up, held)
-
-    def _partition(self, share: Share) -> tuple[Topic, Partition]:
-        topic = self._store.topic(share[0])
-        return topic, topic.partition(share[1])
-
-    def _committed(self, share: Share, offset: int, metadata: str, epoch: int | None = None) -> Committed:
-        topic, log = self._partition(share)
-        epoch = log.leader_epoch if epoch is None else whole_number(epoch, "a leader epoch")
-        if not -1 <= epoch <= MAX_EPOCH:
-            raise InvalidConfig(f"a leader epoch must be an integer from -1 (unknown) to {MAX_EPOCH}, not {epoch}")
-        return Committed(checked_position(offset), topic.id, metadata, now_ms(), "", epoch)
-
-    def _resolved(self, share: Share, place: Start) -> int:
-        return resolve(self._partition(share)[1], place)
+    @abstractmethod
+    def membership(self, options: MemberOptions) -> GroupMembership:
+        """Return a membership that has not joined yet."""
 
 
-def _row(topic: Topic, number: int, offsets: Mapping[Share, Committed], owners: Mapping[Share, str]) -> GroupRow:
-    log = topic.partition(number)
-    end, lowest = log.visible_offset, log.lowest_offset
-    found = offsets.get((topic.name, number))
-    committed, reached = None, lowest
-    if found is not None and found.topic_id == topic.id:
-        committed, reached = found.offset, min(found.offset, log.epoch_end(found.leader_epoch))
-    lag = end - max(lowest, reached)
-    return GroupRow(topic.name, number, committed, lowest, end, max(lag, 0), owners.get((topic.name, number)))
+class CoordinatorClaim(ABC):
+    """A broker's claim to coordinate one group. All methods block, except `current`."""
+
+    @property
+    @abstractmethod
+    def may_succeed(self) -> bool:
+        """Whether `take`, which has failed, is worth retrying soon: no member has sent a heartbeat since."""
+
+    @abstractmethod
+    def take(self) -> None:
+        """Become the group's coordinator; `GroupActive` if consumers that opened the store are in the group."""
+
+    @property
+    @abstractmethod
+    def current(self) -> bool:
+        """Whether this broker still coordinates the group, as far as it knows."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Stop coordinating the group, or trying to, so that other members can join. Safe to call twice."""
+
+
+# --- queues: what a backend stores for the workers of a group
+#
+# A *turn* is one atomic read-modify-write of the delivery state. In a directory, turns are exclusive and other
+# processes block; on object storage they are optimistic: the loser of a race gets `TurnConflict` and retries.
+
+#: State pages of queues to write, by partition and number; None removes a page.
+Pages = Mapping[TopicPartition, Mapping[int, bytes | None]]
+
+
+class TurnConflict(Exception):
+    """Another worker wrote first: nothing was written, and what was read is stale."""
+
+
+class QueueTurn(ABC):
+    """Operations within a turn."""
+
+    @abstractmethod
+    def places(
+        self, group: str, topics: Iterable[Topic], start: StartPosition, member: str
+    ) -> Mapping[TopicPartition, tuple[int, int]]:
+        """Return where a group continues. Its first access to a topic commits the start position."""
+
+    @abstractmethod
+    def offsets(self, group: str) -> dict[TopicPartition, Committed]:
+        """Return the offsets of one group."""
+
+    @abstractmethod
+    def pages(self, group: str) -> dict[TopicPartition, dict[int, bytes]]:
+        """Return the state pages of a group's queues."""
+
+    @abstractmethod
+    def write_all(
+        self,
+        changes: Iterable[tuple[str, Mapping[TopicPartition, Committed | None]]],
+        marks: Mapping[str, str] | None = None,
+        pages: Mapping[str, Pages] | None = None,
+    ) -> None:
+        """Commit offsets and pages, all or none; `TurnConflict`."""
+
+
+class DeliveryStates(ABC):
+    """Committed offsets and state pages of queues."""
+
+    @abstractmethod
+    def of(self, group: str) -> dict[TopicPartition, Committed]:
+        """Return the offsets of one group."""
+
+    @abstractmethod
+    def pages(self, group: str) -> dict[TopicPartition, dict[int, bytes]]:
+        """Return the state pages of a group's queues, by partition and number."""
+
+    @abstractmethod
+    def turn(self) -> AbstractContextManager[QueueTurn]:
+        """Begin a turn."""
+
+
+class QueueWorkers(ABC):
+    """Workers of a queue, as one of them sees them."""
+
+    @abstractmethod
+    def join(self) -> str:
+        """Join the group as a worker and return the id."""
+
+    @abstractmethod
+    def dead(self, workers: set[str], *, now: bool) -> set[str]:
+        """Return which of these workers are dead."""
+
+    @abstractmethod
+    def beat(self) -> None:
+        """Send a heartbeat."""
+
+    @abstractmethod
+    def leave(self) -> None:
+        """Leave the group. Safe to call twice."""
+
+    def abandon(self) -> None:
+        """Leave without blocking: the queue was dropped without being closed."""
+        self.leave()

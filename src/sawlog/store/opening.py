@@ -1,8 +1,8 @@
 """`open_store`, exported as `sawlog.open`: opens a store by its path or address.
 
 ```
-data, /var/lib/data, Path("data")    a directory: `Store`
-s3://bucket/store  (also s3a://)     Amazon S3, and servers that speak its protocol: `ObjectStore`
+data, /var/lib/data, Path("data")    a directory
+s3://bucket/store  (also s3a://)     Amazon S3, and servers that speak its protocol
 gs://bucket/store                    Google Cloud Storage
 az://container/store                 Azure (also abfs://, abfss://)
 memory://name                        this process: every open of the same name returns the same store
@@ -17,44 +17,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..addresses import is_address
 from ..errors import InvalidConfig
 from ..storage import Directory
+from .base import Store
 from .directory import replica
 from .directory.replica import ReplicaAddress, ReplicaStore
-from .directory.store import Store
+from .directory.store import DirectoryStore
 
 if TYPE_CHECKING:
     from .objects.journal.timing import StoreParameters
-    from .objects.store import ObjectStore
 
 #: Options that apply to one kind of store only, and are refused for the other.
 _OF_DIRECTORIES = "handover_timeout_s", "lock_timeout"
 _OF_ADDRESSES = "options", "parameters"
-
-
-@overload
-def open_store(
-    path: str | PathLike[str] | Directory,
-    mode: Literal["w", "r"] = "w",
-    *,
-    maintenance_interval_s: float | None = ...,
-    handover_timeout_s: float = ...,
-    lock_timeout: float = ...,
-) -> Store: ...
-
-
-@overload
-def open_store(
-    path: str,
-    mode: Literal["w", "r"] = "w",
-    *,
-    options: Mapping[str, str],
-    parameters: StoreParameters | None = ...,
-    maintenance_interval_s: float | None = ...,
-) -> ObjectStore: ...
 
 
 def open_store(
@@ -66,11 +44,8 @@ def open_store(
     maintenance_interval_s: float | None = 60.0,
     handover_timeout_s: float | None = None,
     lock_timeout: float | None = None,
-) -> Store | ObjectStore:
+) -> Store:
     """Open the store in a directory or at an address; with mode "w" (the default) create it if missing.
-
-    A path returns a `Store`; an address such as `s3://bucket/store` an `ObjectStore`, which is used in the same way. A
-    type checker cannot tell a path from an address: it sees a `Store`, unless `options` are given.
 
     For a directory: appends to a partition that another process holds are forwarded to it and wait up to
     `handover_timeout_s` seconds for the answer. If that process accepts no requests, they wait up to `lock_timeout`
@@ -88,7 +63,7 @@ def open_store(
     given = {name: value for name, value in given.items() if value is not None}
     if not is_address(path):
         _refuse(given, _OF_ADDRESSES, "a store in a directory")
-        return Store.open(path, mode, maintenance_interval_s=maintenance_interval_s, **given)
+        return DirectoryStore.open(path, mode, maintenance_interval_s=maintenance_interval_s, **given)
     _refuse(given, _OF_DIRECTORIES, "a store on object storage")
     from .objects.store import ObjectStore
 
@@ -96,7 +71,7 @@ def open_store(
     return ObjectStore.open(path, mode, maintenance_interval_s=maintenance_interval_s, **given)
 
 
-def open_for_slices(path: str, *, options: Mapping[str, str] | None = None) -> Store | ObjectStore:
+def open_for_slices(path: str, *, options: Mapping[str, str] | None = None) -> Store:
     """Open a store only to read slices that another process has planned (`slice_reader`). At an address, this looks up
     nothing but the id of the store."""
     if not is_address(path):
@@ -106,10 +81,10 @@ def open_for_slices(path: str, *, options: Mapping[str, str] | None = None) -> S
     return ObjectStore.open(path, "r", options=options, lazily=True)
 
 
-def open_existing(path: str, *, options: Mapping[str, str] | None = None) -> Store | ObjectStore:
+def open_existing(path: str, *, options: Mapping[str, str] | None = None) -> Store:
     """Open a store for writing, without background maintenance; `StoreNotFound` instead of creating one."""
     if not is_address(path):
-        return Store.open(path, "w", maintenance_interval_s=None, create=False)
+        return DirectoryStore.open(path, "w", maintenance_interval_s=None, create=False)
     from .objects.store import ObjectStore
 
     return ObjectStore.open(path, "w", options=options, maintenance_interval_s=None, create=False)

@@ -23,8 +23,7 @@ from ..batch.kernel import RecordCursor
 from ..clock import Deadline, rechecks
 from ..errors import InvalidConfig, OffsetOutOfRange, PositionLost, TopicNotFound
 from ..isolation import Isolation
-from .assignment import Share
-from .base import Partition, Topic
+from .base import Partition, Topic, TopicPartition
 
 OnLost = Literal["earliest", "latest", "error"]
 
@@ -55,7 +54,7 @@ class PartitionPosition:
         committed: int | None = None,
         isolation: Isolation = "committed",
     ) -> None:
-        self.share: Share = (topic.name, partition)
+        self.share: TopicPartition = (topic.name, partition)
         self._isolation = isolation
         self.topic_id = topic.id
         self.log = log
@@ -168,32 +167,32 @@ class ConsumerPosition:
 
     def __init__(self, on_lost: OnLost) -> None:
         self._on_lost = on_lost
-        self._owned: dict[Share, PartitionPosition] = {}
+        self._owned: dict[TopicPartition, PartitionPosition] = {}
         #: The order in which partitions are read.
-        self._round: deque[Share] = deque()
+        self._round: deque[TopicPartition] = deque()
         #: The partition whose cursor the caller iterates over; or the positions before its last `poll`.
         self._given: PartitionPosition | None = None
-        self._before: dict[Share, int] | None = None
+        self._before: dict[TopicPartition, int] | None = None
         #: Paused partitions.
-        self._paused: set[Share] = set()
+        self._paused: set[TopicPartition] = set()
         #: Partitions whose position went back, reported by an error: not committed before the reader continues.
-        self._unsure: set[Share] = set()
+        self._unsure: set[TopicPartition] = set()
         #: Number of times a position was no longer in the log.
         self.lost_count = 0
 
     # --- which partitions
 
-    def __contains__(self, share: Share) -> bool:
+    def __contains__(self, share: TopicPartition) -> bool:
         return share in self._owned
 
     def __iter__(self) -> Iterator[PartitionPosition]:
         return iter(list(self._owned.values()))
 
-    def get(self, share: Share) -> PartitionPosition | None:
+    def get(self, share: TopicPartition) -> PartitionPosition | None:
         """Return one position; None if the partition is not read here."""
         return self._owned.get(share)
 
-    def shares(self) -> set[Share]:
+    def shares(self) -> set[TopicPartition]:
         """Return all partitions."""
         return set(self._owned)
 
@@ -202,7 +201,7 @@ class ConsumerPosition:
         self._owned[owned.share] = owned
         self._round.appendleft(owned.share)
 
-    def remove(self, shares: Iterable[Share]) -> None:
+    def remove(self, shares: Iterable[TopicPartition]) -> None:
         """Remove partitions."""
         gone = {share: self._owned.pop(share) for share in shares}
         self._paused.difference_update(gone)
@@ -215,17 +214,17 @@ class ConsumerPosition:
         self.remove(list(self._owned))
         self._given = self._before = None
 
-    def pause(self, share: Share) -> None:
+    def pause(self, share: TopicPartition) -> None:
         """Stop reading a partition."""
         self._paused.add(share)
         self._owned[share].stop()
 
-    def resume(self, share: Share) -> None:
+    def resume(self, share: TopicPartition) -> None:
         """Read a partition again."""
         self._paused.discard(share)
 
     @property
-    def paused(self) -> set[Share]:
+    def paused(self) -> set[TopicPartition]:
         """Paused partitions."""
         return set(self._paused)
 
@@ -241,7 +240,7 @@ class ConsumerPosition:
             if owned is not None and share not in self._paused:
                 yield owned
 
-    def cursor(self, owned: PartitionPosition, ends: dict[Share, int] | None) -> RecordCursor | None:
+    def cursor(self, owned: PartitionPosition, ends: dict[TopicPartition, int] | None) -> RecordCursor | None:
         """Return a cursor over the next records of a partition; None if there are none. With `ends`, only up to the end
         it had when it was first read. Handles a lost position."""
         if owned.cursor is not None:
@@ -329,11 +328,11 @@ class ConsumerPosition:
         given = self._given
         return None if given is None else given.cursor
 
-    def reached(self) -> dict[Share, int]:
+    def reached(self) -> dict[TopicPartition, int]:
         """Return the offset after the last returned record of each partition."""
         return {owned.share: owned.reached for owned in self}
 
-    def processed(self) -> dict[Share, int]:
+    def processed(self) -> dict[TopicPartition, int]:
         """Like `reached`, without the records that the caller is processing."""
         given, before = self._given, self._before
         made = self.reached()
@@ -346,15 +345,15 @@ class ConsumerPosition:
 
     # --- what is committed
 
-    def sure(self, positions: Mapping[Share, int]) -> dict[Share, int]:
+    def sure(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return the positions that may be committed automatically."""
         return {share: at for share, at in positions.items() if share not in self._unsure}
 
-    def changed(self, positions: Mapping[Share, int]) -> dict[Share, int]:
+    def changed(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return the positions that are not committed yet."""
         return {share: offset for share, offset in positions.items() if self._owned[share].committed != offset}
 
-    def note_committed(self, positions: Mapping[Share, int]) -> None:
+    def note_committed(self, positions: Mapping[TopicPartition, int]) -> None:
         """These were committed."""
         for share, offset in positions.items():
             self._owned[share].note_committed(offset)
@@ -422,6 +421,6 @@ class TopicWatch:
     def __iter__(self) -> Iterator[Topic]:
         return iter(self._found.values())
 
-    def partitions(self) -> list[Share]:
+    def partitions(self) -> list[TopicPartition]:
         """Return every partition of every topic."""
         return [(topic.name, number) for topic in self for number in range(topic.partitions)]

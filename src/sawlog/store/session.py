@@ -18,11 +18,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from ..clock import Stopwatch
 from ..errors import GroupFenced
 from ..storage.forking import forkable
-from .assignment import Share, assign
-from .base import Topic
-from .committed_offsets import Committed, Start
-from .consumer_options import MemberOptions
-from .group_host import GroupMembership, GroupView
+from .assignment import assign
+from .base import Topic, TopicPartition
+from .groups import Committed, GroupMembership, GroupView, MemberOptions, StartPosition
 
 _logger = logging.getLogger("sawlog.store.consumer")
 
@@ -146,7 +144,7 @@ class Session:
 
     # --- assignment
 
-    def share_out(self, partitions: Iterable[Share]) -> tuple[set[Share], list[Share]]:
+    def share_out(self, partitions: Iterable[TopicPartition]) -> tuple[set[TopicPartition], list[TopicPartition]]:
         """Return the partitions of the group that this member should own, and which of these have no owner yet. Joins,
         and fences members whose session has expired."""
         self._stirred = False
@@ -165,25 +163,25 @@ class Session:
         return mine, [share for share in mine if share not in owners]
 
     def take(
-        self, shares: Sequence[Share], topics: Mapping[str, Topic], start: Start
-    ) -> dict[Share, tuple[int, int] | None]:
+        self, shares: Sequence[TopicPartition], topics: Mapping[str, Topic], start: StartPosition
+    ) -> dict[TopicPartition, tuple[int, int] | None]:
         """Take partitions without an owner; return where the group continues in each, None for the first record."""
         return self._membership.take(shares, topics, start)
 
-    def give_up(self, shares: Iterable[Share]) -> None:
+    def give_up(self, shares: Iterable[TopicPartition]) -> None:
         """Release partitions, after the last commit."""
         self._membership.give_up(shares)
 
     # --- offsets
 
-    def commit(self, offsets: Mapping[Share, Committed]) -> None:
+    def commit(self, offsets: Mapping[TopicPartition, Committed]) -> None:
         """Commit offsets of owned partitions, all or none; `GroupFenced` if this member has lost one of them."""
         try:
             self._membership.commit(offsets)
         except GroupFenced:
             raise self._fenced() from None
 
-    def committed(self) -> dict[Share, Committed]:
+    def committed(self) -> dict[TopicPartition, Committed]:
         """Return the group's committed offsets."""
         return self._membership.committed()
 

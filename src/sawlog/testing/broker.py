@@ -47,8 +47,8 @@ from ..broker.wire.apis import BY_KEY
 from ..broker.wire.errors import ErrorCode
 from ..broker.wire.frames import RequestHeader
 from ..errors import InvalidConfig
-from ..store.directory.store import Store
-from ..store.directory.topic import Topic
+from ..store.directory.store import DirectoryStore
+from ..store.directory.topic import DirectoryTopic
 
 _T = TypeVar("_T")
 
@@ -172,7 +172,7 @@ class Broker:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._broker: _Broker | None = None
-        self._store: Store | None = None
+        self._store: DirectoryStore | None = None
         self._end: asyncio.Event | None = None
         self._started = threading.Event()
         self._error: BaseException | None = None
@@ -293,13 +293,13 @@ class Broker:
         return found
 
     @property
-    def store(self) -> Store:
+    def store(self) -> DirectoryStore:
         """The store that the broker serves, for direct access."""
         self._live()
         assert self._store is not None
         return self._store
 
-    def create_topic(self, name: str, partitions: int | None = None, **settings: object) -> Topic:
+    def create_topic(self, name: str, partitions: int | None = None, **settings: object) -> DirectoryTopic:
         """Create a topic, as a client would."""
         given = {key.replace("_", "."): value for key, value in settings.items()}
         broker = self._live()

@@ -24,17 +24,9 @@ from ..errors import (
     TopicNotFound,
 )
 from ..log.slices import fail
-from ..store.base import (
-    ConsumerGroups,
-    DocumentRegistry,
-    JobStaging,
-    Partition,
-    PlannedSlice,
-    Store,
-    StoreTransaction,
-    Topic,
-)
+from ..store.base import DocumentRegistry, JobStaging, Partition, PlannedSlice, Store, Topic, Transaction
 from ..store.directory.transactions.staging import Part
+from ..store.groups import Groups
 from .suites import refused
 
 
@@ -92,11 +84,11 @@ class StoreSuite:
         assert isinstance(store, Store)
         assert isinstance(topic, Topic)
         assert isinstance(topic.partition(0), Partition)
-        assert isinstance(store.groups, ConsumerGroups)
+        assert isinstance(store.groups, Groups)
         assert isinstance(store.registry, DocumentRegistry)
         assert isinstance(store.staging, JobStaging)
         transaction = store.transaction()
-        assert isinstance(transaction, StoreTransaction)
+        assert isinstance(transaction, Transaction)
         transaction.abort()
 
     def test_a_broker_fetches_the_batches_it_appended(self, store: Store) -> None:
@@ -107,13 +99,13 @@ class StoreSuite:
         stop = log.watch(told.set)
         try:
             log._take()
-            placed = log._place_batches(bytearray(encode([b"one", b"two"])), wait=False)
+            placed = log.submit(bytearray(encode([b"one", b"two"])))
             offsets = placed.result() if isinstance(placed, Future) else placed
             settled: Queue[BaseException | None] = Queue()
             log.when_settled(offsets.stop, settled.put)
             assert settled.get(timeout=30) is None
             assert told.wait(30)
-            found = log.fetch(0, isolation="committed")
+            found = log.peek(0, isolation="committed")
             page = found.result() if isinstance(found, Future) else found
             assert [record.value for record in decode(page.raw)] == [b"one", b"two"]
             assert (offsets, page.next_offset, log.visible_offset, log.last_stable_offset) == (range(2), 2, 2, 2)
@@ -134,10 +126,10 @@ class StoreSuite:
     def test_a_broker_registers_with_the_store(self, store: Store) -> None:
         """Under the requested id, with its address."""
         service = store.serve()
-        assert service.fleet.join(7, "127.0.0.1", 9092) == 7
-        assert [(each.id, each.host, each.port) for each in service.fleet.nodes()] == [(7, "127.0.0.1", 9092)]
-        service.fleet.beat(60)
-        service.fleet.leave()
+        assert service.brokers.join(7, "127.0.0.1", 9092) == 7
+        assert [(each.id, each.host, each.port) for each in service.brokers.nodes()] == [(7, "127.0.0.1", 9092)]
+        service.brokers.beat(60)
+        service.brokers.leave()
         service.close()
 
     def test_topics_are_listed_by_name(self, store: Store) -> None:

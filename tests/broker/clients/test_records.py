@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sawlog import Store
 from sawlog.batch.header import scan
+from sawlog.store.directory.store import DirectoryStore
 
 from ...looping import for_each
 from ..oracle import ASKS_KAFKA
@@ -66,7 +66,7 @@ def test_what_one_client_sends_the_others_read(hands: Hands, broker: Serving, to
 
 def codecs(broker: Serving, topic: str) -> set[str]:
     """How the batches of a topic are compressed on disk."""
-    with Store.open(broker.data, mode="r") as store:
+    with DirectoryStore.open(broker.data, mode="r") as store:
         log = store[topic].partition(0)
         data = b"".join(log.fetch(0, 1 << 20).buffers)
     return {COMPRESSIONS[each.attributes & 7] for each in scan(data)}

@@ -17,8 +17,8 @@ from sawlog.broker.groups.settings import GroupConfig
 from sawlog.broker.handlers import commits, consumer_groups, groups
 from sawlog.broker.security.authorizer import Authorizer, StoredAcls
 from sawlog.broker.wire.apis import Key
-from sawlog.store.directory.store import Store
-from sawlog.store.served import Node
+from sawlog.store.directory.store import DirectoryStore
+from sawlog.store.serving import Node
 
 HANDLERS: dict[Key, Any] = {**groups.HANDLERS, **commits.HANDLERS, **consumer_groups.HANDLERS}
 Body = dict[str, Any]
@@ -52,7 +52,7 @@ class Asked:
     node_id = 7
     nodes = OneNode()
 
-    def __init__(self, store: Store, **settings: int) -> None:
+    def __init__(self, store: DirectoryStore, **settings: int) -> None:
         self.store = store
         self._threads = ThreadPoolExecutor(4)
         self._numbers = itertools.count()

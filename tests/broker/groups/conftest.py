@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 
 from ...log.places import quick
 
@@ -18,8 +18,8 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    with quick(monkeypatch), Store.open(path, maintenance_interval_s=None) as made:
+def store(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DirectoryStore]:
+    with quick(monkeypatch), DirectoryStore.open(path, maintenance_interval_s=None) as made:
         topic = made.create_topic("orders", partitions=2)
         topic.partition(0).append_many([b"x"] * 10)
         yield made

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from sawlog.broker.wire.apis import Key
 from sawlog.broker.wire.errors import ErrorCode as E
 from sawlog.errors import GroupActive
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.testing import Broker
 
 from ..serving import PATIENCE_S
@@ -63,7 +63,7 @@ def assigned(told: dict[str, Any]) -> dict[UUID, list[int]]:
 
 @pytest.mark.parametrize("version", [0, 1])
 @in_loop
-async def test_a_member_is_told_its_partitions_and_when_to_beat(store: Store, version: int) -> None:
+async def test_a_member_is_told_its_partitions_and_when_to_beat(store: DirectoryStore, version: int) -> None:
     async with Asked(store, group_consumer_heartbeat_interval_ms=700) as broker:
         member = ClassicMember(broker, "" if version == 0 else "mine")
         told = await member.join(version)
@@ -84,7 +84,7 @@ async def fetched(broker: Asked, epoch: int, name: str = "mine") -> int:
 
 
 @in_loop
-async def test_members_commit_and_fetch_with_their_epoch(store: Store) -> None:
+async def test_members_commit_and_fetch_with_their_epoch(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         member = ClassicMember(broker, "mine")
         await member.join()
@@ -100,7 +100,7 @@ async def test_members_commit_and_fetch_with_their_epoch(store: Store) -> None:
 
 
 @in_loop
-async def test_what_a_member_had_at_a_broker_that_was_killed_does_not_count_at_the_next(store: Store) -> None:
+async def test_what_a_member_had_at_a_broker_that_was_killed_does_not_count_at_the_next(store: DirectoryStore) -> None:
     """It keeps its id, but another member may have its partitions by now."""
     async with Asked(store) as killed:
         before = ClassicMember(killed, "mine")
@@ -119,7 +119,7 @@ async def test_what_a_member_had_at_a_broker_that_was_killed_does_not_count_at_t
 
 
 @in_loop
-async def test_members_of_classic_groups_may_fetch_with_their_id_and_generation(store: Store) -> None:
+async def test_members_of_classic_groups_may_fetch_with_their_id_and_generation(store: DirectoryStore) -> None:
     """franz-go sends them, although only groups of KIP-848 check them. Neither does Kafka check them."""
     async with Asked(store) as broker:
         joined = await broker.joined()
@@ -163,7 +163,7 @@ def assignment(*partitions: int) -> bytes:
 @pytest.mark.parametrize("is_eager", [True, False])
 @in_loop
 async def test_a_member_of_kip_848_joins_a_classic_group_and_shares_its_partitions(
-    store: Store, is_eager: bool
+    store: DirectoryStore, is_eager: bool
 ) -> None:
     async with Asked(store) as broker:
         classic = await broker.joined()
@@ -201,7 +201,7 @@ async def test_a_member_of_kip_848_joins_a_classic_group_and_shares_its_partitio
 
 
 @in_loop
-async def test_a_classic_member_joins_a_group_of_kip_848_and_takes_it_over(store: Store) -> None:
+async def test_a_classic_member_joins_a_group_of_kip_848_and_takes_it_over(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         old = ClassicMember(broker, "old")
         everything = {UUID(store.topic("orders").id): [0, 1]}
@@ -228,7 +228,7 @@ async def test_a_classic_member_joins_a_group_of_kip_848_and_takes_it_over(store
 
 
 @in_loop
-async def test_a_classic_member_that_does_not_give_up_its_partitions_is_removed(store: Store) -> None:
+async def test_a_classic_member_that_does_not_give_up_its_partitions_is_removed(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         classic = await broker.joined(rebalance_timeout_ms=200)
         await broker.synced(classic, assignment=assignment(0, 1))
@@ -241,7 +241,7 @@ async def test_a_classic_member_that_does_not_give_up_its_partitions_is_removed(
 
 
 @in_loop
-async def test_what_waits_in_a_classic_group_is_answered_when_it_is_taken_over(store: Store) -> None:
+async def test_what_waits_in_a_classic_group_is_answered_when_it_is_taken_over(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         first = await broker.joined()
         syncing = broker.begin(
@@ -272,7 +272,7 @@ async def test_what_waits_in_a_classic_group_is_answered_when_it_is_taken_over(s
 
 
 @in_loop
-async def test_only_groups_of_consumers_are_taken_over(store: Store) -> None:
+async def test_only_groups_of_consumers_are_taken_over(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         worker = await broker.joined(protocol_type="connect", protocols=[{"name": "default", "metadata": b"?"}])
         assert worker["error_code"] == E.NONE
@@ -286,7 +286,7 @@ async def test_only_groups_of_consumers_are_taken_over(store: Store) -> None:
 
 
 @in_loop
-async def test_a_static_member_keeps_its_place_when_its_protocol_changes(store: Store) -> None:
+async def test_a_static_member_keeps_its_place_when_its_protocol_changes(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         everything = {UUID(store.topic("orders").id): [0, 1]}
         classic = await broker.joined(group_instance_id="one")
@@ -305,7 +305,7 @@ async def test_a_static_member_keeps_its_place_when_its_protocol_changes(store: 
 
 
 @in_loop
-async def test_consumers_of_the_library_are_kept_out_and_keep_out(store: Store) -> None:
+async def test_consumers_of_the_library_are_kept_out_and_keep_out(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         member = ClassicMember(broker, "mine")
         with store.consumer("billing", ["orders"], member="worker 7"):
@@ -321,7 +321,7 @@ async def test_consumers_of_the_library_are_kept_out_and_keep_out(store: Store) 
 
 
 @in_loop
-async def test_what_cannot_be_joined_says_why(store: Store) -> None:
+async def test_what_cannot_be_joined_says_why(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         assert (await ClassicMember(broker, "mine", "").join())["error_code"] == E.INVALID_GROUP_ID
         member = ClassicMember(broker, "mine")
@@ -334,7 +334,7 @@ async def test_what_cannot_be_joined_says_why(store: Store) -> None:
 
 @pytest.mark.parametrize("version", [0, 1])
 @in_loop
-async def test_groups_of_this_kind_are_listed_and_described(store: Store, version: int) -> None:
+async def test_groups_of_this_kind_are_listed_and_described(store: DirectoryStore, version: int) -> None:
     async with Asked(store) as broker:
         member = ClassicMember(broker, "mine")
         await member.join(instance_id="one", subscribed_topic_regex="ord.*", server_assignor="range")

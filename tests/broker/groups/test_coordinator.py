@@ -14,8 +14,8 @@ from sawlog.broker.groups.commits import NewOffset
 from sawlog.broker.wire.apis import Key
 from sawlog.broker.wire.errors import ErrorCode as E
 from sawlog.errors import AmbiguousAppend, DirectoryLocked, GroupActive, StorageError
-from sawlog.store.committed_offsets import OffsetStore
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.offsets import OffsetStore
+from sawlog.store.directory.store import DirectoryStore
 
 from ... import warm
 from ...processes.launch import PATIENCE_S
@@ -62,18 +62,18 @@ def said_by(module: str, *arguments: object) -> str:
 
 
 @in_loop
-async def test_offsets_are_there_after_the_store_was_reopened(path: Path, store: Store) -> None:
+async def test_offsets_are_there_after_the_store_was_reopened(path: Path, store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         joined = await member(broker)
         await broker.commit({ORDERS: (5, "noted", 2)}, joined)
     store.close()
-    with Store.open(path, maintenance_interval_s=None) as reopened:
+    with DirectoryStore.open(path, maintenance_interval_s=None) as reopened:
         async with Asked(reopened) as broker:
             assert await broker.committed() == {ORDERS: (5, "noted", 2, 0)}
 
 
 @in_loop
-async def test_a_group_goes_on_in_python_and_back(store: Store) -> None:
+async def test_a_group_goes_on_in_python_and_back(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         joined = await member(broker)
         await broker.commit({ORDERS: 4}, joined)
@@ -87,7 +87,7 @@ async def test_a_group_goes_on_in_python_and_back(store: Store) -> None:
 
 
 @in_loop
-async def test_a_client_without_epochs_gets_none_back_though_the_store_knows_it(store: Store) -> None:
+async def test_a_client_without_epochs_gets_none_back_though_the_store_knows_it(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         store.topic("orders").partition(0).truncate(8)
         epoch = store.topic("orders").partition(0).leader_epoch
@@ -98,7 +98,7 @@ async def test_a_client_without_epochs_gets_none_back_though_the_store_knows_it(
 
 
 def test_acknowledged_commits_survive_kill_9(tmp_path: Path) -> None:
-    with Store.open(tmp_path, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(tmp_path, maintenance_interval_s=None) as store:
         store.create_topic("orders").append(b"x")
         broker = started("serving", "broker", tmp_path, "billing")
         assert broker.stdout is not None
@@ -134,7 +134,7 @@ class Turns:
 
 
 @in_loop
-async def test_commits_that_wait_share_a_turn(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_commits_that_wait_share_a_turn(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     async with Asked(store) as broker:
         turns = Turns(monkeypatch)
         names = [f"group {n}" for n in range(50)]
@@ -146,14 +146,14 @@ async def test_commits_that_wait_share_a_turn(store: Store, monkeypatch: pytest.
 
 
 @in_loop
-async def test_commits_of_one_group_keep_their_order(store: Store) -> None:
+async def test_commits_of_one_group_keep_their_order(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         await asyncio.gather(*(broker.commit({ORDERS: n}) for n in range(30)))
         assert (await broker.committed(ORDERS))[ORDERS][0] == 29
 
 
 @in_loop
-async def test_who_fetches_after_a_commit_was_accepted_sees_it(store: Store) -> None:
+async def test_who_fetches_after_a_commit_was_accepted_sees_it(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         for offset in range(1, 10):
             commit = broker.begin(
@@ -168,7 +168,7 @@ async def test_who_fetches_after_a_commit_was_accepted_sees_it(store: Store) -> 
 
 
 @in_loop
-async def test_a_commit_is_written_though_its_client_is_gone(store: Store) -> None:
+async def test_a_commit_is_written_though_its_client_is_gone(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         commit = broker.begin(
             Key.OFFSET_COMMIT,
@@ -193,7 +193,7 @@ async def test_a_commit_is_written_though_its_client_is_gone(store: Store) -> No
 )
 @in_loop
 async def test_a_commit_that_fails_says_so_and_the_next_one_works(
-    store: Store, monkeypatch: pytest.MonkeyPatch, error: Exception, code: E
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch, error: Exception, code: E
 ) -> None:
     def fail(*_: object) -> None:
         raise error
@@ -209,7 +209,7 @@ async def test_a_commit_that_fails_says_so_and_the_next_one_works(
 
 
 @in_loop
-async def test_a_consumer_is_refused_while_the_group_has_members_and_welcome_after(store: Store) -> None:
+async def test_a_consumer_is_refused_while_the_group_has_members_and_welcome_after(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         joined = await member(broker)
         with pytest.raises(GroupActive, match=r"connect to 127\.0\.0\.1:9092"):
@@ -223,7 +223,7 @@ async def test_a_consumer_is_refused_while_the_group_has_members_and_welcome_aft
 
 @in_loop
 async def test_members_are_refused_while_a_consumer_is_in_the_group_and_welcome_after(
-    store: Store, caplog: pytest.LogCaptureFixture
+    store: DirectoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Asked(store) as broker:
         with store.consumer("billing", ["orders"], member="worker 7"):
@@ -241,7 +241,7 @@ async def test_members_are_refused_while_a_consumer_is_in_the_group_and_welcome_
 
 
 @in_loop
-async def test_the_other_one_may_be_another_process(path: Path, store: Store) -> None:
+async def test_the_other_one_may_be_another_process(path: Path, store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         joined = await member(broker)
         said = await asyncio.to_thread(said_by, "serving", "join", path, "billing")
@@ -259,7 +259,9 @@ async def test_the_other_one_may_be_another_process(path: Path, store: Store) ->
 
 @pytest.mark.slow
 @in_loop
-async def test_a_stopped_consumer_keeps_members_out_only_until_its_session_expires(path: Path, store: Store) -> None:
+async def test_a_stopped_consumer_keeps_members_out_only_until_its_session_expires(
+    path: Path, store: DirectoryStore
+) -> None:
     async with Asked(store) as broker:
         options = json.dumps({"session_timeout_ms": 1000})
         consumer = await asyncio.to_thread(lambda: started("consuming", "poll", path, "billing", options))
@@ -272,7 +274,9 @@ async def test_a_stopped_consumer_keeps_members_out_only_until_its_session_expir
 
 
 @in_loop
-async def test_nobody_joins_before_the_last_commit_is_written(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nobody_joins_before_the_last_commit_is_written(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A member commits and leaves at once; whoever comes next continues there."""
     async with Asked(store) as broker:
         for offset in range(1, 8):
@@ -292,7 +296,7 @@ async def test_nobody_joins_before_the_last_commit_is_written(store: Store, monk
 
 
 @in_loop
-async def test_members_that_come_and_go_at_once_never_meet_a_consumer(store: Store) -> None:
+async def test_members_that_come_and_go_at_once_never_meet_a_consumer(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
 
         async def coming_and_going() -> None:
@@ -320,7 +324,7 @@ async def test_members_that_come_and_go_at_once_never_meet_a_consumer(store: Sto
 
 
 @in_loop
-async def test_a_client_that_gives_up_while_the_group_is_taken_leaves_nothing(store: Store) -> None:
+async def test_a_client_that_gives_up_while_the_group_is_taken_leaves_nothing(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         request = {"group_id": "billing", "session_timeout_ms": 10_000, "protocol_type": "consumer"}
         for _ in range(10):
@@ -332,7 +336,7 @@ async def test_a_client_that_gives_up_while_the_group_is_taken_leaves_nothing(st
 
 
 @in_loop
-async def test_closing_the_coordinator_releases_every_group(store: Store) -> None:
+async def test_closing_the_coordinator_releases_every_group(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         for name in ("one", "two"):
             await member(broker, name)
@@ -345,7 +349,7 @@ async def test_closing_the_coordinator_releases_every_group(store: Store) -> Non
 
 
 @in_loop
-async def test_offsets_of_a_transaction_are_pending_until_it_ends(store: Store) -> None:
+async def test_offsets_of_a_transaction_are_pending_until_it_ends(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         groups = broker.groups
         await broker.commit({ORDERS: 1})
@@ -367,7 +371,7 @@ async def test_offsets_of_a_transaction_are_pending_until_it_ends(store: Store) 
 
 
 @in_loop
-async def test_what_a_transaction_may_not_commit_is_refused_when_it_is_staged(store: Store) -> None:
+async def test_what_a_transaction_may_not_commit_is_refused_when_it_is_staged(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         joined = await member(broker)
         offsets = {ORDERS: NewOffset(1), ("nothing", 0): NewOffset(1), ("orders", 1): NewOffset(1, -1, "x" * 5000)}
@@ -387,7 +391,7 @@ async def test_what_a_transaction_may_not_commit_is_refused_when_it_is_staged(st
 
 
 @in_loop
-async def test_nobody_joins_while_a_transaction_holds_offsets_of_the_group(store: Store) -> None:
+async def test_nobody_joins_while_a_transaction_holds_offsets_of_the_group(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         await broker.groups.stage_offsets(17, "billing", {ORDERS: NewOffset(6)})
         with pytest.raises(GroupActive):
@@ -400,7 +404,7 @@ async def test_nobody_joins_while_a_transaction_holds_offsets_of_the_group(store
 
 
 @in_loop
-async def test_nobody_joins_either_after_a_restart(store: Store) -> None:
+async def test_nobody_joins_either_after_a_restart(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         broker.groups.restage_offsets(17, "billing", {ORDERS: NewOffset(6)})
         await until(lambda: store.groups.served_at("billing") is not None)
@@ -413,7 +417,7 @@ async def test_nobody_joins_either_after_a_restart(store: Store) -> None:
 
 
 @in_loop
-async def test_who_joined_while_there_was_no_broker_stays_in_the_group(store: Store) -> None:
+async def test_who_joined_while_there_was_no_broker_stays_in_the_group(store: DirectoryStore) -> None:
     with store.consumer("billing", ["orders"]) as consumer:
         async with Asked(store) as broker:
             broker.groups.restage_offsets(17, "billing", {ORDERS: NewOffset(6)})
@@ -423,7 +427,7 @@ async def test_who_joined_while_there_was_no_broker_stays_in_the_group(store: St
 
 
 @in_loop
-async def test_a_transaction_that_is_completed_again_after_a_crash_moves_nothing_back(store: Store) -> None:
+async def test_a_transaction_that_is_completed_again_after_a_crash_moves_nothing_back(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         await broker.groups.stage_offsets(17, "billing", {ORDERS: NewOffset(3)})
         await broker.groups.complete_offsets(17, True, transaction=("payments", "17:1"))
@@ -438,7 +442,9 @@ async def test_a_transaction_that_is_completed_again_after_a_crash_moves_nothing
 
 
 @in_loop
-async def test_offsets_that_could_not_be_written_stay_staged(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_offsets_that_could_not_be_written_stay_staged(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object) -> None:
         raise StorageError(28, "no space left")
 

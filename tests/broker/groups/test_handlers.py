@@ -11,7 +11,7 @@ import pytest
 from sawlog.broker import wire
 from sawlog.broker.wire.apis import Key
 from sawlog.broker.wire.errors import ErrorCode as E
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 
 from .asking import Asked, in_loop, until
 
@@ -31,7 +31,7 @@ def versions(key: Key) -> list[int]:
 
 @pytest.mark.parametrize("version", versions(Key.FIND_COORDINATOR))
 @in_loop
-async def test_this_broker_is_the_coordinator_of_groups_and_transactions(store: Store, version: int) -> None:
+async def test_this_broker_is_the_coordinator_of_groups_and_transactions(store: DirectoryStore, version: int) -> None:
     async with Asked(store) as broker:
         for key_type in (0, 1) if version else (0,):
             request = {"key": "billing"} if version < 4 else {"coordinator_keys": ["billing", "accounts"]}
@@ -41,7 +41,7 @@ async def test_this_broker_is_the_coordinator_of_groups_and_transactions(store: 
 
 
 @in_loop
-async def test_share_groups_have_no_coordinator(store: Store) -> None:
+async def test_share_groups_have_no_coordinator(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         found = await broker.ask(Key.FIND_COORDINATOR, 6, key_type=2, coordinator_keys=["billing:x:0"])
         assert found["coordinators"][0]["error_code"] == E.INVALID_REQUEST
@@ -52,7 +52,7 @@ async def test_share_groups_have_no_coordinator(store: Store) -> None:
 
 @pytest.mark.parametrize("version", versions(Key.JOIN_GROUP))
 @in_loop
-async def test_a_member_joins_syncs_beats_and_leaves_at_every_version(store: Store, version: int) -> None:
+async def test_a_member_joins_syncs_beats_and_leaves_at_every_version(store: DirectoryStore, version: int) -> None:
     def at(key: Key) -> int:
         return min(version, versions(key)[-1])
 
@@ -92,7 +92,7 @@ async def test_a_member_joins_syncs_beats_and_leaves_at_every_version(store: Sto
 
 
 @in_loop
-async def test_two_members_share_a_group(store: Store) -> None:
+async def test_two_members_share_a_group(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         first = await broker.joined()
         assert (await broker.synced(first))["assignment"] == b"all"
@@ -110,7 +110,7 @@ async def test_two_members_share_a_group(store: Store) -> None:
 
 
 @in_loop
-async def test_a_session_expires_by_the_loops_own_clock(store: Store) -> None:
+async def test_a_session_expires_by_the_loops_own_clock(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         first = await broker.joined(session_ms=100)
         await broker.synced(first)
@@ -128,14 +128,14 @@ async def test_a_session_expires_by_the_loops_own_clock(store: Store) -> None:
     ],
 )
 @in_loop
-async def test_a_group_needs_a_name(store: Store, key: Key, body: dict) -> None:
+async def test_a_group_needs_a_name(store: DirectoryStore, key: Key, body: dict) -> None:
     async with Asked(store) as broker:
         for name in ("", "n" * 201):
             assert (await broker.ask(key, group_id=name, **body))["error_code"] == E.INVALID_GROUP_ID
 
 
 @in_loop
-async def test_members_of_a_group_that_is_not_known_join_again(store: Store) -> None:
+async def test_members_of_a_group_that_is_not_known_join_again(store: DirectoryStore) -> None:
     """As after a restart of the broker."""
     async with Asked(store) as broker:
         member = {"group_id": "billing", "generation_id": 3, "member_id": "m"}
@@ -149,7 +149,7 @@ async def test_members_of_a_group_that_is_not_known_join_again(store: Store) -> 
 
 
 @in_loop
-async def test_a_client_that_disconnects_while_it_waits_is_not_waited_for(store: Store) -> None:
+async def test_a_client_that_disconnects_while_it_waits_is_not_waited_for(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         first = await broker.joined()
         await broker.synced(first)
@@ -168,7 +168,7 @@ async def test_a_client_that_disconnects_while_it_waits_is_not_waited_for(store:
 
 
 @in_loop
-async def test_a_stop_answers_everyone_who_waits(store: Store) -> None:
+async def test_a_stop_answers_everyone_who_waits(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         first = await broker.joined()
         await broker.synced(first)
@@ -186,7 +186,7 @@ async def test_a_stop_answers_everyone_who_waits(store: Store) -> None:
 
 @pytest.mark.parametrize("version", range(10))
 @in_loop
-async def test_what_is_committed_is_fetched_at_every_version(store: Store, version: int) -> None:
+async def test_what_is_committed_is_fetched_at_every_version(store: DirectoryStore, version: int) -> None:
     async with Asked(store) as broker:
         codes = await broker.commit({ORDERS[0]: (7, "noted", 3), ORDERS[1]: (9, None, -1)}, version=version)
         assert codes == dict.fromkeys(ORDERS, E.NONE)
@@ -200,7 +200,7 @@ async def test_what_is_committed_is_fetched_at_every_version(store: Store, versi
 
 
 @in_loop
-async def test_topics_have_ids_from_version_10_on(store: Store) -> None:
+async def test_topics_have_ids_from_version_10_on(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         known, unknown = UUID(store.topic("orders").id).bytes, bytes(15) + b"\1"
         made = await broker.ask(
@@ -229,7 +229,7 @@ async def test_topics_have_ids_from_version_10_on(store: Store) -> None:
 
 
 @in_loop
-async def test_what_cannot_be_committed_says_why_for_each_partition(store: Store) -> None:
+async def test_what_cannot_be_committed_says_why_for_each_partition(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         codes = await broker.commit(
             {
@@ -253,7 +253,9 @@ async def test_what_cannot_be_committed_says_why_for_each_partition(store: Store
 
 @pytest.mark.parametrize(("told", "stored"), [(-1, 5), (-2, 2), (-5, 2), (-(2**63), 2)])
 @in_loop
-async def test_a_negative_offset_says_where_to_begin_and_is_given_back(store: Store, told: int, stored: int) -> None:
+async def test_a_negative_offset_says_where_to_begin_and_is_given_back(
+    store: DirectoryStore, told: int, stored: int
+) -> None:
     """As with Kafka: KafkaJS resets a group so. For who reads without a network it is the end of that moment."""
     log = store.topic("orders").partition(1)
     log.append_many([b"x"] * 5)
@@ -267,7 +269,7 @@ async def test_a_negative_offset_says_where_to_begin_and_is_given_back(store: St
 
 
 @in_loop
-async def test_members_commit_with_their_generation_and_others_do_not(store: Store) -> None:
+async def test_members_commit_with_their_generation_and_others_do_not(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         first = await broker.joined()
         assert await broker.commit({ORDERS[0]: 1}, first) == {ORDERS[0]: E.REBALANCE_IN_PROGRESS}
@@ -283,7 +285,7 @@ async def test_members_commit_with_their_generation_and_others_do_not(store: Sto
 
 
 @in_loop
-async def test_nothing_was_committed(store: Store) -> None:
+async def test_nothing_was_committed(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         assert await broker.committed(*ORDERS, ("nothing", 5)) == dict.fromkeys(
             [*ORDERS, ("nothing", 5)], (-1, "", -1, 0)
@@ -298,7 +300,7 @@ async def test_nothing_was_committed(store: Store) -> None:
 
 
 @in_loop
-async def test_several_groups_are_fetched_at_once(store: Store) -> None:
+async def test_several_groups_are_fetched_at_once(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         await broker.commit({ORDERS[0]: 1}, group="one")
         await broker.commit({ORDERS[0]: 2}, group="two")
@@ -309,7 +311,7 @@ async def test_several_groups_are_fetched_at_once(store: Store) -> None:
 
 
 @in_loop
-async def test_offsets_of_a_recreated_topic_are_gone(store: Store) -> None:
+async def test_offsets_of_a_recreated_topic_are_gone(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         await broker.commit(dict.fromkeys(ORDERS, 5))
         store.delete_topic("orders")
@@ -319,7 +321,7 @@ async def test_offsets_of_a_recreated_topic_are_gone(store: Store) -> None:
 
 
 @in_loop
-async def test_offsets_are_deleted_unless_the_group_reads_the_topic(store: Store) -> None:
+async def test_offsets_are_deleted_unless_the_group_reads_the_topic(store: DirectoryStore) -> None:
     async def delete(*names: str) -> tuple[int, list[int]]:
         topics = [{"name": name, "partitions": [{"partition_index": 0}]} for name in names]
         made = await broker.ask(Key.OFFSET_DELETE, group_id="billing", topics=topics)
@@ -342,7 +344,9 @@ async def test_offsets_are_deleted_unless_the_group_reads_the_topic(store: Store
 
 
 @in_loop
-async def test_offsets_of_a_group_that_is_no_consumers_are_not_deleted_while_it_has_members(store: Store) -> None:
+async def test_offsets_of_a_group_that_is_no_consumers_are_not_deleted_while_it_has_members(
+    store: DirectoryStore,
+) -> None:
     async with Asked(store) as broker:
         await broker.joined(protocol_type="connect")
         made = await broker.ask(Key.OFFSET_DELETE, group_id="billing", topics=[])
@@ -354,7 +358,7 @@ async def test_offsets_of_a_group_that_is_no_consumers_are_not_deleted_while_it_
 
 @pytest.mark.parametrize("version", versions(Key.LIST_GROUPS))
 @in_loop
-async def test_groups_are_listed_with_their_state_and_type(store: Store, version: int) -> None:
+async def test_groups_are_listed_with_their_state_and_type(store: DirectoryStore, version: int) -> None:
     async with Asked(store) as broker:
         await broker.commit({ORDERS[0]: 1}, group="simple")
         first = await broker.joined("lively")
@@ -381,7 +385,7 @@ async def test_groups_are_listed_with_their_state_and_type(store: Store, version
 
 @pytest.mark.parametrize("version", versions(Key.DESCRIBE_GROUPS))
 @in_loop
-async def test_groups_are_described_with_their_members(store: Store, version: int) -> None:
+async def test_groups_are_described_with_their_members(store: DirectoryStore, version: int) -> None:
     async with Asked(store) as broker:
         first = await broker.joined("lively", group_instance_id="one")
         await broker.commit({ORDERS[0]: 1}, group="simple")
@@ -409,14 +413,14 @@ async def test_groups_are_described_with_their_members(store: Store, version: in
 
 
 @in_loop
-async def test_what_a_client_may_do_is_told_if_it_asks(store: Store) -> None:
+async def test_what_a_client_may_do_is_told_if_it_asks(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         request = {"groups": ["billing"], "include_authorized_operations": True}
         assert (await broker.ask(Key.DESCRIBE_GROUPS, **request))["groups"][0]["authorized_operations"] == 3400
 
 
 @in_loop
-async def test_consumers_that_opened_the_store_are_described_as_kafkas_tools_expect(store: Store) -> None:
+async def test_consumers_that_opened_the_store_are_described_as_kafkas_tools_expect(store: DirectoryStore) -> None:
     async with Asked(store) as broker:
         with store.consumer("billing", ["orders"], member="worker 7"):
             (found,) = (await broker.ask(Key.DESCRIBE_GROUPS, groups=["billing"]))["groups"]
@@ -429,7 +433,7 @@ async def test_consumers_that_opened_the_store_are_described_as_kafkas_tools_exp
 
 @pytest.mark.parametrize("version", versions(Key.DELETE_GROUPS))
 @in_loop
-async def test_groups_without_members_are_deleted(store: Store, version: int) -> None:
+async def test_groups_without_members_are_deleted(store: DirectoryStore, version: int) -> None:
     async def delete(*names: str) -> list[int]:
         made = await broker.ask(Key.DELETE_GROUPS, version, groups_names=list(names))
         return [each["error_code"] for each in made["results"]]
@@ -450,7 +454,7 @@ async def test_groups_without_members_are_deleted(store: Store, version: int) ->
 
 
 @in_loop
-async def test_a_group_whose_members_left_is_empty_until_it_is_deleted_or_forgotten(store: Store) -> None:
+async def test_a_group_whose_members_left_is_empty_until_it_is_deleted_or_forgotten(store: DirectoryStore) -> None:
     async with Asked(store, group_empty_ms=200) as broker:
 
         async def state(name: str) -> str:

@@ -298,11 +298,11 @@ def read(name: str, address: str, diary: Diary, rng: random.Random) -> None:
 
 def append(name: str, data: str, diary: Diary, rng: random.Random) -> None:
     """Numbers for each key, appended to `in` by the library."""
-    from sawlog import Store
     from sawlog.errors import AmbiguousAppend, SawlogError
+    from sawlog.store.directory.store import DirectoryStore
 
     numbers: dict[str, int] = defaultdict(int)
-    with Store.open(data, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(data, maintenance_interval_s=None) as store:
         while not _ended.is_set():
             index = rng.randrange(KEYS)
             key = f"{name}/{index}"
@@ -322,12 +322,12 @@ def append(name: str, data: str, diary: Diary, rng: random.Random) -> None:
 
 def write(name: str, data: str, diary: Diary, rng: random.Random) -> None:
     """Library transactions over all partitions, numbered by a name that outlives the process: each is stored once."""
-    from sawlog import Store
     from sawlog.errors import SawlogError
+    from sawlog.store.directory.store import DirectoryStore
 
     place = name.partition(".")[0]
     keys = [f"{place}/{index}" for index in range(PARTITIONS)]
-    with Store.open(data, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(data, maintenance_interval_s=None) as store:
         number = _next_number(diary.path, place)
         while not _ended.is_set():
             diary.write(unite=keys, number=number)

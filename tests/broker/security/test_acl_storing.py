@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from sawlog import Store
 from sawlog.broker.security.acls import Binding, Filter, Operation, Pattern, Permission, Resource
 from sawlog.broker.security.authorizer import BINDINGS_MAX, StoredAcls
 from sawlog.broker.wire import ErrorCode, Key
 from sawlog.errors import CorruptFile, InvalidConfig
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.testing import Broker
 
 from ... import warm
@@ -39,16 +39,16 @@ def test_rules_survive_and_keep_their_order(tmp_path: Path) -> None:
         READ_ORDERS,
         Binding(Resource.TOPIC, "orders-", "User:bob", Operation.ALL, Permission.DENY, Pattern.PREFIXED, "10.0.0.1"),
     ]
-    with Store.open(tmp_path) as store:
+    with DirectoryStore.open(tmp_path) as store:
         StoredAcls(store.registry).add(made)
         StoredAcls(store.registry).add(made[:1])  # it is there already
-    with Store.open(tmp_path, mode="r") as store:
+    with DirectoryStore.open(tmp_path, mode="r") as store:
         assert StoredAcls(store.registry).find(EVERYTHING) == [made[1], made[2], made[0]]
         assert store.registry.read("acls").version == 1
 
 
 def test_what_a_filter_matches_is_deleted_and_told(tmp_path: Path) -> None:
-    with Store.open(tmp_path) as store:
+    with DirectoryStore.open(tmp_path) as store:
         acls = StoredAcls(store.registry)
         acls.add([READ_ORDERS, Binding(Resource.GROUP, "billing", "User:ann", Operation.READ)])
         deleted = acls.delete([Filter(resource=Resource.TOPIC), Filter(name="nothing"), Filter(name="orders")])
@@ -57,7 +57,7 @@ def test_what_a_filter_matches_is_deleted_and_told(tmp_path: Path) -> None:
 
 
 def test_there_are_not_too_many_rules(tmp_path: Path) -> None:
-    with Store.open(tmp_path) as store:
+    with DirectoryStore.open(tmp_path) as store:
         acls = StoredAcls(store.registry)
         with pytest.raises(InvalidConfig, match="at most 10,000 rules"):
             acls.add(Binding(Resource.TOPIC, f"t{number}", "User:a", Operation.READ) for number in range(10_001))
@@ -66,22 +66,21 @@ def test_there_are_not_too_many_rules(tmp_path: Path) -> None:
 
 
 _ADDING = """
-import sys
-from sawlog import Store
+import sawlog, sys
 from sawlog.broker.security.acls import Binding, Operation, Resource
 from sawlog.broker.security.authorizer import StoredAcls
 
-with Store.open(sys.argv[1]) as store:
+with sawlog.open(sys.argv[1]) as store:
     for number in range(12):
         StoredAcls(store.registry).add([Binding(Resource.TOPIC, f"{sys.argv[2]}-{number}", "User:a", Operation.READ)])
 """
 
 
 def test_two_processes_that_add_rules_at_the_same_time_lose_none(tmp_path: Path) -> None:
-    Store.open(tmp_path).close()
+    DirectoryStore.open(tmp_path).close()
     working = [warm.start(["-c", _ADDING, str(tmp_path), name]) for name in ("one", "two")]
     assert [each.wait(120) for each in working] == [0, 0]
-    with Store.open(tmp_path, mode="r") as store:
+    with DirectoryStore.open(tmp_path, mode="r") as store:
         found = {each.name for each in StoredAcls(store.registry).find(EVERYTHING)}
         assert found == {f"{name}-{number}" for name in ("one", "two") for number in range(12)}
         assert store.registry.read("acls").version == 24
@@ -95,7 +94,7 @@ def test_the_first_rule_closes_and_the_last_one_opens_while_the_broker_runs() ->
         broker.create_topic("orders")
         broker.create_topic("secret")
         assert topics(broker, "bob") == ["orders", "secret"]
-        with Store.open(broker.directory) as store:  # as another process does it
+        with DirectoryStore.open(broker.directory) as store:  # as another process does it
             StoredAcls(store.registry).add([READ_ORDERS])
             until(lambda: topics(broker, "bob") == [], "the rule to be followed")
             assert topics(broker, "ann") == ["orders"]
@@ -104,7 +103,7 @@ def test_the_first_rule_closes_and_the_last_one_opens_while_the_broker_runs() ->
 
 
 def test_rules_hold_after_a_restart_from_the_first_request_on(tmp_path: Path) -> None:
-    with Store.open(tmp_path) as store:
+    with DirectoryStore.open(tmp_path) as store:
         store.create_topic("orders")
         StoredAcls(store.registry).add([READ_ORDERS])
     with Broker(directory=str(tmp_path), refresh_s=600) as broker:
@@ -150,7 +149,7 @@ def test_damage_also_closes_what_was_open_to_everybody() -> None:
 
 
 def test_a_broker_that_starts_with_a_damaged_document_refuses_everything(tmp_path: Path) -> None:
-    with Store.open(tmp_path) as store:
+    with DirectoryStore.open(tmp_path) as store:
         store.create_topic("orders")
         StoredAcls(store.registry).add([READ_ORDERS])
     (tmp_path / "registry" / "acls.json").write_bytes(b"{}")

@@ -14,20 +14,20 @@ from sawlog.broker.security.credentials import DOCUMENT, StoredUsers, UserCache
 from sawlog.broker.security.mechanisms import SHA_256, SHA_512, Salted
 from sawlog.broker.wire import ErrorCode, Key
 from sawlog.errors import CorruptFile, InvalidConfig, UserNotFound
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.testing import Broker
 
 from .talking import Talker
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "data") as made:
+def store(tmp_path: Path) -> Iterator[DirectoryStore]:
+    with DirectoryStore.open(tmp_path / "data") as made:
         yield made
 
 
 @pytest.fixture
-def users(store: Store) -> StoredUsers:
+def users(store: DirectoryStore) -> StoredUsers:
     return StoredUsers(store.registry)
 
 
@@ -53,7 +53,7 @@ def test_a_new_password_replaces_the_old_one(users: StoredUsers) -> None:
     assert [found["SCRAM-SHA-256"].matches(SHA_256, each) for each in ("old", "new")] == [False, True]
 
 
-def test_no_password_is_stored(store: Store, users: StoredUsers) -> None:
+def test_no_password_is_stored(store: DirectoryStore, users: StoredUsers) -> None:
     made = salted("correct horse battery staple")
     users.put("ann", [made])
     for file in Path(store.path).rglob("*"):
@@ -80,7 +80,7 @@ def test_iterations_outside_of_kafkas_range_are_refused(users: StoredUsers, iter
     "fields", [{"users": 7}, {"users": {"ann": {"SCRAM-SHA-256": {}}}}, {"users": {"ann": 1}}, {"secret": 5}]
 )
 def test_stored_users_that_make_no_sense_are_an_error_and_not_an_empty_list(
-    store: Store, users: StoredUsers, fields: dict[str, Any]
+    store: DirectoryStore, users: StoredUsers, fields: dict[str, Any]
 ) -> None:
     store.registry.change(DOCUMENT, lambda before: fields)
     with pytest.raises(CorruptFile, match="users"):
@@ -121,7 +121,7 @@ def test_an_unknown_user_is_the_same_each_time(users: StoredUsers) -> None:
 def test_pretended_salts_are_those_of_one_store(tmp_path: Path) -> None:
     salts = set()
     for name in ("one", "two"):
-        with Store.open(tmp_path / name) as store:
+        with DirectoryStore.open(tmp_path / name) as store:
             salts.add(UserCache(StoredUsers(store.registry).prepare()).find("nobody", SHA_256).salt)
     assert len(salts) == 2
 

@@ -42,10 +42,10 @@ from sawlog.schemas.columns import arrow_type
 from sawlog.schemas.columns import decode as decode_values
 from sawlog.spark.options import read_options, write_options
 from sawlog.storage import MemoryDirectory, checksummed
-from sawlog.store.committed_offsets import OffsetStore
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.members import Members
+from sawlog.store.directory.offsets import OffsetStore
+from sawlog.store.directory.store import DirectoryStore
 from sawlog.store.directory.transactions.intent import Intent
-from sawlog.store.members import Members
 
 from . import mutate
 
@@ -494,7 +494,7 @@ def time_file_seeds() -> list[bytes]:
 def store_image() -> MemoryDirectory:
     """A store with two topics, a group and a named transaction."""
     root = MemoryDirectory()
-    with Store.open(root, maintenance_interval_s=None) as store:
+    with DirectoryStore.open(root, maintenance_interval_s=None) as store:
         store.create_topic("orders", partitions=2, retention_ms=1000)
         store.create_topic("stock")
         with store.transaction("job", 3) as tx:
@@ -523,8 +523,8 @@ def store_with(*path: str) -> Callable[[bytes], None]:
             for name in path[:-1]:
                 place = place.child(name, create=True)
             place.replace(path[-1], data)
-            store = allowed(lambda root=root, mode=mode: Store.open(root, mode, maintenance_interval_s=None))  # type: ignore[misc]
-            if not isinstance(store, Store):
+            store = allowed(lambda root=root, mode=mode: DirectoryStore.open(root, mode, maintenance_interval_s=None))  # type: ignore[misc]
+            if not isinstance(store, DirectoryStore):
                 continue
             for each in _questions(store, mode):
                 allowed(each)
@@ -533,7 +533,7 @@ def store_with(*path: str) -> Callable[[bytes], None]:
     return call
 
 
-def _questions(store: Store, mode: str) -> Iterator[Callable[[], object]]:
+def _questions(store: DirectoryStore, mode: str) -> Iterator[Callable[[], object]]:
     yield store.topics
     yield lambda: [topic.describe() for topic in store]
     yield lambda: list(store["orders"].scan())

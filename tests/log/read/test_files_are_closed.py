@@ -12,7 +12,8 @@ from typing import Literal
 
 import pytest
 
-from sawlog import Log, LogConfig, Store
+from sawlog import Log, LogConfig
+from sawlog.store.directory.store import DirectoryStore
 
 CONFIG = LogConfig(segment_bytes=300, durability="os")
 
@@ -113,14 +114,14 @@ def test_a_log_that_reads_leaves_no_file_open(tmp_path: Path, mode: Literal["r",
 
 
 def test_a_store_leaves_no_file_open(tmp_path: Path) -> None:
-    with Store.open(tmp_path) as store:
+    with DirectoryStore.open(tmp_path) as store:
         topic = store.create_topic("orders", partitions=2, segment_bytes=300)
         for number in range(40):
             topic.append(b"v" * 40, key=b"k%d" % number)
         with store.transaction() as transaction:
             for number in range(40):
                 transaction.append("orders", b"v", key=b"k%d" % number)
-        with Store.open(tmp_path, "r") as other:
+        with DirectoryStore.open(tmp_path, "r") as other:
             assert sum(len(list(other.topic("orders").partition(number))) for number in range(2)) == 80
         with store.consumer("billing", ["orders"]) as consumer:
             consumer.poll(1)

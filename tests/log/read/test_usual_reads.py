@@ -19,7 +19,7 @@ from sawlog.errors import CorruptBatch, LogClosed, OffsetOutOfRange, RecordRemov
 from sawlog.isolation import Isolation
 from sawlog.log.reader import Fetched
 from sawlog.storage.file import FileStorage
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 
 from ..places import FilePlace, Place
 from ..transactional import send
@@ -163,7 +163,7 @@ def test_transactions_are_those_of_the_general_steps(file_place: FilePlace, deci
 
 
 def test_records_have_their_topic(tmp_path: Path) -> None:
-    with Store.open(tmp_path) as store:
+    with DirectoryStore.open(tmp_path) as store:
         topic = store.create_topic("orders", partitions=3, durability="os")
         log = topic.partition(2)
         offsets = [log.append(b"%d" % number) for number in range(20)]

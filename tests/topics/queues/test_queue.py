@@ -393,7 +393,7 @@ def test_what_is_before_damage_is_delivered_and_the_damage_is_told(store: Store)
     data = bytearray(Path(log.segments[1].path).read_bytes())
     data[-1] ^= 1
     damaged = Path(log.segments[1].path)
-    store["orders"].open_partitions.reopen()
+    store["orders"]._partitions.reopen()
     damaged.write_bytes(data)
     with store.queue("orders", group="workers") as queue:
         found = queue.receive(10)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sawlog.store.directory.store import Store
+from sawlog.store.directory.store import DirectoryStore
 
 from ...faults.disk import FaultyStorage
 from ...faults.enumeration import Workload, enumerate_crashes
@@ -25,7 +25,7 @@ class Working(Workload):
         self.promise: dict[str, Any] = {"there": 0, "acked": [], "done": [], "dead": [], "seen": {}}
 
     def work(self, disk: FaultyStorage) -> None:
-        with Store.open(disk.plain, maintenance_interval_s=None) as store:
+        with DirectoryStore.open(disk.plain, maintenance_interval_s=None) as store:
             topic = store.create_topic("orders")
             topic.append_many([b"%d" % number for number in range(COUNT)])
             self.promise["there"] = COUNT
@@ -44,7 +44,7 @@ class Working(Workload):
                 self.promise["done"].append(2)
 
     def recover(self, disk: FaultyStorage, promise: Any, *, power_cut: bool) -> None:
-        with Store.open(disk.plain, maintenance_interval_s=None) as store:
+        with DirectoryStore.open(disk.plain, maintenance_interval_s=None) as store:
             if "orders" not in store.topics():
                 assert not promise["there"]
                 return

@@ -15,18 +15,24 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
 from itertools import accumulate
 
-from ...store.assignment import Share, assign
+from ...store.assignment import assign
+from ...store.base import TopicPartition
 
 #: Maps the topics of each member, all partitions and their current owners to the partitions of each member.
-Assignor = Callable[[Mapping[str, Collection[str]], Iterable[Share], Mapping[Share, str]], dict[str, set[Share]]]
+Assignor = Callable[
+    [Mapping[str, Collection[str]], Iterable[TopicPartition], Mapping[TopicPartition, str]],
+    dict[str, set[TopicPartition]],
+]
 
 
 def assign_ranges(
-    subscriptions: Mapping[str, Collection[str]], partitions: Iterable[Share], owners: Mapping[Share, str]
-) -> dict[str, set[Share]]:
+    subscriptions: Mapping[str, Collection[str]],
+    partitions: Iterable[TopicPartition],
+    owners: Mapping[TopicPartition, str],
+) -> dict[str, set[TopicPartition]]:
     """Assign consecutive partitions of each topic to the members, in the order of their ids, regardless of current
     owners."""
-    plan: dict[str, set[Share]] = {member: set() for member in subscriptions}
+    plan: dict[str, set[TopicPartition]] = {member: set() for member in subscriptions}
     counts: dict[str, int] = {}
     for topic, number in partitions:
         counts[topic] = max(counts.get(topic, 0), number + 1)

@@ -20,7 +20,7 @@ import logging
 import uuid
 from collections.abc import Iterable, Mapping
 
-from ...store.assignment import Share
+from ...store.base import TopicPartition
 from ..wire.errors import ErrorCode
 from .consumer_group import JOIN_EPOCH, STATIC_LEAVE_EPOCH, ConsumerGroup, ConsumerMember, HeartbeatRequest, TopicInfo
 from .members import (
@@ -144,6 +144,6 @@ class ClassicProtocolAdapter:
         return error
 
 
-def _by_id(shares: Iterable[Share], topics: Mapping[str, TopicInfo]) -> frozenset[Share]:
+def _by_id(shares: Iterable[TopicPartition], topics: Mapping[str, TopicInfo]) -> frozenset[TopicPartition]:
     """Translate topic names into ids. Partitions of deleted topics are left out."""
     return frozenset((topics[name].id, number) for name, number in shares if name in topics)

@@ -17,10 +17,9 @@ from typing import Protocol, TypeVar
 
 from ...clock import now_ms
 from ...errors import AmbiguousAppend, DirectoryLocked, GroupError, LogClosed, NotCoordinator, SawlogError, StorageFull
-from ...store.assignment import Share
-from ...store.committed_offsets import Committed
-from ...store.groups import Change
-from ...store.served import ServedTopic, StoreService
+from ...store.base import Topic, TopicPartition
+from ...store.groups import Committed, OffsetChange
+from ...store.serving import StoreService
 from ..wire.errors import ErrorCode
 from .stored import TopicLookup
 
@@ -53,13 +52,13 @@ class Commit:
     """The offsets of one request. None deletes an offset."""
 
     group: str
-    offsets: Mapping[Share, NewOffset | None]
+    offsets: Mapping[TopicPartition, NewOffset | None]
     #: Member id; empty if the client is not a member.
     member_id: str = ""
     #: Whether this broker holds the group's claim. Otherwise consumers that opened the store directly may own a
     #: partition.
     by_server: bool = True
-    #: Name and mark of the transaction it belongs to: see `store.groups.Change`.
+    #: Name and mark of the transaction it belongs to: see `store.groups.OffsetChange`.
     transaction: tuple[str, str] | None = None
 
 
@@ -70,10 +69,10 @@ class CommitQueue:
         self._store = store
         self._loop = loop
         self._run = run
-        self._waiting: list[tuple[Commit | None, asyncio.Future[dict[Share, ErrorCode]]]] = []
+        self._waiting: list[tuple[Commit | None, asyncio.Future[dict[TopicPartition, ErrorCode]]]] = []
         self._writing: asyncio.Task[None] | None = None
 
-    async def write(self, commit: Commit) -> dict[Share, ErrorCode]:
+    async def write(self, commit: Commit) -> dict[TopicPartition, ErrorCode]:
         """Commit durably; return an error code for each offset. Cancelling the caller does not undo it."""
         return await self._add(commit)
 
@@ -88,8 +87,8 @@ class CommitQueue:
         if self._writing is not None:
             await self._add(None)
 
-    def _add(self, commit: Commit | None) -> asyncio.Future[dict[Share, ErrorCode]]:
-        future: asyncio.Future[dict[Share, ErrorCode]] = self._loop.create_future()
+    def _add(self, commit: Commit | None) -> asyncio.Future[dict[TopicPartition, ErrorCode]]:
+        future: asyncio.Future[dict[TopicPartition, ErrorCode]] = self._loop.create_future()
         self._waiting.append((commit, future))
         if self._writing is None:
             self._writing = self._loop.create_task(self._write_all())
@@ -108,7 +107,7 @@ class CommitQueue:
         finally:
             self._writing = None
 
-    async def _results(self, commits: Sequence[Commit]) -> Sequence[dict[Share, ErrorCode]]:
+    async def _results(self, commits: Sequence[Commit]) -> Sequence[dict[TopicPartition, ErrorCode]]:
         try:
             return await self._run(lambda: self._write(commits))
         except (DirectoryLocked, LogClosed, AmbiguousAppend) as error:
@@ -127,10 +126,10 @@ class CommitQueue:
 
     # --- in a thread
 
-    def _write(self, commits: Sequence[Commit]) -> Sequence[dict[Share, ErrorCode]]:
+    def _write(self, commits: Sequence[Commit]) -> Sequence[dict[TopicPartition, ErrorCode]]:
         topics = TopicLookup(self._store)
         changes = [
-            Change(
+            OffsetChange(
                 commit.group,
                 {
                     share: None if new is None else _committed(topics[share[0]], share[1], commit.member_id, new)
@@ -142,7 +141,7 @@ class CommitQueue:
             )
             for commit in commits
         ]
-        refusals = self._store.groups.commit_together(changes)
+        refusals = self._store.commit_offsets(changes)
         return [
             dict.fromkeys(commit.offsets, _refused(commit.group, refused))
             if refused is not None
@@ -151,7 +150,7 @@ class CommitQueue:
         ]
 
 
-def _committed(topic: ServedTopic, number: int, member_id: str, new: NewOffset) -> Committed:
+def _committed(topic: Topic, number: int, member_id: str, new: NewOffset) -> Committed:
     """Return the offset as stored. A client that names no leader epoch has read in the current one: consumers of this
     library use the epoch to detect that the log lost its end. A negative offset means the end (-1) or the beginning and
     is stored as the actual offset. The client gets back the values it sent."""
@@ -185,13 +184,13 @@ class PendingOffsets:
     """Offsets of transactions that have not ended. In memory: the transaction log makes them durable."""
 
     def __init__(self) -> None:
-        self._staged: dict[int, dict[str, dict[Share, NewOffset]]] = {}
+        self._staged: dict[int, dict[str, dict[TopicPartition, NewOffset]]] = {}
 
-    def add(self, producer_id: int, group: str, offsets: Mapping[Share, NewOffset]) -> None:
+    def add(self, producer_id: int, group: str, offsets: Mapping[TopicPartition, NewOffset]) -> None:
         """Add offsets that a producer commits with its transaction."""
         self._staged.setdefault(producer_id, {}).setdefault(group, {}).update(offsets)
 
-    def of(self, producer_id: int) -> Mapping[str, Mapping[Share, NewOffset]]:
+    def of(self, producer_id: int) -> Mapping[str, Mapping[TopicPartition, NewOffset]]:
         """Return the offsets of a producer's transaction, by group."""
         return self._staged.get(producer_id, {})
 
@@ -199,6 +198,6 @@ class PendingOffsets:
         """Drop the offsets of a producer; return the affected groups."""
         return list(self._staged.pop(producer_id, ()))
 
-    def pending(self, group: str) -> frozenset[Share]:
+    def pending(self, group: str) -> frozenset[TopicPartition]:
         """Return the partitions of a group with offsets in a pending transaction."""
         return frozenset(share for groups in self._staged.values() for share in groups.get(group, ()))

@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...display import counted
-from ...store.assignment import Share
+from ...store.base import TopicPartition
 from ..wire.errors import ErrorCode
 from .assignment import ASSIGNORS, DEFAULT, is_pattern, matching
 from .settings import DeadlineTimer, GroupConfig, Timers
@@ -66,7 +66,7 @@ class HeartbeatRequest:
     topics: frozenset[str] | None = None
     pattern: str | None = None
     assignor: str | None = None
-    owned: frozenset[Share] | None = None
+    owned: frozenset[TopicPartition] | None = None
     #: Whether the member may describe a topic. A pattern matches no others.
     sees: Callable[[str], bool] = lambda topic: True
 
@@ -80,7 +80,7 @@ class HeartbeatResponse:
     member_id: str | None = None
     epoch: int = 0
     #: All partitions that the member should own; None if unchanged.
-    assignment: frozenset[Share] | None = None
+    assignment: frozenset[TopicPartition] | None = None
 
 
 @dataclass(slots=True)
@@ -107,11 +107,11 @@ class ConsumerMember:
     assignor: str | None = None
     epoch: int = JOIN_EPOCH
     previous_epoch: int = JOIN_EPOCH
-    assigned: set[Share] = field(default_factory=set)
+    assigned: set[TopicPartition] = field(default_factory=set)
     #: Epoch since which it has owned each partition.
-    since: dict[Share, int] = field(default_factory=dict)
+    since: dict[TopicPartition, int] = field(default_factory=dict)
     #: Partitions that it must give up and has not reported yet.
-    revoking: set[Share] = field(default_factory=set)
+    revoking: set[TopicPartition] = field(default_factory=set)
 
     @property
     def subscription(self) -> frozenset[str]:
@@ -148,9 +148,9 @@ class ConsumerGroup:
         self._members: dict[str, ConsumerMember] = {}
         self._static: dict[str, str] = {}
         self._topics: Mapping[str, TopicInfo] = {}
-        self._target: dict[str, set[Share]] = {}
+        self._target: dict[str, set[TopicPartition]] = {}
         #: Owners of partitions, including those that have not given one up yet.
-        self._owners: dict[Share, str] = {}
+        self._owners: dict[TopicPartition, str] = {}
 
     # --- properties
 
@@ -207,7 +207,7 @@ class ConsumerGroup:
         """Return the member with an instance id; None if there is none."""
         return self._members.get(self._static.get(instance_id or "", ""))
 
-    def names(self, shares: Iterable[Share]) -> list[Share]:
+    def names(self, shares: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Translate topic ids into names."""
         found = {topic.id: name for name, topic in self._topics.items()}
         return [(found[id], number) for id, number in shares if id in found]
@@ -222,7 +222,7 @@ class ConsumerGroup:
             return True
         return any(share not in self._owners for share in self.target_of(member.id) - member.assigned)
 
-    def target_of(self, member_id: str) -> set[Share]:
+    def target_of(self, member_id: str) -> set[TopicPartition]:
         """Return the partitions that a member should own."""
         return self._target.get(member_id, set())
 
@@ -311,7 +311,7 @@ class ConsumerGroup:
             return ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH
         return error
 
-    def commit_error(self, member_id: str, epoch: int, partitions: Iterable[Share]) -> ErrorCode:
+    def commit_error(self, member_id: str, epoch: int, partitions: Iterable[TopicPartition]) -> ErrorCode:
         """Return the error for a commit of these partitions, given by topic name, or NONE.
 
         The member may not know its current epoch yet. An earlier one is accepted for partitions that it has owned since
@@ -335,7 +335,9 @@ class ConsumerGroup:
         )
         return made
 
-    def adopt(self, member_id: str, instance_id: str | None, epoch: int, owned: Iterable[Share]) -> ConsumerMember:
+    def adopt(
+        self, member_id: str, instance_id: str | None, epoch: int, owned: Iterable[TopicPartition]
+    ) -> ConsumerMember:
         """Add a member of a classic group, with that group's generation and the partitions it owns."""
         made = self._members[member_id] = self._new_member(member_id, instance_id)
         if instance_id is not None:
@@ -459,7 +461,7 @@ class ConsumerGroup:
         self.assignment_epoch = self.epoch
         _logger.info("group %s: epoch %d, %s", self.name, self.epoch, counted(len(self._members), "member"))
 
-    def _reconcile(self, member: ConsumerMember, owned: frozenset[Share] | None) -> None:
+    def _reconcile(self, member: ConsumerMember, owned: frozenset[TopicPartition] | None) -> None:
         """Move a member toward its target: first revoke partitions, then assign new ones."""
         if self._is_revoking(member, owned):
             return
@@ -477,7 +479,7 @@ class ConsumerGroup:
         if member.epoch != self.assignment_epoch:
             member.previous_epoch, member.epoch = member.epoch, self.assignment_epoch
 
-    def _is_revoking(self, member: ConsumerMember, owned: frozenset[Share] | None) -> bool:
+    def _is_revoking(self, member: ConsumerMember, owned: frozenset[TopicPartition] | None) -> bool:
         """Whether the member has yet to report giving up its revoked partitions."""
         if not member.revoking:
             return False

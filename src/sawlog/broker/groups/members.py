@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from struct import Struct, error
 
 from ...errors import Malformed
-from ...store.assignment import Share
+from ...store.base import TopicPartition
 from ..wire.errors import ErrorCode
 from ..wire.messages.groups import ASSIGNMENT, SUBSCRIPTION, VERSIONS
 from ..wire.reading import decoder
@@ -56,17 +56,17 @@ def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
     return frozenset(topics)
 
 
-def owned_partitions(subscription: bytes) -> list[Share]:
+def owned_partitions(subscription: bytes) -> list[TopicPartition]:
     """Return the partitions that a member says it still owns; empty if it does not say."""
     return _partitions(SUBSCRIPTION, "owned_partitions", subscription)
 
 
-def assigned_partitions(assignment: bytes) -> list[Share]:
+def assigned_partitions(assignment: bytes) -> list[TopicPartition]:
     """Return the partitions of an assignment; empty if it cannot be parsed."""
     return _partitions(ASSIGNMENT, "assigned_partitions", assignment)
 
 
-def _partitions(fields: Fields, name: str, data: bytes) -> list[Share]:
+def _partitions(fields: Fields, name: str, data: bytes) -> list[TopicPartition]:
     try:
         (version,) = _INT16.unpack_from(data)
         found = decoder(fields, min(max(version, 0), VERSIONS[-1]), flexible=False)(memoryview(data), 2)[name]
@@ -91,7 +91,7 @@ def encode_subscription(topics: Iterable[str]) -> bytes:
     return _INT16.pack(0) + _INT32.pack(len(names)) + b"".join(parts) + _INT32.pack(-1)
 
 
-def encode_assignment(shares: Iterable[Share]) -> bytes:
+def encode_assignment(shares: Iterable[TopicPartition]) -> bytes:
     """Encode an assignment in version 0."""
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(shares):

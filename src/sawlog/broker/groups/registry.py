@@ -19,8 +19,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from ...errors import GroupActive
-from ...store.assignment import Share
-from ...store.served import ClaimAttempt, Taken
+from ...store.base import TopicPartition
+from ...store.groups import CoordinatorClaim
 from ..wire.errors import ErrorCode
 from .classic_group import ClassicGroup, State
 from .classic_members import ClassicProtocolAdapter
@@ -39,7 +39,7 @@ class GroupClaim:
 
     def __init__(
         self,
-        new_claim: Callable[[], ClaimAttempt],
+        new_claim: Callable[[], CoordinatorClaim],
         run: RunInThread,
         *,
         is_needed: Callable[[], bool],
@@ -50,7 +50,7 @@ class GroupClaim:
         #: Whether the group has members, or another reason to be kept.
         self._is_needed = is_needed
         self._before_release = before_release
-        self._served: Taken | None = None
+        self._served: CoordinatorClaim | None = None
         self._users = 0
         self._changing = asyncio.Lock()
         self._releasing: asyncio.Task[None] | None = None
@@ -91,11 +91,13 @@ class GroupClaim:
             if self._served is None and self._users:
                 claim = self._new_claim()
                 try:
-                    self._served = await self._attempt(claim)
+                    await self._attempt(claim)
+                    self._served = claim
                 finally:
-                    await self._run(claim.close)
+                    if self._served is None:
+                        await self._run(claim.release)
 
-    async def _attempt(self, claim: ClaimAttempt) -> Taken:
+    async def _attempt(self, claim: CoordinatorClaim) -> None:
         """Take the claim; wait for the session of a silent member to expire."""
         while True:
             try:
@@ -184,7 +186,7 @@ class GroupEntry:
         member_id: str,
         instance_id: str | None,
         generation: int,
-        partitions: Iterable[Share],
+        partitions: Iterable[TopicPartition],
         *,
         transactional: bool,
     ) -> ErrorCode:
@@ -226,7 +228,7 @@ class GroupRegistry:
         config: GroupConfig,
         run: RunInThread,
         *,
-        new_claim: Callable[[str], ClaimAttempt],
+        new_claim: Callable[[str], CoordinatorClaim],
         is_pending: Callable[[str], bool],
         before_release: Callable[[], Awaitable[None]],
     ) -> None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from ...errors import GroupNotFound, InvalidConfig, TopicNotFound
-from ...store.assignment import Share
-from ...store.committed_offsets import Committed
-from ...store.served import ServedTopic, StoreService
+from ...store.base import Topic, TopicPartition
+from ...store.groups import Committed
+from ...store.serving import StoreService
 from .classic_group import MemberSummary, State
 from .consumer_group import TopicInfo
 from .members import CONSUMER, encode_assignment, encode_subscription
@@ -33,9 +33,9 @@ class TopicLookup:
 
     def __init__(self, store: StoreService) -> None:
         self._store = store
-        self._found: dict[str, ServedTopic | None] = {}
+        self._found: dict[str, Topic | None] = {}
 
-    def find(self, name: str) -> ServedTopic | None:
+    def find(self, name: str) -> Topic | None:
         """Return a topic; None if it does not exist."""
         if name not in self._found:
             try:
@@ -44,18 +44,18 @@ class TopicLookup:
                 self._found[name] = None
         return self._found[name]
 
-    def __getitem__(self, name: str) -> ServedTopic:
+    def __getitem__(self, name: str) -> Topic:
         """Return a topic that exists."""
         found = self.find(name)
         assert found is not None
         return found
 
-    def __contains__(self, share: Share) -> bool:
+    def __contains__(self, share: TopicPartition) -> bool:
         """Whether the partition exists."""
         topic = self.find(share[0])
         return topic is not None and 0 <= share[1] < topic.partitions
 
-    def valid(self, offsets: Mapping[Share, Committed]) -> dict[Share, Committed]:
+    def valid(self, offsets: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, Committed]:
         """Return the offsets whose topics still exist and were not recreated since the commit."""
         return {
             share: each
@@ -64,7 +64,7 @@ class TopicLookup:
         }
 
 
-def missing_partitions(store: StoreService, shares: Iterable[Share]) -> set[Share]:
+def missing_partitions(store: StoreService, shares: Iterable[TopicPartition]) -> set[TopicPartition]:
     """Return the partitions that do not exist."""
     topics = TopicLookup(store)
     return {share for share in shares if share not in topics}
@@ -103,5 +103,5 @@ def stored_group(store: StoreService, name: str) -> GroupSummary | None:
             for each in seen.members
         ]
         return GroupSummary(name, CONSUMER, State.STABLE.value, "sawlog", members)
-    by_members = any(each.member for each in store.groups.offsets.of(name).values())
+    by_members = any(each.member for each in store.groups.committed(name).values())
     return GroupSummary(name, CONSUMER if by_members else "", State.EMPTY.value)

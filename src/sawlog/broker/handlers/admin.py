@@ -9,8 +9,8 @@ from typing import Any
 from ...display import counted
 from ...errors import InvalidConfig, SawlogError, TopicExists
 from ...store import settings
+from ...store.base import Topic
 from ...store.directory.topic_entry import TopicEntry
-from ...store.served import ServedTopic
 from ..config import BrokerConfig
 from ..partitions import id_of
 from ..trouble import code_of, message_of
@@ -336,7 +336,7 @@ async def incremental_alter_configs(context: Context, request: Body) -> Body:
 
 
 async def _alter(
-    context: Context, asked: Body, request: Body, changes_of: Callable[[ServedTopic, list[Body]], dict[str, object]]
+    context: Context, asked: Body, request: Body, changes_of: Callable[[Topic, list[Body]], dict[str, object]]
 ) -> Body:
     kind, name = asked["resource_type"], asked["resource_name"]
     made: Body = {"resource_type": kind, "resource_name": name, "error_code": ErrorCode.NONE, "error_message": None}
@@ -355,12 +355,12 @@ async def _alter(
     return made
 
 
-def _replaced(topic: ServedTopic, configs: list[Body]) -> dict[str, object]:
+def _replaced(topic: Topic, configs: list[Body]) -> dict[str, object]:
     """Return the changes that leave exactly these settings."""
     return {**dict.fromkeys(topic.settings), **{each["name"]: each["value"] for each in configs}}
 
 
-def _changes(topic: ServedTopic, configs: list[Body]) -> dict[str, object]:
+def _changes(topic: Topic, configs: list[Body]) -> dict[str, object]:
     """Return the changes that incremental operations amount to."""
     changes: dict[str, object] = {}
     for each in configs:
@@ -412,7 +412,7 @@ async def describe_log_dirs(context: Context, request: Body) -> Body:
     return {"results": [{**result, "total_bytes": total, "usable_bytes": free, "is_cordoned": False}]}
 
 
-def _sizes(topic: ServedTopic, numbers: list[int]) -> list[tuple[int, int]]:
+def _sizes(topic: Topic, numbers: list[int]) -> list[tuple[int, int]]:
     return [(number, topic.partition(number).size_bytes) for number in numbers]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...errors import SawlogError, TopicNotFound
-from ...store.served import ServedTopic
+from ...store.base import Topic
 from ..trouble import code_of
 from ..wire.apis import Key
 from ..wire.errors import ErrorCode
@@ -21,7 +21,7 @@ _TOPIC, _BROKER, _BROKER_LOGGER = 2, 4, 8
 _METADATA_LOG = "__cluster_metadata"
 
 
-async def _topic(context: Context, name: str) -> ServedTopic | ErrorCode:
+async def _topic(context: Context, name: str) -> Topic | ErrorCode:
     """Return a topic, or the error code."""
     try:
         return await context.broker.partitions.topic(name)
@@ -31,7 +31,7 @@ async def _topic(context: Context, name: str) -> ServedTopic | ErrorCode:
         return code_of(error)
 
 
-def _error(topic: ServedTopic | ErrorCode, partition: int) -> ErrorCode:
+def _error(topic: Topic | ErrorCode, partition: int) -> ErrorCode:
     """Return the error unless the partition exists."""
     if isinstance(topic, ErrorCode):
         return topic
@@ -71,7 +71,7 @@ async def alter_partition_reassignments(context: Context, request: Body) -> Body
     }
 
 
-def _reassigned(context: Context, topic: ServedTopic | ErrorCode, asked: Body) -> Body:
+def _reassigned(context: Context, topic: Topic | ErrorCode, asked: Body) -> Body:
     made: Body = {"partition_index": asked["partition_index"]}
     error, replicas = _error(topic, asked["partition_index"]), asked["replicas"]
     if error:

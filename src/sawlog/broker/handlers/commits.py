@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ...store.assignment import Share
-from ...store.committed_offsets import Committed
+from ...store.base import TopicPartition
+from ...store.groups import Committed
 from ..groups.commits import NewOffset
 from ..wire.apis import Key
 from ..wire.errors import ErrorCode
@@ -63,7 +63,7 @@ async def offset_commit(context: Context, request: Body) -> Body:
     return {"topics": [_codes(topic, names.get(topic), codes, names.unknown) for topic in topics]}
 
 
-def _codes(topic: Body, name: str | None, codes: Mapping[Share, ErrorCode], unknown: ErrorCode) -> Body:
+def _codes(topic: Body, name: str | None, codes: Mapping[TopicPartition, ErrorCode], unknown: ErrorCode) -> Body:
     """Return the error codes of a topic's partitions."""
     return {
         **{key: topic[key] for key in ("name", "topic_id") if key in topic},
@@ -113,7 +113,7 @@ async def _fetched(context: Context, group: Body, stable: bool) -> Body:
             if (found := names.get(topic)) is not None
             for number in topic["partition_indexes"]
         ]
-        unstable = groups.pending_offsets(name) if stable else frozenset[Share]()
+        unstable = groups.pending_offsets(name) if stable else frozenset[TopicPartition]()
         offsets = await groups.fetch(name, shares)
         topics = [_offsets(topic, names.get(topic), offsets, unstable, names.unknown) for topic in wanted]
     return {"group_id": name, "topics": topics, "error_code": ErrorCode.NONE}
@@ -122,7 +122,7 @@ async def _fetched(context: Context, group: Body, stable: bool) -> Body:
 async def _all_offsets(context: Context, name: str, stable: bool) -> list[Body]:
     """Return all committed offsets of a group."""
     groups = context.broker.groups
-    unstable = groups.pending_offsets(name) if stable else frozenset[Share]()
+    unstable = groups.pending_offsets(name) if stable else frozenset[TopicPartition]()
     found = await groups.fetch(name, None)
     made: dict[str, Body] = {}
     for topic, number in sorted(found.keys() | unstable):
@@ -135,7 +135,11 @@ async def _all_offsets(context: Context, name: str, stable: bool) -> list[Body]:
 
 
 def _offsets(
-    topic: Body, name: str | None, found: Mapping[Share, Committed], unstable: frozenset[Share], unknown: ErrorCode
+    topic: Body,
+    name: str | None,
+    found: Mapping[TopicPartition, Committed],
+    unstable: frozenset[TopicPartition],
+    unknown: ErrorCode,
 ) -> Body:
     return {
         **{key: topic[key] for key in ("name", "topic_id") if key in topic},
@@ -146,7 +150,9 @@ def _offsets(
     }
 
 
-def _read(number: int, share: Share, found: Mapping[Share, Committed], unstable: frozenset[Share]) -> Body:
+def _read(
+    number: int, share: TopicPartition, found: Mapping[TopicPartition, Committed], unstable: frozenset[TopicPartition]
+) -> Body:
     if share in unstable:
         return _answer(number, None, ErrorCode.UNSTABLE_OFFSET_COMMIT)
     return _answer(number, found.get(share), ErrorCode.NONE)

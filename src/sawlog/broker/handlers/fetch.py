@@ -174,7 +174,7 @@ class _Fetch:
         if found.log.is_tiered and start < found.log.local_offset:  # only in the replica, which may be slow
             self._loads[found] = self._context.broker.run(_fetched, found, start, room, isolation)
             return None
-        page = found.log.fetch(start, room, isolation=isolation)
+        page = found.log.peek(start, room, isolation=isolation)
         if not isinstance(page, Future):
             return page
         self._loads[found] = asyncio.wrap_future(page)
@@ -235,8 +235,7 @@ class _Fetch:
 
 def _fetched(found: Partition, start: int, room: int, isolation: Isolation) -> Fetched:
     """Read a page, which may take long. Runs in a thread."""
-    page = found.log.fetch(start, room, isolation=isolation)
-    return page.result() if isinstance(page, Future) else page
+    return found.log.fetch(start, room, isolation=isolation)
 
 
 def _retrieved(load: asyncio.Future[Fetched]) -> None:

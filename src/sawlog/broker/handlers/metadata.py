@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import InvalidTopicName, SawlogError, TopicExists, TopicNotFound
+from ...store.base import Topic
 from ...store.names import check_topic_name
-from ...store.served import ServedTopic
 from ..partitions import id_of
 from ..security.acls import CLUSTER_NAME, Operation, Resource
 from ..security.authorizer import identity_of
@@ -86,7 +86,7 @@ def _cluster_operations(context: Context, request: Body) -> int:
     return authorizer.operations(context, Resource.CLUSTER) if may_know else 0
 
 
-def _listed(context: Context, name: str, topic: ServedTopic | SawlogError) -> Body:
+def _listed(context: Context, name: str, topic: Topic | SawlogError) -> Body:
     """Describe a topic in the list of all topics; with an error if it exists but cannot be read."""
     if isinstance(topic, SawlogError):
         return _missing(name, code_of(topic))
@@ -127,7 +127,7 @@ async def _asked(context: Context, asked: Body, *, create: bool) -> Body:
     return _described(context, topic, opened=True)
 
 
-async def _created(context: Context, name: str) -> ServedTopic:
+async def _created(context: Context, name: str) -> Topic:
     """Return a new topic, or the one that another client has just created."""
     try:
         return await context.broker.create_topic(name)
@@ -148,7 +148,7 @@ def _missing(name: str | None, code: ErrorCode, topic_id: bytes = NO_ID) -> Body
     return {"error_code": code, "name": name, "topic_id": topic_id, "partitions": []}
 
 
-def _described(context: Context, topic: ServedTopic, *, opened: bool) -> Body:
+def _described(context: Context, topic: Topic, *, opened: bool) -> Body:
     return {
         "error_code": ErrorCode.NONE,
         "name": topic.name,
@@ -158,7 +158,7 @@ def _described(context: Context, topic: ServedTopic, *, opened: bool) -> Body:
     }
 
 
-def _partition(context: Context, topic: ServedTopic, index: int, *, opened: bool) -> dict[str, Any]:
+def _partition(context: Context, topic: Topic, index: int, *, opened: bool) -> dict[str, Any]:
     """Describe one partition. The leader epoch of a partition that is not open is unknown; clients do without it."""
     node, found = context.broker.nodes.leader(topic.id, index), context.broker.partitions.known(topic.name, index)
     code = ErrorCode.KAFKA_STORAGE_ERROR if found is None and opened else ErrorCode.NONE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from ...errors import OffsetOutOfRange, SawlogError
-from ...store.served import ServedLog
+from ...store import base
 from ..partitions import Partition
 from ..trouble import code_of
 from ..wire.apis import Key
@@ -46,7 +46,7 @@ async def _listed(context: Context, name: str, part: Body, *, committed: bool) -
     return made
 
 
-async def _settle(context: Context, log: ServedLog) -> None:
+async def _settle(context: Context, log: base.Partition) -> None:
     """Wait until everything written so far is visible. With acks=1, records are acknowledged before that, and a client
     that then asks for the end expects them to be included. If the sync fails, the visible end counts."""
     written = log.written_offset
@@ -83,7 +83,7 @@ async def _find(context: Context, found: Partition, wanted: int, *, committed: b
     return await context.broker.run(_at, log, wanted, committed)
 
 
-def _at(log: ServedLog, timestamp: int, committed: bool) -> tuple[int, int, int]:
+def _at(log: base.Partition, timestamp: int, committed: bool) -> tuple[int, int, int]:
     """Return the first record at or after a timestamp; (-1, -1, -1) if there is none."""
     end = log.last_stable_offset if committed else log.visible_offset
     offset = log.offset_at(timestamp)
@@ -93,7 +93,7 @@ def _at(log: ServedLog, timestamp: int, committed: bool) -> tuple[int, int, int]
     return record.offset, record.timestamp, _epoch_at(log, record.offset)
 
 
-def _epoch_at(log: ServedLog, offset: int) -> int:
+def _epoch_at(log: base.Partition, offset: int) -> int:
     """Return the leader epoch of an offset."""
     epochs = [epoch for epoch, first in log.leader_epochs if first <= offset]
     return epochs[-1] if epochs else max(log.leader_epoch, 0)
@@ -118,7 +118,7 @@ async def offset_for_leader_epoch(context: Context, request: Body) -> Body:
     return {"topics": topics}
 
 
-def _end_of(log: ServedLog, epoch: int) -> tuple[int, int]:
+def _end_of(log: base.Partition, epoch: int) -> tuple[int, int]:
     """Return the largest epoch up to the given one, and its end. An epoch without remaining records ends at the start
     of the log; a future epoch gives (-1, -1)."""
     end, current = log.position(isolation="uncommitted")

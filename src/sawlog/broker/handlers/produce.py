@@ -142,7 +142,7 @@ class _Pending:
             data = self._checked(found, part["records"])
             trusted = not (self._context.broker.config.check_records or found.limits.compacted)
             most = self._context.broker.config.max_decompressed_bytes
-            placed = found.log._place_batches(data, trusted=trusted, wait=False, max_decompressed_bytes=most)
+            placed = found.log.submit(data, trusted=trusted, max_decompressed_bytes=most)
         except (SawlogError, OSError) as error:
             if isinstance(error, StorageFull):
                 self._context.broker.room.lacks(_name(found), error)

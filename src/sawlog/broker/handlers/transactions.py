@@ -8,7 +8,7 @@ from collections import defaultdict
 
 from ...clock import now_ms
 from ...errors import SawlogError
-from ...store.served import ServedLog
+from ...store.base import Partition
 from ..groups.commits import NewOffset
 from ..ledger import State
 from ..trouble import code_of, known_code_of, message_of
@@ -186,7 +186,7 @@ async def describe_producers(context: Context, request: Body) -> Body:
     return {"topics": topics}
 
 
-def _producers(log: ServedLog) -> list[Body]:
+def _producers(log: Partition) -> list[Body]:
     return [
         {
             "producer_id": each.producer_id,

@@ -14,14 +14,12 @@ first use; the layer contract in pyproject.toml lists these imports by name.
 from __future__ import annotations
 
 from .partition import PAGE_BYTES, Partition, collected, encoded_table
-from .store import ConsumerGroups, DocumentRegistry, GroupDocuments, JobStaging, Store, StoreTransaction, TaskStaging
-from .topic import Offsets, PlannedSlice, Position, SliceReader, TableEnd, Topic, check_sole
+from .store import DocumentRegistry, JobStaging, Store, TaskStaging, Transaction
+from .topic import Offsets, PlannedSlice, Position, SliceReader, TableEnd, Topic, TopicPartition, check_sole
 
 __all__ = [
     "PAGE_BYTES",
-    "ConsumerGroups",
     "DocumentRegistry",
-    "GroupDocuments",
     "JobStaging",
     "Offsets",
     "Partition",
@@ -29,10 +27,11 @@ __all__ = [
     "Position",
     "SliceReader",
     "Store",
-    "StoreTransaction",
     "TableEnd",
     "TaskStaging",
     "Topic",
+    "TopicPartition",
+    "Transaction",
     "check_sole",
     "collected",
     "encoded_table",

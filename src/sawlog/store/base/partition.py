@@ -6,6 +6,7 @@ import errno
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from datetime import datetime
 from itertools import chain
 from operator import index
@@ -24,7 +25,7 @@ from ...batch.build import NO_PRODUCER, Encoded, Encoder, EncoderOptions, Produc
 from ...batch.header import DEFAULT_COLUMNS, LAST, POSITION, Rows, visible_batches
 from ...batch.inputs import HeadersInput, RecordInput, TableInput
 from ...batch.kernel import Record
-from ...clock import Deadline, PollBackoff, milliseconds, pause
+from ...clock import Deadline, PollBackoff, milliseconds, now_ms, pause
 from ...config import LogConfig, whole_number
 from ...display import html_page, records_html, render_soon
 from ...errors import (
@@ -44,6 +45,8 @@ from ...isolation import Isolation, is_committed
 from ...log.appender import Placement
 from ...log.encoding import recipe_of
 from ...log.ingest import rows_of
+from ...log.markers import marker
+from ...log.producers import ProducerInfo
 from ...log.reader import ARROW_ROWS, Fetched
 from ...log.verify import VerifyReport
 from ...log.writer import BATCH_BYTES, Writer
@@ -123,8 +126,8 @@ class Partition(ABC):
 
     @property
     @abstractmethod
-    def leader_epoch(self) -> int:
-        """Current leader epoch, which new batches carry."""
+    def leader_epochs(self) -> tuple[tuple[int, int], ...]:
+        """All leader epochs with their first offsets, oldest first."""
 
     @property
     @abstractmethod
@@ -188,10 +191,86 @@ class Partition(ABC):
     def verify(self) -> VerifyReport:
         """Read and check everything. The report lists the damage; nothing is raised for it."""
 
+    @abstractmethod
+    def newest(self) -> tuple[int, int] | None:
+        """Return offset and timestamp of the record with the largest timestamp; None if there is none."""
+
+    # --- state of a writer: a partition without files has nothing to lock or to sync
+
+    @property
+    def leader_epoch(self) -> int:
+        """Current leader epoch, which new batches carry."""
+        return self.leader_epochs[-1][0]
+
+    @property
+    def locked(self) -> bool:
+        """Whether this process may write to the partition."""
+        return True
+
+    @property
+    def writable(self) -> bool:
+        """Whether no failure has occurred that only reopening repairs."""
+        return True
+
+    @property
+    def current(self) -> bool:
+        """Whether writes of other processes are visible at once; otherwise answers may be stale."""
+        return True
+
+    @property
+    def written_offset(self) -> int:
+        """Every record below this offset is written."""
+        return self.visible_offset
+
+    @property
+    def durable_offset(self) -> int:
+        """Every record below this offset survives a power cut."""
+        return self.visible_offset
+
+    @property
+    def durable_lag_bytes(self) -> int:
+        """Bytes that would not survive a power cut."""
+        return 0
+
     @property
     def is_tiered(self) -> bool:
         """Whether a part of it is read from a replica, over the network."""
         return False
+
+    @property
+    def local_offset(self) -> int:
+        """Records below this offset are read from the replica, which may be slow."""
+        return self.lowest_offset
+
+    # --- serving: what a broker's event loop uses, besides `watch` and `when_settled`. Only a partition of a
+    # `StoreService` is guaranteed not to block in `submit` and `peek`.
+
+    @property
+    def producer_states(self) -> list[ProducerInfo]:
+        """State of the known producers."""
+        return []
+
+    def _take(self) -> None:
+        """Become the writer; `DirectoryLocked` if another process is. Blocks."""
+
+    def submit(
+        self, raw: bytearray | memoryview, *, trusted: bool = True, max_decompressed_bytes: int | None = None
+    ) -> range | Future[range]:
+        """Append encoded batches from a buffer that the caller gives away. Return their offsets, which `when_settled`
+        acknowledges, or a future where a commit assigns them. `max_decompressed_bytes` may lower the limit of the
+        settings."""
+        return self.append_batches(raw, trusted=trusted)
+
+    def peek(
+        self, start: int, max_bytes: int = 1 << 20, *, isolation: Isolation = "committed"
+    ) -> Fetched | Future[Fetched]:
+        """Return what `fetch` returns, or a future of it if that takes a request over the network."""
+        return self.fetch(start, max_bytes, isolation=isolation)
+
+    def append_marker(self, producer_id: int, epoch: int, *, commit: bool, coordinator_epoch: int = 0) -> int:
+        """End a producer's transaction in this partition, and return the offset of the marker. Blocks."""
+        data = marker(producer_id, epoch, coordinator_epoch, now_ms(), commit=commit)
+        return self.append_batches(data, trusted=True).start
 
     # --- as a sequence
 

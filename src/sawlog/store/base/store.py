@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import (
     TYPE_CHECKING,
     Any,
     ClassVar,
-    Protocol,
     Self,
     Unpack,
-    runtime_checkable,
 )
 
 from ...batch.inputs import RecordInput
@@ -33,143 +30,106 @@ if TYPE_CHECKING:
     from ...log.retention import RetentionReport
     from ...sql.dataset import Wanted
     from ...storage.interface import Buffer
-    from ..assignment import Share
-    from ..committed_offsets import Start
     from ..consumer import Consumer, OnShares
-    from ..consumer_options import KafkaNames, MemberOptions
+    from ..consumer_options import KafkaNames
     from ..directory.documents import Document
     from ..directory.transactions.staging import Intent, Part, PartitionFile, Piece, PlacedOffsets
-    from ..group_host import GroupMembership
-    from ..groups import GroupDescription
+    from ..groups import DeliveryStates, Groups, QueueWorkers, StartPosition
     from ..position import OnLost
-    from ..queues.host import DeliveryStates, QueueWorkers
     from ..queues.options import QueueOptions
     from ..queues.queue import Queue
-    from ..served import StoreService
+    from ..serving import StoreService
 
 #: Session timeout of a consumer in a directory.
 SESSION_TIMEOUT_MS = 10_000
 
 
-@runtime_checkable
-class GroupDocuments(Protocol):
-    """Small documents of a consumer group, by name. They are deleted with the group."""
-
-    def find(self, name: str) -> dict[str, Any] | None:
-        """Return a document, or None."""
-
-    def keep(self, name: str, fields: dict[str, Any]) -> None:
-        """Write or replace a document, durably."""
-
-    def remove(self, name: str) -> None:
-        """Remove a document if it exists; durable after `sync`."""
-
-    def sync(self) -> None:
-        """Make removals durable."""
-
-
-@runtime_checkable
-class ConsumerGroups(Protocol):
-    """Consumer groups and their committed offsets."""
-
-    def list(self) -> list[str]:
-        """Return the names of all groups."""
-
-    def describe(self, name: str) -> GroupDescription:
-        """Return the members of a group and its progress; `GroupNotFound`."""
-
-    def commit(
-        self,
-        name: str,
-        offsets: Mapping[Share, int],
-        *,
-        metadata: str = "",
-        epochs: Mapping[Share, int] | None = None,
-    ) -> None:
-        """Commit offsets durably; `GroupActive` if a live member owns one of the partitions."""
-
-    def seek(self, name: str, offsets: Mapping[Share, Start]) -> dict[Share, int]:
-        """Move a group without live members; `GroupActive`, `GroupNotFound`."""
-
-    def delete(self, name: str) -> None:
-        """Delete a group and its offsets; `GroupActive` if it has live members."""
-
-    def documents(self, name: str) -> AbstractContextManager[GroupDocuments]:
-        """Open the documents of a group. Concurrent changes to one document block or are refused."""
-
-    def membership(self, options: MemberOptions) -> GroupMembership:
-        """Return a membership that has not joined yet."""
-
-
-@runtime_checkable
-class DocumentRegistry(Protocol):
+class DocumentRegistry(ABC):
     """Small named documents that several processes change."""
 
+    @abstractmethod
     def read(self, name: str) -> Document:
         """Return a document as it is now."""
 
+    @abstractmethod
     def change(self, name: str, edit: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Document:
         """Replace the fields of a document by what `edit` makes of them."""
 
 
-@runtime_checkable
-class StoreTransaction(Protocol):
+class Transaction(ABC):
     """Records for several partitions, stored all or not at all. As a `with` block it commits at the end, and aborts if
     the block raises."""
 
-    #: Whether this name and sequence, or a later one, are already stored.
+    #: Whether this name and sequence, or a later one, are already stored: what is appended is then ignored.
     replayed: bool
+    #: "open", "committed", "aborted", or "pending" if the records will be stored by another process.
+    _state: str
 
+    @abstractmethod
     def append(self, topic: str, value: bytes | None, key: bytes | None = None) -> None:
         """Add one record; its offset is known after the commit."""
 
+    @abstractmethod
     def append_many(self, topic: str, records: Iterable[RecordInput], partition: int | None = None) -> None:
         """Add records, all or none of them."""
 
+    @abstractmethod
     def commit(self) -> PlacedOffsets:
         """Store everything and return the offsets by (topic, partition)."""
 
+    @abstractmethod
     def abort(self) -> None:
         """Discard everything."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        if kind is not None:
+            self.abort()
+        elif self._state == "open":
+            self.commit()
 
 
-@runtime_checkable
-class TaskStaging(Protocol):
+class TaskStaging(Closing):
     """Batches that one attempt of one task stages."""
 
     @property
+    @abstractmethod
     def is_empty(self) -> bool:
         """Whether nothing was written."""
 
+    @abstractmethod
     def write(self, batches: Buffer) -> Piece:
         """Append finished batches of one partition and return their location, for a `Part`."""
 
+    @abstractmethod
     def own_file(self) -> PartitionFile:
         """Create a file for a large number of batches of one partition."""
 
+    @abstractmethod
     def sync(self) -> None:
         """Block until everything written is durable."""
 
+    @abstractmethod
     def abandon(self) -> None:
         """Remove what this failed attempt has written."""
 
+    @abstractmethod
     def close(self) -> None:
         """Close the files and keep what is staged."""
 
 
-@runtime_checkable
-class JobStaging(Protocol):
+class JobStaging(ABC):
     """Batches that many processes of one job stage and one of them publishes, all or nothing."""
 
+    @abstractmethod
     def task(self, job: str) -> TaskStaging:
         """Return a place for one attempt of one task."""
 
+    @abstractmethod
     def publish(
         self,
         job: str,
@@ -183,18 +143,23 @@ class JobStaging(Protocol):
         """Append what was staged and return the offsets. A sequence that was published under this name before is not
         appended again. `lock_timeout_s` limits how long it blocks for other writers."""
 
+    @abstractmethod
     def discard(self, job: str) -> None:
         """Remove what was staged."""
 
+    @abstractmethod
     def put(self, job: str, data: bytes) -> str:
         """Stage batches in a file of their own, durably, and return its name."""
 
+    @abstractmethod
     def last(self, name: str) -> Intent | None:
         """Return what was published last under a name; with its parts only where they are known."""
 
+    @abstractmethod
     def replay_of(self, job: str, find: Callable[[], Intent | None], *, lock_timeout_s: float = 60.0) -> Intent | None:
         """Return what `find` says was stored before in place of this job, and discard what is now staged for it."""
 
+    @abstractmethod
     def forget_names(self) -> None:
         """Forget the names that can no longer be replayed."""
 
@@ -265,7 +230,7 @@ class Store(Closing):
 
     @property
     @abstractmethod
-    def groups(self) -> ConsumerGroups:
+    def groups(self) -> Groups:
         """Consumer groups: their progress, and moving them."""
 
     @property
@@ -279,7 +244,7 @@ class Store(Closing):
         """Staging area for jobs of many processes."""
 
     @abstractmethod
-    def transaction(self, name: str | None = None, sequence: int | None = None) -> StoreTransaction:
+    def transaction(self, name: str | None = None, sequence: int | None = None) -> Transaction:
         """Begin a transaction: records for several partitions, stored all or not at all."""
 
     @abstractmethod
@@ -398,7 +363,7 @@ class Store(Closing):
         group: str | None,
         topics: str | Iterable[str],
         *,
-        start: Start = "earliest",
+        start: StartPosition = "earliest",
         on_lost: OnLost = "earliest",
         auto_commit_ms: int | None = 5000,
         session_timeout_ms: int | None = None,
@@ -448,7 +413,7 @@ class Store(Closing):
         visibility_s: float = 30.0,
         max_deliveries: int | None = 5,
         dead_letters: str | None = None,
-        start: Start = "earliest",
+        start: StartPosition = "earliest",
         prefetch: int = 2000,
         worker: str | None = None,
     ) -> Queue:

@@ -10,7 +10,6 @@ from typing import (
     TYPE_CHECKING,
     Any,
     NamedTuple,
-    Protocol,
     TypeVar,
     overload,
 )
@@ -54,6 +53,10 @@ M = TypeVar("M")
 TableEnd = Mapping[int, int] | int | datetime | None
 
 
+#: A partition: name of the topic, and number.
+TopicPartition = tuple[str, int]
+
+
 class Position(NamedTuple):
     """Partition and offset of a record."""
 
@@ -68,30 +71,30 @@ class Offsets(NamedTuple):
     next: int
 
 
-class PlannedSlice(Protocol):
-    """Part of a partition that another process can read. It can be pickled."""
+class PlannedSlice(ABC):
+    """Part of a partition, start_offset <= offset < end_offset, that another process can read. It can be pickled."""
+
+    __slots__ = ()
+
+    start_offset: int
+    end_offset: int
 
     @property
-    def start_offset(self) -> int:
-        """First offset."""
-
-    @property
-    def end_offset(self) -> int:
-        """Offset after the last one."""
-
-    @property
+    @abstractmethod
     def size_bytes(self) -> int:
         """Approximate number of bytes to read."""
 
-    def joined(self, after: Any) -> PlannedSlice | None:
+    @abstractmethod
+    def joined(self, after: object) -> PlannedSlice | None:
         """Return this slice and the next one as one, or None if they are not neighbours in one file."""
 
 
-class SliceReader(Protocol):
+class SliceReader(ABC):
     """Reader of slices of one partition, which it does not open. Thread-safe."""
 
+    @abstractmethod
     def read(
-        self, piece: Any, *, columns: Sequence[str], batch_rows: int, lost: Callable[[DataLoss], None] = ...
+        self, planned: Any, *, columns: Sequence[str], batch_rows: int, lost: Callable[[DataLoss], None] = ...
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records of a slice as Arrow batches: all of them, or raise `DataLoss`. With `lost`, call it instead
         and continue with what is left."""
@@ -141,7 +144,7 @@ class Topic(ABC):
         """Creation time in milliseconds."""
 
     @abstractmethod
-    def _check_number(self, number: int) -> None:
+    def _check_number(self, number: object) -> None:
         """Raise `TopicNotFound` unless there is a partition with this number."""
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""`Registry`: small versioned documents of a store, such as a broker's users and access rules.
+"""`DirectoryRegistry`: small versioned documents of a store, such as a broker's users and access rules.
 
 ```
 registry/<name>.json     version, and the fields of its owner; format: sawlog.storage.checksummed
@@ -26,6 +26,7 @@ from ...errors import InvalidConfig, ReadOnlyLog, StorageError
 from ...storage import Directory, checksummed
 from ...storage.file import restrict_to_owner
 from ...storage.locks import lock_within
+from ..base import DocumentRegistry
 from ..names import LOCK, REGISTRY
 
 #: How long to wait for another process that is changing a document.
@@ -42,7 +43,7 @@ class Document:
     fields: Mapping[str, Any]
 
 
-class Registry:
+class DirectoryRegistry(DocumentRegistry):
     """Documents of one store. Safe for threads and processes."""
 
     def __init__(self, root: Directory, mode: str) -> None:

@@ -23,7 +23,6 @@ from ...storage import Directory
 from ...storage.forking import forkable
 from .. import settings
 from ..writer import TopicWriter
-from .appends import AppendTarget
 from .catalog import Catalog
 from .lock_leases import LOCK_TIMEOUT_S, LockLeases
 from .replica import Replica, ReplicaPlace
@@ -211,12 +210,12 @@ class OpenPartitions:
                 continue
         return reports
 
-    def appends(self, number: int) -> AppendTarget:
+    def appends(self, number: int) -> Log | Forwarder:
         """Return the locked log of a partition, or a `Forwarder` if the process that holds the lock accepts requests;
         otherwise block until the lock is free. Use the result inside a `using` block."""
         return self._waiting(self.reach, number)
 
-    def reach(self, number: int) -> AppendTarget:
+    def reach(self, number: int) -> Log | Forwarder:
         """Like `appends`, without blocking: if another process holds the lock and accepts no requests, ask it to
         release the lock and raise `DirectoryLocked`."""
         log = self.partition(number)

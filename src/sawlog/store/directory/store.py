@@ -1,4 +1,4 @@
-"""`Store`: a directory of topics. `sawlog.open("data")` returns one.
+"""`DirectoryStore`: topics in a directory. `sawlog.open("data")` returns one.
 
 ```python
 with sawlog.open("data") as store:
@@ -54,27 +54,27 @@ from ...storage import Directory, FileDirectory
 from ...storage.forking import forkable
 from .. import base
 from ..consumer import Consumer
-from ..groups import Groups
 from ..settings import TopicChanges, TopicSettings, maintenance_config
 from . import founding
 from .catalog import Catalog
-from .documents import Registry
+from .documents import DirectoryRegistry
 from .forwarding.connections import PeerConnections
 from .forwarding.handover import Forwarding
 from .forwarding.listener import listener_for
+from .groups import DirectoryGroups
 from .lock_leases import LOCK_TIMEOUT_S
 from .maintenance import BackgroundMaintenance
 from .open_partitions import OpenPartitions
 from .replica import Replica, ReplicaAddress
 from .service import DirectoryService
-from .topic import Topic
+from .topic import DirectoryTopic
 from .topic_entry import TopicEntry
 from .transactions.commits import Intents
 from .transactions.staging import Staging
-from .transactions.transaction import Transaction
+from .transactions.transaction import DirectoryTransaction
 
 if TYPE_CHECKING:
-    from ..queues.host import DeliveryStates, QueueWorkers
+    from ..groups import DeliveryStates, QueueWorkers
     from ..queues.options import QueueOptions
     from ..queues.queue import Queue
 
@@ -84,8 +84,8 @@ _PATIENCE_S = 30.0
 _logger = logging.getLogger("sawlog")
 
 
-class Store(base.Store):
-    """A directory of topics. Created by `Store.open` and `sawlog.open`."""
+class DirectoryStore(base.Store):
+    """A directory of topics. Created by `sawlog.open`."""
 
     supports_tables = True
 
@@ -117,10 +117,10 @@ class Store(base.Store):
         )
         self._lock_timeout_s = lock_timeout_s
         self._replica = Replica(directory, catalog.id)
-        self._topics: dict[str, Topic] = {}
-        self._transactions: set[Transaction] = set()
+        self._topics: dict[str, DirectoryTopic] = {}
+        self._transactions: set[DirectoryTransaction] = set()
         self._consumers: weakref.WeakSet[Consumer | Queue] = weakref.WeakSet()
-        self._groups: Groups | None = None
+        self._groups: DirectoryGroups | None = None
         self._maintenance: BackgroundMaintenance | None = None
         self._closed = False
 
@@ -137,7 +137,7 @@ class Store(base.Store):
         lock_timeout: float = LOCK_TIMEOUT_S,
         create: bool = True,
         filling: bool = False,
-    ) -> Store:
+    ) -> DirectoryStore:
         """Open the store in a directory; with mode "w" (the default) create it if the directory is missing or empty,
         unless `create` is False.
 
@@ -219,7 +219,7 @@ class Store(base.Store):
         if self._maintenance is not None:
             self._maintenance.stop()
             for topic in list(self._topics.values()):
-                topic.open_partitions.end_maintenance()
+                topic._partitions.end_maintenance()
             self._maintenance.wait()
         with ExitStack() as last:  # runs every step, last one first, even if some raise
             if self._owns_directory:
@@ -233,7 +233,7 @@ class Store(base.Store):
             # processes that close at the same time would otherwise wait for each other.
             last.callback(self._handover.stop)
             for topic in list(self._topics.values()):
-                last.callback(topic.open_partitions.close_writers)
+                last.callback(topic._partitions.close_writers)
             if self._groups is not None:
                 last.callback(self._groups.close)
             for transaction in list(self._transactions):
@@ -245,12 +245,12 @@ class Store(base.Store):
         with self._committing, self._lock, ExitStack() as last:
             self._closed = True
             for topic in self._topics.values():
-                last.callback(topic.open_partitions.end, LogClosed(f"the store {self.path} is closed"))
+                last.callback(topic._partitions.end, LogClosed(f"the store {self.path} is closed"))
 
     def _queueing(self, options: QueueOptions) -> tuple[DeliveryStates, QueueWorkers]:
-        from ..queues.workers import Workers
+        from .membership import DirectoryWorkers
 
-        return self.groups.offsets, Workers(self._directory, options)
+        return self.groups.offsets, DirectoryWorkers(self._directory, options)
 
     def _close_later(self, made: Consumer | Queue) -> None:
         self._consumers.add(made)
@@ -309,10 +309,10 @@ class Store(base.Store):
 
     if TYPE_CHECKING:
 
-        def __iter__(self) -> Iterator[Topic]: ...
-        def __getitem__(self, name: str) -> Topic: ...
+        def __iter__(self) -> Iterator[DirectoryTopic]: ...
+        def __getitem__(self, name: str) -> DirectoryTopic: ...
 
-    def topic(self, name: str, *, at: str | None = None) -> Topic:
+    def topic(self, name: str, *, at: str | None = None) -> DirectoryTopic:
         """Return the topic of that name; `TopicNotFound`. A directory has no snapshots, so `at` is refused."""
         if at is not None:
             raise self._no_snapshots()
@@ -332,11 +332,11 @@ class Store(base.Store):
             raise TopicNotFound(f"the topic {topic!r} was deleted and recreated since this job was planned")
         return found.slices(partition)
 
-    def _known(self, entry: TopicEntry) -> Topic:
+    def _known(self, entry: TopicEntry) -> DirectoryTopic:
         """Return the `Topic` of an entry: the open one, unless that is an earlier topic of the same name."""
         found = self._topics.get(entry.name)
         if found is not None and found.id == entry.id:
-            found.open_partitions.update(entry)
+            found._partitions.update(entry)
             return found
         self._drop(entry.name, TopicNotFound(f"the topic {entry.name!r} was deleted and recreated"))
         open_partitions = OpenPartitions(
@@ -347,13 +347,13 @@ class Store(base.Store):
             self._replica,
             lock_timeout_s=self._lock_timeout_s,
         )
-        made = self._topics[entry.name] = Topic(self._catalog, open_partitions, self)
+        made = self._topics[entry.name] = DirectoryTopic(self._catalog, open_partitions, self)
         return made
 
     def _drop(self, name: str, why: TopicNotFound) -> None:
         gone = self._topics.pop(name, None)
         if gone is not None:
-            gone.open_partitions.end(why)
+            gone._partitions.end(why)
 
     def _locked(self, entry: TopicEntry, number: int, log: Log) -> None:
         """Called when a partition was locked for writing: check that it still belongs to the topic, and append
@@ -366,18 +366,18 @@ class Store(base.Store):
     def _held(self, name: str, topic_id: str, number: int) -> Log | None:
         """Return the log of a partition that this process holds, or None. Takes no lock: workers call it."""
         topic = self._topics.get(name)
-        return topic.open_partitions.held(number) if topic is not None and topic.id == topic_id else None
+        return topic._partitions.held(number) if topic is not None and topic.id == topic_id else None
 
     def _give_back(self, name: str, number: int) -> bool:
         """Release the lock of a partition that an append has taken, unless it is in use."""
         topic = self._topics.get(name)
-        return topic is not None and topic.open_partitions.give_back(number)
+        return topic is not None and topic._partitions.give_back(number)
 
     # --- changing
 
     def create_topic(
         self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: Unpack[TopicSettings]
-    ) -> Topic:
+    ) -> DirectoryTopic:
         """Create a topic. With `exist_ok` an existing one is returned, whatever its partitions and settings.
 
         Settings have Kafka's names with underscores for dots: `retention_ms=86_400_000`; see `sawlog.store.settings`.
@@ -391,14 +391,14 @@ class Store(base.Store):
                     raise
                 return self.topic(name)
 
-    def copy_topic(self, name: str, topic_id: str, partitions: int, settings: Mapping[str, object]) -> Topic:
+    def copy_topic(self, name: str, topic_id: str, partitions: int, settings: Mapping[str, object]) -> DirectoryTopic:
         """Create a copy of a topic of another store. It has the same id, so offsets that groups have committed there
         are valid here."""
         with self._lock:
             self._check_writable()
             return self._known(self._catalog.create(name, partitions, settings, topic_id=topic_id))
 
-    def alter_topic(self, name: str, partitions: int | None = None, **settings: Unpack[TopicChanges]) -> Topic:
+    def alter_topic(self, name: str, partitions: int | None = None, **settings: Unpack[TopicChanges]) -> DirectoryTopic:
         """Add partitions or change settings; None resets a setting to its default.
 
         A partition that is open, here or in another process, keeps the settings it was opened with.
@@ -410,7 +410,7 @@ class Store(base.Store):
     def delete_topic(self, name: str) -> None:
         """Delete a topic with all its records; `DirectoryLocked` if another process writes to it."""
         if (open_topic := self._topics.get(name)) is not None:
-            open_topic.open_partitions.close_writers()  # they may wait for other processes, so before a lock is taken
+            open_topic._partitions.close_writers()  # they may wait for other processes, so before a lock is taken
         with self._committing, self._lock:
             self._check_writable()
             self._catalog.load(name)
@@ -419,7 +419,7 @@ class Store(base.Store):
             self._drop(name, TopicNotFound(f"the topic {name!r} was closed to be deleted"))
             self._catalog.delete(name)
 
-    def replace_topic(self, name: str, by: str, *, ends: Mapping[int, int] | None = None) -> Topic:
+    def replace_topic(self, name: str, by: str, *, ends: Mapping[int, int] | None = None) -> DirectoryTopic:
         """Give the topic `by` the name of another, which is deleted, atomically even if the process dies.
 
         `DirectoryLocked` if another process writes to either. With `ends` (partition to next offset), `OffsetMismatch`
@@ -480,14 +480,14 @@ class Store(base.Store):
 
     def transaction(
         self, name: str | None = None, sequence: int | None = None, *, lock_timeout_s: float = 5.0
-    ) -> Transaction:
+    ) -> DirectoryTransaction:
         """Begin a transaction: records for several topics and partitions, stored all or not at all; see `Transaction`.
 
         The commit waits up to `lock_timeout_s` seconds for processes that hold partitions to append their parts, or to
         release the locks.
         """
         self._check_writable()
-        made = Transaction(
+        made = DirectoryTransaction(
             self._intents,
             self.topic,
             self._committing,
@@ -512,22 +512,22 @@ class Store(base.Store):
     # --- consumers
 
     @property
-    def groups(self) -> Groups:
+    def groups(self) -> DirectoryGroups:
         """Consumer groups: their progress, and moving them."""
         with self._lock:
             self._check_open()
             if self._groups is None:
-                self._groups = Groups(self, self._directory)
+                self._groups = DirectoryGroups(self, self._directory)
             return self._groups
 
     @property
-    def registry(self) -> Registry:
+    def registry(self) -> DirectoryRegistry:
         """Small documents next to the topics: a broker's users and access rules."""
         self._check_open()
-        return Registry(self._directory, self.mode)
+        return DirectoryRegistry(self._directory, self.mode)
 
     def serve(self) -> DirectoryService:
-        """Return the broker's view of this store; see `sawlog.store.served`."""
+        """Return the broker's view of this store."""
         return DirectoryService(self)
 
 

@@ -1,4 +1,4 @@
-"""`Topic`: partitions under one name. Each is a `Log`; the topic decides which one a record goes to.
+"""`DirectoryTopic`: partitions in a directory. Each is a `Log`; the topic decides which one a record goes to.
 
 ```python
 orders = store.create_topic("orders", partitions=4)
@@ -60,15 +60,15 @@ M = TypeVar("M")
 _made: Callable[[type[Position], tuple[int, int]], Position] = tuple.__new__
 
 
-class Topic(base.Topic):
+class DirectoryTopic(base.Topic):
     """Partitions under one name. Created by `Store.topic` and `Store.create_topic`."""
 
     def __init__(self, catalog: Catalog, open_partitions: OpenPartitions, store: base.Store | None = None) -> None:
         self._catalog = catalog
-        #: Internal: the topic's partitions in this process.
-        self.open_partitions = open_partitions
-        #: Internal: chooses the partition of a record.
-        self.router = Router(open_partitions)
+        #: The topic's partitions in this process.
+        self._partitions = open_partitions
+        #: Chooses the partition of a record.
+        self._router = Router(open_partitions)
         self._store = store
 
     # --- properties
@@ -76,36 +76,36 @@ class Topic(base.Topic):
     @property
     def name(self) -> str:
         """Name of the topic."""
-        return self.open_partitions.entry.name
+        return self._partitions.entry.name
 
     @property
     def id(self) -> str:
         """Unique id: differs from that of an earlier topic of the same name."""
-        return self.open_partitions.entry.id
+        return self._partitions.entry.id
 
     @property
     def partitions(self) -> int:
         """Number of partitions."""
-        return self.open_partitions.entry.partitions
+        return self._partitions.entry.partitions
 
     @property
     def settings(self) -> dict[str, settings.Value]:
         """Settings that differ from their defaults, by Kafka's names."""
-        return dict(self.open_partitions.entry.settings)
+        return dict(self._partitions.entry.settings)
 
     @property
     def table(self) -> TableInfo | None:
         """Location of the topic's table (`sawlog pipeline table`); None if it has none."""
-        return self._catalog.table(self.open_partitions.entry)
+        return self._catalog.table(self._partitions.entry)
 
     def set_table(self, info: TableInfo | None) -> None:
         """Record the location of the topic's table, or that it has none. The table itself does not change."""
-        self._catalog.set_table(self.open_partitions.entry, info)
+        self._catalog.set_table(self._partitions.entry, info)
 
     @property
     def config(self) -> LogConfig:
         """Settings that its logs are opened with from now on."""
-        return self.open_partitions.config
+        return self._partitions.config
 
     def __repr__(self) -> str:
         facts = [counted(self.partitions, "partition"), *self._amount(), settings_text(self.settings)]
@@ -113,9 +113,9 @@ class Topic(base.Topic):
 
     def _amount(self) -> list[str]:
         """Return how much it contains, if its partitions are open; opening them could block on a lock."""
-        logs = [self.open_partitions.logs.get(number) for number in range(self.partitions)]
+        logs = [self._partitions.logs.get(number) for number in range(self.partitions)]
         known = [log for log in logs if log is not None and not log.closed]
-        if len(known) < len(logs) or self.open_partitions.ended is not None:
+        if len(known) < len(logs) or self._partitions.ended is not None:
             return []
         try:
             records = sum(log.visible_offset - log.lowest_offset for log in known)
@@ -125,19 +125,19 @@ class Topic(base.Topic):
 
     @property
     def _created_ms(self) -> int:
-        return self.open_partitions.entry.created_ms
+        return self._partitions.entry.created_ms
 
-    def _check_number(self, number: int) -> None:
-        self.open_partitions.check_number(number)
+    def _check_number(self, number: object) -> None:
+        self._partitions.check_number(number)
 
     def partition(self, number: int) -> Log:
         """Return the log of one partition. It reads without a lock; its first write takes the lock."""
-        return self.open_partitions.partition(number)
+        return self._partitions.partition(number)
 
     def directory(self, number: int) -> Directory:
         """Return the directory of one partition, for reading its files directly; `TopicNotFound` if the topic was
         deleted or recreated. The caller closes it."""
-        return self.open_partitions.directory(number)
+        return self._partitions.directory(number)
 
     def plan(
         self,
@@ -163,7 +163,7 @@ class Topic(base.Topic):
         )
 
     def slices(self, number: int) -> DirectorySlices:
-        return DirectorySlices(self.directory(number), self.config, self.open_partitions.remote(number))
+        return DirectorySlices(self.directory(number), self.config, self._partitions.remote(number))
 
     def blocks(
         self, number: int, start: int, end: int, *, since: int = -1, with_oldest: bool = False, exact: bool = False
@@ -185,7 +185,7 @@ class Topic(base.Topic):
     ) -> Position:
         """Append one record and return its position. The key chooses the partition unless it is given. With
         `expect_offset`, append it there or raise `OffsetMismatch`."""
-        open_partitions = self.open_partitions
+        open_partitions = self._partitions
         if (
             partition is None
             and open_partitions.entry.partitions == 1
@@ -193,7 +193,7 @@ class Topic(base.Topic):
         ):
             number = 0
         else:
-            number = self.router.place_for(value, key, partition)
+            number = self._router.place_for(value, key, partition)
         log = open_partitions.ready.get(number)
         if log is not None:
             try:
@@ -212,17 +212,15 @@ class Topic(base.Topic):
     ) -> dict[int, range]:
         """Append records, one batch per partition, and return their offsets. A record is as in `Log.append_many`. With
         `expect_offset` all of them go to one partition, starting at that offset; `OffsetMismatch`."""
-        parts = self.router.split(list(records), partition)
+        parts = self._router.split(list(records), partition)
         if len(parts) == 1:
             [(number, of_one)] = parts.items()
-            with self.open_partitions.using(number):
-                return {number: self.open_partitions.appends(number).append_many(of_one, expect_offset)}
+            with self._partitions.using(number):
+                return {number: self._partitions.appends(number).append_many(of_one, expect_offset)}
         check_sole(expect_offset)
-        encoded = {number: self.router.encode(each) for number, each in sorted(parts.items())}
-        with self.open_partitions.using(*encoded):
-            logs = {
-                number: self.open_partitions.appends(number) for number in encoded
-            }  # take every lock before writing
+        encoded = {number: self._router.encode(each) for number, each in sorted(parts.items())}
+        with self._partitions.using(*encoded):
+            logs = {number: self._partitions.appends(number) for number in encoded}  # take every lock before writing
             return {number: log.append_batches(encoded[number], trusted=True) for number, log in logs.items()}
 
     def append_arrow(
@@ -233,17 +231,17 @@ class Topic(base.Topic):
         rows: pa.Table = table
         keys = rows.column("key") if "key" in rows.schema.names else None
         if keys is None or keys.null_count:
-            self.router.refuse_keyless()
+            self._router.refuse_keyless()
         if partition is not None or self.partitions == 1 or keys is None:
-            number = self.router.together(table.nbytes) if partition is None else partition
-            with self.open_partitions.using(number):
-                return {number: self.open_partitions.appends(number).append_arrow(table, expect_offset)}
+            number = self._router.together(table.nbytes) if partition is None else partition
+            with self._partitions.using(number):
+                return {number: self._partitions.appends(number).append_arrow(table, expect_offset)}
         check_sole(expect_offset)
-        together = self.router.together(0)
+        together = self._router.together(0)
         chosen = partitions_for(keys, self.partitions, together)
         numbers = np.unique(chosen).tolist()
-        with self.open_partitions.using(*numbers):
-            logs = {number: self.open_partitions.appends(number) for number in numbers}
+        with self._partitions.using(*numbers):
+            logs = {number: self._partitions.appends(number) for number in numbers}
             return {
                 number: log.append_arrow(rows.take(np.flatnonzero(chosen == number))) for number, log in logs.items()
             }
@@ -262,9 +260,9 @@ class Topic(base.Topic):
         """Append one record from an iterable of chunks without holding it in memory, and return its position; see
         `Log.append_stream`. A stream is not forwarded: if another process holds the partition, this one asks for the
         lock and blocks until it gets it."""
-        number = self.router.place_for(b"", key, partition)
-        with self.open_partitions.using(number):
-            log = self.open_partitions.wait_for(number)
+        number = self._router.place_for(b"", key, partition)
+        with self._partitions.using(number):
+            log = self._partitions.wait_for(number)
             offset = log.append_stream(
                 chunks, key, max_bytes, headers=headers, timestamp=timestamp, expect_offset=expect_offset
             )
@@ -280,26 +278,24 @@ class Topic(base.Topic):
     ) -> range:
         """Append encoded batches to a partition unchanged, all of them or none, and return their offsets; see
         `Log.append_batches`."""
-        with self.open_partitions.using(partition):
-            return self.open_partitions.appends(partition).append_batches(
-                raw, trusted=trusted, expect_offset=expect_offset
-            )
+        with self._partitions.using(partition):
+            return self._partitions.appends(partition).append_batches(raw, trusted=trusted, expect_offset=expect_offset)
 
     def partition_writer(
         self, partition: int, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None
     ) -> Writer:
         """Return a buffered writer for one partition."""
-        with self.open_partitions.using(partition):
-            return self.open_partitions.appends(partition).writer(batch_bytes, linger_ms)
+        with self._partitions.using(partition):
+            return self._partitions.appends(partition).writer(batch_bytes, linger_ms)
 
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> TopicWriter:
         """Return a buffered writer over all partitions: the fast way to append records one by one."""
-        return self.open_partitions.writer(batch_bytes, linger_ms)
+        return self._partitions.writer(batch_bytes, linger_ms)
 
     def trim(self, offsets: Mapping[int, int]) -> int:
         """Drop the records below these offsets and return the number of offsets dropped."""
-        with self.open_partitions.using(*offsets):
-            logs = {number: self.open_partitions.take(number) for number in sorted(offsets)}
+        with self._partitions.using(*offsets):
+            logs = {number: self._partitions.take(number) for number in sorted(offsets)}
             return sum(log.trim(offsets[number]) for number, log in logs.items())
 
     def maintain(self) -> list[MaintenanceReport]:
@@ -308,7 +304,7 @@ class Topic(base.Topic):
 
         Skips partitions that another process writes to. Locks taken for maintenance are released.
         """
-        reports = (self.open_partitions.maintain(number) for number in range(self.partitions))
+        reports = (self._partitions.maintain(number) for number in range(self.partitions))
         return [report for report in reports if report is not None]
 
     # --- as a table

@@ -12,6 +12,7 @@ is idle. Clocks are never compared: each member times the heartbeats of the othe
 
 from __future__ import annotations
 
+import builtins
 import logging
 import sys
 import threading
@@ -27,13 +28,24 @@ from ...config import whole_number
 from ...errors import GroupActive, GroupFenced, GroupNotFound, InvalidConfig, LogClosed, SawlogError, TopicNotFound
 from ...log.epochs import MAX_EPOCH
 from ...storage.locks import process_name
-from ..assignment import Share
-from ..base import Topic
-from ..committed_offsets import Committed, Start, begin, checked_position, resolve
-from ..consumer_options import MemberOptions
-from ..group_host import GroupView
-from ..groups import GroupDescription, GroupRow
-from ..members import Member, Silence, check_group_name
+from ..base import Topic, TopicPartition
+from ..groups import (
+    Committed,
+    GroupDescription,
+    GroupDocuments,
+    GroupMembership,
+    GroupRow,
+    Groups,
+    GroupView,
+    Member,
+    MemberOptions,
+    Silence,
+    StartPosition,
+    begin,
+    check_group_name,
+    checked_position,
+    resolve,
+)
 from .partition import ObjectPartition
 from .session import StoreSession
 from .state.entries import quoted
@@ -48,19 +60,18 @@ _WATCH_S = 0.5
 _BEATS = 3
 
 
-class ObjectGroups:
+class ObjectGroups(Groups):
     """The groups of one store, as `store.groups` returns them."""
 
     def __init__(self, session: StoreSession) -> None:
         self._session = session
 
-    def membership(self, terms: MemberOptions) -> ObjectMembership:
-        """Return a membership for a consumer."""
-        return ObjectMembership(self._session, terms)
+    def membership(self, options: MemberOptions) -> ObjectMembership:
+        return ObjectMembership(self._session, options)
 
     # --- inspecting
 
-    def list(self) -> list[str]:
+    def list(self) -> builtins.list[str]:
         """Return the names of all groups that have committed offsets or have members."""
         return self._session.look(_names, fresh=True)
 
@@ -70,20 +81,18 @@ class ObjectGroups:
         check_group_name(name)
         return self._session.look(lambda state: _description(state, name, self._session.bucket.url), fresh=True)
 
-    def committed(self, name: str) -> dict[Share, int]:
-        """Return the committed offsets of a group in topics that exist."""
-        rows = self.describe(name).rows
-        return {(row.topic, row.partition): row.committed for row in rows if row.committed is not None}
+    def committed(self, name: str) -> dict[TopicPartition, Committed]:
+        return self._session.look(lambda state: committed_of(state, name), fresh=True)
 
     # --- moving
 
     def commit(
         self,
         name: str,
-        offsets: Mapping[Share, int],
+        offsets: Mapping[TopicPartition, int],
         *,
         metadata: str = "",
-        epochs: Mapping[Share, int] | None = None,
+        epochs: Mapping[TopicPartition, int] | None = None,
     ) -> None:
         """Commit offsets durably for a group without being a member. Raises `GroupActive`, and writes nothing, if a
         live member owns one of the partitions."""
@@ -91,7 +100,7 @@ class ObjectGroups:
         self._commit(name, {**self._moving(name, offsets, metadata, epochs or {}), "outside": True})
 
     def _moving(
-        self, name: str, offsets: Mapping[Share, int], metadata: str, epochs: Mapping[Share, int]
+        self, name: str, offsets: Mapping[TopicPartition, int], metadata: str, epochs: Mapping[TopicPartition, int]
     ) -> dict[str, Any]:
         def look(state: State) -> dict[str, Mapping[str, Any] | None]:
             return {topic: state.topic(topic) for topic, _ in offsets}
@@ -115,7 +124,7 @@ class ObjectGroups:
             rows.append([entry["id"], partition, checked_position(offset), metadata, epoch])
         return {"do": "commit offsets", "group": name, "offsets": rows, "topics": names}
 
-    def seek(self, name: str, offsets: Mapping[Share, Start]) -> dict[Share, int]:
+    def seek(self, name: str, offsets: Mapping[TopicPartition, StartPosition]) -> dict[TopicPartition, int]:
         """Move a group without live members to offsets, "earliest", "latest" or times, and return the offsets. Raises
         `GroupActive` if it has live members and `GroupNotFound` if it does not exist."""
         check_group_name(name)
@@ -155,7 +164,7 @@ class ObjectGroups:
                 return True
             pause(_WATCH_S)
 
-    def _partition(self, share: Share) -> ObjectPartition:
+    def _partition(self, share: TopicPartition) -> ObjectPartition:
         entry = self._session.look(lambda state: state.topic(share[0]))
         if entry is None:
             raise TopicNotFound(f"no topic {share[0]!r} in {self._session.bucket.url}")
@@ -170,7 +179,7 @@ class ObjectGroups:
         yield ObjectDocuments(self._session, name)
 
 
-class ObjectDocuments:
+class ObjectDocuments(GroupDocuments):
     """Small documents of a group, in the state. There is no lock: a change fails if another process has changed the
     document meanwhile. An empty document stands for one that was removed."""
 
@@ -235,7 +244,7 @@ def _description(state: State, name: str, url: str) -> GroupDescription:
     return GroupDescription(name, tuple(sorted(members.values(), key=lambda each: each.id)), tuple(rows))
 
 
-class ObjectMembership:
+class ObjectMembership(GroupMembership):
     """One member of one group."""
 
     def __init__(self, session: StoreSession, terms: MemberOptions, *, works: bool = False) -> None:
@@ -244,7 +253,7 @@ class ObjectMembership:
         self._works = works
         self._id = ""
         #: The topic ids of the partitions that this member owns.
-        self._owned: dict[Share, str] = {}
+        self._owned: dict[TopicPartition, str] = {}
         self._silence = Silence()
         self._beaten = Stopwatch()
         #: The heartbeat in flight.
@@ -256,7 +265,7 @@ class ObjectMembership:
         return self._id
 
     @property
-    def owned(self) -> set[Share]:
+    def owned(self) -> set[TopicPartition]:
         """The partitions that this member has taken."""
         return set(self._owned)
 
@@ -303,7 +312,7 @@ class ObjectMembership:
     def _members(self) -> dict[str, Member]:
         return self._session.look(lambda state: members_of(state, self._terms.group), calm=True)
 
-    def view(self, owners: Mapping[Share, str] | None = None) -> GroupView:
+    def view(self, owners: Mapping[TopicPartition, str] | None = None) -> GroupView:
         """Return the members, the silent ones among them, and the owners of partitions."""
         found = self._members()
         self._silence.watch(found)
@@ -323,8 +332,8 @@ class ObjectMembership:
     # --- partitions
 
     def take(
-        self, shares: Sequence[Share], topics: Mapping[str, Topic], start: Start
-    ) -> dict[Share, tuple[int, int] | None]:
+        self, shares: Sequence[TopicPartition], topics: Mapping[str, Topic], start: StartPosition
+    ) -> dict[TopicPartition, tuple[int, int] | None]:
         """Take ownership of partitions that have no owner, and learn in the same commit where the group continues."""
         known = self._session.look(lambda state: state.group(self._terms.group)) or []
         starts: dict[str, list[Any]] = {}
@@ -334,7 +343,7 @@ class ObjectMembership:
                     starts[topic.id] = [topic.name, [list(place) for _, place in sorted(begin(topic, start).items())]]
         wanted = [[topics[name].id, partition] for name, partition in shares]
         (rows,) = self._session.commit([self._action("take partitions", shares=wanted, begin=starts)])
-        taken: dict[Share, tuple[int, int] | None] = {}
+        taken: dict[TopicPartition, tuple[int, int] | None] = {}
         assert isinstance(rows, list)
         for share, (topic_id, _), row in zip(shares, wanted, rows, strict=True):
             if row is not None:
@@ -342,14 +351,14 @@ class ObjectMembership:
                 taken[share] = (int(row[0]), int(row[1])) if row else None
         return taken
 
-    def give_up(self, shares: Iterable[Share]) -> None:
+    def give_up(self, shares: Iterable[TopicPartition]) -> None:
         given = [[self._owned.pop(share), share[1]] for share in list(shares)]
         if given and self._id:
             self._session.commit([self._action("give up partitions", shares=given)])
 
     # --- offsets
 
-    def commit(self, offsets: Mapping[Share, Committed]) -> None:
+    def commit(self, offsets: Mapping[TopicPartition, Committed]) -> None:
         """Commit offsets; rejected unless this member still owns the partitions."""
         rows = [
             [each.topic_id, share[1], each.offset, each.metadata, each.leader_epoch] for share, each in offsets.items()
@@ -357,7 +366,7 @@ class ObjectMembership:
         names = {each.topic_id: share[0] for share, each in offsets.items()}
         self._session.commit([self._action("commit offsets", offsets=rows, topics=names)])
 
-    def committed(self) -> dict[Share, Committed]:
+    def committed(self) -> dict[TopicPartition, Committed]:
         """Return the committed offsets of the group."""
         return self._session.look(lambda state: committed_of(state, self._terms.group))
 
@@ -375,10 +384,6 @@ class ObjectMembership:
         self._id = ""
         self._owned.clear()
         return action
-
-    def close(self) -> None:
-        """Leave the group permanently."""
-        self.leave()
 
     def abandon(self) -> None:
         """Leave without waiting, on a thread: the caller may hold any lock."""
@@ -416,14 +421,14 @@ def members_of(state: State, group: str) -> dict[str, Member]:
     return found
 
 
-def owners_of(state: State, group: str) -> dict[Share, str]:
+def owners_of(state: State, group: str) -> dict[TopicPartition, str]:
     """Return the owner of each partition."""
     prefix = f"owner/{quoted(group)}/"
     names = state.entries.names(prefix)
     if not names:
         return {}
     by_id = topics_by_id(state)
-    found: dict[Share, str] = {}
+    found: dict[TopicPartition, str] = {}
     for name in names:
         topic, partition = name.removeprefix(prefix).split("/")
         if topic in by_id:
@@ -431,7 +436,7 @@ def owners_of(state: State, group: str) -> dict[Share, str]:
     return found
 
 
-def committed_of(state: State, group: str) -> dict[Share, Committed]:
+def committed_of(state: State, group: str) -> dict[TopicPartition, Committed]:
     """Return the committed offsets of a group in topics that exist."""
     by_id = topics_by_id(state)
     return {

@@ -7,7 +7,6 @@ for the next commit, at first often and then about once a second: see `StoreSess
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
@@ -33,10 +32,10 @@ from ...log.verify import Problem, VerifyReport
 from ...log.writer import BATCH_BYTES, Writer
 from ..base import PAGE_BYTES, Partition
 from .extent_reader import append_action, check_extent, describe, place_batches
-from .session import StoreSession, results
+from .session import StoreSession
 from .slices import ObjectSlice, ObjectSliceReader, cut_into
 from .state.extents import INLINE, Extent, epoch_end
-from .state.state import Outcome, State
+from .state.state import State
 
 #: Larger batches are uploaded before the commit that refers to them.
 INLINE_BATCH_BYTES = 1 << 20
@@ -117,15 +116,18 @@ class ObjectPartition(Partition):
         url = self._session.bucket.url
         return tuple(
             SegmentInfo(each.base_offset, each.next_offset, each.size_bytes, True, False, f"{url}/{each.key}")
-            for each in self._session.look(lambda state: list(state.extents(self._id, self._number, 0)))
+            for each in self._look(lambda state: list(state.extents(self._id, self._number, 0)))
         )
 
     @property
     def closed(self) -> bool:
         return self._session.is_closed
 
+    def _look(self, read: Callable[[State], _T]) -> _T:
+        return self._session.look(read, calm=self._calm)
+
     def _ends(self) -> tuple[int, int]:
-        return self._session.look(lambda state: state.ends(self._id, self._number), calm=self._calm)
+        return self._look(lambda state: state.ends(self._id, self._number))
 
     @property
     def lowest_offset(self) -> int:
@@ -142,25 +144,18 @@ class ObjectPartition(Partition):
         return self.visible_offset
 
     @property
-    def durable_offset(self) -> int:
-        """End of the durable records: everything that is visible is durable."""
-        return self.visible_offset
-
-    @property
     def last_stable_offset(self) -> int:
-        return self._session.look(lambda state: state.stable(self._id, self._number), calm=self._calm)
+        return self._look(lambda state: state.stable(self._id, self._number))
 
     @property
-    def leader_epoch(self) -> int:
-        """Current leader epoch: 0, unless the partition is a copy of one that had others."""
-        epochs = self._session.look(lambda state: state.epochs(self._id, self._number), calm=self._calm)
-        return epochs[-1][0] if epochs else 0
+    def leader_epochs(self) -> tuple[tuple[int, int], ...]:
+        """Leader epochs with their first offsets: (0, 0), unless the partition is a copy of one that had others."""
+        found = self._look(lambda state: state.epochs(self._id, self._number))
+        return tuple((int(epoch), int(first)) for epoch, first in found) or ((0, 0),)
 
     @property
     def size_bytes(self) -> int:
-        return self._session.look(
-            lambda state: sum(each.size_bytes for each in state.extents(self._id, self._number, 0))
-        )
+        return self._look(lambda state: sum(each.size_bytes for each in state.extents(self._id, self._number, 0)))
 
     def plan(
         self,
@@ -240,18 +235,23 @@ class ObjectPartition(Partition):
     def _page(self, start: int, max_bytes: int, *, committed: bool) -> Fetched:
         return _again(lambda fresh: self._fetch(start, max_bytes, fresh=fresh, committed=committed))
 
+    def _page_extents(
+        self, state: State, start: int, max_bytes: int, *, committed: bool
+    ) -> tuple[int, int, int, list[Extent]]:
+        """Return the lowest, visible and last stable offset, and the extents of a page from `start`."""
+        stable = state.stable(self._id, self._number)
+        chosen: list[Extent] = []
+        size = 0
+        for extent in state.extents(self._id, self._number, start, stable if committed else None):
+            chosen.append(extent)
+            size += extent.size_bytes
+            if size >= max_bytes:
+                break
+        return *state.ends(self._id, self._number), stable, chosen
+
     def _fetch(self, start: int, max_bytes: int, *, fresh: bool, committed: bool) -> Fetched:
         def look(state: State) -> tuple[int, int, int, list[Extent]]:
-            lowest, end = state.ends(self._id, self._number)
-            stable = state.stable(self._id, self._number)
-            chosen: list[Extent] = []
-            size = 0
-            for extent in state.extents(self._id, self._number, start, stable if committed else None):
-                chosen.append(extent)
-                size += extent.size_bytes
-                if size >= max_bytes:
-                    break
-            return lowest, end, stable, chosen
+            return self._page_extents(state, start, max_bytes, committed=committed)
 
         lowest, end, stable, extents = self._session.look(look, fresh=fresh, calm=self._calm)
         if not lowest <= start <= end:
@@ -326,11 +326,17 @@ class ObjectPartition(Partition):
         return found
 
     def watch(self, call: Callable[[], None]) -> Callable[[], None]:
-        before = self._session.peek(lambda state: state.ends(self._id, self._number))
+        """Call back when the visible end or the last stable offset may have moved. Returns a function that stops the
+        calls."""
+
+        def seen(state: State) -> tuple[int, int]:
+            return state.ends(self._id, self._number)[1], state.stable(self._id, self._number)
+
+        before = self._session.peek(seen)
 
         def look() -> None:
             nonlocal before
-            now = self._session.peek(lambda state: state.ends(self._id, self._number))
+            now = self._session.peek(seen)
             if now != before:
                 before = now
                 call()
@@ -351,13 +357,9 @@ class ObjectPartition(Partition):
         the offsets, so the call blocks even with `wait=False`."""
         if not isinstance(raw, (bytes, bytearray, memoryview)):
             raise InvalidRecordType(f"append_batches expects encoded batches as bytes, not {type(raw).__name__}")
-        found: Any = results(self.submit(bytes(raw), trusted=trusted, expect_offset=expect_offset).result())[0]
+        action, inline = self.action(bytes(raw), trusted=trusted, expect_offset=expect_offset)
+        found: Any = self._session.commit([action], inline)[0]
         return range(found[0], found[1])
-
-    def submit(self, data: bytes, *, trusted: bool = False, expect_offset: int | None = None) -> Future[Outcome]:
-        """Add batches to the next commit."""
-        action, inline = self.action(data, trusted=trusted, expect_offset=expect_offset)
-        return self._session.submit([action], inline)
 
     def action(
         self, data: bytes, *, trusted: bool = False, expect_offset: int | None = None

@@ -15,11 +15,18 @@ from contextlib import contextmanager
 from typing import Any
 
 from ...clock import Stopwatch
-from ..assignment import Share
-from ..base import Topic
-from ..committed_offsets import Committed, Pages, Start, begin
-from ..consumer_options import MemberOptions
-from ..queues.host import TurnConflict
+from ..base import Topic, TopicPartition
+from ..groups import (
+    Committed,
+    DeliveryStates,
+    MemberOptions,
+    Pages,
+    QueueTurn,
+    QueueWorkers,
+    StartPosition,
+    TurnConflict,
+    begin,
+)
 from ..queues.options import QueueOptions
 from .groups import ObjectMembership, committed_of, topics_by_id
 from .session import StoreSession, results
@@ -32,7 +39,7 @@ _SESSION_MS = 45_000
 _LOOK_S = 1.0
 
 
-class ObjectWorkers:
+class ObjectWorkers(QueueWorkers):
     """The workers of a queue, as one of them sees them."""
 
     def __init__(self, session: StoreSession, terms: QueueOptions) -> None:
@@ -79,18 +86,18 @@ class ObjectWorkers:
         self._member.abandon()
 
 
-class ObjectDeliveries:
+class ObjectDeliveries(DeliveryStates):
     """Committed offsets and acknowledgement bitmaps of one group's queues."""
 
     def __init__(self, session: StoreSession, workers: ObjectWorkers) -> None:
         self._session = session
         self._workers = workers
 
-    def of(self, group: str) -> dict[Share, Committed]:
+    def of(self, group: str) -> dict[TopicPartition, Committed]:
         """Return the committed offsets of a group."""
         return self._session.look(lambda state: committed_of(state, group), calm=True)
 
-    def pages(self, group: str) -> dict[Share, dict[int, bytes]]:
+    def pages(self, group: str) -> dict[TopicPartition, dict[int, bytes]]:
         """Return the acknowledgement bitmaps of a group's queues, by partition and number."""
         return self._session.look(lambda state: pages_of(state, group), calm=True)
 
@@ -100,19 +107,19 @@ class ObjectDeliveries:
         yield ObjectExchange(self._session, self._workers)
 
 
-class ObjectExchange:
+class ObjectExchange(QueueTurn):
     """An optimistic transaction: reads are of one state, and the write succeeds only if that state is still current."""
 
     def __init__(self, session: StoreSession, workers: ObjectWorkers) -> None:
         self._session = session
         self._workers = workers
         #: The start of the group in topics that it has not committed in.
-        self._begun: dict[Share, Committed] = {}
+        self._begun: dict[TopicPartition, Committed] = {}
         #: The last read: number of the exchange, offsets, bitmaps.
-        self._read: tuple[int, dict[Share, Committed], dict[Share, dict[int, bytes]]] | None = None
+        self._read: tuple[int, dict[TopicPartition, Committed], dict[TopicPartition, dict[int, bytes]]] | None = None
 
-    def _now(self, group: str) -> tuple[int, dict[Share, Committed], dict[Share, dict[int, bytes]]]:
-        def look(state: State) -> tuple[int, dict[Share, Committed], dict[Share, dict[int, bytes]]]:
+    def _now(self, group: str) -> tuple[int, dict[TopicPartition, Committed], dict[TopicPartition, dict[int, bytes]]]:
+        def look(state: State) -> tuple[int, dict[TopicPartition, Committed], dict[TopicPartition, dict[int, bytes]]]:
             count = int(state.entries.get(f"queue/{quoted(group)}", 0))
             return count, committed_of(state, group), pages_of(state, group)
 
@@ -120,7 +127,9 @@ class ObjectExchange:
             self._read = self._session.look(look, fresh=True)
         return self._read
 
-    def places(self, group: str, topics: Iterable[Topic], start: Start, member: str) -> dict[Share, tuple[int, int]]:
+    def places(
+        self, group: str, topics: Iterable[Topic], start: StartPosition, member: str
+    ) -> dict[TopicPartition, tuple[int, int]]:
         """Return where a group continues. Its first use of a topic commits the start with the other changes."""
         known = self._session.look(lambda state: state.group(group)) or []
         for topic in topics:
@@ -129,17 +138,17 @@ class ObjectExchange:
                 self._begun |= {share: Committed.by_member(member, topic.id, *at) for share, at in places.items()}
         return {share: (each.offset, each.leader_epoch) for share, each in self.offsets(group).items()}
 
-    def offsets(self, group: str) -> dict[Share, Committed]:
+    def offsets(self, group: str) -> dict[TopicPartition, Committed]:
         """Return the offsets of a group."""
         return {**self._begun, **self._now(group)[1]}
 
-    def pages(self, group: str) -> dict[Share, dict[int, bytes]]:
+    def pages(self, group: str) -> dict[TopicPartition, dict[int, bytes]]:
         """Return the acknowledgement bitmaps of a group's queues."""
         return self._now(group)[2]
 
     def write_all(
         self,
-        changes: Iterable[tuple[str, Mapping[Share, Committed | None]]],
+        changes: Iterable[tuple[str, Mapping[TopicPartition, Committed | None]]],
         marks: Mapping[str, str] | None = None,
         pages: Mapping[str, Pages] | None = None,
     ) -> None:
@@ -175,11 +184,11 @@ class ObjectExchange:
         results(outcome)
 
 
-def pages_of(state: State, group: str) -> dict[Share, dict[int, bytes]]:
+def pages_of(state: State, group: str) -> dict[TopicPartition, dict[int, bytes]]:
     """Return the acknowledgement bitmaps of a group's queues."""
     prefix = f"page/{quoted(group)}/"
     names = state.entries.names(prefix)
-    found: dict[Share, dict[int, bytes]] = {}
+    found: dict[TopicPartition, dict[int, bytes]] = {}
     by_id = topics_by_id(state) if names else {}
     for name in names:
         topic, partition, number = name.removeprefix(prefix).split("/")

@@ -25,6 +25,7 @@ from ...log.ingest import rows_of
 from ...log.slices import fail
 from ...log.transaction_index import AbortedTransaction
 from ...log.transactions import aborted_rows
+from ..base import PlannedSlice, SliceReader
 from .extent_reader import CHUNK_BYTES, Part, place_rows
 from .session import StoreSession
 from .state.extents import Extent
@@ -41,7 +42,7 @@ _RESTARTS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectSlice:
+class ObjectSlice(PlannedSlice):
     """Records with start_offset <= offset < end_offset, and the extents that contain them."""
 
     start_offset: int
@@ -90,7 +91,7 @@ def _by_records(extents: Sequence[Extent], start: int, end: int, max_records: in
         yield ObjectSlice(at, to, inside)
 
 
-class ObjectSliceReader:
+class ObjectSliceReader(SliceReader):
     """Reader for slices of one partition, possibly planned by another process. Thread-safe."""
 
     def __init__(self, session: StoreSession, topic: str, topic_id: str, number: int, *, cached: bool = True) -> None:
@@ -103,7 +104,7 @@ class ObjectSliceReader:
 
     def read(
         self,
-        piece: object,
+        planned: object,
         *,
         columns: Sequence[str],
         batch_rows: int,
@@ -113,10 +114,10 @@ class ObjectSliceReader:
         instead, if given, and continues with the rest. Raises `TopicNotFound` if the topic was deleted."""
         from ...batch.arrow import to_arrow
 
-        assert isinstance(piece, ObjectSlice)
+        assert isinstance(planned, ObjectSlice)
         most = LogConfig().max_decompressed_bytes
-        for view, rows in self.chunks(piece, lost):
-            batch = to_arrow(view, rows, piece.start_offset, piece.end_offset, columns=columns, max_bytes=most)
+        for view, rows in self.chunks(planned, lost):
+            batch = to_arrow(view, rows, planned.start_offset, planned.end_offset, columns=columns, max_bytes=most)
             for first in range(0, batch.num_rows, batch_rows):
                 yield batch.slice(first, batch_rows)
 

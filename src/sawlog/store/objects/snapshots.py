@@ -14,6 +14,7 @@ from typing import Any
 
 from ...clock import now_ms
 from ...errors import SnapshotNotFound, TopicNotFound
+from ..base import DocumentRegistry
 from ..directory.documents import Document, check_document_name
 from ..names import check_topic_name
 from .session import StoreSession, results
@@ -77,7 +78,7 @@ def _info(name: str, entry: Mapping[str, Any]) -> SnapshotInfo:
     return SnapshotInfo(name, int(entry["time_ms"]), tuple(sorted(entry["topics"])))
 
 
-class ObjectRegistry:
+class ObjectRegistry(DocumentRegistry):
     """The documents of one store. Each change is a commit that names the version it replaces. Safe for threads and
     processes."""
 

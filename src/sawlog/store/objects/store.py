@@ -310,7 +310,7 @@ class ObjectStore(base.Store):
         return ObjectDeliveries(self._session, workers), workers
 
     def serve(self) -> ObjectService:
-        """Return the broker's view of the store, valid while the store is open; see `sawlog.store.served`."""
+        """Return the broker's view of the store, valid while the store is open."""
         self._session.check_writable()
         return ObjectService(self, self._session)
 

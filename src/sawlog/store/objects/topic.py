@@ -146,11 +146,6 @@ class ObjectTopic(base.Topic):
         return self._layout_of(self._entry()).config
 
     @property
-    def keyed(self) -> bool:
-        """Whether every record needs a key, because the topic is compacted."""
-        return self._layout_of(self._entry()).keyed
-
-    @property
     def _created_ms(self) -> int:
         return int(self._entry().get("created_ms", 0))
 
@@ -299,7 +294,7 @@ class ObjectTopic(base.Topic):
 
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> TopicWriter:
         writers = [self.partition(number).writer(batch_bytes, linger_ms) for number in range(self.partitions)]
-        made = TopicWriter(writers, batch_bytes, keyed=self.keyed)
+        made = TopicWriter(writers, batch_bytes, keyed=self._layout_of(self._entry()).keyed)
         self._session.keep(made)
         return made
 

@@ -14,16 +14,15 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 from ...batch.build import encode
 from ...batch.inputs import RecordInput
 from ...clock import now_ms
-from ...closing import Closing
 from ...errors import AmbiguousAppend, InvalidConfig, TransactionAborted, TransactionError
 from ...log.ingest import checked_rows, rows_of
 from ...storage.interface import Buffer
+from ..base import JobStaging, TaskStaging, Transaction
 from ..directory.transactions.committed_names import KEPT_MS
 from ..directory.transactions.staging import Intent, Part, Piece, PlacedOffsets, check_name, check_replay, merged
 from .extent_reader import BatchDescription, append_action, described
@@ -54,7 +53,7 @@ class ObjectPiece(Piece):
         return replace(self, size_bytes=self.size_bytes + after.size_bytes, extents=self.extents + after.extents)
 
 
-class ObjectTask(Closing):
+class ObjectTask(TaskStaging):
     """The staged objects of one attempt of a task, uploaded in the background. Not thread-safe."""
 
     def __init__(self, session: StoreSession, job: str) -> None:
@@ -163,7 +162,7 @@ def _piece(key: str, position: int, batches: Buffer) -> ObjectPiece:
     return ObjectPiece(key, position, len(batches), 0, extents)
 
 
-class ObjectStaging:
+class ObjectStaging(JobStaging):
     """The staging area of a store on object storage."""
 
     def __init__(self, session: StoreSession) -> None:
@@ -304,7 +303,7 @@ def _offsets(parts: list[Part], found: list[object]) -> PlacedOffsets:
     return placed
 
 
-class ObjectTransaction:
+class ObjectTransaction(Transaction):
     """A transaction buffered in memory and committed as one object. Not thread-safe."""
 
     def __init__(
@@ -316,10 +315,9 @@ class ObjectTransaction:
         self._name, self._sequence = name, sequence
         self._parts: dict[tuple[str, int], list[RecordInput]] = {}
         self._topics: dict[str, ObjectTopic] = {}
-        self._state: Literal["open", "committed", "aborted"] = "open"
+        self._state = "open"
         self._placed: PlacedOffsets = {}
         last = None if name is None else stored_under(session, name)
-        #: Whether this transaction was stored before: then everything appended to it is ignored.
         self.replayed = last is not None and (last.sequence or 0) >= (sequence or 0)
         #: Set if the commit may be stored but has no name by which a retry would be recognised.
         self._doubt: AmbiguousAppend | None = None
@@ -389,14 +387,3 @@ class ObjectTransaction:
         if self._state == "open":
             self._state = "aborted"
             self._parts.clear()
-
-    def __enter__(self) -> ObjectTransaction:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None:
-            self.abort()
-        elif self._state == "open":
-            self.commit()

@@ -23,11 +23,9 @@ from dataclasses import dataclass, field
 from ...batch.kernel import Record
 from ...clock import PollBackoff, now_ms, pause, rechecks
 from ...errors import SawlogError
-from ..assignment import Share
-from ..base import Partition, Topic
-from ..committed_offsets import Committed
+from ..base import Partition, Topic, TopicPartition
+from ..groups import Committed, DeliveryStates, QueueTurn, QueueWorkers, TurnConflict
 from .delivery_state import DOUBTFUL, FREE, LEASED, DeliveryState, Entry, runs_of
-from .host import DeliveryStates, QueueTurn, QueueWorkers, TurnConflict
 from .message import Answer, Message, is_for, not_before_ms
 from .options import QueueOptions
 
@@ -64,7 +62,7 @@ class _Partition:
     """Delivery state of one partition, with its log."""
 
     def __init__(self, topic: Topic, number: int) -> None:
-        self.share: Share = (topic.name, number)
+        self.share: TopicPartition = (topic.name, number)
         self.log: Partition = topic.partition(number)
         self.state = DeliveryState(topic.id)
         #: Committed offset, with the leader epoch in which it was read.
@@ -204,8 +202,8 @@ class Delivery:
         return made
 
     def _write(self, turn: QueueTurn, topic: Topic, partitions: list[_Partition], worker: str) -> None:
-        offsets: dict[Share, Committed] = {}
-        pages: dict[Share, dict[int, bytes | None]] = {}
+        offsets: dict[TopicPartition, Committed] = {}
+        pages: dict[TopicPartition, dict[int, bytes | None]] = {}
         for each in partitions:
             changed = each.state.settle()
             if changed:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...errors import InvalidConfig
-from ..committed_offsets import Start
 from ..consumer_options import checked_start
-from ..members import check_group_name
+from ..groups import StartPosition, check_group_name
 from ..names import check_topic_name
 
 #: Longer than any sensible delay or time-out; also keeps times in range.
@@ -27,7 +26,7 @@ class QueueOptions:
     #: Dead-letter topic.
     dead_letters: str
     #: Start position of a new group.
-    start: Start
+    start: StartPosition
     #: Maximum number of messages fetched at once.
     prefetch: int
     #: The name of the worker, for display.
@@ -42,7 +41,7 @@ class QueueOptions:
         visibility_s: object,
         max_deliveries: object,
         dead_letters: object,
-        start: Start,
+        start: StartPosition,
         prefetch: object,
         worker: object,
     ) -> QueueOptions:

@@ -47,7 +47,7 @@ from ...closing import OneShotEvent
 from ...errors import GroupError, InvalidConfig, LogClosed, ReadOnlyLog, SawlogError
 from ...storage.forking import forkable, this_process
 from ..base import Position, Store
-from ..committed_offsets import Start
+from ..groups import StartPosition
 from .delivery import Delivery
 from .message import Answer, Message, dead_letter, delayed
 from .options import QueueOptions, milliseconds_of
@@ -74,7 +74,7 @@ class Queue:
         visibility_s: float = 30.0,
         max_deliveries: int | None = 5,
         dead_letters: str | None = None,
-        start: Start = "earliest",
+        start: StartPosition = "earliest",
         prefetch: int = 2000,
         worker: str | None = None,
     ) -> None:

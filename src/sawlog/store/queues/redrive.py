@@ -19,37 +19,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol
 
-from ...addresses import is_address
 from ...errors import InvalidConfig, StorageError, TopicNotFound
-from ...storage import Directory
-from ..base import Topic
-from ..directory.transactions.transaction import Transaction
-from ..groups import Groups
-from ..members import group_directory
+from ..base import Store, Topic
+from ..directory.members import group_directory
+from ..directory.store import DirectoryStore
 from .message import DeadLetter
 
 #: Letters per transaction.
 _CHUNK = 500
-
-
-class RedriveHost(Protocol):
-    """Part of a directory `Store` that redriving uses."""
-
-    @property
-    def path(self) -> str: ...
-    @property
-    def mode(self) -> str: ...
-    @property
-    def directory(self) -> Directory: ...
-    @property
-    def groups(self) -> Groups: ...
-    def topic(self, name: str) -> Topic:
-        """Return the topic of that name; `TopicNotFound`."""
-
-    def transaction(self, name: str | None = None, sequence: int | None = None) -> Transaction:
-        """Begin a transaction that is stored once, however often it is retried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +43,7 @@ class Redriven:
 
 
 def redrive(
-    store: RedriveHost,
+    store: Store,
     dead_letters: str,
     *,
     group: str | None = None,
@@ -81,7 +59,7 @@ def redrive(
     """
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise InvalidConfig(f"limit must be an integer, at least 1, not {limit!r}")
-    if is_address(store.path):
+    if not isinstance(store, DirectoryStore):
         raise StorageError(errno.ENOTSUP, f"{store.path} is on object storage: redriving needs a store in a directory")
     topic = store.topic(dead_letters)
     if to == dead_letters:
@@ -96,7 +74,7 @@ def redrive(
 
 
 @contextmanager
-def _alone(store: RedriveHost, dead_letters: str) -> Iterator[None]:
+def _alone(store: DirectoryStore, dead_letters: str) -> Iterator[None]:
     """Allow one run at a time. The kernel releases the lock of a process that dies."""
     directory = group_directory(store.directory, _mark(dead_letters), create=True)
     try:
@@ -110,7 +88,7 @@ def _alone(store: RedriveHost, dead_letters: str) -> Iterator[None]:
 
 
 def _plan(
-    store: RedriveHost, topic: Topic, group: str | None, to: str | None, limit: int | None
+    store: DirectoryStore, topic: Topic, group: str | None, to: str | None, limit: int | None
 ) -> tuple[list[Redriven], list[tuple[str, int, int]]]:
     """Return what to put back, as rows for display and as (group, partition, count)."""
     found: Counter[tuple[str, str, int]] = Counter()
@@ -134,7 +112,7 @@ def _plan(
     return rows, plan
 
 
-def _check_target(store: RedriveHost, name: str, dead_letters: str) -> None:
+def _check_target(store: DirectoryStore, name: str, dead_letters: str) -> None:
     try:
         store.topic(name)
     except TopicNotFound as error:
@@ -163,10 +141,10 @@ def _name(topic: Topic, partition: int, group: str) -> str:
     return f"redrive.{topic.id}.{partition}.{hashlib.sha256(group.encode()).hexdigest()[:32]}"
 
 
-def _reached(store: RedriveHost, topic: Topic, partition: int, group: str) -> int:
+def _reached(store: DirectoryStore, topic: Topic, partition: int, group: str) -> int:
     """Return the first offset that was not put back. Usually it is committed; after a crash the last transaction knows
     more, and bisection finds it."""
-    committed = store.groups.offsets.of(_mark(group)).get((topic.name, partition))
+    committed = store.groups.committed(_mark(group)).get((topic.name, partition))
     low = committed.offset if committed is not None and committed.topic_id == topic.id else 0
     high = max(topic.partition(partition).visible_offset, low)
     while low < high:
@@ -178,7 +156,7 @@ def _reached(store: RedriveHost, topic: Topic, partition: int, group: str) -> in
     return low
 
 
-def _is_stored(store: RedriveHost, name: str, sequence: int) -> bool:
+def _is_stored(store: DirectoryStore, name: str, sequence: int) -> bool:
     if store.mode == "r":
         return False  # a dry run of a store that cannot be written to
     transaction = store.transaction(name, sequence)
@@ -189,7 +167,7 @@ def _is_stored(store: RedriveHost, name: str, sequence: int) -> bool:
 
 
 def _put_back(
-    store: RedriveHost,
+    store: DirectoryStore,
     topic: Topic,
     partition: int,
     group: str,

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from ...display import counted
 from ...errors import CorruptFile, ImportMismatch, InvalidConfig, StorageError, TopicNotFound
-from ..committed_offsets import Committed
+from ..base import TopicPartition
 from ..directory.replica import ReplicaAddress
-from ..directory.store import Store
-from ..directory.topic import Topic
+from ..directory.store import DirectoryStore
+from ..directory.topic import DirectoryTopic
+from ..groups import Committed
 from ..names import REGISTRY
 from ..objects.maintenance.maintainer import is_copy
 from ..objects.session import StoreSession
@@ -34,13 +35,12 @@ if TYPE_CHECKING:
 
 
 Action = dict[str, Any]
-Share = tuple[str, int]
 #: A group's offsets as in the state: by topic id and partition.
 _Kept = dict[tuple[str, int], tuple[int, str, int]]
 
 
 def topic_actions(
-    session: StoreSession, topics: Iterable[Topic], given: Options, ids: Collection[str]
+    session: StoreSession, topics: Iterable[DirectoryTopic], given: Options, ids: Collection[str]
 ) -> tuple[list[list[Action]], dict[str, str]]:
     """Return the requests that make the replica's topics match the source's, and the topics that cannot be replicated,
     with the reasons. `ids` are the ids of all topics of the source, including those that are not replicated."""
@@ -94,8 +94,8 @@ def topic_actions(
 
 def changed_offsets(
     session: StoreSession,
-    topics: Iterable[Topic],
-    offsets: Mapping[str, Mapping[Share, Committed]],
+    topics: Iterable[DirectoryTopic],
+    offsets: Mapping[str, Mapping[TopicPartition, Committed]],
     ends: Mapping[tuple[str, int], int],
     *,
     delete: bool,
@@ -120,7 +120,7 @@ def changed_offsets(
     return actions
 
 
-def changed_documents(session: StoreSession, source: Store) -> list[Action]:
+def changed_documents(session: StoreSession, source: DirectoryStore) -> list[Action]:
     """Return actions for documents that differ from the source's: users and ACLs."""
     actions: list[Action] = []
     for name in document_names(source):
@@ -131,7 +131,7 @@ def changed_documents(session: StoreSession, source: Store) -> list[Action]:
     return actions
 
 
-def document_names(store: Store) -> list[str]:
+def document_names(store: DirectoryStore) -> list[str]:
     """Return the names of the documents of a store in a directory."""
     try:
         directory = store.directory.child(REGISTRY)
@@ -155,7 +155,11 @@ _logger = logging.getLogger("sawlog.store.replica")
 
 
 def record_address(
-    source: Store, address: ReplicaAddress, places: Mapping[tuple[str, int], ReplicaPartition], *, is_whole: bool
+    source: DirectoryStore,
+    address: ReplicaAddress,
+    places: Mapping[tuple[str, int], ReplicaPartition],
+    *,
+    is_whole: bool,
 ) -> None:
     """Record an address, unless the recorded one is still needed. A directory that is not writable keeps all its
     records locally."""
@@ -175,7 +179,7 @@ def record_address(
         _logger.warning("%s: where the replica is could not be recorded: %s", source.path, error)
 
 
-def _has_all(source: Store, places: Mapping[tuple[str, int], ReplicaPartition]) -> bool:
+def _has_all(source: DirectoryStore, places: Mapping[tuple[str, int], ReplicaPartition]) -> bool:
     """Return whether a replica has everything that is only in another one."""
     for topic in source:
         try:

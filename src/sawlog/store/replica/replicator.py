@@ -28,9 +28,10 @@ from ...clock import Stopwatch, now_ms
 from ...closing import Closing
 from ...errors import AmbiguousAppend, CorruptBatch, ImportMismatch, OffsetOutOfRange, StorageError, TopicNotFound
 from ...log.log import Log
+from ..base import TopicPartition
 from ..directory.replica import ReplicaAddress
-from ..directory.store import Store
-from ..directory.topic import Topic
+from ..directory.store import DirectoryStore
+from ..directory.topic import DirectoryTopic
 from ..objects.bucket.bucket import Unanswered
 from ..objects.bucket.connecting import public_options
 from ..objects.session import StoreSession, rejection
@@ -94,8 +95,6 @@ _COMPARED = 20
 #: Maximum pause before retrying a bucket that does not answer.
 _LONGEST_PAUSE_S = 30.0
 
-Share = tuple[str, int]
-
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -124,7 +123,7 @@ class Replicator(Closing):
         maintenance_interval_s: float | None = 60.0,
     ) -> None:
         self._given = Options() if given is None else given
-        self._source = Store.open(path, "r")
+        self._source = DirectoryStore.open(path, "r")
         try:
             self._store = ObjectStore.open(url, options=options, maintenance_interval_s=maintenance_interval_s)
         except BaseException:
@@ -134,10 +133,10 @@ class Replicator(Closing):
         self._points = Points(self._session)
         self.progress = Progress()
         #: The known partitions of the replica; empty if they have to be read.
-        self._places: dict[Share, ReplicaPartition] = {}
-        self._topics: list[Topic] = []
+        self._places: dict[TopicPartition, ReplicaPartition] = {}
+        self._topics: list[DirectoryTopic] = []
         #: Partitions whose last batch was compared, and how many unchanged ones may be compared in this round.
-        self._compared: set[Share] = set()
+        self._compared: set[TopicPartition] = set()
         self._most_compared = self._may_compare = _COMPARED
         self._looked: Stopwatch | None = None
         self._turn = 0
@@ -174,7 +173,7 @@ class Replicator(Closing):
         """Replicate until `stopped` is set or, with `once`, until everything present at the start was shipped. A bucket
         that does not answer is retried, except with `once`."""
         ended = threading.Event() if stopped is None else stopped
-        goal: dict[Share, int] | None = None
+        goal: dict[TopicPartition, int] | None = None
         pause_s = POLL_S
         self._most_compared = sys.maxsize if once else _COMPARED
         while not ended.is_set():
@@ -200,12 +199,12 @@ class Replicator(Closing):
         self._points.keep()
         return self.progress
 
-    def _ends(self) -> dict[Share, int]:
+    def _ends(self) -> dict[TopicPartition, int]:
         """Return the current ends of the source's partitions."""
         offsets = [(each.name, each.offsets()) for each in self._topics]
         return {(name, number): each.next for name, found in offsets for number, each in found.items()}
 
-    def _has_reached(self, goal: Mapping[Share, int]) -> bool:
+    def _has_reached(self, goal: Mapping[TopicPartition, int]) -> bool:
         left = [share for share, end in goal.items() if share not in self._places or self._places[share].end < end]
         return not self._is_late and all(f"{topic}/{number}" in self.progress.problems for topic, number in left)
 
@@ -216,7 +215,7 @@ class Replicator(Closing):
         offsets = {group: self._source.groups.offsets.of(group) for group in self._source.groups.offsets.groups()}
         shipment, self._is_late = Shipment(self._still), False
         self._may_compare = self._most_compared
-        taken: dict[Share, ReplicaPartition] = {}
+        taken: dict[TopicPartition, ReplicaPartition] = {}
         for topic in self._rotated():
             self._take_topic(topic, shipment, taken)
         ends = {(place.topic_id, place.partition): place.end for place in {**self._places, **taken}.values()}
@@ -233,7 +232,7 @@ class Replicator(Closing):
         self._points.keep_sometimes()
         return bool(taken) or self._is_late
 
-    def _commit(self, shipment: Shipment, taken: Mapping[Share, ReplicaPartition]) -> bool:
+    def _commit(self, shipment: Shipment, taken: Mapping[TopicPartition, ReplicaPartition]) -> bool:
         outcomes = shipment.commit(self._session)
         if all("ok" in each for each in outcomes):
             self._places.update(taken)
@@ -250,7 +249,7 @@ class Replicator(Closing):
             if "no" in each and each["no"][0] not in ("OffsetMismatch", "Changed", "TopicNotFound", "TopicExists"):
                 self.progress.problems["the replica"] = str(rejection(*each["no"]))
 
-    def _rotated(self) -> list[Topic]:
+    def _rotated(self) -> list[DirectoryTopic]:
         """Return the topics, starting with a different one each time, so that a busy topic does not starve the
         others."""
         self._turn += 1
@@ -283,7 +282,7 @@ class Replicator(Closing):
         """Record the address of the replica in the directory, if the replica has everything it needs."""
         record_address(self._source, self._address, self._places, is_whole=not self._given.topics)
 
-    def _read_places(self, state: State) -> dict[Share, ReplicaPartition]:
+    def _read_places(self, state: State) -> dict[TopicPartition, ReplicaPartition]:
         found = {}
         for topic in self._topics:
             entry = state.topic(topic.name)
@@ -308,7 +307,9 @@ class Replicator(Closing):
                         found[topic.name] = _sum(found[topic.name], _lag(topic.partition(number), place))
         return found
 
-    def _take_topic(self, topic: Topic, shipment: Shipment, taken: dict[Share, ReplicaPartition]) -> None:
+    def _take_topic(
+        self, topic: DirectoryTopic, shipment: Shipment, taken: dict[TopicPartition, ReplicaPartition]
+    ) -> None:
         """Add the next batches of each partition."""
         for number in range(topic.partitions):
             share = topic.name, number
@@ -328,7 +329,12 @@ class Replicator(Closing):
                 self.progress.problems[f"{topic.name}/{number}"] = str(error)
 
     def _take(
-        self, share: Share, place: ReplicaPartition, log: Log, shipment: Shipment, taken: dict[Share, ReplicaPartition]
+        self,
+        share: TopicPartition,
+        place: ReplicaPartition,
+        log: Log,
+        shipment: Shipment,
+        taken: dict[TopicPartition, ReplicaPartition],
     ) -> None:
         lowest, end = log.lowest_offset, log.visible_offset  # of the whole log, including tiered records
         self._check_history(share, place, log, end)
@@ -363,7 +369,7 @@ class Replicator(Closing):
         epoch = max([place.epoch, *(number for number, _ in batches.epochs())])
         taken[share] = place._replace(start=max(place.start, new_start), end=batches.next_offset, epoch=epoch)
 
-    def _check_history(self, share: Share, place: ReplicaPartition, log: Log, end: int) -> None:
+    def _check_history(self, share: TopicPartition, place: ReplicaPartition, log: Log, end: int) -> None:
         """Raise `ImportMismatch` if the source has other records below the replica's end."""
         reached = log.epoch_end(place.epoch) if place.end > place.start else end
         if place.end > min(reached, end) and place.end > place.start:
@@ -373,7 +379,7 @@ class Replicator(Closing):
                 f"address, or delete the topic in the replica to ship it again"
             )
 
-    def _compare(self, share: Share, place: ReplicaPartition, log: Log) -> None:
+    def _compare(self, share: TopicPartition, place: ReplicaPartition, log: Log) -> None:
         """Raise `ImportMismatch` unless the last batch of the replica, as the bucket has it now, is the source's."""
         last = place.end - 1
         if place.start == place.end or last < log.lowest_offset:

@@ -24,10 +24,10 @@ from ...closing import Closing
 from ...errors import ImportMismatch, InvalidConfig, StorageError
 from ...log.log import Log
 from ...storage import FileDirectory
-from ..committed_offsets import Committed
 from ..directory import founding
 from ..directory.founding import Standby
-from ..directory.store import Store
+from ..directory.store import DirectoryStore
+from ..groups import Committed
 from ..names import RESTORE, RESTORE_LOCK, STORE
 from ..objects.bucket.bucket import Unanswered
 from ..objects.state.entries import Entries
@@ -83,7 +83,7 @@ class Restorer(Closing):
             undo.callback(self._directory.close)
             undo.callback(founding.guard(self._directory).release)
             self._begin()
-            self._store = undo.enter_context(Store.open(path, maintenance_interval_s=None, filling=True))
+            self._store = undo.enter_context(DirectoryStore.open(path, maintenance_interval_s=None, filling=True))
             self._undo = undo.pop_all()
 
     def close(self) -> None:
@@ -213,8 +213,8 @@ class Restorer(Closing):
             raise ImportMismatch(f"{name} was deleted since, and cannot be restored; name the topics to restore")
         start = min(max(start, now[0]), end)  # records dropped since are gone
         topic = self._store.topic(name)
-        with topic.open_partitions.using(number):
-            log = topic.open_partitions.take(number)
+        with topic._partitions.using(number):
+            log = topic._partitions.take(number)
             if log.next_offset > end:
                 raise ImportMismatch(
                     f"{log.path} has records up to {log.next_offset}, but ends at {end} where it comes from: it was "

@@ -21,7 +21,7 @@ from ....log.encoding import Batcher, recipe_of
 from ....log.log import Log
 from ....log.writer import BATCH_BYTES
 from ....storage.interface import Buffer
-from ..topic import Topic
+from ..topic import DirectoryTopic
 from .commits import INLINE_BYTES
 from .intent import Part, Piece
 from .staging_directory import StagedFile, StagedTransaction, StagingDirectory
@@ -103,7 +103,7 @@ class BufferedPart:
     #: `add(value, key, headers, timestamp_ms)`: add one record to the open batch.
     add: Callable[..., None]
 
-    def __init__(self, topic: Topic, number: int, on_full: Callable[[BufferedPart], None]) -> None:
+    def __init__(self, topic: DirectoryTopic, number: int, on_full: Callable[[BufferedPart], None]) -> None:
         self.topic, self.number = topic, number
         config = topic.config
         self._recipe: EncoderOptions = recipe_of(config)
@@ -152,12 +152,12 @@ class BufferedPart:
 class BufferedTransaction:
     """Buffered records of one transaction."""
 
-    def __init__(self, staging: StagingDirectory, topic_of: Callable[[str], Topic], *, wanted: bool) -> None:
+    def __init__(self, staging: StagingDirectory, topic_of: Callable[[str], DirectoryTopic], *, wanted: bool) -> None:
         self._staging = staging
         self._topic_of = topic_of
         #: False for a replay: records are validated and ignored.
         self._wanted = wanted
-        self._topics: dict[str, Topic] = {}
+        self._topics: dict[str, DirectoryTopic] = {}
         self._parts: dict[tuple[str, int], BufferedPart] = {}
         self._held_bytes = 0
         self._stage: StagedTransaction | None = None
@@ -171,7 +171,7 @@ class BufferedTransaction:
     def _files(self) -> list[StagedFile]:
         return [file for file in (self._own, self._file) if file is not None]
 
-    def topic(self, topic: str | Topic) -> Topic:
+    def topic(self, topic: str | DirectoryTopic) -> DirectoryTopic:
         """Return a topic by its name. Looked up once, because the catalog is read from disk."""
         if not isinstance(topic, str):
             return topic
@@ -179,7 +179,7 @@ class BufferedTransaction:
             self._topics[topic] = self._topic_of(topic)
         return self._topics[topic]
 
-    def of(self, topic: Topic, number: int) -> BufferedPart:
+    def of(self, topic: DirectoryTopic, number: int) -> BufferedPart:
         """Return the buffer of a partition."""
         part = self._parts.get((topic.name, number))
         if part is None:
@@ -269,7 +269,7 @@ class BufferedTransaction:
         """Lease the locks that are taken within this block: see `OpenPartitions.lending`."""
         with ExitStack() as each:
             for part in self._parts.values():
-                each.enter_context(part.topic.open_partitions.lending(part.number))
+                each.enter_context(part.topic._partitions.lending(part.number))
             yield
 
     def end(self, *, pending: bool) -> None:

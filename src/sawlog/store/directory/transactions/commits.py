@@ -85,7 +85,7 @@ from ....errors import (
 )
 from ....log.log import Log
 from ....storage import Directory
-from ..topic import Topic
+from ..topic import DirectoryTopic
 from .committed_names import sequence_of
 from .completion import Completion, NoPeers, Peers
 from .forwarded_commit import ForwardedCommit
@@ -100,7 +100,7 @@ INLINE_BYTES = 64 << 10
 _logger = logging.getLogger("sawlog")
 
 
-def _no_topic(name: str) -> Topic:
+def _no_topic(name: str) -> DirectoryTopic:
     raise TopicNotFound(f"no topic {name!r}: there is only the staging area")
 
 
@@ -108,7 +108,7 @@ class Intents:
     """Transactions of one store. Safe for threads and processes."""
 
     def __init__(
-        self, root: Directory, topic_of: Callable[[str], Topic] = _no_topic, peers: Peers | None = None
+        self, root: Directory, topic_of: Callable[[str], DirectoryTopic] = _no_topic, peers: Peers | None = None
     ) -> None:
         #: Uncommitted files.
         self.staging = StagingDirectory(root)

@@ -18,7 +18,7 @@ from typing import Protocol
 from ....clock import Deadline
 from ....errors import DirectoryLocked, SawlogError, TopicNotFound
 from ....log.log import Log
-from ..topic import Topic
+from ..topic import DirectoryTopic
 from .intent import Intent, Part
 from .pending import PendingTransactions
 from .placement import Placement
@@ -90,7 +90,11 @@ class Completion:
     """Completes the committed transactions of a store."""
 
     def __init__(
-        self, pending: PendingTransactions, placement: Placement, peers: Peers, topic_of: Callable[[str], Topic]
+        self,
+        pending: PendingTransactions,
+        placement: Placement,
+        peers: Peers,
+        topic_of: Callable[[str], DirectoryTopic],
     ) -> None:
         self._pending = pending
         self._placement = placement
@@ -118,17 +122,17 @@ class Completion:
         if topic is None:
             self._pending.mark(intent, number)  # its topic is deleted
             return None
-        ours = topic.open_partitions.held(part.partition)
+        ours = topic._partitions.held(part.partition)
         try:
             if ours is not None:
                 self._placement.carry_out(part, ours)
             else:
-                topic.open_partitions.roll_forward(part.partition)
+                topic._partitions.roll_forward(part.partition)
         except DirectoryLocked as error:
             return self._ask(intent, number, topic, error, deadline) if part.offset < 0 else None
         return None
 
-    def _topic(self, part: Part) -> Topic | None:
+    def _topic(self, part: Part) -> DirectoryTopic | None:
         try:
             topic = self._topic_of(part.topic)
         except TopicNotFound:
@@ -136,7 +140,7 @@ class Completion:
         return topic if topic.id == part.topic_id else None
 
     def _ask(
-        self, intent: Intent, number: int, topic: Topic, locked: DirectoryLocked, deadline: Deadline
+        self, intent: Intent, number: int, topic: DirectoryTopic, locked: DirectoryLocked, deadline: Deadline
     ) -> DirectoryLocked | None:
         address = self._peers.address(topic.partition(intent.parts[number].partition))
         if address is None:

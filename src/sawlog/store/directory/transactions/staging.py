@@ -23,11 +23,11 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable
 
-from ....closing import Closing
 from ....errors import TopicNotFound
 from ....log.log import Log
 from ....storage.interface import Buffer
-from ..topic import Topic
+from ...base import JobStaging, TaskStaging
+from ..topic import DirectoryTopic
 from .buffers import PartitionBuffer, PartitionFile
 from .commits import INLINE_BYTES, Intents
 from .intent import DIGESTS, Intent, Part, Piece, check_name, check_replay, merged, records_by_topic, stored_and_now
@@ -56,7 +56,7 @@ __all__ = [
 ]
 
 
-class StagedTask(Closing):
+class StagedTask(TaskStaging):
     """Files staged by one attempt of one task, created on demand. Returned by `Staging.task`."""
 
     def __init__(self, staging: StagingDirectory, job: str) -> None:
@@ -102,13 +102,13 @@ class StagedTask(Closing):
             file.close()
 
 
-class Staging:
+class Staging(JobStaging):
     """Job staging of a store. Returned by `Store.staging`."""
 
     def __init__(
         self,
         intents: Intents,
-        topic_of: Callable[[str], Topic],
+        topic_of: Callable[[str], DirectoryTopic],
         topic_ids: Callable[[], set[str]],
         committing: threading.RLock,
         check_writable: Callable[[], None],

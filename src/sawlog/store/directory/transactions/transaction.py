@@ -1,4 +1,4 @@
-"""`Transaction`: records for several topics and partitions, stored all or not at all, also across a crash.
+"""`DirectoryTransaction`: records for several topics and partitions, stored all or not at all, also across a crash.
 
 ```python
 with store.transaction() as tx:
@@ -25,14 +25,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from types import TracebackType
 from typing import Literal
 
 from ....batch.inputs import HeadersInput, RecordInput
 from ....clock import milliseconds
 from ....errors import LogClosed, ReplayMismatch, StorageError, TransactionAborted, TransactionError
 from ....storage.forking import forkable, this_process
-from ..topic import Topic
+from ...base import Transaction
+from ..topic import DirectoryTopic
 from .buffers import BufferedTransaction
 from .commits import Intents
 from .intent import Intent, check_name, check_replay
@@ -41,19 +41,19 @@ from .intent import Intent, check_name, check_replay
 PlacedOffsets = dict[tuple[str, int], range]
 
 
-class Transaction:
+class DirectoryTransaction(Transaction):
     """Records for several partitions. Created by `Store.transaction`."""
 
     def __init__(
         self,
         intents: Intents,
-        topic_of: Callable[[str], Topic],
+        topic_of: Callable[[str], DirectoryTopic],
         committing: threading.RLock,
         *,
         name: str | None = None,
         sequence: int | None = None,
         lock_timeout_s: float = 5.0,
-        on_end: Callable[[Transaction], None] = lambda transaction: None,
+        on_end: Callable[[DirectoryTransaction], None] = lambda transaction: None,
     ) -> None:
         check_name(name, sequence)
         self.name, self.sequence = name, sequence
@@ -62,11 +62,10 @@ class Transaction:
         self._committing = committing
         self._lock_timeout_s = lock_timeout_s
         self._lock = forkable(threading.RLock())
-        self._state: Literal["open", "committed", "aborted", "pending"] = "open"
+        self._state = "open"
         self._offsets: PlacedOffsets = {}
         #: Called once, with the transaction, at its end.
         self._on_end = on_end
-        #: Whether this sequence is already stored: appended records are then ignored.
         self.replayed = False
         #: The stored transaction that this one repeats, if its records are known.
         self._stored: Intent | None = None
@@ -85,7 +84,7 @@ class Transaction:
 
     def append(
         self,
-        topic: str | Topic,
+        topic: str | DirectoryTopic,
         value: bytes | None,
         key: bytes | None = None,
         headers: HeadersInput = (),
@@ -96,19 +95,21 @@ class Transaction:
         with self._lock:
             self._check_open()
             topic = self._buffered.topic(topic)
-            part = self._buffered.of(topic, topic.router.place_for(value, key, partition))
+            part = self._buffered.of(topic, topic._router.place_for(value, key, partition))
             try:
                 part.add(value, key, headers, milliseconds(timestamp))
             except StorageError:
                 self._end("aborted")  # the staged content is unknown after a failed write
                 raise
 
-    def append_many(self, topic: str | Topic, records: Iterable[RecordInput], partition: int | None = None) -> None:
+    def append_many(
+        self, topic: str | DirectoryTopic, records: Iterable[RecordInput], partition: int | None = None
+    ) -> None:
         """Add many records, all or none of them; a record is as in `Log.append_many`."""
         with self._lock:
             self._check_open()
             topic = self._buffered.topic(topic)
-            parts = topic.router.split(list(records), partition)
+            parts = topic._router.split(list(records), partition)
             drafts = [(self._buffered.of(topic, number), of_one) for number, of_one in parts.items()]
             encoded = [(part, part.encode(of_one)) for part, of_one in drafts]
             try:
@@ -181,14 +182,3 @@ class Transaction:
         self._state = state
         self._buffered.end(pending=state == "pending")
         self._on_end(self)
-
-    def __enter__(self) -> Transaction:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None:
-            self.abort()
-        elif self._state == "open":
-            self.commit()

@@ -1,6 +1,6 @@
-"""`ServedPartition`: a partition on object storage for an event loop. `AppendQueue` keeps its appends in order.
+"""`ServingPartition`: a partition on object storage for an event loop. `AppendQueue` keeps its appends in order.
 
-Its properties describe the last folded state (`StoreSession.peek`): true, but perhaps outdated. `fetch` returns batches
+Its properties describe the last folded state (`StoreSession.peek`): true, but perhaps outdated. `peek` returns batches
 at once if they are in a recently folded commit, which is where followers of the end find them; otherwise a thread reads
 them. An append is part of the next commit, which assigns its offsets.
 """
@@ -12,23 +12,25 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from ....batch.header import ATTRIBUTES, CONTROL_BIT, PRODUCER_EPOCH, PRODUCER_ID, TRANSACTIONAL_BIT, Rows
-from ....batch.kernel import Record
-from ....clock import now_ms
 from ....config import LogConfig
 from ....isolation import Isolation, is_committed
 from ....log.ingest import checked_rows, rows_of, stamp_batches
-from ....log.markers import marker
 from ....log.producers import ProducerInfo
 from ....log.reader import Fetched
 from ....storage.forking import forkable
+from ...settings import log_config
 from ..extent_reader import append_action, described
 from ..partition import INLINE_BATCH_BYTES, ObjectPartition, page_of
 from ..session import StoreSession, results
 from ..state.commit import Action, Request
 from ..state.extents import INLINE, Extent, epoch_end
 from ..state.state import Outcome, State
+from ..topic import ObjectTopic
+
+_T = TypeVar("_T")
 
 #: The request of an append, and the batches to store in its commit.
 Ready = tuple[Request, Sequence[bytes]]
@@ -110,71 +112,33 @@ def _settle(placed: Future[range], done: Future[Outcome]) -> None:
         placed.set_exception(error)
 
 
-class ServedPartition:
-    """One partition. Thread-safe."""
+class ServingPartition(ObjectPartition):
+    """One partition, for an event loop. Thread-safe."""
 
-    #: Nothing has to be opened, locked or recovered, and commits of others are discovered later.
-    closed, locked, writable, current = False, True, True, False
-    durable_lag_bytes = 0
-
-    def __init__(
-        self,
-        session: StoreSession,
-        threads: Executor,
-        partition: ObjectPartition,
-        name: str,
-        topic_id: str,
-        number: int,
-        config: Callable[[], LogConfig],
-    ) -> None:
-        self._session = session
+    def __init__(self, topic: ObjectTopic, number: int, threads: Executor) -> None:
+        super().__init__(topic._session, topic.name, topic.id, number, topic.config)
+        self._of = topic
         self._threads = threads
-        self._partition = partition
-        self._id = topic_id
-        self._number = number
-        self._config = config
-        self._queue = AppendQueue(session, threads)
-        self.path = f"{session.bucket.url}/{name}/{number}"
+        self._queue = AppendQueue(self._session, threads)
+        #: The settings from which the config was computed.
+        self._settings: object = None
 
-    # --- properties
-
-    def _ends(self) -> tuple[int, int]:
-        return self._session.peek(lambda state: state.ends(self._id, self._number))
+    def _look(self, read: Callable[[State], _T]) -> _T:
+        """Read from the last folded state, without a request."""
+        return self._session.peek(read)
 
     @property
-    def lowest_offset(self) -> int:
-        """First offset of the partition."""
-        return self._ends()[0]
-
-    is_tiered = False
-    local_offset = lowest_offset
+    def current(self) -> bool:
+        """Always false: commits of other processes are discovered later."""
+        return False
 
     @property
-    def visible_offset(self) -> int:
-        """End of the readable records. All of them are durable."""
-        return self._ends()[1]
-
-    next_offset = written_offset = durable_offset = visible_offset
-
-    @property
-    def last_stable_offset(self) -> int:
-        """First offset of the earliest open transaction, or `visible_offset`."""
-        return self._session.peek(lambda state: state.stable(self._id, self._number))
-
-    def position(self, *, isolation: Isolation = "committed") -> tuple[int, int]:
-        """Return the end for a reader, and the leader epoch."""
-        return (self.last_stable_offset if is_committed(isolation) else self.visible_offset), self.leader_epoch
-
-    @property
-    def leader_epochs(self) -> tuple[tuple[int, int], ...]:
-        """(epoch, its first offset), oldest first: (0, 0), unless the partition is a copy of one that had others."""
-        found = self._session.peek(lambda state: state.epochs(self._id, self._number))
-        return tuple((int(epoch), int(first)) for epoch, first in found) or ((0, 0),)
-
-    @property
-    def leader_epoch(self) -> int:
-        """Current leader epoch."""
-        return self.leader_epochs[-1][0]
+    def config(self) -> LogConfig:
+        """Settings of the topic, recomputed when they change: every batch needs them."""
+        now = self._of._entry()["settings"]
+        if now is not self._settings:
+            self._settings, self._config = now, log_config(now)
+        return self._config
 
     def epoch_end(self, leader_epoch: int) -> int:
         """Return the first offset after an epoch. The current one has no limit: a client may have read records that are
@@ -185,18 +149,9 @@ class ServedPartition:
         return epoch_end(epochs, leader_epoch, self.visible_offset)
 
     @property
-    def segments(self) -> Sequence[Extent]:
-        return self._session.peek(lambda state: list(state.extents(self._id, self._number, 0)))
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of all batches."""
-        return sum(each.size_bytes for each in self.segments)
-
-    @property
     def producer_states(self) -> list[ProducerInfo]:
         """The state of each known producer."""
-        return self._session.peek(self._producers)
+        return self._look(self._producers)
 
     def _producers(self, state: State) -> list[ProducerInfo]:
         prefix, found = f"producer/{self._id}/{self._number}/", []
@@ -210,26 +165,15 @@ class ServedPartition:
 
     # --- reading
 
-    def fetch(
+    def peek(
         self, start: int, max_bytes: int = 1 << 20, *, isolation: Isolation = "committed"
     ) -> Fetched | Future[Fetched]:
-        """Return whole batches from the one that contains `start`, up to `max_bytes` but at least one, or a future of
-        them."""
+        """Return batches of recent commits from memory; otherwise a thread fetches them."""
         committed = is_committed(isolation)
 
-        def look(state: State) -> tuple[int, int, int, list[Extent]]:
-            lowest, end = state.ends(self._id, self._number)
-            stable = state.stable(self._id, self._number)
-            chosen: list[Extent] = []
-            size = 0
-            for extent in state.extents(self._id, self._number, start, stable if committed else None):
-                chosen.append(extent)
-                size += extent.size_bytes
-                if size >= max_bytes:
-                    break
-            return lowest, end, stable, chosen
-
-        lowest, end, stable, extents = self._session.peek(look)
+        lowest, end, stable, extents = self._look(
+            lambda state: self._page_extents(state, start, max_bytes, committed=committed)
+        )
         if lowest <= start <= end:
             stop = stable if committed else end
             if start >= stop or not extents:
@@ -237,7 +181,7 @@ class ServedPartition:
             buffers, after = page_of(self._kept(extents), start, stop, max_bytes)
             if buffers:
                 return self._fetched(buffers, start, after, stable, committed=committed)
-        return self._threads.submit(self._partition.fetch, start, max_bytes, isolation=isolation)
+        return self._threads.submit(self.fetch, start, max_bytes, isolation=isolation)
 
     def _kept(self, extents: list[Extent]) -> Iterator[tuple[Extent, bytearray]]:
         """Yield the extents that are in memory, up to the first that is not."""
@@ -254,62 +198,13 @@ class ServedPartition:
             aborted = tuple((producer, first) for producer, first, _ in found)
         return Fetched(tuple(buffers), end, stable, aborted, start)
 
-    def watch(self, call: Callable[[], None]) -> Callable[[], None]:
-        """Call back when an end may have moved, until the returned function is called."""
-
-        def seen() -> tuple[int, int]:
-            return self._session.peek(lambda state: (state.ends(self._id, self._number)[1], self._stable_of(state)))
-
-        before = seen()
-
-        def look() -> None:
-            nonlocal before
-            now = seen()
-            if now != before:
-                before = now
-                call()
-
-        return self._session.notifier.watch(look)
-
-    def _stable_of(self, state: State) -> int:
-        return state.stable(self._id, self._number)
-
-    def offset_at(self, timestamp: int) -> int:
-        """Return the first offset whose record is not older than `timestamp`."""
-        return self._partition.offset_at(timestamp)
-
-    def newest(self) -> tuple[int, int] | None:
-        """Return offset and timestamp of the record with the largest timestamp."""
-        extents = self.segments
-        if not extents:
-            return None
-        largest = max(each.max_timestamp for each in extents)
-        found = next(each for each in extents if each.max_timestamp == largest)
-        for record in self._partition.scan(
-            max(found.base_offset, self.lowest_offset), found.next_offset, isolation="uncommitted"
-        ):
-            if record.timestamp == largest:
-                return record.offset, largest
-        return None
-
-    def scan(
-        self, start: int | None = None, end: int | None = None, *, isolation: Isolation = "committed"
-    ) -> Iterator[Record]:
-        """Yield the records of a range."""
-        return self._partition.scan(start, end, isolation=isolation)
-
     # --- appending
 
-    def _place_batches(
-        self,
-        raw: bytearray | memoryview,
-        *,
-        trusted: bool = True,
-        wait: bool = True,
-        max_decompressed_bytes: int | None = None,
+    def submit(
+        self, raw: bytearray | memoryview, *, trusted: bool = True, max_decompressed_bytes: int | None = None
     ) -> Future[range]:
         """Add batches to the next commit, and return a future of their offsets."""
-        data, config = memoryview(raw), self._config()
+        data, config = memoryview(raw), self.config
         allowed = config.max_decompressed_bytes
         rows = checked_rows(
             data, max_unpacked_bytes=None if trusted else min(allowed, max_decompressed_bytes or allowed)
@@ -329,8 +224,6 @@ class ServedPartition:
                 return [*conditions, append_action(self._id, self._number, key, what, None)], []
 
             made = self._queue.prepare(upload)
-        if wait:
-            made.result()
         return made
 
     def _conditions(self, rows: Rows) -> list[Action]:
@@ -341,21 +234,3 @@ class ServedPartition:
             {"do": "in transaction", "producer": producer, "epoch": epoch, "topic": self._id, "partition": self._number}
             for producer, epoch in sorted(wanted)
         ]
-
-    def _take(self) -> None:
-        """No-op: any process may write."""
-
-    def when_settled(self, offset: int, call: Callable[[BaseException | None], None]) -> None:
-        """Call back at once: an offset is known only when the append is durable."""
-        call(None)
-
-    def append_marker(self, producer_id: int, epoch: int, *, commit: bool, coordinator_epoch: int = 0) -> int:
-        """End a producer's transaction in this partition."""
-        data = marker(producer_id, epoch, coordinator_epoch, now_ms(), commit=commit)
-        return self._place_batches(data).result().start
-
-    def sync(self) -> None:
-        """No-op: acknowledged records are visible."""
-
-    def trim(self, offset: int) -> int:
-        return self._partition.trim(offset)

@@ -1,39 +1,36 @@
-"""`ObjectService`: the broker's view of a store on object storage. See `sawlog.store.served`."""
+"""`ObjectService`: the broker's view of a store on object storage."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Any
 
-from ....errors import TopicNotFound
+from ....errors import GroupError, TopicNotFound
 from ...base import Store
+from ...groups import OffsetChange, check_group_name
+from ...serving import StoreService
 from ..session import StoreSession
-from ..snapshots import ObjectRegistry
-from .fleet import ObjectBrokers
-from .groups import ServedGroups
-from .ledger import ObjectTransactionalIds
-from .topic import ServedTopic
+from ..topic import ObjectTopic
+from .brokers import ObjectBrokers, ObjectClaim
+from .partition import ServingPartition
+from .transactions import ObjectTransactionalIds
 
 #: Number of threads for reads and uploads.
 _THREADS = 16
 
 
-class ObjectService:
-    """The service of one open store."""
+class ObjectService(StoreService):
+    """Broker's view of one open store. Commits of other processes are discovered by polling."""
 
-    #: Commits of other processes are discovered by polling.
     is_current = False
+    brokers: ObjectBrokers
 
     def __init__(self, store: Store, session: StoreSession) -> None:
-        self._store = store
+        super().__init__(store, ObjectBrokers(session))
         self._session = session
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="sawlog-objects")
-        self._topics: dict[str, ServedTopic] = {}
-        self.path = session.bucket.url
-        self.id = store.id
-        self.registry = ObjectRegistry(session)
-        self.fleet = ObjectBrokers(session)
-        self.groups = ServedGroups(session, self.fleet)
+        self._topics: dict[str, ServingTopic] = {}
 
     def close(self) -> None:
         """Wait for running reads and uploads."""
@@ -43,16 +40,7 @@ class ObjectService:
         """Fold everything that others have written until now."""
         self._session.look(lambda state: None, fresh=True)
 
-    def ledger(self) -> ObjectTransactionalIds:
-        """Return the transactional ids."""
-        return ObjectTransactionalIds(self._session)
-
-    def topics(self) -> list[str]:
-        """Return the names of all topics."""
-        return self._store.topics()
-
-    def topic(self, name: str) -> ServedTopic:
-        """Return a topic. Raises `TopicNotFound`."""
+    def topic(self, name: str) -> ObjectTopic:
         entry = self._session.look(lambda state: state.topic(name))
         if entry is None:
             entry = self._session.look(lambda state: state.topic(name), fresh=True)
@@ -60,32 +48,38 @@ class ObjectService:
             raise TopicNotFound(f"no topic {name!r} in {self.path}")
         found = self._topics.get(name)
         if found is None or found.id != entry["id"]:
-            found = self._topics[name] = ServedTopic(self._session, self._threads, name, entry)
+            found = self._topics[name] = ServingTopic(self._session, self._threads, name, entry)
         return found
 
-    def create_topic(self, name: str, partitions: int, given: Mapping[str, object]) -> ServedTopic:
-        self._store.create_topic(name, partitions, **given)  # type: ignore[arg-type]
-        return self.topic(name)
+    def claim_group(self, name: str, address: str) -> ObjectClaim:
+        return ObjectClaim(self._session, self.brokers, check_group_name(name), address)
 
-    def alter_topic(self, name: str, partitions: int | None, changes: Mapping[str, object]) -> ServedTopic:
-        """Add partitions or change settings."""
-        self._store.alter_topic(name, partitions, **changes)  # type: ignore[arg-type]
-        return self.topic(name)
+    def commit_offsets(self, changes: Sequence[OffsetChange]) -> Sequence[GroupError | None]:
+        return self.brokers.commit_offsets(changes)
 
-    def reopen(self, name: str) -> None:
-        """No-op: the next batch uses the new settings."""
+    def transactional_ids(self) -> ObjectTransactionalIds:
+        return ObjectTransactionalIds(self._session)
 
-    def delete_topic(self, name: str) -> None:
-        self._store.delete_topic(name)
 
-    def recover(self) -> Iterator[tuple[str, int, object]]:
-        """No-op: there is nothing to recover."""
-        return iter(())
+class ServingTopic(ObjectTopic):
+    """A topic as of the last folded commit: its properties and partitions never send a request."""
 
-    def free_bytes(self) -> int | None:
-        """Return None: the capacity of a bucket is unknown."""
-        return None
+    def __init__(self, session: StoreSession, threads: Executor, name: str, entry: Mapping[str, Any]) -> None:
+        super().__init__(session, name, str(entry["id"]))
+        self._threads = threads
+        self._last_entry = entry
+        self._partitions: dict[int, ServingPartition] = {}
 
-    def space(self) -> tuple[int, int]:
-        """Return (-1, -1): the capacity of a bucket is unknown."""
-        return -1, -1
+    def _entry(self) -> Mapping[str, Any]:
+        """Return the entry of the topic; the last known one if the topic was deleted."""
+        found = self._session.peek(lambda state: state.topic(self._name))
+        if found is not None and found["id"] == self._id:
+            self._last_entry = found
+        return self._last_entry
+
+    def partition(self, number: int) -> ServingPartition:
+        found = self._partitions.get(number)
+        if found is None:
+            self._check_number(number)
+            found = self._partitions.setdefault(number, ServingPartition(self, number, self._threads))
+        return found

@@ -3,7 +3,7 @@
 ```
 members/<group>/member-<id>           locked by a member as long as it lives; its note identifies it
 members/<group>/owner-<topic>-<n>     locked by the member that owns partition n of the topic; its note names it
-members/<group>/broker                locked by a broker that serves the group to the network: see `served_groups`
+members/<group>/broker                locked by a broker that serves the group to the network: see `membership`
 ```
 
 All are files with only a lock and a note (`Directory.lock`, `Lock.leave`). A note is one line of JSON.
@@ -37,48 +37,20 @@ import hashlib
 import json
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
-from ..batch.text import parse_json
-from ..clock import Stopwatch, now_ms
-from ..errors import DirectoryLocked, GroupActive, InvalidConfig, StorageError
-from ..storage import Directory, Lock
-from ..storage.forking import forkable
-from .assignment import Share
-from .names import MEMBERS, is_text, quoted, unquoted
+from ...batch.text import parse_json
+from ...clock import now_ms
+from ...errors import DirectoryLocked, GroupActive, StorageError
+from ...storage import Directory, Lock
+from ...storage.forking import forkable
+from ..base import TopicPartition
+from ..groups import Member, Silence
+from ..names import MEMBERS, quoted, unquoted
 
 _MEMBER, _OWNER = "member-", "owner-"
 #: File names have 255 bytes.
 _LONGEST = 255
-#: The maximum time between two checks that counts as inactivity of a member.
-_MOST_COUNTED_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A member's description of itself."""
-
-    id: str
-    #: The name it was given, if any.
-    name: str
-    #: Process and machine.
-    process: str
-    topics: tuple[str, ...]
-    session_timeout_ms: int
-    #: Heartbeat counter.
-    beat: int
-    #: Time of the last heartbeat by the member's own clock: for display, not for decisions.
-    time_ms: int
-    #: Whether it is a worker of a queue, which owns no partition: see `sawlog.store.queues`.
-    works: bool = False
-
-
-def check_group_name(name: object) -> str:
-    """Return a valid group name: any text that is not too long for a directory's name."""
-    if not isinstance(name, str) or not name or not is_text(name) or len(quoted(name)) > 200:
-        raise InvalidConfig(f"a group's name must be a str, 1 to 200 characters (fewer if special), not {name!r}")
-    return name
 
 
 def note_of(directory: Directory, name: str) -> tuple[str, dict[str, object]]:
@@ -151,43 +123,6 @@ class Membership:
                     self._directory.remove(_MEMBER + self.id)
             finally:
                 self._held.release()
-
-
-@dataclass(slots=True)
-class _Watched:
-    """How long a member's heartbeat counter has not changed."""
-
-    beat: int
-    silent_s: float = 0.0
-    _looked: Stopwatch = field(default_factory=Stopwatch)
-
-    def note_silence(self) -> None:
-        """Account for an unchanged counter. Only the time between checks counts."""
-        self.silent_s += min(self._looked.restart(), _MOST_COUNTED_S)
-
-
-class Silence:
-    """Time since each member's last heartbeat, as one process sees it. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._watched: dict[str, _Watched] = {}
-        self._watching = forkable(threading.Lock())
-
-    def watch(self, found: Mapping[str, Member]) -> None:
-        """Update the set of members and their counters."""
-        with self._watching:
-            self._watched = {id: each for id, each in self._watched.items() if id in found}
-            for member in found.values():
-                seen = self._watched.get(member.id)
-                if seen is None or seen.beat != member.beat:
-                    self._watched[member.id] = _Watched(member.beat)
-                else:
-                    seen.note_silence()
-
-    def is_silent(self, member: Member) -> bool:
-        """Return whether the member's session has expired, as far as this process has checked."""
-        seen = self._watched.get(member.id)
-        return seen is not None and seen.beat == member.beat and seen.silent_s * 1000 >= member.session_timeout_ms
 
 
 class Members:
@@ -269,8 +204,8 @@ class Members:
 
     # --- partitions
 
-    def _owner_files(self) -> dict[str, tuple[Share, str]]:
-        found: dict[str, tuple[Share, str]] = {}
+    def _owner_files(self) -> dict[str, tuple[TopicPartition, str]]:
+        found: dict[str, tuple[TopicPartition, str]] = {}
         for name in self.directory.names():
             if name.startswith(_OWNER):
                 _, note = note_of(self.directory, name)
@@ -278,11 +213,11 @@ class Members:
                     found[name] = (str(note["topic"]), int(str(note["partition"]))), str(note["member"])
         return found
 
-    def owners(self) -> dict[Share, str]:
+    def owners(self) -> dict[TopicPartition, str]:
         """Return the claimed owner of each partition. It may be dead: see `look`."""
         return dict(self._owner_files().values())
 
-    def take(self, share: Share, member_id: str) -> Lock | None:
+    def take(self, share: TopicPartition, member_id: str) -> Lock | None:
         """Take a partition; None if another member owns it. Call in a turn."""
         try:
             held = self.directory.lock(_owner_name(share), alone=False)
@@ -307,7 +242,7 @@ def refuse_workers(members: Members, group: str) -> None:
         raise GroupActive(f"the group {group!r} has workers of a queue ({who}): close them first, or use another group")
 
 
-def _owner_name(share: Share) -> str:
+def _owner_name(share: TopicPartition) -> str:
     topic, partition = share
     name = f"{_OWNER}{topic}-{partition}"
     if len(name) > _LONGEST:

@@ -16,8 +16,8 @@ from ....errors import TopicNotFound
 from ....log.ingest import checked_rows
 from ....log.markers import marker
 from ....storage.forking import forkable
-from ...assignment import Share
-from ...served import Marking, StagedOffset
+from ...base import TopicPartition
+from ...serving import StagedOffset, TransactionalIds, TransactionMarker
 from ..extent_reader import append_action, described
 from ..session import StoreSession
 from ..state.entries import quoted
@@ -28,7 +28,7 @@ from ..state.state import State
 _BLOCK = 1000
 
 
-class ObjectTransactionalIds:
+class ObjectTransactionalIds(TransactionalIds):
     """The transactional ids of one store. Thread-safe."""
 
     is_shared = True
@@ -47,7 +47,7 @@ class ObjectTransactionalIds:
         """Return all transactional ids."""
         return self._session.peek(_all)
 
-    def pending(self, group: str) -> frozenset[Share]:
+    def pending(self, group: str) -> frozenset[TopicPartition]:
         """Return the partitions whose offsets an ongoing transaction will commit."""
         found = self._session.peek(lambda state: state.entries.get(f"pending/{quoted(group)}", {}))
         return frozenset((topic, partition) for shares in found.values() for topic, partition in shares)
@@ -58,7 +58,7 @@ class ObjectTransactionalIds:
         version: int,
         fields: Mapping[str, Any] | None,
         *,
-        markers: Sequence[Marking] = (),
+        markers: Sequence[TransactionMarker] = (),
         offsets: Mapping[str, Sequence[StagedOffset]] | None = None,
     ) -> None:
         """Replace an entry, together with the markers and offsets that end its transaction. Raises `Conflict` unless
@@ -87,9 +87,6 @@ class ObjectTransactionalIds:
                 found = next(self._ids)
             return found
 
-    def close(self) -> None:
-        """No-op."""
-
 
 def _all(state: State) -> dict[str, tuple[int, Mapping[str, Any]]]:
     found = {}
@@ -100,7 +97,7 @@ def _all(state: State) -> dict[str, tuple[int, Mapping[str, Any]]]:
 
 
 def _ending(
-    state: State, markers: Sequence[Marking], offsets: Mapping[str, Sequence[StagedOffset]]
+    state: State, markers: Sequence[TransactionMarker], offsets: Mapping[str, Sequence[StagedOffset]]
 ) -> tuple[list[dict[str, Any]], list[bytes]]:
     """Return the actions that end a transaction in those of its topics that still exist."""
     actions: list[dict[str, Any]] = []

@@ -12,7 +12,7 @@ value   {"offset": 1200, "topic_id": "5f0c…", "metadata": "", "time_ms": 17632
 The last record of a key is valid; one without a value deletes it. The offset is that of the next record to read. It is
 valid only for the topic with that id: a topic that was deleted and recreated starts without offsets. The leader epoch
 is the one in which the group read: an offset beyond the end of its epoch falls back to that end (`Log.epoch_end`).
-Commits of version 0.2 have none. A network client that commits without an epoch has read in the current one; the epoch
+A network client that commits without an epoch has read in the current one; the epoch
 it sent is kept as `told_epoch`.
 
 Offsets that a transaction commits over the network are written together with its mark, so that it is never applied
@@ -47,27 +47,18 @@ import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
-from datetime import datetime
-from typing import Literal
 
-from ..batch.text import parse_json
-from ..clock import Stopwatch, now_ms
-from ..config import MIB, LogConfig, MaintenanceConfig, whole_number
-from ..errors import CorruptBatch, InvalidConfig, LogClosed, LogNotFound, ReadOnlyLog, StorageError
-from ..log.log import Log
-from ..log.shared import SharedLog
-from ..storage import Directory
-from ..storage.forking import forkable
-from .assignment import Share
-from .base import Partition, Topic
-from .names import GROUPS
-
-#: Start position: the first record, the end, an offset, or the first record that is not older than a time.
-Start = Literal["earliest", "latest"] | int | datetime
-
-#: State pages of queues to write, by partition and number; None removes a page.
-Pages = Mapping[Share, Mapping[int, bytes | None]]
+from ...batch.text import parse_json
+from ...clock import Stopwatch
+from ...config import MIB, LogConfig, MaintenanceConfig
+from ...errors import CorruptBatch, LogClosed, LogNotFound, ReadOnlyLog, StorageError
+from ...log.log import Log
+from ...log.shared import SharedLog
+from ...storage import Directory
+from ...storage.forking import forkable
+from ..base import Topic, TopicPartition
+from ..groups import Committed, DeliveryStates, Pages, QueueTurn, StartPosition, begin
+from ..names import GROUPS
 
 _messages = logging.getLogger("sawlog.store.groups")
 
@@ -79,53 +70,7 @@ _MAINTENANCE = MaintenanceConfig(compact=True, delete=False, merge_bytes=0)
 _STALE_S = 3600.0
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """One committed offset."""
-
-    offset: int
-    topic_id: str
-    metadata: str
-    time_ms: int
-    #: Id of the committing member; empty for a commit from outside the group.
-    member: str
-    #: Leader epoch in which the offset was read; -1 if unknown.
-    leader_epoch: int = -1
-    #: Leader epoch that a network client sent, if it differs; returned to the client unchanged.
-    told_epoch: int | None = None
-    #: Offset that a network client sent, if it differs: a negative one means an end of the partition, which `offset`
-    #: resolves.
-    told_offset: int | None = None
-
-    @classmethod
-    def by_member(cls, member: str, topic_id: str, offset: int, epoch: int) -> Committed:
-        """Return a commit by a member, as of now."""
-        return cls(offset, topic_id, "", now_ms(), member, epoch)
-
-    def encode(self) -> bytes:
-        """Return the value of the record."""
-        fields = asdict(self)
-        for name in ("told_epoch", "told_offset"):
-            if fields[name] is None:
-                del fields[name]
-        return json.dumps(fields).encode()
-
-    @classmethod
-    def decode(cls, value: bytes) -> Committed:
-        """Parse the value of a record; `ValueError`, `KeyError` or `TypeError` if it is invalid."""
-        found = parse_json(value)
-        return cls(
-            int(found["offset"]),
-            str(found["topic_id"]),
-            str(found["metadata"]),
-            int(found["time_ms"]),
-            str(found["member"]),
-            int(found.get("leader_epoch", -1)),
-            *(None if found.get(name) is None else int(found[name]) for name in ("told_epoch", "told_offset")),
-        )
-
-
-class OffsetStore:
+class OffsetStore(DeliveryStates):
     """Committed offsets of all groups of a store."""
 
     def __init__(self, root: Directory, *, writable: bool) -> None:
@@ -135,11 +80,11 @@ class OffsetStore:
         self._shared: SharedLog | None = None
         self._directory: Directory | None = None
         self._reader: Log | None = None
-        self._groups: dict[str, dict[Share, Committed]] = {}
+        self._groups: dict[str, dict[TopicPartition, Committed]] = {}
         #: Mark of the last applied transaction, by name.
         self._marks: dict[str, str] = {}
         #: State pages of queues: by group, partition and number.
-        self._pages: dict[str, dict[Share, dict[int, bytes]]] = {}
+        self._pages: dict[str, dict[TopicPartition, dict[int, bytes]]] = {}
         self._position = 0
         #: First damage found.
         self._damage: CorruptBatch | None = None
@@ -153,7 +98,7 @@ class OffsetStore:
 
     # --- reading
 
-    def of(self, group: str) -> dict[Share, Committed]:
+    def of(self, group: str) -> dict[TopicPartition, Committed]:
         """Return the current offsets of one group."""
         with self._mutex:
             self._catch_up()
@@ -165,7 +110,7 @@ class OffsetStore:
             self._catch_up()
             return self._marks.get(transaction)
 
-    def pages(self, group: str) -> dict[Share, dict[int, bytes]]:
+    def pages(self, group: str) -> dict[TopicPartition, dict[int, bytes]]:
         """Return the current state pages of a group's queues, by partition and number."""
         with self._mutex:
             self._catch_up()
@@ -283,25 +228,27 @@ class OffsetStore:
                     last.callback(each.close)
 
 
-class Turn:
+class Turn(QueueTurn):
     """Operations within a turn. No other process changes the offsets meanwhile."""
 
     def __init__(self, offsets: OffsetStore, log: Log) -> None:
         self._offsets = offsets
         self._log = log
 
-    def offsets(self, group: str) -> dict[Share, Committed]:
+    def offsets(self, group: str) -> dict[TopicPartition, Committed]:
         """Return the offsets of one group."""
         return self._offsets.of(group)
 
-    def places(self, group: str, topics: Iterable[Topic], start: Start, member: str) -> dict[Share, tuple[int, int]]:
+    def places(
+        self, group: str, topics: Iterable[Topic], start: StartPosition, member: str
+    ) -> dict[TopicPartition, tuple[int, int]]:
         """Return where a group continues in topics: committed offset and leader epoch. Partitions that are missing in
         the result start at their first record.
 
         The first access of a group to a topic commits the start position, so that all later members continue from there
         and not from another "latest". If commits are lost, this may not be the first access: `CorruptBatch`.
         """
-        found, places = self.offsets(group), dict[Share, tuple[int, int]]()
+        found, places = self.offsets(group), dict[TopicPartition, tuple[int, int]]()
         known = {name for name, _ in found}
         for topic in topics:
             if topic.name not in known and start != "earliest":
@@ -320,7 +267,7 @@ class Turn:
                 )
         return places
 
-    def write(self, group: str, offsets: Mapping[Share, Committed | None]) -> None:
+    def write(self, group: str, offsets: Mapping[TopicPartition, Committed | None]) -> None:
         """Commit offsets, or delete those that are None; all or none. Durable on return."""
         self.write_all([(group, offsets)])
 
@@ -328,11 +275,11 @@ class Turn:
         """Return the mark of the last transaction of that name."""
         return self._offsets.mark(transaction)
 
-    def pages(self, group: str) -> dict[Share, dict[int, bytes]]:
+    def pages(self, group: str) -> dict[TopicPartition, dict[int, bytes]]:
         """Return the state pages of a group's queues."""
         return self._offsets.pages(group)
 
-    def without_pages(self, group: str, shares: Iterable[Share]) -> Pages:
+    def without_pages(self, group: str, shares: Iterable[TopicPartition]) -> Pages:
         """Return the page removals for a group that moves in these partitions, where its delivery state becomes
         invalid."""
         known = self.pages(group)
@@ -340,7 +287,7 @@ class Turn:
 
     def write_all(
         self,
-        changes: Iterable[tuple[str, Mapping[Share, Committed | None]]],
+        changes: Iterable[tuple[str, Mapping[TopicPartition, Committed | None]]],
         marks: Mapping[str, str] | None = None,
         pages: Mapping[str, Pages] | None = None,
     ) -> None:
@@ -369,36 +316,3 @@ class Turn:
                 self._log.maintain(_MAINTENANCE)
             except StorageError as error:  # the commit itself is done, and durable
                 _messages.warning("the offsets in %s could not be compacted: %s", self._log.path, error)
-
-
-def begin(topic: Topic, start: Start) -> dict[Share, tuple[int, int]]:
-    """Resolve a start position in every partition of a topic, with the current leader epoch."""
-    places: dict[Share, tuple[int, int]] = {}
-    for number in range(topic.partitions):
-        log = topic.partition(number)
-        epoch = log.leader_epoch  # before the end is read: it may belong to a later one
-        places[topic.name, number] = resolve(log, start), epoch
-    return places
-
-
-def resolve(log: Partition, place: Start) -> int:
-    """Resolve a start position to an offset of a log. A number is used unchanged, even if the log does not contain
-    it."""
-    end = log.last_stable_offset  # refreshes what other processes did
-    if place == "earliest":
-        return log.lowest_offset
-    if place == "latest":
-        return end
-    if isinstance(place, datetime):
-        return log.offset_at(place)
-    if isinstance(place, bool) or not isinstance(place, int):
-        raise InvalidConfig(f'a position must be "earliest", "latest", an offset or a datetime, not {place!r}')
-    return checked_position(place)
-
-
-def checked_position(offset: object) -> int:
-    """Return the offset if it is valid; else `InvalidConfig`."""
-    found = whole_number(offset)
-    if not 0 <= found < 2**62:
-        raise InvalidConfig(f"an offset must be an integer from 0 to 2**62 - 1, not {offset!r}")
-    return found

@@ -1,0 +1,231 @@
+"""The brokers registered in the commits of a store on object storage, and the groups that one of them coordinates.
+
+A silent broker is removed by the others, each by its own clock alone: a broker requests the removal after it has seen
+the same beat for the whole timeout, and the fold rejects the request if there was another beat meanwhile. A broker that
+restarts after a crash need not wait for that: it listens at the address, so the earlier one is gone. A broker that was
+removed by mistake registers again.
+
+The coordinator of a group has a *claim* to it in the commits, with an epoch; see state/brokers.py. A broker's commits
+for members carry its claim, so that a broker that has lost it commits nothing: `NotCoordinator`.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from ....clock import Stopwatch
+from ....errors import Conflict, GroupActive, GroupError, LogClosed, NotCoordinator, TopicNotFound
+from ...groups import CoordinatorClaim, OffsetChange
+from ...serving import BrokerRegistry, Node
+from ..session import StoreSession, results
+from ..state.entries import quoted
+from ..state.state import Outcome, State
+
+_logger = logging.getLogger("sawlog.broker")
+
+
+class ObjectBrokers(BrokerRegistry):
+    """The brokers of one store, as one of them sees them. `nodes` is thread-safe, the rest is not."""
+
+    def __init__(self, session: StoreSession) -> None:
+        self._session = session
+        #: Identifies this run of this process's broker.
+        self.run = uuid.uuid4().hex
+        #: The run and the beat of each other broker, and since when they were seen.
+        self._seen: dict[int, tuple[str, int, Stopwatch]] = {}
+        #: The epochs of this broker's claims, by group.
+        self.claims: dict[str, int] = {}
+
+    def join(self, node_id: int | None, host: str, port: int) -> int:
+        """Register under this id, or under an unused one, and return the id."""
+        action = {"do": "register broker", "id": node_id, "run": self.run, "host": host, "port": port}
+        (found,) = self._session.commit([action])
+        assert isinstance(found, int)
+        self.node = Node(found, host, port)
+        return found
+
+    def listens(self) -> None:
+        """Remove earlier brokers with this address: clients reach this one there, so they are gone."""
+        node = self.node
+        if node is None:
+            return
+        for each in self._session.look(_registered):
+            if each.run != self.run and (each.node.host, each.node.port) == (node.host, node.port):
+                _logger.info("broker %d was at this address before, and is removed", each.node.id)
+                self._remove(each.node.id, each.run, None)
+
+    def nodes(self) -> Sequence[Node]:
+        """Return all brokers by id, including this one even if others have just removed it."""
+        found = {each.node.id: each.node for each in self._session.peek(_registered)}
+        if self.node is not None:
+            found[self.node.id] = self.node
+        return [found[each] for each in sorted(found)]
+
+    def beat(self, timeout_s: float) -> None:
+        """Send a heartbeat, and remove brokers that were silent for `timeout_s`."""
+        node = self.node
+        if node is None:
+            return
+        try:
+            self._session.commit([{"do": "beat", "id": node.id, "run": self.run}])
+        except Conflict:
+            others = self._session.peek(lambda state: state.entries.get(f"broker/{node.id}"))
+            if others is not None:
+                _logger.error("another broker has the node id %d: each needs its own (node_id)", node.id)
+                return
+            _logger.warning("broker %d was removed by another one, and registers again", node.id)
+            self.join(node.id, node.host, node.port)
+        self._remove_silent(timeout_s)
+
+    def _remove_silent(self, timeout_s: float) -> None:
+        seen = {}
+        for node, run, beat in self._session.peek(_registered):
+            before = self._seen.get(node.id)
+            since = before[2] if before is not None and before[:2] == (run, beat) else Stopwatch()
+            seen[node.id] = run, beat, since
+            if run != self.run and since.elapsed_s >= timeout_s and self._remove(node.id, run, beat):
+                _logger.warning("broker %d gives no sign of life, and is removed", node.id)
+        self._seen = seen
+
+    def _remove(self, node_id: int, run: str, beat: int | None) -> bool:
+        """Remove a broker, with that beat if one is given, and return whether it was removed."""
+        try:
+            self._session.commit([{"do": "remove broker", "id": node_id, "run": run, "beat": beat}])
+        except Conflict:
+            return False  # it has sent another heartbeat, or is gone
+        return True
+
+    def leave(self) -> None:
+        """Deregister this broker. Blocks."""
+        node, self.node = self.node, None
+        if node is not None:
+            try:
+                self._remove(node.id, self.run, None)
+            except LogClosed:
+                pass
+
+    # --- groups
+
+    def commit_offsets(self, changes: Sequence[OffsetChange]) -> Sequence[GroupError | None]:
+        """Commit for several groups, usually in one commit."""
+        waiting = [(change, self._session.submit([self._action(change)])) for change in changes]
+        return [self._result(change, outcome) for change, outcome in waiting]
+
+    def _action(self, change: OffsetChange) -> dict[str, Any]:
+        rows: list[list[object]] = []
+        known = self._session.peek(lambda state: {topic: state.topic(topic) for topic, _ in change.offsets})
+        names: dict[str, str] = {}
+        for (topic, partition), new in change.offsets.items():
+            entry = known[topic]
+            topic_id = new.topic_id if new is not None else (entry or {}).get("id")
+            if entry is None or entry["id"] != topic_id:
+                continue  # deleted meanwhile
+            names[topic_id] = topic
+            if new is None:
+                rows.append([topic_id, partition, None, "", -1])
+                continue
+            epoch = new.leader_epoch if new.told_epoch is None else new.told_epoch
+            rows.append([topic_id, partition, new.offset, new.metadata, epoch])
+        action: dict[str, Any] = {"do": "commit offsets", "group": change.group, "offsets": rows, "topics": names}
+        if not change.by_server:
+            action["outside"] = True
+        else:
+            action["claim"] = [self.run, self.claims.get(change.group, 0)]
+        return action
+
+    def _result(self, change: OffsetChange, outcome: Future[Outcome]) -> GroupError | None:
+        try:
+            results(outcome.result())
+        except TopicNotFound:  # deleted after the lookup: the others are committed without it
+            self._session.look(lambda state: None, fresh=True)
+            return self._result(change, self._session.submit([self._action(change)]))
+        except (GroupActive, NotCoordinator) as error:
+            return error
+        return None
+
+
+class ObjectClaim(CoordinatorClaim):
+    """Claim to coordinate one group. Consumers that opened the store directly keep brokers out. A consumer that is
+    silent for its session timeout, by the clock of this process, is removed."""
+
+    def __init__(self, session: StoreSession, brokers: ObjectBrokers, group: str, address: str) -> None:
+        self._session = session
+        self._brokers = brokers
+        self._group = group
+        self._address = address
+        #: Epoch of the claim, once it was taken.
+        self._epoch = -1
+        #: The beat of each consumer, and since when it was seen.
+        self._seen: dict[str, tuple[int, Stopwatch]] = {}
+
+    @property
+    def may_succeed(self) -> bool:
+        found = self._session.look(self._members, fresh=True)
+        return all(self._seen.get(member, (beat,))[0] == beat for member, beat, _ in found)
+
+    def _members(self, state: State) -> list[tuple[str, int, int]]:
+        prefix = f"member/{quoted(self._group)}/"
+        found = [(unquote(name.removeprefix(prefix)), state.entries.get(name)) for name in state.entries.names(prefix)]
+        return [(member, each["beat"], each["timeout_ms"]) for member, each in found]
+
+    def _remove_silent(self) -> None:
+        for member, beat, timeout_ms in self._session.look(self._members, fresh=True):
+            seen = self._seen.setdefault(member, (beat, Stopwatch()))
+            if seen[0] == beat and seen[1].elapsed_ms >= timeout_ms:
+                with suppress(Conflict):  # it has sent one, or has left
+                    action = {"do": "remove member", "group": self._group, "member": member, "beat": beat}
+                    self._session.commit([action])
+
+    def take(self) -> None:
+        """Become the coordinator of the group; any earlier one has lost it. Raises `GroupActive` if consumers that
+        opened the store directly are in it."""
+        self._remove_silent()
+        node = self._brokers.node
+        action = {
+            "do": "claim group",
+            "group": self._group,
+            "id": -1 if node is None else node.id,
+            "run": self._brokers.run,
+            "address": self._address,
+            "epoch": None,
+        }
+        (epoch,) = self._session.commit([action])
+        assert isinstance(epoch, int)
+        self._epoch = self._brokers.claims[self._group] = epoch
+
+    @property
+    def current(self) -> bool:
+        served = self._session.peek(lambda state: state.entries.get(f"served/{quoted(self._group)}"))
+        return served is not None and [served[2], served[0]] == [self._brokers.run, self._epoch]
+
+    def release(self) -> None:
+        claims = self._brokers.claims
+        if claims.get(self._group) != self._epoch:
+            return
+        del claims[self._group]
+        claim = [self._brokers.run, self._epoch]
+        with suppress(NotCoordinator, Conflict):  # another broker coordinates it
+            self._session.commit([{"do": "release group", "group": self._group, "claim": claim}])
+
+
+class _Registered(NamedTuple):
+    """A registered broker."""
+
+    node: Node
+    run: str
+    beat: int
+
+
+def _registered(state: State) -> list[_Registered]:
+    found = []
+    for name in state.entries.names("broker/"):
+        entry = state.entries.get(name)
+        node = Node(int(name.partition("/")[2]), entry["host"], entry["port"])
+        found.append(_Registered(node, entry["run"], entry["beat"]))
+    return found
