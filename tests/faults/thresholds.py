@@ -61,9 +61,9 @@ TABLE: tuple[Threshold, ...] = (
     _one(
         "log.writer:BATCH_BYTES log.log:BATCH_BYTES log.tables:BATCH_BYTES "
         "store.directory.transactions.buffers:BATCH_BYTES "
-        "store.directory.topic:Topic.writer(batch_bytes) log.writer:Writer.__init__(batch_bytes) "
+        "store.directory.topic:DirectoryTopic.writer(batch_bytes) log.writer:Writer.__init__(batch_bytes) "
         "store.directory.topic:BATCH_BYTES "
-        "log.log:Log.writer(batch_bytes) store.directory.topic:Topic.partition_writer(batch_bytes) "
+        "log.log:Log.writer(batch_bytes) store.directory.topic:DirectoryTopic.partition_writer(batch_bytes) "
         "store.base.partition:BATCH_BYTES store.base.topic:BATCH_BYTES "
         "store.base.partition:Partition.writer(batch_bytes) store.base.topic:Topic.writer(batch_bytes) "
         "store.base.topic:Topic.partition_writer(batch_bytes) "
