@@ -143,7 +143,7 @@ def _pages_of_modules() -> Iterator[Page]:
         ("spark", "Spark"),
         ("testing", "Testing"),
         ("interop", "Other systems' logs"),
-        ("broker.client", "A client for brokers"),
+        ("broker.remote", "A client for brokers"),
         ("storage", "Storages"),
     ):
         module = f"sawlog.{path}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -240,6 +241,13 @@ def test_a_broker_that_is_not_there_is_one_line(both: Both) -> None:
         port = free.getsockname()[1]
     assert f"no broker at 127.0.0.1:{port}" in sawlog("topic", "list", "-b", f"127.0.0.1:{port}").failed(1)
     assert "HOST:PORT" in sawlog("topic", "list", "-b", "nowhere:x").failed(2)
+
+
+def test_without_kafka_python_the_command_to_install_it_is_said(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "kafka", None)
+    for name in ("client", "remote"):
+        monkeypatch.delitem(sys.modules, f"sawlog.broker.{name}", raising=False)
+    assert "pip install '.[kafka]'" in both[0]("topic", "list", *both[2]).failed(1)
 
 
 # --- where the store is

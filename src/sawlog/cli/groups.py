@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,9 +28,12 @@ from .output import Column, OutputFormat, note
 from .output import Output as Printer
 from .places import chosen, open_groups_log, open_place, open_store
 from .program import Command, CommandGroup
-from .stores import GroupRow, StoreLike
 from .terminal import ProgressBar, confirm
 from .units import format_count
+
+if TYPE_CHECKING:
+    from ..store.groups import GroupRow
+    from .places import AnyStore
 
 groups = typer.Typer(
     help="Show consumer groups and their lag, and move their offsets.", cls=CommandGroup, rich_markup_mode=None
@@ -210,7 +213,7 @@ def _report_lost_commits(data: Path | None) -> None:
 
 
 def _moves(
-    store: StoreLike, group: str, bound: Bound | None, by: int, topics: list[str] | None, partitions: list[int] | None
+    store: AnyStore, group: str, bound: Bound | None, by: int, topics: list[str] | None, partitions: list[int] | None
 ) -> list[dict[str, Any]]:
     """Return the new offset of each partition."""
     committed = {(row.topic, row.partition): row.committed for row in _rows_of(store, group, bool(topics))}
@@ -238,7 +241,7 @@ def _note_adjustment(row: dict[str, Any]) -> None:
         note(f"{row['topic']}/{row['partition']}: {row['remark']}")
 
 
-def _rows_of(store: StoreLike, group: str, may_be_new: bool) -> list[GroupRow]:
+def _rows_of(store: AnyStore, group: str, may_be_new: bool) -> list[GroupRow]:
     """Return the rows of a group, or no rows for a new group if `may_be_new`."""
     if may_be_new and group not in store.groups.list():
         return []

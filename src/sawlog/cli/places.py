@@ -20,20 +20,31 @@ import typer
 from ..addresses import is_address
 from ..errors import CorruptFile, InvalidConfig, LogNotFound, StorageError
 from ..log.log import Log
+from ..store.base import Partition
 from ..store.directory.lock_leases import LOCK_TIMEOUT_S
 from ..store.names import GROUPS
 from .output import note
-from .stores import AclsLike, GroupsLike, PartitionLike, StoreLike, TopicLike, UsersLike
 from .terminal import ask_password
 from .units import format_size
 
 if TYPE_CHECKING:
-    from ..broker.client.store import RemoteStore
+    from ..broker.remote import RemoteAcls, RemoteGroups, RemoteStore, RemoteTopic, RemoteUsers
+    from ..broker.security.authorizer import StoredAcls
+    from ..broker.security.credentials import StoredUsers
+    from ..log.writer import Writer
+    from ..store import base
     from ..store.directory.store import DirectoryStore
     from ..store.directory.topic import DirectoryTopic
     from ..store.objects.partition import ObjectPartition
     from ..store.objects.store import ObjectStore
     from ..store.objects.topic import ObjectTopic
+    from ..store.writer import Packer, TopicWriter
+
+    #: A store that is opened directly or through a broker; so are the others.
+    AnyStore = base.Store | RemoteStore
+    AnyTopic = base.Topic | RemoteTopic
+    #: A buffered writer of single records.
+    Sink = Packer | TopicWriter | Writer
 
 
 class Address(PosixPath):
@@ -70,7 +81,7 @@ def parse_directory(text: str | Path) -> Path:
     return found
 
 
-Log_co = TypeVar("Log_co", bound=PartitionLike, covariant=True)
+Log_co = TypeVar("Log_co", bound=Partition, covariant=True)
 
 #: Long poll while following a broker, which answers as soon as records arrive.
 _LONG_POLL_S = 1.0
@@ -176,7 +187,7 @@ def open_place(
     *,
     create: bool = False,
     lock_timeout: float = LOCK_TIMEOUT_S,
-) -> Iterator[StoreLike]:
+) -> Iterator[AnyStore]:
     """Open the store in that directory, at that URL, or behind that broker."""
     if broker is not None:
         with _connect(broker) as remote:
@@ -191,7 +202,7 @@ def open_place(
 @contextmanager
 def open_users(
     data: Path | None, broker: str | None, mode: Literal["w", "r"] = "r", *, create: bool = False
-) -> Iterator[UsersLike]:
+) -> Iterator[StoredUsers | RemoteUsers]:
     """Open the users of the store in that directory, at that URL, or behind that broker."""
     if broker is not None:
         with _connect(broker) as remote:
@@ -207,12 +218,11 @@ def open_users(
 
 def _connect(broker: str) -> RemoteStore:
     """Connect to a broker by its address or by a TOML file that describes it."""
-    from ..broker.client.store import connect
+    from ..broker.access import read_access
+    from ..broker.remote import connect
 
     if not broker.endswith(".toml"):
         return connect(broker)
-    from ..broker.client.access import read_access
-
     address, access = read_access(Path(broker), ask_password)
     return connect(address, access=access)
 
@@ -226,7 +236,9 @@ def check_place(data: Path | None, log: Path | None, topic: str | None) -> None:
 
 
 @contextmanager
-def open_acls(data: Path | None, broker: str | None, mode: Literal["w", "r"] = "r") -> Iterator[AclsLike]:
+def open_acls(
+    data: Path | None, broker: str | None, mode: Literal["w", "r"] = "r"
+) -> Iterator[StoredAcls | RemoteAcls]:
     """Open the access control rules of the store in that directory, at that URL, or behind that broker."""
     if broker is not None:
         with _connect(broker) as remote:
@@ -243,12 +255,17 @@ def open_acls(data: Path | None, broker: str | None, mode: Literal["w", "r"] = "
 class OpenLogs:
     """The open logs that the command line names."""
 
-    def __init__(self, places: Sequence[NamedLog[PartitionLike]], remote: RemoteStore | None = None) -> None:
+    def __init__(self, places: Sequence[NamedLog[Partition]], remote: RemoteStore | None = None) -> None:
         self.places = places
         self._remote = remote
 
     @property
-    def groups(self) -> GroupsLike:
+    def is_remote(self) -> bool:
+        """Whether the logs are read through a broker."""
+        return self._remote is not None
+
+    @property
+    def groups(self) -> RemoteGroups:
         """The groups of the broker."""
         assert self._remote is not None
         return self._remote.groups
@@ -279,7 +296,7 @@ def open_named_logs(
     if broker is not None and log is None:
         with _connect(broker) as store:
             names = store.topics() if topic is None else [topic]
-            topics: list[TopicLike] = [store.topic(name) for name in names]
+            topics = [store.topic(name) for name in names]
             yield OpenLogs(
                 [
                     NamedLog(each.name, number, each.partition(number))
@@ -381,7 +398,7 @@ def _log_of(topic: DirectoryTopic, number: int) -> Log:
         ) from error
 
 
-def chosen(topic: TopicLike, partitions: Sequence[int] | None) -> list[int]:
+def chosen(topic: AnyTopic, partitions: Sequence[int] | None) -> list[int]:
     """Return the selected partitions, or all if none was given."""
     for number in partitions or ():
         if number >= topic.partitions:

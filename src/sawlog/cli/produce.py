@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
@@ -29,15 +29,17 @@ from .options import BrokerAt, MaybeData, Output, Topic
 from .output import Output as Printer
 from .output import OutputFormat, note
 from .places import chosen, open_place
-from .stores import Sink, StoreLike, TopicLike
 from .terminal import ProgressBar
 from .units import format_size
+
+if TYPE_CHECKING:
+    from .places import AnyStore, AnyTopic, Sink
 
 #: Maximum time that a record waits for its batch to fill.
 LINGER_MS = 50
 
 
-def open_sink(topic: TopicLike, partition: int | None, compression: str | None) -> AbstractContextManager[Sink]:
+def open_sink(topic: AnyTopic, partition: int | None, compression: str | None) -> Sink:
     """Open a sink. Leaving the block stores all appended records, even after an error."""
     if compression is not None:
         return topic.packer(compression, partition=partition, linger_ms=LINGER_MS)
@@ -211,7 +213,7 @@ def produce(
             _report(topic, done, output)
 
 
-def _created(store: StoreLike, topic: str, partition: int | None) -> TopicLike:
+def _created(store: AnyStore, topic: str, partition: int | None) -> AnyTopic:
     if topic in store.topics():
         return store.topic(topic)
     if partition:
@@ -276,7 +278,7 @@ def _sources(files: list[Path] | None) -> list[Path | None]:
 
 
 def _produce_from(
-    path: Path | None, kind: InputFormat, topic: TopicLike, options: ProduceOptions, done: _Totals
+    path: Path | None, kind: InputFormat, topic: AnyTopic, options: ProduceOptions, done: _Totals
 ) -> None:
     """Produce the content of one file, or of stdin."""
     with _opened(path) as (stream, size):
@@ -300,7 +302,7 @@ def _opened(path: Path | None) -> Iterator[tuple[BinaryIO, int | None]]:
         yield stream, path.stat().st_size
 
 
-def _keyed(entries: Iterator[InputRecord | BadInput], topic: TopicLike) -> Iterator[InputRecord | BadInput]:
+def _keyed(entries: Iterator[InputRecord | BadInput], topic: AnyTopic) -> Iterator[InputRecord | BadInput]:
     """Pass the entries through; in a compacted topic, replace entries without a key by `BadInput`."""
     if not is_compacted(topic.settings):
         yield from entries
@@ -311,7 +313,7 @@ def _keyed(entries: Iterator[InputRecord | BadInput], topic: TopicLike) -> Itera
 
 
 def _matching(
-    entries: Iterator[InputRecord | BadInput], topic: TopicLike, options: ProduceOptions
+    entries: Iterator[InputRecord | BadInput], topic: AnyTopic, options: ProduceOptions
 ) -> Iterator[InputRecord | BadInput]:
     """Pass the entries through; with --check, replace entries that do not match the topic's schema by `BadInput`."""
     if not options.check:
@@ -368,7 +370,7 @@ def _wait(done: _Totals, rate: float) -> None:
         sleep(ahead)
 
 
-def _append_tables(topic: TopicLike, stream: BinaryIO, partition: int | None, done: _Totals) -> None:
+def _append_tables(topic: AnyTopic, stream: BinaryIO, partition: int | None, done: _Totals) -> None:
     """Append a Parquet file as Arrow batches."""
     for batch in parquet_batches(stream):
         names = [name for name in _ARROW_COLUMNS if name in batch.schema.names]
@@ -381,7 +383,7 @@ def _append_tables(topic: TopicLike, stream: BinaryIO, partition: int | None, do
 
 
 def _stream_one(
-    topic: TopicLike, stream: BinaryIO, size: int | None, options: ProduceOptions, done: _Totals, *, quiet: bool
+    topic: AnyTopic, stream: BinaryIO, size: int | None, options: ProduceOptions, done: _Totals, *, quiet: bool
 ) -> None:
     """Append a whole file as one record: streamed, unless another process holds the partition."""
     key = None if options.fields.key is None else options.fields.key.encode("utf-8", "surrogateescape")

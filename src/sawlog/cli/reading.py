@@ -22,9 +22,9 @@ from ..clock import Deadline
 from ..display import counted
 from ..errors import CorruptBatch, GroupActive, GroupNotFound, OffsetOutOfRange
 from ..isolation import Isolation
+from ..store.base import Partition
 from .output import note
 from .places import NamedLog, OpenLogs, open_any, open_named_logs
-from .stores import PartitionLike, TopicPartition
 
 if TYPE_CHECKING:
     from ..store.consumer import Consumer
@@ -37,7 +37,7 @@ POLL_S, POLL_MOST_S = 0.005, 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class ReadablePartition(NamedLog[PartitionLike]):
+class ReadablePartition(NamedLog[Partition]):
     """A partition at an isolation level."""
 
     isolation: Isolation = "committed"
@@ -128,6 +128,8 @@ def records(
 # --- as a consumer group
 
 _COMMIT_S = 1.0
+#: Topic and partition number.
+TopicPartition = tuple[str, int]
 Start = Literal["earliest", "latest"]
 
 

@@ -31,6 +31,7 @@ from ..batch.header import (
 from ..config import LogConfig
 from ..errors import CorruptBatch, RemoteUnavailable
 from ..log.summaries import oldest_times
+from ..store.base import Partition
 from .charts import (
     LATEST_MS,
     BarChart,
@@ -48,7 +49,6 @@ from .options import BrokerAt, LogDir, MaybeData, MaybeTopic, Output, Partitions
 from .output import Column, OutputFormat, note
 from .output import Output as Printer
 from .places import NamedLog, note_remote, open_named_logs
-from .stores import PartitionLike
 from .units import format_count, format_size, format_time, format_time_short
 
 _FETCH_BYTES = 8 << 20
@@ -72,7 +72,7 @@ _COLUMNS = [
 class Tally:
     """The totals of one partition."""
 
-    place: NamedLog[PartitionLike]
+    place: NamedLog[Partition]
     #: For each batch: oldest and newest timestamp, number of records, size in bytes.
     begins: Any
     times: Any
@@ -113,7 +113,7 @@ def stats(
     printer = Printer(output)
     with open_named_logs(data, log, topic, partition, broker) as opened:
         tallies = [_tally(place, span) for place in opened.places]
-        rows = [_row(each) for each in tallies]
+        rows = [_row(each, has_segments=not opened.is_remote) for each in tallies]
         note_remote(opened.places)
     rate = _rate(tallies, _FILE_STEPS if plot is not None else columns_wanted(terminal_columns()), topic)
     if output in (OutputFormat.JSON, OutputFormat.NDJSON):
@@ -124,7 +124,7 @@ def stats(
     show_charts(charts, printer, plot, no_plot=no_plot)
 
 
-def _tally(place: NamedLog[PartitionLike], span: Span) -> Tally:
+def _tally(place: NamedLog[Partition], span: Span) -> Tally:
     start, end = resolve(span, place.log)
     since, until = span.times or (-1, 2**63)
     begins, times, counts, sizes, oldest, codecs = [], [], [], [], [], Counter[str]()
@@ -193,17 +193,16 @@ def _joined(parts: list[Any]) -> Any:
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
-def _row(tally: Tally) -> dict[str, Any]:
+def _row(tally: Tally, *, has_segments: bool) -> dict[str, Any]:
     records, size = int(tally.counts.sum()), int(tally.sizes.sum())
     newest = int(tally.times.max()) if len(tally.times) else None
-    segments = tally.place.log.segments
     return {
         "topic": tally.place.topic,
         "partition": tally.place.partition,
         "records": records,
         "batches": len(tally.times),
         "size_bytes": size,
-        "segments": None if segments is None else len(segments),
+        "segments": len(tally.place.log.segments) if has_segments else None,
         "record_bytes": round(size / records, 1) if records else None,
         "codecs": " ".join(sorted(tally.codecs)),
         "oldest": tally.oldest,

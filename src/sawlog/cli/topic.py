@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,9 +27,11 @@ from .output import Column, OutputFormat, note
 from .output import Output as Printer
 from .places import chosen, open_place
 from .program import Command, CommandGroup
-from .stores import StoreLike
 from .terminal import confirm
 from .units import duration_ms, format_count, format_size, format_time, size_bytes
+
+if TYPE_CHECKING:
+    from .places import AnyStore
 
 topics = typer.Typer(help="Create, list, change and delete topics.", cls=CommandGroup, rich_markup_mode=None)
 
@@ -294,7 +296,7 @@ def show_settings(output: Output = OutputFormat.TABLE) -> None:
         Printer(output).rows(rows, [Column("name", "setting"), about])
 
 
-def _report(store: StoreLike, name: str, output: OutputFormat, what: str) -> None:
+def _report(store: AnyStore, name: str, output: OutputFormat, what: str) -> None:
     topic = store.topic(name)
     given = "".join(f", {key}={shortened(value)}" for key, value in topic.settings.items())
     fields = {"name": name, "id": topic.id, "partitions": topic.partitions, "settings": topic.settings}

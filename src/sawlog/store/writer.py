@@ -15,13 +15,11 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from struct import Struct
 from types import TracebackType
-from typing import Any, Final
+from typing import Any
 
 from ..batch import kernel
-from ..batch.build import NO_PRODUCER, Encoded, EncoderOptions, Producer
-from ..batch.checksum import crc32c
+from ..batch.build import Encoded, EncoderOptions
 from ..batch.inputs import HeadersInput
 from ..closing import Closing
 from ..errors import InvalidRecord
@@ -32,10 +30,6 @@ from .partitioner import Sticky, partition_for
 
 #: The size of a record without key and value, with some headers.
 _ROOM_BYTES = 256
-#: Where a batch has the id, the epoch and the sequence number of its producer; what its checksum covers.
-_PRODUCER_AT: Final = 43
-_PRODUCER: Final = Struct(">qhi")
-_CHECKED_FROM: Final = 21
 
 
 class Packer:
@@ -49,14 +43,13 @@ class Packer:
         recipe: EncoderOptions,
         *,
         partition: int | None = None,
-        producer: Callable[[int], Producer] = lambda number: NO_PRODUCER,
         batch_bytes: int = BATCH_BYTES,
         linger_ms: float | None = None,
     ) -> None:
-        """`place` stores a batch in a partition. `producer` says who the next batch for a partition comes from; the
-        batch may be placed again until that succeeds. With `partition` everything goes to that one."""
+        """`place` stores a batch in a partition; after an error it gets the same batch again. With `partition`, all
+        records go to that one."""
         self._partitions, self._partition = partitions, partition
-        self._hand_over, self._producer = place, producer
+        self._hand_over = place
         self._batch_bytes = batch_bytes
         self._recipe = recipe
         self._sticky = Sticky(partitions, batch_bytes)
@@ -87,7 +80,7 @@ class Packer:
         """Pass on the batches of a partition. If that fails, they are kept unchanged for the next attempt."""
         batcher = self._batchers[number]
         while (batch := batcher.ended()) is not None:
-            self._hand_over(number, _numbered(batch, self._producer(number)))
+            self._hand_over(number, batch)
             batcher.release()
 
     def _place_alone(self, number: int) -> None:
@@ -119,14 +112,6 @@ class Packer:
         if self._lingering is not None:
             self._lingering.end()
         self.flush()
-
-
-def _numbered(batch: Encoded, producer: Producer) -> Encoded:
-    """Stamp a batch with its producer."""
-    if producer.id >= 0:
-        _PRODUCER.pack_into(batch.data, _PRODUCER_AT, producer.id, producer.epoch, producer.sequence)
-        kernel.patch_crc(batch.data, 0, crc32c(batch.data[_CHECKED_FROM:]))
-    return batch
 
 
 class TopicWriter(Closing):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sawlog.broker.client import Access, Login, connect, encrypted
-from sawlog.broker.client.access import read_access
+from sawlog.broker.access import Access, Login, encrypted, read_access
+from sawlog.broker.remote import connect
 from sawlog.errors import AuthenticationFailed, BrokerUnavailable, InvalidConfig
 from sawlog.testing import Broker
 

@@ -9,9 +9,9 @@ import pytest
 import sawlog
 from sawlog.batch.build import Producer, encode
 from sawlog.batch.header import scan, visible_batches
-from sawlog.broker.client import RemoteStore, RemoteTopic
-from sawlog.broker.client.batches import complete
+from sawlog.broker.remote import RemotePartition, RemoteStore, RemoteTopic, whole_batches
 from sawlog.isolation import Isolation
+from sawlog.log.replica_source import Fetched
 from sawlog.testing import Broker
 
 
@@ -89,7 +89,7 @@ def test_waiting_ends_when_a_record_comes(store: RemoteStore, topic: RemoteTopic
 
 def with_another_connection(store: RemoteStore, topic: RemoteTopic) -> None:
     """A connection answers in order, so the one that waits cannot produce."""
-    from sawlog.broker.client import connect
+    from sawlog.broker.remote import connect
 
     with connect(store.path) as other:
         other.topic(topic.name).append(b"news")
@@ -141,7 +141,7 @@ def test_markers_and_what_was_aborted_are_not_seen(aborted: list[tuple[int, int]
             batch(8),
         ]
     )
-    rows = complete(memoryview(raw))
+    rows = whole_batches(memoryview(raw))
     from sawlog.batch.header import BASE
 
     if (7, 1) in aborted:  # an idempotent batch of that producer between is not in the transaction
@@ -174,15 +174,17 @@ def test_a_transaction_is_seen_when_it_is_committed(broker: Broker, store: Remot
 
 def test_a_response_may_end_within_a_batch() -> None:
     raw = batch(0) + batch(1)
-    assert len(complete(memoryview(raw)[:-1])) == 1
-    assert len(complete(memoryview(raw)[:20])) == 0
-    assert len(complete(memoryview(b""))) == 0
+    assert len(whole_batches(memoryview(raw)[:-1])) == 1
+    assert len(whole_batches(memoryview(raw)[:20])) == 0
+    assert len(whole_batches(memoryview(b""))) == 0
 
 
-def test_damage_on_the_way_is_noticed() -> None:
+def test_damage_on_the_way_is_noticed(topic: RemoteTopic, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = bytearray(batch(0))
     raw[-1] ^= 1
+    damaged = Fetched((memoryview(raw),), 1, 1)
+    monkeypatch.setattr(RemotePartition, "fetch", lambda self, start, *most, **more: damaged)
     with pytest.raises(sawlog.errors.CorruptBatch, match="checksum"):
-        complete(memoryview(raw))
+        list(topic.partition(0).scan(0, 1))
     with pytest.raises(sawlog.errors.CorruptBatch, match="no batch"):
-        complete(memoryview(bytes(200)))
+        whole_batches(memoryview(bytes(200)))

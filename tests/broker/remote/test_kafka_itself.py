@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import sawlog
-from sawlog.broker.client import RemoteStore, connect
+from sawlog.broker.remote import RemoteStore, connect
 from sawlog.errors import BrokerError, BrokerRefused
 
 from ...interop.brokers import Broker as Kafka

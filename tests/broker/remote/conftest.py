@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sawlog.broker.client import RemoteStore, connect
+from sawlog.broker.remote import RemoteStore, connect
 from sawlog.testing import Broker
 
 

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import pytest
 
 import sawlog
-from sawlog.broker.client import RemoteStore
-from sawlog.broker.client.connection import Connection
-from sawlog.broker.config import Address
+from sawlog.broker.remote import RemoteStore
 from sawlog.broker.wire.apis import Key
 from sawlog.broker.wire.messages.groups import ASSIGNMENT, SUBSCRIPTION
 from sawlog.broker.wire.schema import Body, Field
 from sawlog.broker.wire.writing import Sink, encoder
 from sawlog.testing import Broker
+
+from ..peers import Peer
 
 SHARES = {("orders", 0): 3, ("orders", 1): 7}
 
@@ -37,7 +37,7 @@ def embedded(fields: tuple[Field, ...], body: Body) -> bytes:
 @pytest.fixture
 def member(broker: Broker, store: RemoteStore) -> Iterator[str]:
     """A member of the group `live` that owns partition 1."""
-    connection = Connection(Address.parse(broker.address), client_id="a consumer", timeout_s=20)
+    connection = Peer(broker.address, "a consumer")
     join: Body = {
         "group_id": "live",
         "session_timeout_ms": 30_000,
@@ -46,12 +46,13 @@ def member(broker: Broker, store: RemoteStore) -> Iterator[str]:
         "protocol_type": "consumer",
         "protocols": [{"name": "range", "metadata": embedded(SUBSCRIPTION, {"topics": ["orders"]})}],
     }
-    joined = connection.call(Key.JOIN_GROUP, join)
+    joined = connection.ask(Key.JOIN_GROUP, 5, join)
     if joined["error_code"]:  # it wants the id that it has given
-        joined = connection.call(Key.JOIN_GROUP, {**join, "member_id": joined["member_id"]})
+        joined = connection.ask(Key.JOIN_GROUP, 5, {**join, "member_id": joined["member_id"]})
     owned = embedded(ASSIGNMENT, {"assigned_partitions": [{"topic": "orders", "partitions": [1]}]})
-    synced = connection.call(
+    synced = connection.ask(
         Key.SYNC_GROUP,
+        5,
         {
             "group_id": "live",
             "generation_id": joined["generation_id"],
@@ -63,7 +64,7 @@ def member(broker: Broker, store: RemoteStore) -> Iterator[str]:
     )
     assert synced["error_code"] == 0
     yield joined["member_id"]
-    connection.close()
+    connection.socket.close()
 
 
 def test_offsets_are_those_of_the_store(broker: Broker, store: RemoteStore) -> None:
@@ -123,12 +124,10 @@ def test_a_group_with_members_is_not_moved(store: RemoteStore, member: str) -> N
 
 
 def test_members_whose_partitions_the_broker_assigns_are_shown(broker: Broker, store: RemoteStore) -> None:
-    connection = Connection(Address.parse(broker.address), client_id="a consumer", timeout_s=20)
-    if not connection.knows(Key.CONSUMER_GROUP_HEARTBEAT):
-        pytest.skip("this broker does not assign partitions")
+    connection = Peer(broker.address, "a consumer")
     beat: Body = {"group_id": "new", "member_id": "", "member_epoch": 0, "rebalance_timeout_ms": 30_000}
     beat |= {"subscribed_topic_names": ["orders"], "topic_partitions": [], "member_id": "0123456789abcdef012345"}
-    answer = connection.call(Key.CONSUMER_GROUP_HEARTBEAT, beat)
+    answer = connection.ask(Key.CONSUMER_GROUP_HEARTBEAT, 1, beat)
     assert answer["error_code"] == 0
     assert store.groups.list() == ["new"]
     found = store.groups.describe("new")
@@ -137,4 +136,4 @@ def test_members_whose_partitions_the_broker_assigns_are_shown(broker: Broker, s
     assert [row.partition for row in found.rows] == [0, 1]
     with pytest.raises(sawlog.errors.GroupActive):
         store.groups.delete("new")
-    connection.close()
+    connection.socket.close()

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 import sawlog
-from sawlog.broker.client import RemoteStore
+from sawlog.broker.remote import RemoteStore
 from sawlog.testing import Broker
 
 
