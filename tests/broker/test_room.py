@@ -131,14 +131,14 @@ def test_a_full_disk_is_seen_and_everything_goes_on_when_there_is_room(tmp_path:
                 assert (code, "no room to append to orders/0" in text) == (503, True), text
                 assert page("healthz")[0] == 200
                 _, metrics = page("metrics")
-                assert f"sawlog_no_room_total {3 * episode}\n" in metrics
-                assert 'sawlog_state{state="readonly"} 1\n' in metrics
-                assert 'sawlog_state{state="ok"} 0\n' in metrics
+                assert f"sawlog_no_room_total {3.0 * episode}\n" in metrics
+                assert 'sawlog_state{state="readonly"} 1.0\n' in metrics
+                assert 'sawlog_state{state="ok"} 0.0\n' in metrics
                 assert broker.said.count("there is no room") == episode
                 resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
                 assert produced(peer, bytes(900_000)) is ErrorCode.NONE
                 assert page("readyz") == (200, "ready\n")
-                assert 'sawlog_state{state="ok"} 1\n' in page("metrics")[1]
+                assert 'sawlog_state{state="ok"} 1.0\n' in page("metrics")[1]
                 assert broker.said.count("there is room") == episode
         assert broker.stop() == 0
 

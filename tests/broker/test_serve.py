@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 import sawlog
 from sawlog.broker.config import BrokerConfig
 from sawlog.broker.groups.settings import GroupConfig
 from sawlog.broker.wire import ErrorCode, Key
 from sawlog.cli import run
+from sawlog.testing import Broker
 
 from .. import warm
 from ..log.places import eventually
@@ -147,10 +149,13 @@ def test_a_file_and_flags_give_the_settings_and_the_address_that_clients_are_tol
         assert store.topic("orders").settings == {"retention.ms": 1000}
 
 
-def found(text: str, name: str) -> str:
-    """The number of a sample."""
-    [line] = [each for each in text.splitlines() if each.startswith(f"{name} ")]
-    return line.removeprefix(f"{name} ")
+def found(text: str, sample: str) -> float:
+    """The value of a sample, whatever the order of its labels."""
+    name, _, labels = sample.partition("{")
+    wanted = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+    samples = [each for family in text_string_to_metric_families(text) for each in family.samples]
+    [value] = [each.value for each in samples if (each.name, each.labels) == (name, wanted)]
+    return float(value)
 
 
 def test_metrics_health_and_readiness(tmp_path: Path) -> None:
@@ -166,18 +171,18 @@ def test_metrics_health_and_readiness(tmp_path: Path) -> None:
                 {"group_id": "billing", "generation_id_or_member_epoch": -1, "member_id": "", "topics": topics},
             )
         text = broker.text
-        assert 'sawlog_append_records_total{topic="orders"} 1\n' in text
-        assert 'sawlog_log_end_offset{topic="orders",partition="0"} 1\n' in text
-        assert float(found(text, "sawlog_fsync_seconds_count")) > 0
-        assert found(text, 'sawlog_request_seconds_count{api="Produce"}') == "2"
-        assert found(text, 'sawlog_errors_total{api="Produce",error="CORRUPT_MESSAGE"}') == "1"
-        assert found(text, 'sawlog_group_lag_records{group="billing",topic="orders",partition="0"}') == "1"
-        assert found(text, 'sawlog_group_lag_records_max{group="billing"}') == "1"
-        assert 0 < float(found(text, 'sawlog_group_lag_seconds{group="billing",topic="orders",partition="0"}')) < 1000
-        assert float(found(text, "sawlog_disk_free_bytes")) > 0
+        assert found(text, 'sawlog_append_records_total{topic="orders"}') == 1
+        assert found(text, 'sawlog_log_end_offset{topic="orders",partition="0"}') == 1
+        assert found(text, "sawlog_fsync_seconds_count") > 0
+        assert found(text, 'sawlog_request_seconds_count{api="Produce"}') == 2
+        assert found(text, 'sawlog_errors_total{api="Produce",error="CORRUPT_MESSAGE"}') == 1
+        assert found(text, 'sawlog_group_lag_records{group="billing",topic="orders",partition="0"}') == 1
+        assert found(text, 'sawlog_group_lag_records_max{group="billing"}') == 1
+        assert 0 < found(text, 'sawlog_group_lag_seconds{group="billing",topic="orders",partition="0"}') < 1000
+        assert found(text, "sawlog_disk_free_bytes") > 0
         states = [found(text, f'sawlog_state{{state="{each}"}}') for each in ("ok", "readonly", "failed")]
-        assert states == ["1", "0", "0"]
-        assert f'sawlog_build_info{{version="{sawlog.__version__}"}} 1' in text
+        assert states == [1, 0, 0]
+        assert found(text, f'sawlog_build_info{{version="{sawlog.__version__}"}}') == 1
         for line in text.splitlines():
             assert line.startswith("# ") or re.fullmatch(r'[a-z_]+(\{([a-z]+="[^"]*",?)+\})? [-+.e\d]+', line), line
         for name in ("healthz", "readyz"):
@@ -316,3 +321,15 @@ def test_it_starts_and_serves_without_arrow(measured: Measured) -> None:
         mapped = Path(f"/proc/{measured.process.pid}/maps").read_text(encoding="utf-8")
         assert "numpy" in mapped
         assert "libarrow" not in mapped
+
+
+def test_without_prometheus_client_metrics_are_refused_with_the_command_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(sys.modules, "sawlog.broker.monitoring", raising=False)
+    for name in ("prometheus_client", "prometheus_client.core"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(sawlog.errors.MissingPackage, match=r"pip install '\.\[broker\]'"):
+        Broker(metrics="127.0.0.1:0").start()
+    with Broker() as broker:
+        assert broker.store.topics() == []

@@ -7,15 +7,14 @@ import signal
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from os import PathLike
-from typing import Any, Protocol
+from typing import Any
 
 from ..addresses import is_address
 from ..storage.system import allow_more_descriptors
+from ..store.base import Store
 from ..store.opening import open_store
-from ..store.serving import StoreService
 from .broker import Broker
 from .config import Address, BrokerConfig
-from .http import HttpServer
 from .security.tls import TlsFiles
 
 #: Called when the broker is ready, with the broker and the address of its metrics.
@@ -49,15 +48,7 @@ async def _serve(data: str | PathLike[str], config: BrokerConfig, ready: Ready) 
         await ended.wait()
 
 
-class _Served(Protocol):
-    """A store that can be served."""
-
-    def serve(self) -> StoreService: ...
-
-    def close(self) -> None: ...
-
-
-def _opened(data: str | PathLike[str], config: BrokerConfig) -> _Served:
+def _opened(data: str | PathLike[str], config: BrokerConfig) -> Store:
     """Open the store in a directory or at an address."""
     if is_address(data):
         return open_store(data, maintenance_interval_s=config.maintenance_interval_s)
@@ -78,6 +69,8 @@ class running:
 
     async def __aenter__(self) -> Broker:
         config = self._config
+        if config.metrics is not None:
+            from .monitoring import HttpServer  # needs prometheus-client: fail before opening the store
         if (files := TlsFiles.of(config)) is not None:
             await asyncio.to_thread(files.load)  # fail on invalid files before opening the store
         async with AsyncExitStack() as stack:
