@@ -13,9 +13,9 @@ import pytest
 from sawlog.batch.build import Producer
 from sawlog.batch.checksum import crc32c
 from sawlog.broker.coordinator import Coordinator
+from sawlog.broker.error_responses import code_of, known_code_of
 from sawlog.broker.handlers import KafkaError
 from sawlog.broker.transactions import TransactionCoordinator
-from sawlog.broker.trouble import code_of, known_code_of
 from sawlog.broker.wire import ErrorCode, Key
 from sawlog.broker.wire.frames import RequestHeader
 from sawlog.errors import AmbiguousAppend, NotInTransaction, StorageError

@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..errors import AuthenticationFailed, InvalidConfig
-from .kinds import Choice, File, Kind, Text, Truth, shown
 from .security.mechanisms import NAME as PLAIN
 from .security.mechanisms import OFFERED
 from .security.tls import load_authorities, load_chain, read_password
+from .setting_types import Choice, File, SettingType, Text, Truth, shown
 
-_KINDS: Final[dict[str, Kind]] = {
+_KINDS: Final[dict[str, SettingType]] = {
     "broker": Text(1024),
     "tls": Truth(),
     "tls_ca": File(),

@@ -25,29 +25,27 @@ from ..store.base import Topic
 from ..store.serving import StoreService
 from .config import Address, BrokerConfig
 from .coordinator import Coordinator
+from .disk_space import DiskSpace
 from .groups.settings import GroupConfig
 from .handlers import (
     Handler,
-    acls,
     admin,
-    authentication,
     cluster,
     commits,
-    consumer_groups,
     fetch,
     groups,
     metadata,
     offsets,
     produce,
+    security,
     transactions,
 )
 from .limits.limits import Limits
+from .membership import Membership
 from .metrics import Metrics
-from .nodes import Nodes
 from .partitions import Partitions
-from .room import Room
 from .security.api_requirements import with_authorization
-from .security.authenticator import Authenticator
+from .security.authentication import Authenticator
 from .security.authorizer import Authorizer, StoredAcls
 from .server import Server
 from .transactions import TransactionCoordinator
@@ -60,7 +58,7 @@ _logger = logging.getLogger("sawlog.broker")
 
 _FAMILIES = (
     metadata,
-    authentication,
+    security,
     produce,
     fetch,
     offsets,
@@ -68,9 +66,7 @@ _FAMILIES = (
     cluster,
     groups,
     commits,
-    consumer_groups,
     transactions,
-    acls,
 )
 #: How long a stop waits for an unresponsive process.
 _PATIENCE_S = 1.0
@@ -88,7 +84,7 @@ class Broker:
         self.cluster_id = config.cluster_id or base64.urlsafe_b64encode(uuid.UUID(store.id).bytes).decode().rstrip("=")
         self.metrics = Metrics()
         self.limits = Limits(config, self.metrics, self.loop, most_descriptors())
-        self.room = Room(store.free_bytes, self.loop.time)
+        self.disk_space = DiskSpace(store.free_bytes, self.loop.time)
         self.partitions = Partitions(self)
         self._handlers: dict[int, Handler] = {
             key: each for family in _FAMILIES for key, each in family.HANDLERS.items()
@@ -109,7 +105,7 @@ class Broker:
         ]
         self.authenticator = Authenticator(self)
         self.server = Server(self)
-        self.nodes = Nodes(self)
+        self.nodes = Membership(self)
         self.groups = Coordinator(
             store,
             self.loop,
@@ -216,7 +212,7 @@ class Broker:
         """Record a lack of disk space, however the caller handles the error."""
         error = None if done.cancelled() else done.exception()
         if isinstance(error, StorageFull):
-            self.room.lacks("the store", error)
+            self.disk_space.lacks("the store", error)
 
     def ask(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> asyncio.Future[_T]:
         """Run a call that may block on another process in its own thread. If that process hangs, nothing else waits for

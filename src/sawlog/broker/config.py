@@ -22,9 +22,9 @@ from typing import Annotated, Any
 from ..errors import InvalidConfig
 from ..store import settings as topic_settings
 from ..store.directory.topic_entry import MAX_PARTITIONS
-from .kinds import Choice, File, Listed, Maybe, Number, Several, Text, Truth, Whole, kinds_of, shown
 from .security import mechanisms
 from .security.acls import check_principal
+from .setting_types import Choice, File, Listed, Maybe, Number, Several, Text, Truth, Whole, setting_types, shown
 
 KIB, MIB = 1 << 10, 1 << 20
 #: Maximum of most integer fields of Kafka's protocol.
@@ -242,7 +242,7 @@ class BrokerConfig:
         return is_authenticated or bool(self.super_users) or self.allow_everyone_if_no_acl_found
 
 
-_KINDS = kinds_of(BrokerConfig)
+_KINDS = setting_types(BrokerConfig)
 
 
 def checked(name: str, value: object) -> Any:

@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import AuthenticationFailed
 from ..storage.mapped import copied_bytes
+from .error_responses import code_of, message_of, refusal
 from .handlers import Body, Context
 from .limits.frame_reader import MIN_REQUEST_BYTES, FrameReader, InvalidFrameSize
-from .limits.progress import ProgressSample, ProgressTracker, is_closed, prepare
+from .limits.monitor import ProgressSample, ProgressTracker, is_closed, prepare
 from .limits.send_queue import HIGH_WATER_BYTES, SendQueue
-from .security.session import LINGER_S, Session
-from .trouble import code_of, message_of, refusal
+from .security.authentication import LINGER_S, Session
 from .wire import Malformed, Unencodable
 from .wire.apis import BY_KEY, Key
 from .wire.errors import ErrorCode

@@ -120,7 +120,7 @@ class HttpServer:
         failed = [each.log.path for each in self._broker.partitions if each.log.locked and not each.log.writable]
         if failed:
             return "failed", f"writing has failed: {', '.join(failed)}"
-        short = self._broker.room.reason()
+        short = self._broker.disk_space.reason()
         if short is not None:
             return "readonly", short
         return "ok", "stopping" if self._broker.is_stopping else None
@@ -246,7 +246,7 @@ def _counters(broker: Broker) -> Iterator[Metric]:
     yield syncs
     for name, about in _PROCESS.items():
         yield CounterMetricFamily(f"sawlog_{name}", about, COUNTERS[name])
-    yield CounterMetricFamily("sawlog_no_room", "Appends that failed for lack of space.", broker.room.refused)
+    yield CounterMetricFamily("sawlog_no_room", "Appends that failed for lack of space.", broker.disk_space.refused)
     yield GaugeMetricFamily("sawlog_inflight_requests", "Requests in progress.", broker.server.in_flight)
     yield GaugeMetricFamily(
         "sawlog_inflight_bytes", "Bytes of requests and responses in memory.", broker.server.in_flight_bytes

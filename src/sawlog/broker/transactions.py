@@ -45,7 +45,7 @@ from ..store.base import TopicPartition
 from ..store.serving import TransactionalIds, TransactionMarker
 from .groups.commits import NewOffset, PendingOffsets
 from .handlers import KafkaError
-from .ledger import Entry, Place, State
+from .transaction_state import Entry, Place, State
 from .wire.errors import ErrorCode
 
 if TYPE_CHECKING:

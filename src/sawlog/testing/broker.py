@@ -37,12 +37,12 @@ from ..batch.kernel import Record
 from ..broker.broker import Broker as _Broker
 from ..broker.config import Address, BrokerConfig, changed
 from ..broker.connection import Connection
+from ..broker.error_responses import refusal
 from ..broker.handlers import Answer, Body, Context, Handler, KafkaError
 from ..broker.security.credentials import StoredUsers
 from ..broker.security.mechanisms import MECHANISMS, MIN_ITERATIONS, Salted
 from ..broker.serve import new_loop, running
 from ..broker.server import Fault
-from ..broker.trouble import refusal
 from ..broker.wire.apis import BY_KEY
 from ..broker.wire.errors import ErrorCode
 from ..broker.wire.frames import RequestHeader

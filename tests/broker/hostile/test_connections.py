@@ -14,7 +14,7 @@ from contextlib import ExitStack
 import pytest
 
 from sawlog.broker.limits import monitor
-from sawlog.broker.limits.progress import UNSENT_BYTES
+from sawlog.broker.limits.monitor import UNSENT_BYTES
 from sawlog.broker.wire import ErrorCode, Key
 from sawlog.testing import Broker
 

@@ -14,7 +14,7 @@ import pytest
 
 from sawlog.broker.limits import FrameReader, InvalidFrameSize, MemoryBudget, ProgressTracker, RateLimitedLog
 from sawlog.broker.limits.frame_reader import READ_BUFFER_BYTES, ReadBuffer
-from sawlog.broker.limits.progress import ConnectionTimeouts, ProgressSample
+from sawlog.broker.limits.monitor import ConnectionTimeouts, ProgressSample
 from sawlog.broker.limits.send_queue import (
     BYTES_PER_ITERATION,
     CHUNK_BYTES,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from sawlog.broker import connection
-from sawlog.broker.security import session
+from sawlog.broker.security import authentication
 from sawlog.testing import Broker
 
 from .certificates import Authority, Files
@@ -48,7 +48,7 @@ def tls_broker(server: Files) -> Iterator[Broker]:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Failures are answered soon: there are many of them here."""
-    monkeypatch.setattr(session, "_DELAY_S", 0.01)
+    monkeypatch.setattr(authentication, "_DELAY_S", 0.01)
     monkeypatch.setattr(connection, "LINGER_S", 0.01)
 
 

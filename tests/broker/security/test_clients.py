@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sawlog.broker import connection
-from sawlog.broker.security import session
+from sawlog.broker.security import authentication
 from sawlog.testing import Broker
 
 from .certificates import Authority, Files
@@ -145,7 +145,7 @@ CLIENTS: dict[str, Callable[[str, Login, str], bytes]] = {
 @pytest.fixture
 def patient(impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it is outside of tests: a client must have time to read why."""
-    monkeypatch.setattr(session, "_DELAY_S", 0.1)
+    monkeypatch.setattr(authentication, "_DELAY_S", 0.1)
     monkeypatch.setattr(connection, "LINGER_S", 0.1)
 
 

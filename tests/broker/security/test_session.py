@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from sawlog.broker.security import session
+from sawlog.broker.security import authentication
 from sawlog.broker.security.mechanisms import SHA_256, Client
 from sawlog.broker.wire import ErrorCode, Key
 from sawlog.broker.wire.apis import BY_KEY
@@ -207,7 +207,7 @@ def test_who_does_not_authenticate_in_time_is_dropped() -> None:
 
 
 def test_a_failure_is_answered_later_and_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "_DELAY_S", 3600)
+    monkeypatch.setattr(authentication, "_DELAY_S", 3600)
     with Broker(sasl_mechanisms=["SCRAM-SHA-256"], threads=1) as broker:
         broker.add_user("ann", "x")
         wrong = [Talker(broker.address) for _ in range(20)]

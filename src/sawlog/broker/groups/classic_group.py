@@ -18,11 +18,13 @@ answered with an error immediately: nothing waits for an event that cannot occur
 A session expires when a member is silent for its session timeout. A member sends no heartbeats while one of its
 requests waits, so that time does not count; a new member waits for a limited time.
 
-Sans-io: time comes from `Timers`, and responses go to callbacks, which must not call the group again. Single-threaded.
+Sans-io: time comes from the event loop's clock, and responses go to callbacks, which must not call the group again.
+Single-threaded.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Sequence
@@ -41,7 +43,7 @@ from .members import (
     SyncResponse,
     same_topics,
 )
-from .settings import DeadlineTimer, GroupConfig, Timers
+from .settings import DeadlineTimer, GroupConfig
 
 _logger = logging.getLogger("sawlog.broker.groups")
 
@@ -72,14 +74,18 @@ class ClassicGroup:
     """The members of one group and their current generation."""
 
     def __init__(
-        self, name: str, timers: Timers, config: GroupConfig, on_empty: Callable[[], None] = lambda: None
+        self,
+        name: str,
+        loop: asyncio.AbstractEventLoop,
+        config: GroupConfig,
+        on_empty: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = name
         self.state = State.EMPTY
         self.generation = 0
         #: Protocol of the current generation.
         self.protocol: str | None = None
-        self._timers = timers
+        self._loop = loop
         self._config = config
         #: Called when the last member is gone and no new id is outstanding.
         self._on_empty = on_empty
@@ -87,9 +93,9 @@ class ClassicGroup:
         #: Ids given to new members that have not come back with them yet.
         self._awaited_ids: dict[str, DeadlineTimer] = {}
         #: Timeouts: for members to join, to request their assignment, and for more initial members.
-        self._joining = DeadlineTimer(timers, self._begin_generation)
-        self._syncing = DeadlineTimer(timers, self._sync_timed_out)
-        self._gathering = DeadlineTimer(timers, self._gathered)
+        self._joining = DeadlineTimer(loop, self._begin_generation)
+        self._syncing = DeadlineTimer(loop, self._sync_timed_out)
+        self._gathering = DeadlineTimer(loop, self._gathered)
         #: Latest end of gathering initial members, and whether one joined since it was last extended.
         self._gather_until_s = 0.0
         self._has_grown = False
@@ -172,7 +178,7 @@ class ClassicGroup:
     def _assign_id(self, request: JoinRequest) -> str:
         """Give a new member its id. The member comes back with it, or its session expires."""
         made = _new_id(request)
-        alarm = self._awaited_ids[made] = DeadlineTimer(self._timers, lambda: self._id_unclaimed(made))
+        alarm = self._awaited_ids[made] = DeadlineTimer(self._loop, lambda: self._id_unclaimed(made))
         alarm.set(request.session_timeout_ms)
         return made
 
@@ -190,7 +196,7 @@ class ClassicGroup:
             request.session_timeout_ms,
             request.rebalance_timeout_ms,
             request.protocols,
-            DeadlineTimer(self._timers, lambda: self._session_expired(member)),
+            DeadlineTimer(self._loop, lambda: self._session_expired(member)),
             knows_id=bool(request.member_id),
         )
         self._members.add(member, request.protocol_type)
@@ -271,7 +277,7 @@ class ClassicGroup:
                     member.restart_session()  # no heartbeats while it waited
                     member.answer_sync(SyncResponse(ErrorCode.REBALANCE_IN_PROGRESS))
             if delay_ms > 0:
-                self._gather_until_s = self._timers.time() + self._rebalance_timeout_ms / 1000
+                self._gather_until_s = self._loop.time() + self._rebalance_timeout_ms / 1000
                 self._gather(delay_ms)
             else:
                 self._joining.set(self._rebalance_timeout_ms)
@@ -284,11 +290,11 @@ class ClassicGroup:
     def _gather(self, delay_ms: float) -> None:
         """Wait for more initial members."""
         self._has_grown = False
-        rest_ms = (self._gather_until_s - self._timers.time()) * 1000
+        rest_ms = (self._gather_until_s - self._loop.time()) * 1000
         self._gathering.set(max(min(delay_ms, rest_ms), 0.0))
 
     def _gathered(self) -> None:
-        if self._has_grown and self._timers.time() < self._gather_until_s:
+        if self._has_grown and self._loop.time() < self._gather_until_s:
             self._gather(self._config.group_initial_rebalance_delay_ms)
         else:
             self._joining.set(self._rebalance_timeout_ms)

@@ -19,11 +19,13 @@ epoch (`first_epoch`).
 A static member that leaves temporarily keeps its partitions for the session timeout; a member that joins with its
 instance id gets them.
 
-Sans-io, like `classic_group`: time comes from `Timers`. Partitions are (topic id in hex, number). Single-threaded.
+Sans-io, like `classic_group`: time comes from the event loop's clock. Partitions are (topic id in hex, number).
+Single-threaded.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,7 +35,7 @@ from ...display import counted
 from ...store.base import TopicPartition
 from ..wire.errors import ErrorCode
 from .assignment import ASSIGNORS, DEFAULT, is_pattern, matching
-from .settings import DeadlineTimer, GroupConfig, Timers
+from .settings import DeadlineTimer, GroupConfig
 
 _logger = logging.getLogger("sawlog.broker.groups")
 
@@ -130,7 +132,7 @@ class ConsumerGroup:
     def __init__(
         self,
         name: str,
-        timers: Timers,
+        loop: asyncio.AbstractEventLoop,
         config: GroupConfig,
         on_empty: Callable[[], None] = lambda: None,
         *,
@@ -142,7 +144,7 @@ class ConsumerGroup:
         self.epoch = first_epoch
         #: Group epoch of the current target.
         self.assignment_epoch = first_epoch
-        self._timers = timers
+        self._loop = loop
         self._config = config
         self._on_empty = on_empty
         self._members: dict[str, ConsumerMember] = {}
@@ -330,8 +332,8 @@ class ConsumerGroup:
         made = ConsumerMember(
             member_id,
             instance_id,
-            DeadlineTimer(self._timers, lambda: self._expired(made, "its session expired")),
-            DeadlineTimer(self._timers, lambda: self._expired(made, "it did not give up partitions in time")),
+            DeadlineTimer(self._loop, lambda: self._expired(made, "its session expired")),
+            DeadlineTimer(self._loop, lambda: self._expired(made, "it did not give up partitions in time")),
         )
         return made
 

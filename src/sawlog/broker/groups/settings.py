@@ -6,9 +6,9 @@ from one that a test drives.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,22 +42,6 @@ class GroupConfig:
         return cls(**{each.name: getattr(config, each.name) for each in fields(cls) if hasattr(config, each.name)})
 
 
-class Handle(Protocol):
-    """A scheduled call."""
-
-    def cancel(self) -> None: ...
-
-
-class Timers(Protocol):
-    """The part of an event loop that groups use."""
-
-    def time(self) -> float:
-        """Return seconds of a monotonic clock."""
-
-    def call_later(self, delay: float, callback: Callable[[], None]) -> Handle:
-        """Call a function after `delay` seconds."""
-
-
 class DeadlineTimer:
     """Calls a function when the deadline set last has passed.
 
@@ -65,14 +49,14 @@ class DeadlineTimer:
     fired too early and waits for the rest.
     """
 
-    __slots__ = ("_callback", "_due_s", "_fires_s", "_handle", "_timers")
+    __slots__ = ("_callback", "_due_s", "_fires_s", "_handle", "_loop")
 
-    def __init__(self, timers: Timers, callback: Callable[[], None]) -> None:
-        self._timers = timers
+    def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+        self._loop = loop
         self._callback = callback
         self._due_s = 0.0
         self._fires_s = 0.0
-        self._handle: Handle | None = None
+        self._handle: asyncio.TimerHandle | None = None
 
     @property
     def is_set(self) -> bool:
@@ -81,7 +65,7 @@ class DeadlineTimer:
 
     def set(self, delay_ms: float) -> None:
         """Fire after `delay_ms` milliseconds, and not before."""
-        self._due_s = self._timers.time() + delay_ms / 1000
+        self._due_s = self._loop.time() + delay_ms / 1000
         if self._handle is not None and self._fires_s > self._due_s:
             self.stop()
         if self._handle is None:
@@ -94,11 +78,11 @@ class DeadlineTimer:
 
     def _wait(self) -> None:
         self._fires_s = self._due_s
-        self._handle = self._timers.call_later(max(self._due_s - self._timers.time(), 0.0), self._fired)
+        self._handle = self._loop.call_later(max(self._due_s - self._loop.time(), 0.0), self._fired)
 
     def _fired(self) -> None:
         self._handle = None
-        if self._timers.time() < self._due_s:
+        if self._loop.time() < self._due_s:
             self._wait()
         else:
             self._callback()

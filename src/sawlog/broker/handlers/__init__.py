@@ -17,7 +17,7 @@ from ..wire.errors import ErrorCode
 if TYPE_CHECKING:
     from ..broker import Broker
     from ..config import Address
-    from ..security.session import Session
+    from ..security.authentication import Session
     from ..wire.frames import RequestHeader
 
 Body = dict[str, Any]

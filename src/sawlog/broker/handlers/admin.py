@@ -12,8 +12,8 @@ from ...store import settings
 from ...store.base import Topic
 from ...store.directory.topic_entry import TopicEntry
 from ..config import BrokerConfig
+from ..error_responses import code_of, message_of
 from ..partitions import id_of
-from ..trouble import code_of, message_of
 from ..wire.apis import Key
 from ..wire.errors import ErrorCode
 from . import Body, Context, KafkaError

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from ...errors import SawlogError, TopicNotFound
 from ...store.base import Topic
-from ..trouble import code_of
+from ..error_responses import code_of
 from ..wire.apis import Key
 from ..wire.errors import ErrorCode
 from . import Body, Context

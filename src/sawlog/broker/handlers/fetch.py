@@ -17,8 +17,8 @@ from ...isolation import Isolation
 from ...log.reader import Fetched
 from ...storage.counters import count_damage
 from ...storage.mapped import copied_bytes
+from ..error_responses import code_of
 from ..partitions import Partition
-from ..trouble import code_of
 from ..wire.apis import Key
 from ..wire.errors import ErrorCode
 from . import Answer, Body, Context, KafkaError

@@ -7,10 +7,10 @@ from typing import Any
 from ...errors import InvalidTopicName, SawlogError, TopicExists, TopicNotFound
 from ...store.base import Topic
 from ...store.names import check_topic_name
+from ..error_responses import code_of
 from ..partitions import id_of
 from ..security.acls import CLUSTER_NAME, Operation, Resource
 from ..security.authorizer import identity_of
-from ..trouble import code_of
 from ..wire.apis import Key
 from ..wire.errors import ErrorCode
 from ..wire.schema import NOT_ASKED

@@ -6,8 +6,8 @@ import asyncio
 
 from ...errors import OffsetOutOfRange, SawlogError
 from ...store import base
+from ..error_responses import code_of
 from ..partitions import Partition
-from ..trouble import code_of
 from ..wire.apis import Key
 from ..wire.errors import ErrorCode
 from . import Body, Context, KafkaError

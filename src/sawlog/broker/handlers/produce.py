@@ -22,8 +22,8 @@ from ...batch.kernel import Record
 from ...clock import now_ms
 from ...errors import CorruptBatch, InvalidRecord, RecordTooLarge, SawlogError, StorageFull
 from ...log.ingest import checked_rows
+from ..error_responses import known_code_of, message_of
 from ..partitions import Partition, TopicLimits
-from ..trouble import known_code_of, message_of
 from ..wire.apis import Key
 from ..wire.errors import ErrorCode
 from . import Answer, Body, Context, KafkaError
@@ -133,7 +133,7 @@ class _Pending:
                     await self._context.broker.run(checked_rows, data, max_unpacked_bytes=config.max_decompressed_bytes)
                 placed = await self._context.broker.ask(append, data, found.index, trusted=True)
             except StorageFull as error:
-                self._context.broker.room.lacks(_name(found), error)
+                self._context.broker.disk_space.lacks(_name(found), error)
                 raise
         self._stored(found, placed, data, made)
 
@@ -145,7 +145,7 @@ class _Pending:
             placed = found.log.submit(data, trusted=trusted, max_decompressed_bytes=most)
         except (SawlogError, OSError) as error:
             if isinstance(error, StorageFull):
-                self._context.broker.room.lacks(_name(found), error)
+                self._context.broker.disk_space.lacks(_name(found), error)
             self._refuse(made, error)
             return
         if isinstance(placed, Future):
@@ -172,8 +172,8 @@ class _Pending:
         """Record a batch that is in the log."""
         broker = self._context.broker
         broker.metrics.produced(found.topic.name, len(placed), len(data))
-        if broker.room.is_short:
-            broker.room.found(_name(found))
+        if broker.disk_space.is_short:
+            broker.disk_space.found(_name(found))
         _accept(made, found, placed, data)
 
     def _checked(self, found: Partition, records: Any) -> memoryview:

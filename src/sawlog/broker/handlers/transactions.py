@@ -9,9 +9,9 @@ from collections import defaultdict
 from ...clock import now_ms
 from ...errors import SawlogError
 from ...store.base import Partition
+from ..error_responses import code_of, known_code_of, message_of
 from ..groups.commits import NewOffset
-from ..ledger import State
-from ..trouble import code_of, known_code_of, message_of
+from ..transaction_state import State
 from ..wire.apis import Key
 from ..wire.errors import ErrorCode
 from . import Body, Context, KafkaError

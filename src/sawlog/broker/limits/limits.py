@@ -6,16 +6,16 @@ It counts the suppressed lines and reports them later, or when the broker stops.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
-from typing import Protocol
 
 from ..config import BrokerConfig
 from ..metrics import Metrics
 from .budget import MemoryBudget
 from .frame_reader import ReadBuffer
-from .progress import ConnectionTimeouts
+from .monitor import ConnectionTimeouts
 from .send_queue import WriteScheduler
 
 _logger = logging.getLogger("sawlog.broker")
@@ -95,20 +95,12 @@ _UNREAD_BYTES_MAX = 4 << 20
 _FETCH_BYTES_MIN = 64 << 10
 
 
-class Loop(Protocol):
-    """The part of an event loop that `Limits` uses."""
-
-    def time(self) -> float:
-        """Return the time in seconds."""
-
-    def call_soon(self, call: Callable[[], None], /) -> object:
-        """Call the function in the next iteration."""
-
-
 class Limits:
     """Limits shared by all connections of a broker. `descriptors` is the process's limit of open files and sockets."""
 
-    def __init__(self, config: BrokerConfig, metrics: Metrics, loop: Loop, descriptors: int) -> None:
+    def __init__(
+        self, config: BrokerConfig, metrics: Metrics, loop: asyncio.AbstractEventLoop, descriptors: int
+    ) -> None:
         self._config = config
         self._metrics = metrics
         self.rate_limited_log = RateLimitedLog(loop.time)

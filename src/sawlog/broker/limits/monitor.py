@@ -1,54 +1,156 @@
-"""`ConnectionMonitor`: periodic checks of every connection, so that no request needs a timer.
+"""The progress of each connection: its timeouts, the socket options behind them, and periodic checks.
 
-Connections that exceed a timeout are dropped (`ProgressTracker`). If anything waits for room for longer than
-`PRESSURE_S`, the monitor drops the connections that pin the most memory through their own behaviour: stalled or merely
-waiting requests, and unread responses. Work that the broker itself has not finished, such as a sync, is never a reason
-to drop a connection; then all clients wait.
+A connection has limited time for its first request, for the rest of a request, for reading its responses, and for being
+idle (`ProgressTracker`). Time is counted in checks, not by the clock, and only while the broker waits for the client: a
+connection is not late while it is not read from for lack of room, or while the broker itself is stalled.
+
+`ConnectionMonitor` checks all connections periodically, so that no request needs a timer. It drops those that exceed a
+timeout. If anything waits for room for longer than `PRESSURE_S`, it drops the connections that pin the most memory
+through their own behaviour: stalled or merely waiting requests, and unread responses. Work that the broker itself has
+not finished, such as a sync, is never a reason to drop a connection; then all clients wait.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from .limits import Limits
-from .progress import ProgressSample, ProgressTracker
+if TYPE_CHECKING:
+    from asyncio.trsock import TransportSocket
+
+    from ..connection import Connection
+    from .limits import Limits
+
+#: TCP_ESTABLISHED, in the first byte of TCP_INFO.
+_ESTABLISHED: Final = 1
+_TCP_INFO: Final = getattr(socket, "TCP_INFO", None)  # Linux only
+#: Maximum number of unsent bytes that the kernel buffers for a connection, beyond those in flight.
+UNSENT_BYTES: Final = 1 << 20
+_UNSENT: Final = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+
+
+def prepare(found: TransportSocket | None) -> None:
+    """Enable keepalive, so that the kernel detects a dead peer, and limit its send buffer. By default the kernel
+    buffers 4 MB for each slow client, and other clients wait while it copies them."""
+    if found is not None:
+        with suppress(OSError):
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if _UNSENT is not None:
+            with suppress(OSError):
+                found.setsockopt(socket.IPPROTO_TCP, _UNSENT, UNSENT_BYTES)
+
+
+def is_closed(found: TransportSocket) -> bool:
+    """Whether the peer has closed or reset the connection, even if unread bytes precede that."""
+    if _TCP_INFO is None:
+        return False
+    try:
+        return found.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 1)[0] != _ESTABLISHED
+    except OSError:
+        return False
+
+
+#: A connection slower than this may be dropped when others wait for room.
+SLOW_BYTES_PER_S = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionTimeouts:
+    """Timeouts of a connection."""
+
+    first_frame_s: float
+    frame_s: float
+    idle_s: float
+    #: A frame may take longer than `frame_s` if its bytes arrive at this rate.
+    frame_bytes_per_s: int
+
+
+class ProgressSample(NamedTuple):
+    """The state of a connection at one moment."""
+
+    #: Number of complete requests received.
+    requests: int
+    #: Bytes received of the next request, and its total size if known.
+    partial_bytes: int
+    expected_bytes: int
+    #: Whether the broker reads from the connection.
+    is_reading: bool
+    #: Whether a request is in progress.
+    is_busy: bool
+    #: Bytes of responses that the client has read, and has not read.
+    taken_bytes: int
+    untaken_bytes: int
+
+
+class ProgressTracker:
+    """Compares successive samples of one connection."""
+
+    __slots__ = ("_idle_s", "_moved_bytes", "_request_s", "_requests", "_taken_bytes", "is_slow")
+
+    def __init__(self) -> None:
+        self._requests = 0
+        self._taken_bytes = 0
+        self._moved_bytes = 0
+        #: Whether the client moved hardly any bytes since the previous check, though it could have.
+        self.is_slow = False
+        #: Seconds that the current request has been arriving, or has been awaited.
+        self._request_s = 0.0
+        #: Seconds without bytes received or sent.
+        self._idle_s = 0.0
+
+    def look(self, sample: ProgressSample, elapsed_s: float, timeouts: ConnectionTimeouts) -> tuple[str, str] | None:
+        """Check the connection again. If it should be closed, return the reason as a keyword and as a sentence."""
+        moved_bytes = sample.taken_bytes + sample.partial_bytes
+        self.is_slow = (
+            sample.requests == self._requests
+            and (sample.is_reading or sample.untaken_bytes > 0)
+            and moved_bytes - self._moved_bytes < SLOW_BYTES_PER_S * elapsed_s
+        )
+        self._moved_bytes = moved_bytes
+        if sample.requests != self._requests or sample.taken_bytes != self._taken_bytes:
+            if sample.requests != self._requests:
+                self._request_s = 0.0
+            self._requests, self._taken_bytes, self._idle_s = sample.requests, sample.taken_bytes, 0.0
+        if sample.untaken_bytes:
+            return self._unread(sample, elapsed_s, timeouts)
+        if not sample.is_reading or sample.is_busy:
+            self._idle_s = 0.0
+            return None
+        if sample.partial_bytes or not sample.requests:
+            return self._late(sample, elapsed_s, timeouts)
+        self._idle_s += elapsed_s
+        return ("idle", f"no request for {self._idle_s:.0f} s") if self._idle_s >= timeouts.idle_s else None
+
+    def _unread(self, sample: ProgressSample, elapsed_s: float, timeouts: ConnectionTimeouts) -> tuple[str, str] | None:
+        self._idle_s += elapsed_s
+        if self._idle_s < timeouts.idle_s:
+            return None
+        return "unread", f"{sample.untaken_bytes:,} bytes of responses were not read for {self._idle_s:.0f} s"
+
+    def _late(self, sample: ProgressSample, elapsed_s: float, timeouts: ConnectionTimeouts) -> tuple[str, str] | None:
+        self._request_s += elapsed_s
+        allowed = timeouts.frame_s if sample.requests else timeouts.first_frame_s
+        if self._request_s < max(allowed, sample.expected_bytes / timeouts.frame_bytes_per_s):
+            return None
+        if not sample.partial_bytes:
+            return "silent", f"no first request within {self._request_s:.0f} s"
+        expected = f" of {sample.expected_bytes:,}" if sample.expected_bytes else ""
+        return "slow", f"{sample.partial_bytes:,}{expected} bytes of a request came in {self._request_s:.0f} s"
+
 
 #: How long a request waits for room before other connections are dropped.
 PRESSURE_S = 2.0
 _SHORTEST_S, _LONGEST_S = 0.02, 1.0
 
 
-class MonitoredConnection(Protocol):
-    """A connection as the monitor sees it."""
-
-    @property
-    def progress(self) -> ProgressTracker:
-        """Progress of the connection."""
-
-    def sample(self) -> ProgressSample:
-        """Return the current state."""
-
-    @property
-    def pinned_bytes(self) -> int:
-        """Bytes of the budget that the client's behaviour pins."""
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether the client has disconnected unnoticed."""
-
-    def abort(self) -> None:
-        """Close the connection immediately."""
-
-    def refuse(self, reason: str, message: str) -> None:
-        """Close the connection and log why."""
-
-
 class ConnectionMonitor:
     """Checks the connections of a listener."""
 
-    def __init__(self, limits: Limits, connections: Callable[[], Iterable[MonitoredConnection]]) -> None:
+    def __init__(self, limits: Limits, connections: Callable[[], Iterable[Connection]]) -> None:
         self._limits = limits
         self._connections = connections
         timeouts = limits.timeouts

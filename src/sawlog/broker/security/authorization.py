@@ -2,7 +2,7 @@
 
 A `RequestCheck` inspects a request and returns a `CheckedRequest`: the part that the handler gets, and how to complete
 the response. Most requests name several resources. Those that the client may not use are answered with an error of
-their own, in the form that `trouble.refusal` gives to the errors of the API.
+their own, in the form that `error_responses.refusal` gives to the errors of the API.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
+from ..error_responses import refusal
 from ..handlers import Body, KafkaError
-from ..trouble import refusal
 from ..wire.apis import BY_KEY, Key
 from ..wire.errors import ErrorCode
 from ..wire.schema import ARRAY, Fields

@@ -30,13 +30,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from ...display import counted
 from ...errors import CorruptData, CorruptFile, InvalidConfig, SawlogError
 from ...store.base import DocumentRegistry
 from ...store.directory.documents import Document
 from .acls import CLUSTER_NAME, OPERATIONS, AclIndex, Binding, ClientIdentity, Filter, Operation, Resource
+
+if TYPE_CHECKING:
+    from ..handlers import Context
 
 DOCUMENT: Final = "acls"
 #: Maximum number of bindings. Every change rewrites all of them, and every broker rereads them.
@@ -123,23 +126,7 @@ _logger = logging.getLogger("sawlog.broker")
 _MAPPED = "::ffff:"
 
 
-class Runner(Protocol):
-    """Runs a call in a thread: `Broker.run`."""
-
-    def __call__(self, call: Callable[..., Any], /, *args: Any) -> Awaitable[Any]:
-        """Return the result of the call."""
-
-
-class Sender(Protocol):
-    """The sender of a request: the `Context` of a handler."""
-
-    @property
-    def principal(self) -> str: ...
-    @property
-    def client_host(self) -> str: ...
-
-
-def identity_of(context: Sender) -> ClientIdentity:
+def identity_of(context: Context) -> ClientIdentity:
     """Return the client that sent a request, as bindings name it."""
     return ClientIdentity(context.principal, context.client_host.removeprefix(_MAPPED))
 
@@ -148,7 +135,12 @@ class Authorizer:
     """Access control of one broker."""
 
     def __init__(
-        self, stored: StoredAcls, run: Runner, super_users: Iterable[str], *, allow_if_no_acl: bool = False
+        self,
+        stored: StoredAcls,
+        run: Callable[..., Awaitable[Any]],
+        super_users: Iterable[str],
+        *,
+        allow_if_no_acl: bool = False,
     ) -> None:
         self._stored = stored
         self._run = run
@@ -183,12 +175,12 @@ class Authorizer:
             self.is_open or self.is_super_user(client.principal) or self._acls.allows_some(client, operation, resource)
         )
 
-    def operations(self, context: Sender, resource: Resource, name: str = CLUSTER_NAME) -> int:
+    def operations(self, context: Context, resource: Resource, name: str = CLUSTER_NAME) -> int:
         """Return the operations that a client may perform on a resource, as the bit set of Kafka's responses."""
         client = identity_of(context)
         return sum(1 << each for each in OPERATIONS[resource] if self.allows(client, each, resource, name))
 
-    def sees(self, context: Sender) -> Callable[[str], bool]:
+    def sees(self, context: Context) -> Callable[[str], bool]:
         """Return a predicate that tells, by the bindings in force when it is called, whether a client may describe a
         topic."""
         client = identity_of(context)

@@ -1,4 +1,4 @@
-"""`Room`: whether appends fail for lack of disk space, and where.
+"""`DiskSpace`: whether appends fail for lack of disk space, and where.
 
 A full disk is not fatal to a log: the failed append was rolled back, and the next one may succeed. A shortage is
 therefore an episode. It begins with the first failed append, which is logged once. It ends when every place that failed
@@ -27,7 +27,7 @@ _PLENTY_BYTES = 256 * MIB
 _LASTS_S = 60.0
 
 
-class Room:
+class DiskSpace:
     """The places where appends fail for lack of space."""
 
     def __init__(self, free_bytes: Callable[[], int | None], now_s: Callable[[], float]) -> None:

@@ -1,4 +1,4 @@
-"""`Session`: the authentication state of one connection.
+"""Authentication: `Session` is the state of one connection, `Authenticator` what all connections of a broker share.
 
 ```
     new ──handshake──▶ in exchange ──authenticate…──▶ authenticated ──handshake──▶ in exchange (the same user again)
@@ -18,21 +18,24 @@ A connection may authenticate again (KIP-368), as the same user and with the sam
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from ...errors import AuthenticationFailed
-from ..kinds import shown
+from ...errors import AuthenticationFailed, SawlogError
+from ..setting_types import shown
 from ..wire.errors import ErrorCode, Key
 from ..wire.schema import Body
 from . import mechanisms as plain
-from .credentials import ANONYMOUS
-from .mechanisms import MECHANISMS
+from .credentials import ANONYMOUS, StoredUsers, UserCache, UserSnapshot
+from .mechanisms import MECHANISMS, Login
 from .mechanisms import Server as ScramServer
+from .tls import Tls, TlsFiles, name_of
 
 if TYPE_CHECKING:
-    from .authenticator import Authenticator
+    from ..broker import Broker
+
 
 #: Requests that are answered before authentication.
 _OPEN: Final = frozenset({Key.API_VERSIONS, Key.SASL_HANDSHAKE, Key.SASL_AUTHENTICATE})
@@ -40,21 +43,6 @@ _OPEN: Final = frozenset({Key.API_VERSIONS, Key.SASL_HANDSHAKE, Key.SASL_AUTHENT
 _DELAY_S: Final = 0.1
 #: How long a failed connection stays open after the response, so that the client reads it before the connection ends.
 LINGER_S: Final = 0.1
-
-
-class Exchange(Protocol):
-    """One authentication attempt."""
-
-    @property
-    def user(self) -> str:
-        """User name, as far as the client has sent it."""
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the user is authenticated."""
-
-    async def respond(self, message: bytes) -> bytes:
-        """Answer a message of the client. Raise `AuthenticationFailed`."""
 
 
 class Session:
@@ -73,7 +61,7 @@ class Session:
         self.has_failed = False
         self._mechanism = ""
         self._is_bare = False
-        self._exchange: Exchange | None = None
+        self._exchange: _Scram | _Plain | None = None
         self._timer: asyncio.TimerHandle | None = None
         if not self.is_authenticated:
             self._timer = asyncio.get_running_loop().call_later(authenticator.timeout_s, late)
@@ -109,7 +97,7 @@ class Session:
         self._exchange = self._begin(mechanism)
         return {"error_code": ErrorCode.NONE, "mechanisms": offered}
 
-    def _begin(self, mechanism: str) -> Exchange:
+    def _begin(self, mechanism: str) -> _Scram | _Plain:
         if mechanism == plain.NAME:
             return _Plain(self._authenticator)
         return _Scram(self._authenticator, mechanism)
@@ -190,3 +178,63 @@ class _Plain:
             raise AuthenticationFailed("the user or the password is wrong")
         self.is_done = True
         return b""
+
+
+_logger = logging.getLogger("sawlog.broker")
+
+#: Maximum number of passwords hashed concurrently. Each takes a core for milliseconds.
+_SALTING: Final = 2
+
+
+class Authenticator:
+    """Authentication of a broker's clients. Belongs to the event loop's thread."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.mechanisms = broker.config.sasl_mechanisms
+        self.timeout_s = broker.config.authentication_timeout_s
+        self.users = UserCache(UserSnapshot(-1, {}, b""))
+        self._stored = StoredUsers(broker.store.registry)
+        self._files = TlsFiles.of(broker.config)
+        #: None if connections are not encrypted.
+        self.tls: Tls | None = None
+        self._salting = asyncio.Semaphore(_SALTING)
+        self._has_complained = False
+
+    async def start(self) -> None:
+        """Load the certificate and the users. Raise if either is invalid."""
+        if self._files is not None:
+            self.tls = await self._broker.run(Tls, self._files)
+        if self.mechanisms:
+            self.users.replace(await self._broker.run(self._stored.prepare))
+
+    async def refresh(self, *, force: bool = False) -> None:
+        """Reload the users and the certificate if they changed. `force` reloads the certificate in any case."""
+        if self.tls is not None:
+            await self._broker.run(self.tls.refresh, force=force)
+        if not self.mechanisms:
+            return
+        try:
+            self.users.replace(await self._broker.run(self._stored.read))
+            self._has_complained = False
+        except SawlogError as error:
+            if not self._has_complained:
+                _logger.error("cannot read the users, keeping the previous ones: %s", error)
+            self._has_complained = True
+
+    def session(self, transport: asyncio.BaseTransport, host: str, late: Callable[[], None]) -> Session:
+        """Return the session of a new connection. Raise `AuthenticationFailed` if its certificate cannot be parsed."""
+        tls = transport.get_extra_info("ssl_object")
+        certificate = None if tls is None else tls.getpeercert(binary_form=True)
+        return Session(self, host, f"User:{name_of(certificate)}" if certificate else None, late)
+
+    def failed(self, host: str, reason: str) -> None:
+        """Count and log a failed authentication."""
+        self._broker.metrics.rejected["authentication"] += 1
+        self._broker.limits.rate_limited_log.tell("authentication", "authentication of %s failed: %s", host, reason)
+
+    async def matches(self, login: Login) -> bool:
+        """Whether the password is that of an existing user."""
+        mechanism, credential = self.users.strongest(login.user, tuple(MECHANISMS.values()))
+        async with self._salting:
+            return await self._broker.run(credential.matches, mechanism, login.password)

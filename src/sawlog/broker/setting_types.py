@@ -14,7 +14,7 @@ from typing import Annotated, Any, Protocol, get_args, get_origin, get_type_hint
 _SHOWN_CHARACTERS = 60
 
 
-class Kind(Protocol):
+class SettingType(Protocol):
     """The valid values of a setting."""
 
     @property
@@ -28,16 +28,16 @@ class Kind(Protocol):
         """Parse the text of a command line, to be passed to `read`. Raise `ValueError` if it is invalid."""
 
 
-def kinds_of(config: type) -> Mapping[str, Kind]:
+def setting_types(config: type) -> Mapping[str, SettingType]:
     """Return the kind of each setting of a dataclass."""
     hints = get_type_hints(config, include_extras=True)
     return {name: _kind_of(name, hint) for name, hint in hints.items()}
 
 
-def _kind_of(name: str, hint: object) -> Kind:
+def _kind_of(name: str, hint: object) -> SettingType:
     if get_origin(hint) is not Annotated:
         raise TypeError(f"the setting {name} has no kind")
-    kind: Kind = get_args(hint)[1]
+    kind: SettingType = get_args(hint)[1]
     return kind
 
 
@@ -181,7 +181,7 @@ class Several:
 class Maybe:
     """Another kind, or None. A file and a command line cannot express None; they omit the setting."""
 
-    kind: Kind
+    kind: SettingType
 
     @property
     def expected(self) -> str:
@@ -198,7 +198,7 @@ class Maybe:
 class Listed:
     """A list of values of another kind, joined by a separator on a command line."""
 
-    kind: Kind
+    kind: SettingType
     separator: str
 
     @property

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sawlog.broker.room import Room
+from sawlog.broker.disk_space import DiskSpace
 from sawlog.broker.wire import ErrorCode, Key
 from sawlog.config import MIB
 from sawlog.errors import StorageFull
@@ -21,15 +21,15 @@ from .serving import Serving, free_port
 
 
 class Disk:
-    """What a `Room` looks at."""
+    """What `DiskSpace` looks at."""
 
     def __init__(self) -> None:
         self.free: int | None = 1000
         self.now = 0.0
-        self.room = Room(lambda: self.free, lambda: self.now)
+        self.disk_space = DiskSpace(lambda: self.free, lambda: self.now)
 
     def fail(self, place: str) -> None:
-        self.room.lacks(place, StorageFull(28, "no space left"))
+        self.disk_space.lacks(place, StorageFull(28, "no space left"))
 
 
 @pytest.fixture
@@ -38,17 +38,17 @@ def disk() -> Disk:
 
 
 def test_an_episode_is_over_when_all_who_failed_have_succeeded(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
-    assert disk.room.reason() is None
+    assert disk.disk_space.reason() is None
     for place in ("orders/0", "orders/1", "orders/0"):
         disk.fail(place)
-    assert disk.room.reason() == "there is no room to append to orders/0, orders/1: [Errno 28] no space left"
-    disk.room.found("orders/0")
-    disk.room.found("clicks/0")
-    assert disk.room.is_short
-    disk.room.found("orders/1")
-    assert disk.room.reason() is None
+    assert disk.disk_space.reason() == "there is no room to append to orders/0, orders/1: [Errno 28] no space left"
+    disk.disk_space.found("orders/0")
+    disk.disk_space.found("clicks/0")
+    assert disk.disk_space.is_short
+    disk.disk_space.found("orders/1")
+    assert disk.disk_space.reason() is None
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
-    assert disk.room.refused == 3
+    assert disk.disk_space.refused == 3
     disk.fail("orders/0")
     assert len(caplog.records) == 3
 
@@ -58,9 +58,9 @@ def test_an_episode_is_over_when_there_is_more_free_space(disk: Disk, caplog: py
     disk.free = 500
     disk.fail("orders/1")
     disk.free = MIB
-    assert disk.room.reason() is not None
+    assert disk.disk_space.reason() is not None
     disk.free = 500 + MIB
-    assert disk.room.reason() is None
+    assert disk.disk_space.reason() is None
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
 
 
@@ -68,9 +68,9 @@ def test_free_space_says_nothing_if_there_was_plenty(disk: Disk) -> None:
     disk.free = 300 * MIB
     disk.fail("orders/0")
     disk.free = 400 * MIB
-    assert disk.room.reason() is not None
-    disk.room.found("orders/0")
-    assert disk.room.reason() is None
+    assert disk.disk_space.reason() is not None
+    disk.disk_space.found("orders/0")
+    assert disk.disk_space.reason() is None
 
 
 def test_a_failure_counts_for_a_minute(disk: Disk) -> None:
@@ -79,19 +79,19 @@ def test_a_failure_counts_for_a_minute(disk: Disk) -> None:
     disk.now = 50.0
     disk.fail("orders/1")
     disk.now = 100.0
-    reason = disk.room.reason()
+    reason = disk.disk_space.reason()
     assert reason is not None
     assert "orders/0" not in reason
     disk.now = 200.0
-    assert disk.room.reason() is None
+    assert disk.disk_space.reason() is None
 
 
 def test_the_error_is_not_kept_and_with_it_the_files_that_are_to_be_deleted(disk: Disk) -> None:
     error = StorageFull(28, "no space left")
     kept = weakref.ref(error)
-    disk.room.lacks("orders/0", error)
+    disk.disk_space.lacks("orders/0", error)
     del error
-    assert disk.room.is_short
+    assert disk.disk_space.is_short
     assert kept() is None
 
 
