@@ -17,8 +17,8 @@ from .. import __version__
 from ..clock import now_ms
 from ..errors import MissingPackage, SawlogError
 from ..storage.counters import COUNTERS, SYNC_DURATIONS
-from ..store.groups import GroupRow
 from ..store.base import Partition
+from ..store.groups import GroupRow
 from .config import Address
 
 try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
-from ...store.assignment import Share
+from ...store.base import TopicPartition
 from ..groups.consumer_group import ConsumerGroup, ConsumerMember, HeartbeatRequest
 from ..groups.members import JoinRequest, SyncRequest
 from ..groups.stored import GroupSummary
@@ -249,11 +249,11 @@ def _set(names: Iterable[str] | None) -> frozenset[str] | None:
     return None if names is None else frozenset(names)
 
 
-def _shares(topics: Iterable[Body]) -> frozenset[Share]:
+def _shares(topics: Iterable[Body]) -> frozenset[TopicPartition]:
     return frozenset((bytes(each["topic_id"]).hex(), number) for each in topics for number in each["partitions"])
 
 
-def _by_topic(shares: Iterable[Share]) -> dict[str, list[int]]:
+def _by_topic(shares: Iterable[TopicPartition]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for topic, number in sorted(shares):
         found.setdefault(topic, []).append(number)
@@ -309,7 +309,7 @@ def _member(member: ConsumerMember, group: ConsumerGroup, names: Mapping[str, st
     }
 
 
-def _assignment(shares: Iterable[Share], names: Mapping[str, str]) -> Body:
+def _assignment(shares: Iterable[TopicPartition], names: Mapping[str, str]) -> Body:
     return {
         "topic_partitions": [
             {"topic_id": UUID(topic).bytes, "topic_name": names[topic], "partitions": numbers}
