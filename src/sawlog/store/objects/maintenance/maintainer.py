@@ -1,9 +1,10 @@
 """`Maintainer`: the periodic maintenance of an open store. Any number of processes may run it at once.
 
-0. Check that the store was not deleted, replaced or rolled back since it was opened. 1. Drop expired records
-(`retention.ms`, `retention.bytes`) by moving the start of the partition. 2. Consolidate small extents into segments,
-and compact compacted topics. 3. Store a checkpoint, if the process that should have stored it did not. 4. Collect
-objects that are no longer needed.
+1. Check that the store was not deleted, replaced or rolled back since it was opened.
+2. Drop expired records (`retention.ms`, `retention.bytes`) by moving the start of the partition.
+3. Consolidate small extents into segments, and compact compacted topics.
+4. Store a checkpoint, if the process that should have stored it did not.
+5. Collect objects that are no longer needed.
 
 Each step is a self-contained commit, or needs none. None of them waits for another process, holds a lock on the store,
 or leaves work that must be completed.
@@ -66,9 +67,9 @@ class _Partition(NamedTuple):
 class Maintainer:
     """Runs maintenance of one open store. Thread-safe: one call runs at a time."""
 
-    def __init__(self, session: StoreSession, *, collector: Collector | None = None) -> None:
+    def __init__(self, session: StoreSession) -> None:
         self._session = session
-        self._collector = Collector(session, check=self._check_stopped) if collector is None else collector
+        self._collector = Collector(session, check=self._check_stopped)
         self._turn = threading.Lock()
         self._stopped = False
         self._since_collection: Stopwatch | None = None
@@ -117,7 +118,10 @@ class Maintainer:
     def _checkpoint(self) -> None:
         every = self._session.parameters.checkpoint_every
         number = self._session.look(lambda state: state.number)
-        if number >= every and number - max((each.number for each in _listed(self._session)), default=0) >= every:
+        if (
+            number >= every
+            and number - max((each.number for each in checkpoints.listed(self._session.bucket)), default=0) >= every
+        ):
             self._session.checkpoint()
 
     # --- one partition
@@ -216,10 +220,6 @@ class Maintainer:
 def is_copy(state: State) -> bool:
     """Return whether the store is a copy of another one, kept up to date by `sawlog replicate`."""
     return "source" in state.document(COPY_OF)[1]
-
-
-def _listed(session: StoreSession) -> list[checkpoints.Checkpoint]:
-    return checkpoints.listed(session.bucket)
 
 
 def _places(state: State) -> list[PartitionId]:
