@@ -53,7 +53,7 @@ from ..errors import (
 from ..isolation import Isolation, is_committed
 from ..log.encoding import recipe_of
 from ..log.ingest import rows_of
-from ..log.replica_source import Fetched
+from ..log.reader import Fetched
 from ..log.verify import VerifyReport
 from ..log.writer import BATCH_BYTES
 from ..store import settings
@@ -90,6 +90,8 @@ __all__ = [
 _PORT: Final = 9092
 #: Times with a special meaning in ListOffsets.
 _LATEST, _EARLIEST = -1, -2
+#: Asks for the record with the largest timestamp (KIP-734).
+_MAX_TIMESTAMP = -3
 #: Newest versions that name topics instead of using their ids.
 _FETCH_VERSION = _PRODUCE_VERSION = 12
 _OFFSETS_VERSION = 9
@@ -461,9 +463,13 @@ class RemotePartition(Partition):
         return self.position()[0]
 
     @property
-    def leader_epoch(self) -> int:
-        """Leader epoch of new batches; -1 if unknown."""
-        return self.position()[1]
+    def leader_epochs(self) -> tuple[tuple[int, int], ...]:
+        """The current leader epoch, with the first offset of the partition: the protocol does not list earlier ones."""
+        return ((self.position()[1], self.lowest_offset),)
+
+    def newest(self) -> tuple[int, int] | None:
+        found = self._offset(_MAX_TIMESTAMP)
+        return None if found.offset < 0 else (found.offset, found.timestamp)
 
     def position(self, *, isolation: Isolation = "committed") -> tuple[int, int]:
         found = self._offset(_LATEST, committed=is_committed(isolation))

@@ -34,8 +34,8 @@ from ..clock import now_ms
 from .units import duration_ms, time_ms
 
 if TYPE_CHECKING:
+    from ..store.base import Partition
     from .reading import ReadablePartition
-    from .stores import PartitionLike
 
 _NUMBER = re.compile(r"[+-]?\d+")
 #: Later than every timestamp.
@@ -160,12 +160,12 @@ def _time_after(start: Bound, text: str, now: int) -> Bound | None:
 # --- resolving against a log
 
 
-def offset_of(bound: Bound, log: PartitionLike | ReadablePartition) -> int:
+def offset_of(bound: Bound, log: Partition | ReadablePartition) -> int:
     """Return the offset of a bound in this log, limited to the log's range."""
     return min(max(_asked_offset(bound, log), log.lowest_offset), log.next_offset)
 
 
-def _asked_offset(bound: Bound, log: PartitionLike | ReadablePartition) -> int:
+def _asked_offset(bound: Bound, log: Partition | ReadablePartition) -> int:
     """Return the offset of a bound, even if it is outside the log's range."""
     if bound.anchor is Anchor.TIME:
         return log.offset_at(max(bound.number, 0))
@@ -173,7 +173,7 @@ def _asked_offset(bound: Bound, log: PartitionLike | ReadablePartition) -> int:
     return since + bound.number
 
 
-def outside(bound: Bound, log: PartitionLike | ReadablePartition) -> str:
+def outside(bound: Bound, log: Partition | ReadablePartition) -> str:
     """Return a message if a bound names an offset outside the log, else an empty string.
 
     Times, and "the last N" of fewer than N records, name no offset, so they get no message.
@@ -192,7 +192,7 @@ def outside_text(asked: int, lowest: int, next_offset: int) -> str:
     return ""
 
 
-def resolve(span: Span, log: PartitionLike | ReadablePartition) -> tuple[int, int]:
+def resolve(span: Span, log: Partition | ReadablePartition) -> tuple[int, int]:
     """Return (from, to) of a span in the current log; `to` is never below `from`.
 
     The time index finds the first record at or after a time, and no earlier record is in the range. Records with

@@ -16,7 +16,7 @@ from .output import OutputFormat
 from .places import parse_directory, parse_location
 
 if TYPE_CHECKING:
-    from .stores import StoreLike
+    from .places import AnyStore
 
 
 def complete_topic(ctx: Any, incomplete: str) -> list[str]:
@@ -47,7 +47,7 @@ def complete_setting_name(incomplete: str) -> list[str]:
     return [each for each in SETTINGS if each.startswith(incomplete)]
 
 
-def _offered(ctx: Any, incomplete: str, names: Callable[[StoreLike], Iterable[str]]) -> list[str]:
+def _offered(ctx: Any, incomplete: str, names: Callable[[AnyStore], Iterable[str]]) -> list[str]:
     from .places import open_place, parse_location
 
     data, broker = ctx.params.get("data"), ctx.params.get("broker")
