@@ -227,7 +227,7 @@ _READING = (
         "the checksum of a batch is not verified",
         ("first_bad_crc", "if len(rows) and", "return -1\n    if len(rows) and"),
         ("Lookup._check_crc", "size = len(batch)\n", "return\n"),
-        ("damage:_is_good", "size = batch_size", "return True\n    size = batch_size"),
+        ("batches:_is_good", "size = batch_size", "return True\n    size = batch_size"),
         by="bits",
     ),
     _mutant(
@@ -301,7 +301,7 @@ _REWRITING = (
     _mutant(
         "trim above what is durable",
         "the new log start is recorded while records below it are not durable (ours, once)",
-        ("trimming:trim", "appender.active.sync_now()", "pass"),
+        ("retention:trim", "appender.active.sync_now()", "pass"),
     ),
     _mutant(
         "truncated segments deleted in any order",
@@ -597,7 +597,7 @@ _RETURNED = (
         "every fake header checksummed to its end",
         "a torn value that consists of batch headers makes opening quadratic (ours, once)",
         (
-            "damage:_is_good",
+            "batches:_is_good",
             "return sums.of(position + 21, position + size) == crc",
             "return PartialSums(view).of(position + 21, position + size) == crc",
         ),
@@ -822,7 +822,7 @@ _MISSING = (
         "trim deletes first",
         "segments are deleted before the new start is recorded: a crash in between looks like a loss",
         (
-            "trimming:trim",
+            "retention:trim",
             "appender.lineage.set_remote(None)  # first",
             "drop(appender, kept, gone)\n        appender.lineage.set_remote(None)  # first",
         ),
