@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from sawlog.batch.build import Encoded, EncoderOptions, Producer
+from sawlog.batch.build import Encoded, EncoderOptions
 from sawlog.batch.header import scan
 from sawlog.batch.read import decode
 from sawlog.errors import InvalidRecord, RecordTooLarge, StorageFull
@@ -32,10 +32,6 @@ class Shelf:
         self.placed.append((number, bytes(batch.data)))
         self.came.set()
 
-    def producer(self, number: int) -> Producer:
-        count = sum(scan(data)[0].count for at, data in self.placed if at == number)
-        return Producer(77, 0, count)
-
     def values(self, number: int | None = None) -> list[bytes | None]:
         return [record.value for at, data in self.placed if number in (None, at) for record in decode(data)]
 
@@ -46,7 +42,6 @@ def packer(shelf: Shelf, *, batch_bytes: int = 1000, partition: int | None = Non
         shelf.place,
         EncoderOptions(max_batch_bytes=2000),
         partition=partition,
-        producer=shelf.producer,
         batch_bytes=batch_bytes,
         **more,
     )
@@ -70,19 +65,6 @@ def test_everything_goes_to_one_partition_if_that_is_wanted() -> None:
         for number in range(10):
             packing.append(b"%d" % number, b"key %d" % number)
     assert shelf.values(2) == [b"%d" % number for number in range(10)]
-
-
-def test_batches_have_their_producer_and_are_numbered() -> None:
-    shelf = Shelf()
-    with packer(shelf, partition=0, batch_bytes=300) as packing:
-        for number in range(50):
-            packing.append(b"value %d" % number)
-    sequence = 0
-    for _, data in shelf.placed:
-        (header,) = scan(data)
-        assert (header.producer_id, header.producer_epoch, header.base_sequence) == (77, 0, sequence)
-        sequence += header.count
-    assert shelf.values() == [b"value %d" % number for number in range(50)]  # decode checks the checksum
 
 
 def test_a_batch_that_failed_is_handed_over_again_as_it_was() -> None:
