@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import pytest
 
 from sawlog.batch.build import Encoded, EncoderOptions
-from sawlog.batch.header import scan
 from sawlog.batch.read import decode
 from sawlog.errors import InvalidRecord, RecordTooLarge, StorageFull
 from sawlog.store.partitioner import partition_for
