@@ -35,6 +35,8 @@ class Placer:
     builder: BatchBuilder
     #: The log's lock, and the lock held while a stream is read.
     lock: object
+    acquire: object
+    release: object
     streaming: object
     is_streaming: object
     recover: object
@@ -59,6 +61,8 @@ class Placer:
         self.durability = appender.durability
         self.builder = builder
         self.lock = appender.lock
+        self.acquire = appender.lock.acquire
+        self.release = appender.lock.release
         self.streaming = appender.streaming
         self.is_streaming = appender.streaming.locked
         self.recover = appender.recover
@@ -98,9 +102,17 @@ class Placer:
             size += len(cython.cast(bytes, key))
         if size > self.most_bytes:
             return -1
-        with self.lock:
-            if self._may_append(expect_offset):
-                offset = self._append(value, key, stamp)
+        if cython.compiled:  # no signal handler runs between the two statements, and a `with` costs 0.1 µs more
+            self.acquire()
+            try:
+                if self._may_append(expect_offset):
+                    offset = self._append(value, key, stamp)
+            finally:
+                self.release()
+        else:
+            with self.lock:
+                if self._may_append(expect_offset):
+                    offset = self._append(value, key, stamp)
         if offset >= 0 and self._must_sync():
             self.settle(offset + 1)
         return offset
