@@ -261,8 +261,9 @@ class Placement:
 def _number_again(data: bytearray, batches: Sequence[BatchSpan]) -> None:
     """Overwrite offsets that a process left when it died, with a power cut, while numbering a file."""
     at = base = 0
+    view = memoryview(data)  # the interpreted kernel takes nothing else
     for _, size, count in batches:
-        kernel.patch_place(data, at, base, 0)
+        kernel.patch_place(view, at, base, 0)
         at, base = at + size, base + count
 
 
