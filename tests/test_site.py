@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 import shutil
@@ -43,6 +44,16 @@ def test_every_document_has_one_title_and_skips_no_level_of_headings(document: P
     assert levels[:1] == [1]
     assert levels.count(1) == 1
     assert all(after <= before + 1 for before, after in pairwise(levels)), levels
+
+
+def test_every_name_of_the_reference_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class that has moved would otherwise be noticed by `make docs` only."""
+    monkeypatch.syspath_prepend(ROOT / "docs" / "site")
+    reference = importlib.import_module("reference")
+    for page in reference.pages():
+        for part in page.parts:
+            module = importlib.import_module(part.module)
+            assert [name for name in part.names if not hasattr(module, name)] == [], part.module
 
 
 def build(checkout: Path, target: Path) -> subprocess.CompletedProcess[str]:

@@ -133,7 +133,7 @@ def _pages_of_sawlog() -> Iterator[Page]:
 
 
 def _async_classes() -> Iterator[Part]:
-    for module, name in (("store", "Store"), ("topic", "Topic"), ("log", "Log"), ("consumer", "Consumer")):
+    for module, name in (("store", "Store"), ("topic", "Topic"), ("partition", "Log"), ("consumer", "Consumer")):
         yield Part(f"sawlog.aio.{module}", [f"Async{name}"])
     yield Part("sawlog.aio.waiting", ["Opening"])
 
