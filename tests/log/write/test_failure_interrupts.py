@@ -146,6 +146,7 @@ def check_goes_on(log: Log, directory: MemoryDirectory, config: LogConfig, promi
         assert promise.try_append(again)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # an interrupt in a finalizer
 @pytest.mark.sampled(1)  # 0.4 s each
 @pytest.mark.parametrize("again_s", [0.004, 0.00004], ids=["once", "in bursts"])
 @pytest.mark.parametrize("durability", ["always", "os"])
