@@ -34,15 +34,15 @@ tour: kernel ## demo of the log alone: a million records written, read, killed a
 check: $(READY) ## lint, types and layers; under 15 seconds when the caches are warm
 	@$(MAKE) --no-print-directory -j 2 types lint layers
 
-# Four workers for two cores: tests wait for other processes a third of the time.
+# Six workers for two cores: tests often wait for other processes.
 test: say-test check kernel ## required to pass: make check and the quick tests
-	@$(BIN)/python -m pytest --workers 4 $(ARGS)
+	@$(BIN)/python -m pytest --workers 6 $(ARGS)
 
 test-all: check kernel $(READY_SERVERS) ## include the slow tests, all files on disk, fresh random Hypothesis examples
 	@SAWLOG_TESTS_ON_DISK=1 $(BIN)/python -m pytest --workers 4 -m "slow or not slow" --hypothesis-profile=explore $(ARGS)
 
 durations: kernel ## run the quick tests and record their cost in tests/durations.txt
-	@$(BIN)/python -m pytest -q --workers 4 --durations-file=tests/durations.txt $(ARGS)
+	@$(BIN)/python -m pytest -q --workers 6 --durations-file=tests/durations.txt $(ARGS)
 
 lint: $(READY) ## ruff: mistakes and formatting
 	@$(BIN)/ruff check --quiet .
@@ -127,7 +127,7 @@ say-demo: # before anything takes long
 	@echo "the demo takes three to seven minutes on two cores, after the installation"
 
 say-test:
-	@echo "about five minutes on two cores, after the installation"
+	@echo "about six minutes on two cores, after the installation"
 
 clean: ## remove build and test output; keep .venv
 	@rm -rf build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
