@@ -1,4 +1,4 @@
-"""Runs the tests in several processes: `pytest --workers 4`.
+"""Run the tests in several processes: `pytest --workers 6`.
 
 The tests are collected once. Each worker is then forked from this process, so it has every module and every test
 already, and shares their memory. (pytest-xdist collects in every worker, and exchanges five messages per test: a minute

@@ -978,10 +978,10 @@ def _consumer_members(group: Any) -> _Membership:
 
 
 def _embedded(kind: Any, data: bytes) -> Any:
-    """Decode what a consumer wrote for the other members; None if it is not what consumers write."""
+    """Decode the metadata or assignment of a group member; None if it has another format, which a client may choose."""
     try:
         return kind.decode(bytes(data))
-    except Exception:
+    except Exception:  # kafka-python raises whatever the bytes happen to cause
         return None
 
 

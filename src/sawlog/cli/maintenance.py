@@ -292,7 +292,7 @@ class Repaired:
 
     @property
     def changes(self) -> bool:
-        """Whether recovery changes anything."""
+        """True if recovery changes anything."""
         passive = (Action.IGNORE, Action.REPORT)
         return any(each.action not in passive for each in self.recovery.findings)
 

@@ -286,8 +286,8 @@ class ConsumerGroup:
 
     @staticmethod
     def _may_replace(member: ConsumerMember) -> bool:
-        """Whether another member may take over an instance id. Static members of the classic protocol do not announce
-        that they leave, so they are replaced as in the classic protocol."""
+        """Return True if another member may take over an instance id. Static members of the classic protocol do not
+        announce that they leave, so they are replaced as in the classic protocol."""
         return member.epoch == STATIC_LEAVE_EPOCH or member.is_classic
 
     @property

@@ -45,7 +45,7 @@ def prepare(found: TransportSocket | None) -> None:
 
 
 def is_closed(found: TransportSocket) -> bool:
-    """Whether the peer has closed or reset the connection, even if unread bytes precede that."""
+    """True if the peer has closed or reset the connection, even if unread bytes precede that."""
     if _TCP_INFO is None:
         return False
     try:

@@ -51,7 +51,7 @@ class AuthorizationContext:
     _reasons: dict[ErrorCode, str] = field(default_factory=dict)
 
     def allows(self, operation: Operation, resource: Resource, name: str = CLUSTER_NAME) -> bool:
-        """Whether an operation is allowed. Use this where a denied resource is silently left out."""
+        """Return True if an operation is allowed. For responses that omit denied resources silently."""
         return self.authorizer.allows(self.client, operation, resource, name)
 
     def allows_some(self, operation: Operation, resource: Resource) -> bool:

@@ -234,7 +234,7 @@ class Partition(ABC):
 
     @property
     def is_tiered(self) -> bool:
-        """Whether a part of it is read from a replica, over the network."""
+        """True if a part of the partition is read from a replica, over the network."""
         return False
 
     @property
