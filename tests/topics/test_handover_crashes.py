@@ -250,13 +250,14 @@ def test_nobody_gets_in_between_a_part_that_failed_and_the_release_of_the_lock(
     holder["orders"].append(b"before", partition=0)
     outcome: list[object] = []
 
-    def append() -> None:
+    def write() -> None:
         try:
             outcome.append(holder["orders"].append(b"between", partition=0).offset)
         except SawlogError as error:
             outcome.append(error)
 
-    thread = threading.Thread(target=append)
+    thread = threading.Thread(target=write)
+    waited: list[bool] = []
     staged: list[str] = []
 
     def before(call: Call) -> None:
@@ -264,7 +265,8 @@ def test_nobody_gets_in_between_a_part_that_failed_and_the_release_of_the_lock(
             staged.append(call.name)
             if len(staged) == 2:  # once to prepare, once to place
                 thread.start()
-                until(lambda: is_in(thread, "place"), "the other thread waits")
+                until(lambda: is_in(thread, Log.append), "the other thread waits")
+                waited.append(not outcome)
                 raise StorageError(5, "cannot be read")
 
     def release_late(log: Log) -> None:
@@ -277,16 +279,17 @@ def test_nobody_gets_in_between_a_part_that_failed_and_the_release_of_the_lock(
     with pytest.raises(TransactionPending):
         scene.commit()
     failing.before = None
+    assert waited == [True]
     assert isinstance(outcome[0], LogFailed)
     holder["orders"].append(b"after", partition=0)
     assert values(holder["orders"].partition(0).scan()) == [b"before", b"before", *scene.part, b"after"]
 
 
-def is_in(thread: threading.Thread, function: str) -> bool:
+def is_in(thread: threading.Thread, function: Callable[..., object]) -> bool:
     """Whether a thread is executing a function."""
     frame = sys._current_frames().get(thread.ident or 0)
     while frame is not None:
-        if frame.f_code.co_name == function:
+        if frame.f_code is function.__code__:
             return True
         frame = frame.f_back
     return False
