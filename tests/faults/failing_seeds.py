@@ -10,4 +10,5 @@ from __future__ import annotations
 #: (workload, seed, what was wrong)
 FAILING_SEEDS = [
     ("aborting_os", 994087, "an async stream that was cancelled by its own source was stored"),
+    ("interrupted_twice_always", 31645, "an interrupt while a producer was recorded left it without a batch"),
 ]

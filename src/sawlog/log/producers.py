@@ -147,12 +147,14 @@ class ProducerState:
     def note(
         self, producer_id: int, epoch: int, sequence: int, first_offset: int, last_offset: int, timestamp: int
     ) -> None:
-        """Record a placed batch."""
-        batches = self._producers.setdefault(producer_id, deque(maxlen=REMEMBERED))
-        if batches and batches[-1].epoch != epoch:
-            batches.clear()
+        """Record a placed batch. An interrupt leaves it recorded or unknown, and `reaches` tells which."""
         end = (sequence + last_offset - first_offset) % _WRAP
-        batches.append(ProducerBatch(producer_id, epoch, sequence, end, first_offset, last_offset, timestamp))
+        batch = ProducerBatch(producer_id, epoch, sequence, end, first_offset, last_offset, timestamp)
+        batches = self._producers.get(producer_id)
+        if batches and batches[-1].epoch == epoch:
+            batches.append(batch)
+        else:
+            self._producers[producer_id] = deque((batch,), maxlen=REMEMBERED)
 
     def note_rows(self, rows: Rows, now_ms: int) -> None:
         """Record placed batches from their headers. A producer's inactivity counts from now."""

@@ -103,12 +103,12 @@ class Transactions:
     def note(self, row: list[int]) -> None:
         """Apply the next transactional batch or marker, given as a row."""
         producer = row[PRODUCER_ID]
+        self.reached = row[LAST]  # first: `reaches` must hold if an interrupt comes below
         if row[ATTRIBUTES] & CONTROL_BIT:
             if row[MARKER] & MARKER_MASK in (ABORT_MARKER, COMMIT_MARKER):
                 self._end(producer, row[LAST], aborted=row[MARKER] & MARKER_MASK == ABORT_MARKER)
         elif row[LAST] >= self._lowest:
             self._continue(producer, row)
-        self.reached = row[LAST]
 
     def _continue(self, producer: int, row: list[int]) -> None:
         begun = self.open.get(producer)

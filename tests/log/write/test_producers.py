@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from sawlog import Log, Producer
 from sawlog.batch.build import encode
+from sawlog.batch.header import ATTRIBUTES, TRANSACTIONAL_BIT
 from sawlog.errors import InvalidRecord, OutOfOrderSequence, ProducerError, ProducerFenced, SawlogError
+from sawlog.log.ingest import rows_of
+from sawlog.log.producers import ProducerState
+from sawlog.log.transactions import Transactions
 
+from ...faults.interrupts import Interrupter, Stop
 from ..places import Place, fill, now_ms, values
 
 LAST_SEQUENCE = 2**31 - 1
@@ -333,3 +339,35 @@ def test_trim_keeps_the_producers(place: Place, sending: Send) -> None:
     with pytest.raises(OutOfOrderSequence):
         sending(log, 9)
     assert sending(log, 3) == range(3, 6)
+
+
+CHANGES = [  # producer, whether the batch belongs to a transaction
+    (Producer(7, 0, 6), False),
+    (Producer(7, 1, 0), False),
+    (Producer(8, 0, 0), False),
+    (Producer(7, 0, 6), True),
+    (Producer(8, 0, 0), True),
+]
+
+
+@pytest.mark.parametrize(("producer", "in_transaction"), CHANGES)
+def test_an_interrupted_note_changes_nothing_or_reaches_its_offset(producer: Producer, in_transaction: bool) -> None:
+    def noted() -> ProducerState:
+        state = ProducerState(1000, Transactions())
+        for offset in (0, 3):
+            state.note(7, 0, offset, offset, offset + 2, 0)
+        return state
+
+    rows = rows_of(memoryview(bytearray(encode([b"a", b"b"], base_offset=6, producer=producer))))
+    if in_transaction:
+        rows[:, ATTRIBUTES] |= TRANSACTIONAL_BIT
+    before, interrupted = noted().encode(6, 0), 0
+    for number in range(1, 200):
+        state, interrupter = noted(), Interrupter(number)
+        with suppress(Stop), interrupter.on():
+            state.note_rows(rows, 0)
+        if not interrupter.done:
+            break
+        interrupted += 1
+        assert state.reaches(6) or state.encode(6, 0) == before
+    assert interrupted > 5
