@@ -15,6 +15,8 @@ import pytest
 from sawlog.closing import OneShotEvent
 from sawlog.storage.forking import forkable
 
+from .alarms import alarms
+
 
 def test_it_comes_once_and_stays() -> None:
     ending = OneShotEvent()
@@ -58,9 +60,8 @@ def test_interrupts_in_the_middle_of_it_leave_nobody_waiting(monkeypatch: pytest
         if armed:
             raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGALRM, strike)
     rng = random.Random(1)
-    try:
+    with alarms(strike):
         ends = time.monotonic() + 0.5
         while time.monotonic() < ends:
             ending = OneShotEvent()
@@ -75,7 +76,3 @@ def test_interrupts_in_the_middle_of_it_leave_nobody_waiting(monkeypatch: pytest
             signal.setitimer(signal.ITIMER_REAL, 0)
             ending.set()
             assert ending.wait(0)
-    finally:
-        armed = False
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)

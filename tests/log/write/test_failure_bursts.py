@@ -15,6 +15,8 @@ import pytest
 from sawlog import Log, LogConfig
 from sawlog.errors import LogFailed, OffsetOutOfRange
 
+from ...alarms import alarms
+
 
 @pytest.fixture(autouse=True)
 def interrupts_that_are_lost_are_ignored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -54,9 +56,8 @@ def test_bursts_of_interrupts_during_every_kind_of_change(tmp_path: Path, durabi
             log.trim(min(log.visible_offset, log.lowest_offset + rng.randrange(30)))
 
     config = LogConfig(segment_bytes=2000, durability=durability)
-    before = signal.signal(signal.SIGALRM, strike)
     lives = failed = 0
-    try:
+    with alarms(strike):
         while lives < 10:
             lives += 1
             log = Log.open(tmp_path / str(lives), config)
@@ -84,7 +85,3 @@ def test_bursts_of_interrupts_during_every_kind_of_change(tmp_path: Path, durabi
             with Log.open(tmp_path / str(lives), config) as again:
                 assert again.verify(), f"life {lives}: {again.verify()}\n{again.recovery}"
                 assert offset < 0 or again[offset].value == b"in peace"
-    finally:
-        armed = False
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)

@@ -22,6 +22,7 @@ import pytest
 from sawlog import Log, LogConfig
 from sawlog.storage import MemoryDirectory
 
+from ...alarms import alarms
 from ...faults.seeds import repeat, seed_of_this_run
 from ...processes import content
 from ...processes.operations import CONFIG, OPERATIONS, Promise, fill
@@ -53,13 +54,9 @@ def watched(seconds: float = 10.0) -> Iterator[None]:
     def give_up(*_: Any) -> None:
         raise Hung
 
-    before = signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
+    with alarms(give_up):
+        signal.setitimer(signal.ITIMER_REAL, seconds)
         yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def interrupted(call: Callable[[], object], at: int) -> bool:
@@ -178,9 +175,8 @@ def test_interrupts_by_a_timer(tmp_path: Path, durability: Any, again_s: float) 
         sent.append(value)
         acknowledged[log.append_stream([value[:100], value[100:]])] = value
 
-    before = signal.signal(signal.SIGALRM, strike)
     strikes = 0
-    try:
+    with alarms(strike):
         while strikes < 100:
             # Again and again: one that comes while an object is let go is lost.
             signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.0002, 0.004), again_s)
@@ -191,10 +187,6 @@ def test_interrupts_by_a_timer(tmp_path: Path, durability: Any, again_s: float) 
             except KeyboardInterrupt:
                 armed = False
                 strikes += 1
-    finally:
-        armed = False
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
     append()
     assert log.verify(), str(log.verify())
     log.close()
