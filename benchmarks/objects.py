@@ -182,10 +182,10 @@ def _filled(bench: Bench, size: int) -> tuple[str, Path]:
 def _planned(store: Any) -> Callable[[], int]:
     """All records to Arrow, as a task of Spark reads what the driver has planned."""
     topic = store.topic("t")
-    pieces = topic.plan(0, 0, topic.partition(0).position()[0])
+    pieces = topic._plan(0, 0, topic.partition(0).position()[0])
 
     def read() -> int:
-        reader = store.slice_reader("t", topic.id, 0)
+        reader = store._slice_reader("t", topic.id, 0)
         found = 0
         for piece in pieces:
             for part in reader.read(piece, columns=["offset", "key", "value"], batch_rows=1 << 16, lost=_fail):
@@ -265,7 +265,7 @@ def _staged(bench: Bench, url: str, size: int) -> TaskCommit:
     with opened(bench, url, slow=False) as store:
         topic = store.topic("t")
         parts: dict[int, list[Piece]] = {}
-        with store.staging.task("job") as task:
+        with store._staging.task("job") as task:
             chunk = data[: min(len(data), size // 4 // len(batch) * len(batch))]
             for number in range(size // len(chunk)):
                 parts.setdefault(number % 4, []).append(task.own_file().write(chunk))

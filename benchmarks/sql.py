@@ -282,7 +282,7 @@ class _WithTable:
         """Itself."""
         return self
 
-    def history(self) -> History:
+    def _history(self) -> History:
         """What is in the table."""
         return self.past
 

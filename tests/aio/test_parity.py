@@ -65,10 +65,10 @@ def test_backends_say_what_they_support(address: str) -> None:
             with pytest.raises(StorageError):
                 topic.fork("other")
         if store.supports_tables:
-            topic.set_table(None)
+            topic.table = None
         else:
             with pytest.raises(StorageError):
-                topic.set_table(None)
+                topic.table = None
 
 
 async def failing(store: AsyncStore) -> None:

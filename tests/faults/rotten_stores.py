@@ -401,7 +401,7 @@ class _TransactionJudge:
         with _open(directory) as store:
             part = Part("stock", store["stock"].id, 0, 1, (Piece("job.task.batches", 0, len(data)),))
             try:
-                store.staging.publish("job", [part])
+                store._staging.publish("job", [part])
             except (TransactionAborted, CorruptData):
                 assert not _is_placed_anew(data, flip)
                 assert served(store) == self.after

@@ -254,17 +254,17 @@ class StoreWorkload(Workload):
                     pass
                 assert log.recovery, corruption_of(log)
                 assert log.verify(), str(log.verify())
-        if "groups" in store.directory.children():
+        if "groups" in store._directory.children():
             with store.groups.offsets.turn():
                 pass  # an offset that is seen before somebody's turn may go back in a power cut: it costs a repetition
         found = state_of(store)
         promise.check(found)
-        topics = store.directory.child("topics")
+        topics = store._directory.child("topics")
         assert topics.children() == store.topics(), f"left behind: {topics.children()}"
         for topic in store:
             assert len(topics.child(topic.name).children()) == topic.partitions
-        if "staging" in store.directory.children():
-            self._check_staging(store.directory.child("staging").names())
+        if "staging" in store._directory.children():
+            self._check_staging(store._directory.child("staging").names())
         return found
 
     @staticmethod
@@ -449,8 +449,8 @@ def publish(run: StoreWorkload, now: State) -> Steps:
         _staged(store, stage, given)  # by an attempt that failed later
         parts = _staged(store, stage, given, alone=alone)
         with _set(placement, ADOPT_BYTES=least):
-            store.staging.publish(stage, parts, name=query, sequence=batch)
-            store.staging.publish(stage, parts, name=query, sequence=batch)
+            store._staging.publish(stage, parts, name=query, sequence=batch)
+            store._staging.publish(stage, parts, name=query, sequence=batch)
 
     yield then, act, {"once": True}
 
@@ -465,11 +465,11 @@ def publish_inline(run: StoreWorkload, now: State) -> Steps:
         stage, parts, position = stage_name(query, 1), [], 0
         batches = [encode([(value,)]) for _, _, value in given]
         data = b"".join(batches)
-        file = store.staging.put(stage, data) if staged else ""
+        file = store._staging.put(stage, data) if staged else ""
         for (name, number, _), batch in zip(given, batches, strict=True):
             parts.append(Part(name, store[name].id, number, 1, (Piece(file, position, len(batch)),)))
             position += len(batch)
-        store.staging.publish(stage, parts, data=b"" if staged else data, name=query, sequence=1)
+        store._staging.publish(stage, parts, data=b"" if staged else data, name=query, sequence=1)
 
     yield then, act, {"once": True}
 
@@ -478,7 +478,7 @@ def _staged(
     store: DirectoryStore, stage: str, given: list[tuple[str, int, bytes]], *, alone: bool = False
 ) -> list[Part]:
     """What a task does: its batches lie in a file of its own, lent to the job; `alone`, in one for each partition."""
-    with store.staging.task(stage) as task:
+    with store._staging.task(stage) as task:
         parcels: dict[tuple[str, int], PartitionBuffer] = {}
         files: dict[tuple[str, int], StagedFile] = {}
         for name, number, value in given:
@@ -502,7 +502,7 @@ def publish_and_discard(run: StoreWorkload, now: State) -> Steps:
 
     def act(store: DirectoryStore) -> None:
         _staged(store, stage, given)
-        store.staging.discard(stage)
+        store._staging.discard(stage)
 
     yield now, act, {}
 
@@ -617,7 +617,7 @@ def spark_write(run: StoreWorkload, now: State) -> Steps:
         from sawlog.spark.options import WriteOptions
 
         stage, parts = stage_name(query, 1), list[writing.StagedPartition]()
-        options = WriteOptions(store.directory, None, None, None, 128 << 10, 5.0)  # type: ignore[arg-type]
+        options = WriteOptions(store._directory, None, None, None, 128 << 10, 5.0)  # type: ignore[arg-type]
         with (
             _set(writing, _HELD_BYTES=held),
             _set(writing, _OWN_BYTES=own),
@@ -631,7 +631,7 @@ def spark_write(run: StoreWorkload, now: State) -> Steps:
                 parts += task.finish()
                 task.close()
             gathered, data = commit._collect_parts(store, stage, parts)
-            store.staging.publish(stage, gathered, data=data, name=query, sequence=1)
+            store._staging.publish(stage, gathered, data=data, name=query, sequence=1)
 
     yield then, act, {"once": True}
 

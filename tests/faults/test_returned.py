@@ -276,7 +276,7 @@ def test_a_lease_that_is_being_written_is_not_swept(tmp_path: Path, monkeypatch:
     with DirectoryStore.open(tmp_path, maintenance_interval_s=None) as store:
         store.create_topic("t", 1)
         seen = _opened_before_renaming(monkeypatch, ".lease.tmp", store.path)
-        name = store.staging.put("job", encode([b"x"]))
+        name = store._staging.put("job", encode([b"x"]))
         assert seen
         names = os.listdir(f"{store.path}/staging")
         assert name in names

@@ -446,7 +446,7 @@ class Staging(Work):
     def work(self, place: str, round_: int, state: Any) -> None:
         store = opened(place)
         topic = store.create_topic("orders", partitions=self.PARTITIONS, exist_ok=True, segment_bytes=20_000)
-        area = StagingDirectory(store.directory)
+        area = StagingDirectory(store._directory)
         say("ready")
         for batch in itertools.count((state or {}).get("next", 0)):
             stage = f"sparkquery-{batch}"
@@ -462,10 +462,10 @@ class Staging(Work):
                 file.sync()
                 file.close()
             say(f"trying {batch}")
-            store.staging.publish(stage, parts, name="query", sequence=batch)
+            store._staging.publish(stage, parts, name="query", sequence=batch)
             say(f"done {batch}")
             if batch % 7 == 3:
-                store.staging.discard(stage)  # a driver in doubt: what was published stays
+                store._staging.discard(stage)  # a driver in doubt: what was published stays
 
     def check(self, place: str, state: Any, rounds: list[Round], found: Counter[str]) -> dict[str, int]:
         [round_] = rounds

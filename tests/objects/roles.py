@@ -204,12 +204,12 @@ class Writer:
     def _publish(self, number: int) -> None:
         values = [value for value, _ in self._values(PLAIN, number)]
         job = f"job-{self._diary.name}-{number}"
-        task = self._store.staging.task(job)
+        task = self._store._staging.task(job)
         piece = task.write(encode(values))
         task.sync()
         self._hesitate()
         part = Part(PLAIN, self._store.topic(PLAIN).id, 0, len(values), (piece,))
-        placed = self._store.staging.publish(job, [part], name=self._diary.name, sequence=number)
+        placed = self._store._staging.publish(job, [part], name=self._diary.name, sequence=number)
         if placed:
             self._acknowledged((PLAIN, 0), placed[PLAIN, 0], values)
 

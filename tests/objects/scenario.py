@@ -201,12 +201,12 @@ class Scenario:
     def _publish(self, store: ObjectStore, name: str, number: int) -> None:
         made = self._values(name, PLAIN, number)
         topic = store.topic(PLAIN)
-        task = store.staging.task(f"job-{name}-{number}")
+        task = store._staging.task(f"job-{name}-{number}")
         piece = task.write(encode([self._record(value) for value, _ in made]))
         task.sync()
         self.world.sleep(self.world.random.choice((0, *STOPS_S)))
         parts = [Part(PLAIN, topic.id, 0, len(made), (piece,))]
-        placed = store.staging.publish(f"job-{name}-{number}", parts, name=f"query-{name}", sequence=number)
+        placed = store._staging.publish(f"job-{name}-{number}", parts, name=f"query-{name}", sequence=number)
         if placed:
             self._note((PLAIN, 0), placed[PLAIN, 0], [value for value, _ in made])
 

@@ -65,7 +65,7 @@ def services(request: pytest.FixtureRequest) -> Iterator[tuple[ObjectService, Ob
         ObjectStore.open(bucket, maintenance_interval_s=None) as other,
     ):
         one.create_topic("orders", 2)
-        made = one.serve(), other.serve()
+        made = one._serve(), other._serve()
         for number, each in enumerate(made):
             each.brokers.join(None, "127.0.0.1", 9000 + number)
         yield made
@@ -624,7 +624,7 @@ def test_users_and_rules_hold_at_every_broker(tmp_path: Path, moto: Server) -> N
     with Fleet(tmp_path, moto, 2, *options) as fleet:
         with ObjectStore.open(fleet.url, options=moto.options, maintenance_interval_s=None) as store:
             for name in ("admin", "alice"):
-                StoredUsers(store.registry).put(
+                StoredUsers(store._registry).put(
                     name, [Salted.new(MECHANISMS["SCRAM-SHA-512"], "secret", MIN_ITERATIONS)]
                 )
             store.create_topic("orders")

@@ -151,7 +151,7 @@ def test_a_writer_collects_records_and_places_them(store: Any) -> None:
     with topic.partition(1).writer(batch_bytes=100) as single:
         for _ in range(50):
             single.append(b"x")
-    with topic.packer("gzip", partition=0) as packer:
+    with topic._packer("gzip", partition=0) as packer:
         packer.append(b"packed")
     values = [record.value for record in topic.scan()]
     assert len(values) == 1051
@@ -195,10 +195,10 @@ def test_a_transaction_and_the_registry_are_there(store: Any) -> None:
     store.create_topic("orders")
     with store.transaction() as transaction:
         transaction.append("orders", b"a")
-    assert store.registry.read("users").version == 0
-    changed = store.registry.change("users", lambda fields: {**fields, "me": 1})
-    assert (changed.version, store.registry.read("users").fields) == (1, {"me": 1})
-    assert store.registry.change("users", dict).version == 1
+    assert store._registry.read("users").version == 0
+    changed = store._registry.change("users", lambda fields: {**fields, "me": 1})
+    assert (changed.version, store._registry.read("users").fields) == (1, {"me": 1})
+    assert store._registry.change("users", dict).version == 1
 
 
 def test_typed_views_work(store: Any) -> None:

@@ -676,12 +676,12 @@ def test_a_job_that_is_given_up_keeps_what_was_published_and_loses_the_rest(worl
     topic = store.create_topic("t")
     parts = []
     for value in (b"a", b"b"):
-        task = store.staging.task("job")
+        task = store._staging.task("job")
         piece = task.write(encode([value]))
         task.sync()
         parts.append(Part("t", topic.id, 0, 1, (piece,)))
-    store.staging.publish("job", parts[:1])
-    store.staging.discard("job")
+    store._staging.publish("job", parts[:1])
+    store._staging.discard("job")
     assert [each.value for each in topic.scan()] == [b"a"]
     assert len([key for key in world.objects if key.startswith("staged/")]) == 1
     (piece,) = parts[1].pieces  # what a driver that was stopped commits now
@@ -689,7 +689,7 @@ def test_a_job_that_is_given_up_keeps_what_was_published_and_loses_the_rest(worl
     with pytest.raises(AmbiguousAppend, match="abandoned"):
         store._session.commit([late])
     with pytest.raises(SawlogError):
-        store.staging.publish("job", parts[1:])
+        store._staging.publish("job", parts[1:])
 
 
 # --- R7: digests

@@ -210,7 +210,7 @@ class Doing:
             file.close()
             placed = [(("orders", n), name) for n in range(2) for name, _ in made[n]]
             try:
-                self.store.staging.publish(stage, parts)
+                self.store._staging.publish(stage, parts)
             except TransactionPending:
                 self.pending = placed
                 raise

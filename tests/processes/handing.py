@@ -163,7 +163,7 @@ def stream(say: Say, path: str, topic: str, tag: str, form: str, first: int = 0,
         elif form == "many":
             into.append_many([value.encode(), value.encode() + b"'"], partition=partition)
         elif form == "writer":
-            with into.partition_writer(partition) as writer:
+            with into._partition_writer(partition) as writer:
                 writer.append(value.encode())
         elif form == "named":
             with store.transaction(tag, number + 1, lock_timeout_s=30) as tx:

@@ -269,7 +269,7 @@ def test_deleted_topics_and_groups_are_kept_unless_it_is_asked_for(
 
 
 def test_users_and_acls_are_shipped_only_if_it_is_asked_for(data: Path, store: Store, url: str, tmp_path: Path) -> None:
-    store.registry.change("users", lambda before: {"alice": {"hash": "x"}})
+    store._registry.change("users", lambda before: {"alice": {"hash": "x"}})
     ship(data, url)
     with replica(url) as there:
         assert there.session.look(lambda state: state.document("users")) == (0, {})
@@ -278,7 +278,7 @@ def test_users_and_acls_are_shipped_only_if_it_is_asked_for(data: Path, store: S
     restore(url, tmp_path / "again", registry=True)
     for name, expected in (("without", {}), ("again", {"alice": {"hash": "x"}})):
         with sawlog.open(tmp_path / name, "r") as again:
-            assert again.registry.read("users").fields == expected
+            assert again._registry.read("users").fields == expected
 
 
 def test_only_the_named_topics_are_shipped(data: Path, store: Store, url: str) -> None:

@@ -114,13 +114,13 @@ def test_sql_counts_and_reads_it(tiered: Tiered) -> None:
 def test_slices_are_read_in_another_process_and_after_more_was_removed(tiered: Tiered) -> None:
     topic = tiered.store["orders"]
     tiered.append(100)
-    planned = topic.plan(0, 0, 300, target_bytes=1000)
+    planned = topic._plan(0, 0, 300, target_bytes=1000)
     assert len({type(each) for each in planned}) == 2
     assert [each.start_offset for each in planned] == [0, *(each.end_offset for each in planned[:-1])]
     tiered.ship()
     assert tiered.tier()  # files of the plan are gone now
     with sawlog.open(tiered.data, "r") as other:
-        reader = other.slice_reader("orders", topic.id, 0)
+        reader = other._slice_reader("orders", topic.id, 0)
         found: list[int] = []
         for piece in planned:
             for each in reader.read(piece, columns=["offset"], batch_rows=1000):

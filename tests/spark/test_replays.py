@@ -100,7 +100,7 @@ def test_a_job_that_routes_by_a_column_leaves_one_record_for_all_its_micro_batch
         return
     with sawlog.open(place, "r") as store:
         assert isinstance(store, ObjectStore)
-        names = store.staging._session.look(lambda state: list(state.entries.names("named/")), fresh=True)
+        names = store._staging._session.look(lambda state: list(state.entries.names("named/")), fresh=True)
         assert names == [f"named/{QUERY}-column"]
 
 

@@ -74,7 +74,7 @@ class Keeper:
                 marks[number] = Mark(first if before is None else before.start, max(end, first), epoch)
             made.finish(work, schema, marks)
         if topic.table is None and self.ends:
-            topic.set_table(self.info)
+            topic.table = self.info
 
     def merge(self, topic: Topic) -> None:
         """Small files into larger ones."""

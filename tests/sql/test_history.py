@@ -25,13 +25,13 @@ class Materialised:
     """A topic with a table, which the store has under its name."""
 
     def __init__(self, store: Store, topic: Topic, history: History) -> None:
-        self._store, self._topic, self._history = store, topic, history
+        self._store, self._topic, self._past = store, topic, history
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._topic, name)
 
-    def history(self) -> History:
-        return self._history
+    def _history(self) -> History:
+        return self._past
 
     # --- the store
 
@@ -86,7 +86,7 @@ def ordered(table: pa.Table) -> list[tuple[int, int, int, bytes, bytes]]:
 
 
 def has_values(case: Case) -> bool:
-    return bool(case.source.history().has_value)
+    return bool(case.source._history().has_value)
 
 
 def test_sql_reads_the_table_and_then_the_log(case: Case) -> None:

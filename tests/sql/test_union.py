@@ -57,7 +57,7 @@ def half_way(store: Store, topic: Topic, keeper: Keeper) -> list[Any]:
 
 def test_sql_reads_the_table_its_quarantine_and_the_log(store: Store, orders: Topic, keeper: Keeper) -> None:
     everything = half_way(store, orders, keeper)
-    assert {each.unparsed for each in orders.history().files} == {True, False}  # type: ignore[union-attr]
+    assert {each.unparsed for each in orders._history().files} == {True, False}  # type: ignore[union-attr]
     found = store.sql("select partition, offset, timestamp, key, value from orders order by all").to_pylist()
     assert [tuple(row.values())[:2] for row in found] == sorted(row[:2] for row in everything)
     assert {(row["partition"], row["offset"]): (row["key"], row["value"]) for row in found} == {
@@ -155,7 +155,7 @@ def test_rows_from_the_recorded_ends_on_do_not_count(store: Store, orders: Topic
     directory = FileDirectory(path.parent)
     checksummed.store(directory, "manifest", {name: value for name, value in document.items() if name != "crc32c"})
     directory.close()
-    assert any(each.beyond for each in orders.history().files)  # type: ignore[union-attr]
+    assert any(each.beyond for each in orders._history().files)  # type: ignore[union-attr]
     assert places(store.sql("select * from orders")) == everything
     assert places(orders.arrow()) == everything
     assert store.sql("select count(*) from orders").column(0).to_pylist() == [sum(everything.values())]
@@ -188,7 +188,7 @@ def test_a_table_that_is_refused_is_not_read(store: Store, orders: Topic, tmp_pa
     edit_metadata(Path(keeper.info.location), {"delta.columnMapping.mode": "name"})
     with pytest.raises(InvalidConfig, match="its columns are mapped to other names"):
         store.sql("select key from orders")
-    orders.set_table(None)  # without a table it is the log
+    orders.table = None  # without a table it is the log
     assert store.sql("select key from orders").num_rows == COUNT
 
 
@@ -204,7 +204,7 @@ def test_the_table_of_an_earlier_topic_and_of_a_log_that_lost_records_are_refuse
     store.delete_topic("orders")
     again = store.create_topic("orders", 3)
     assert store.sql("select key from orders").num_rows == 0
-    again.set_table(info)
+    again.table = info
     with pytest.raises(InvalidConfig, match="made of an earlier topic"):
         store.sql("select key from orders")
 

@@ -44,7 +44,7 @@ def committed(store: DirectoryStore, partition: int = 0) -> int | None:
 
 def names(store: DirectoryStore, group: str) -> list[str]:
     """The files of its members."""
-    directory = group_directory(store.directory, group, create=False)
+    directory = group_directory(store._directory, group, create=False)
     try:
         return directory.names()
     finally:
@@ -53,7 +53,7 @@ def names(store: DirectoryStore, group: str) -> list[str]:
 
 def remove(store: DirectoryStore, group: str, name: str) -> None:
     """As a member does that takes another one for dead."""
-    directory = group_directory(store.directory, group, create=False)
+    directory = group_directory(store._directory, group, create=False)
     try:
         directory.remove(name)
     finally:

@@ -238,7 +238,7 @@ def test_closing_the_store_closes_its_consumers_in_order(store: DirectoryStore) 
     consumer = store.consumer("billing", ["orders"])
     fill(store, 3)
     assert len(list(consumer.drain())) == 3
-    directory = store.directory
+    directory = store._directory
     store.close()
     with pytest.raises(LogClosed):
         consumer.poll(0)

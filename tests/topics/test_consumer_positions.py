@@ -361,7 +361,7 @@ def test_without_a_group_everything_is_read_and_nothing_committed(store: Directo
             with pytest.raises(GroupError):
                 consumer.commit()
     assert store.groups.list() == []
-    assert "groups" not in store.directory.children()
+    assert "groups" not in store._directory.children()
 
 
 def test_without_a_group_a_start_counts_for_every_partition(

@@ -176,7 +176,7 @@ def test_a_deleted_group_starts_anew(store: DirectoryStore) -> None:
         assert len(list(consumer.drain())) == 15
     store.groups.delete("billing")
     assert store.groups.list() == []
-    assert store.directory.child("members").children() == []
+    assert store._directory.child("members").children() == []
     with store.consumer("billing", ["orders"]) as consumer:
         assert len(list(consumer.drain())) == 15
 
@@ -267,7 +267,7 @@ def test_records_of_another_kind_are_left_alone(store: DirectoryStore) -> None:
 def test_many_commits_take_little_room(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log is compacted as it grows, and keeps the last offset of every group."""
     monkeypatch.setattr(module, "_CONFIG", module._CONFIG.with_(segment_bytes=4096))
-    one, two = (OffsetStore(store.directory, writable=True) for _ in range(2))
+    one, two = (OffsetStore(store._directory, writable=True) for _ in range(2))
     for number in range(600):
         with (one, two)[number // 3 % 2].turn() as turn:
             turn.write(f"group {number % 5}", {("orders", 0): Committed(number, "id", "", 0, "")})
@@ -277,7 +277,7 @@ def test_many_commits_take_little_room(store: DirectoryStore, monkeypatch: pytes
             assert one.of(f"group {number % 5}")["orders", 0].offset == number
     assert size < 10 * 4096
     assert count <= 10
-    for reader in (one, two, OffsetStore(store.directory, writable=False)):
+    for reader in (one, two, OffsetStore(store._directory, writable=False)):
         assert {reader.of(f"group {n}")["orders", 0].offset for n in range(5)} == set(range(595, 600))
         reader.close()
 

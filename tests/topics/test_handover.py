@@ -74,7 +74,7 @@ def test_records_arrive_as_they_were_given(holder: DirectoryStore, orders: Topic
     headers = [("a", b"1"), ("a", None)]
     orders.append(b"value", b"key", headers, 1_000, partition=0)
     orders.append_many([(b"v", b"k", headers, 2_000), {"value": None, "key": b"k"}], partition=0)
-    with orders.partition_writer(0) as writer:
+    with orders._partition_writer(0) as writer:
         writer.append(b"w", b"k", headers, 3_000)
     found = [(r.value, r.key, r.headers, r.timestamp) for r in holder["orders"].partition(0).scan(1)]
     assert found[0] == (b"value", b"key", (("a", b"1"), ("a", None)), 1_000)
@@ -120,7 +120,7 @@ def test_what_a_writer_has_left_is_handed_over_when_its_store_is_closed(
     holder: DirectoryStore, file_place: FilePlace
 ) -> None:
     other = file_place.open()
-    one, all_of_them = other["orders"].partition_writer(0), other["orders"].writer()
+    one, all_of_them = other["orders"]._partition_writer(0), other["orders"].writer()
     one.append(b"one")
     all_of_them.append(b"all", key=b"0")
     other.close()

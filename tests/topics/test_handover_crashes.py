@@ -94,7 +94,7 @@ def check(disk: FaultyStorage, part: list[bytes]) -> bool:
         assert kept in ([[]] * 3, [part] * 3), repeat()
         assert all(store["orders"].partition(number).verify() for number in range(3))
         assert store.transaction("query", 1).replayed == (kept[0] == part)
-        left = store.directory.child("staging").names()
+        left = store._directory.child("staging").names()
         assert [name for name in left if not name.startswith("=")] == []
         for number in range(3):
             store["orders"].append(b"after", partition=number)

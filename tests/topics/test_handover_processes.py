@@ -75,7 +75,7 @@ def test_every_way_to_append_works_beside_a_process_that_holds_the_partition(nur
         with topic.writer(batch_bytes=1000) as writer:
             for number in range(300):
                 writer.append(b"%d" % number, key=b"%d" % number)
-        with topic.partition_writer(2) as one:
+        with topic._partition_writer(2) as one:
             one.append(bytes(2 << 20))
             one.append(b"last")
         with store.transaction() as tx:
@@ -206,7 +206,7 @@ def test_a_writer_repeats_a_batch_in_doubt_without_doubling_it(nursery: Nursery,
     holder = nursery.start("hold", path=path, topic="orders", partitions=[0])
     holder.waits_for("ready")
     with opened(path, timeout_s=0.4) as store:
-        writer = store["orders"].partition_writer(0)
+        writer = store["orders"]._partition_writer(0)
         for number in range(3):
             writer.append(b"%d" % number)
             holder.signal(signal.SIGSTOP)

@@ -23,27 +23,27 @@ def _count(fields: Mapping[str, Any]) -> Mapping[str, Any]:
 def _count_often(path: str, times: int) -> None:
     with sawlog.open(path) as store:
         for _ in range(times):
-            store.registry.change("users", _count)
+            store._registry.change("users", _count)
 
 
 def test_a_document_that_was_never_stored_has_version_0(tmp_path: Path) -> None:
     with sawlog.open(tmp_path) as store:
-        found = store.registry.read("users")
+        found = store._registry.read("users")
     assert (found.version, found.fields) == (0, {})
 
 
 def test_a_change_is_there_for_who_opens_the_store_later(tmp_path: Path) -> None:
     with sawlog.open(tmp_path) as store:
-        made = store.registry.change("users", lambda fields: {**fields, "ann": "x"})
+        made = store._registry.change("users", lambda fields: {**fields, "ann": "x"})
     with sawlog.open(tmp_path, mode="r") as store:
-        assert store.registry.read("users") == made
+        assert store._registry.read("users") == made
     assert made.version == 1
 
 
 def test_the_same_fields_are_no_change(tmp_path: Path) -> None:
     with sawlog.open(tmp_path) as store:
-        store.registry.change("users", _count)
-        assert store.registry.change("users", lambda fields: dict(fields)).version == 1
+        store._registry.change("users", _count)
+        assert store._registry.change("users", lambda fields: dict(fields)).version == 1
 
 
 def test_an_edit_that_fails_changes_nothing_and_lets_the_next_one_in(tmp_path: Path) -> None:
@@ -52,8 +52,8 @@ def test_an_edit_that_fails_changes_nothing_and_lets_the_next_one_in(tmp_path: P
 
     with sawlog.open(tmp_path) as store:
         with pytest.raises(KeyError):
-            store.registry.change("users", fail)
-        assert store.registry.change("users", _count).fields == {"count": 1}
+            store._registry.change("users", fail)
+        assert store._registry.change("users", _count).fields == {"count": 1}
 
 
 @pytest.mark.alternating
@@ -63,24 +63,24 @@ def test_processes_that_change_a_document_lose_nothing(tmp_path: Path) -> None:
     with ProcessPoolExecutor(3, mp_context=get_context("spawn")) as pool:
         list(pool.map(_count_often, [str(tmp_path)] * 3, [20] * 3))
     with sawlog.open(tmp_path) as store:
-        found = store.registry.read("users")
+        found = store._registry.read("users")
     assert (found.version, found.fields) == (60, {"count": 60})
 
 
 def test_a_damaged_document_is_an_error_and_not_an_empty_one(tmp_path: Path) -> None:
     with sawlog.open(tmp_path) as store:
-        store.registry.change("acls", _count)
+        store._registry.change("acls", _count)
         file = tmp_path / "registry" / "acls.json"
         file.write_bytes(file.read_bytes().replace(b'"count": 1', b'"count": 2'))
         with pytest.raises(CorruptFile):
-            store.registry.read("acls")
+            store._registry.read("acls")
         with pytest.raises(CorruptFile):
-            store.registry.change("acls", _count)
+            store._registry.change("acls", _count)
 
 
 def test_only_the_owner_reads_the_directory(tmp_path: Path) -> None:
     with sawlog.open(tmp_path) as store:
-        store.registry.change("users", _count)
+        store._registry.change("users", _count)
     assert stat.S_IMODE((tmp_path / "registry").stat().st_mode) == 0o700
 
 
@@ -88,33 +88,33 @@ def test_a_store_that_is_read_only_refuses_changes(tmp_path: Path) -> None:
     with sawlog.open(tmp_path):
         pass
     with sawlog.open(tmp_path, mode="r") as store, pytest.raises(ReadOnlyLog):
-        store.registry.change("users", _count)
+        store._registry.change("users", _count)
 
 
 @pytest.mark.parametrize("name", ["", "../sawlog", "Users", "a/b", "a" * 65])
 def test_names_that_could_lead_elsewhere_are_refused(tmp_path: Path, name: str) -> None:
     with sawlog.open(tmp_path) as store, pytest.raises(InvalidConfig):
-        store.registry.read(name)
+        store._registry.read(name)
 
 
 def test_a_pipe_in_its_place_is_an_error_and_is_not_waited_for(tmp_path: Path) -> None:
     with sawlog.open(tmp_path) as store:
-        store.registry.change("acls", _count)
+        store._registry.change("acls", _count)
         (tmp_path / "registry/acls.json").unlink()
         os.mkfifo(tmp_path / "registry/acls.json")
         with pytest.raises(CorruptFile):
-            store.registry.read("acls")
+            store._registry.read("acls")
 
 
 @pytest.mark.parametrize("what", ["registry", "registry/acls.json"])
 @pytest.mark.parametrize("dangles", [True, False])
 def test_a_link_in_its_place_is_an_error_and_not_an_empty_document(tmp_path: Path, what: str, dangles: bool) -> None:
     with sawlog.open(tmp_path / "data") as store:
-        store.registry.change("acls", _count)
+        store._registry.change("acls", _count)
         place, moved = tmp_path / "data" / what, tmp_path / "elsewhere"
         place.rename(moved)
         place.symlink_to(tmp_path / "nowhere" if dangles else moved)
         with pytest.raises(StorageError):
-            store.registry.read("acls")
+            store._registry.read("acls")
         with pytest.raises(StorageError):
-            store.registry.change("acls", _count)
+            store._registry.change("acls", _count)

@@ -136,7 +136,7 @@ def test_its_new_name_is_durable_before_its_directory_has_it() -> None:
 @pytest.mark.parametrize("renamed_away", [False, True])
 def test_opening_brings_it_to_its_end(renamed_away: bool) -> None:
     with DirectoryStore.open(left_by_a_death(renamed_away=renamed_away), maintenance_interval_s=None) as store:
-        assert store.directory.child("topics").children() == ["orders"]
+        assert store._directory.child("topics").children() == ["orders"]
         assert values(store["orders"].scan()) == [b"new"]
 
 
@@ -171,7 +171,7 @@ def test_other_changes_come_after_it() -> None:
     with DirectoryStore.open(directory, maintenance_interval_s=None) as store:
         store.delete_topic("orders")
         assert store.topics() == []
-        assert store.directory.child("topics").children() == []
+        assert store._directory.child("topics").children() == []
 
 
 def test_a_reader_in_files_keeps_what_it_has_open(file_place: FilePlace) -> None:

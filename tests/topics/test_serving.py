@@ -188,7 +188,7 @@ def test_a_silent_member_is_fenced_and_a_live_one_keeps_the_broker_out(
 ) -> None:
     clock = Clock()
     monkeypatch.setattr(clock_module, "time", clock)
-    directory = members_module.group_directory(store.directory, "billing", create=True)
+    directory = members_module.group_directory(store._directory, "billing", create=True)
     group = members_module.Members(directory)
     silent, live = group.join("silent", ["orders"], 2000), group.join("live", ["orders"], 2000)
     claim = store.groups.claim("billing", ADDRESS)

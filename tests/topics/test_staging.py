@@ -23,7 +23,7 @@ def store(place: StorePlace) -> Iterator[DirectoryStore]:
 
 def staged(store: DirectoryStore, job: str, *given: bytes, partition: int = 0) -> Part:
     """What a task has staged."""
-    with store.staging.task(job) as task:
+    with store._staging.task(job) as task:
         piece = task.write(encode([(value,) for value in given]))
         task.sync()
     return Part("orders", store["orders"].id, partition, len(given), (piece,))
@@ -31,13 +31,13 @@ def staged(store: DirectoryStore, job: str, *given: bytes, partition: int = 0) -
 
 def left(store: DirectoryStore) -> list[str]:
     """What lies in the staging area beside notes."""
-    return [name for name in store.directory.child("staging").names() if not name.startswith("=")]
+    return [name for name in store._directory.child("staging").names() if not name.startswith("=")]
 
 
 def test_what_several_tasks_stage_is_stored_together(store: DirectoryStore) -> None:
     parts = [staged(store, "job", b"a", b"b"), staged(store, "job", b"c"), staged(store, "job", b"d", partition=1)]
     assert values(store["orders"].scan()) == []
-    placed = store.staging.publish("job", parts)
+    placed = store._staging.publish("job", parts)
     assert placed == {("orders", 0): range(3), ("orders", 1): range(1)}
     assert sorted(values(store["orders"].scan())) == [b"a", b"b", b"c", b"d"]
     assert left(store) == []
@@ -47,19 +47,19 @@ def test_a_task_stages_in_a_store_that_is_opened_to_read(store: DirectoryStore, 
     with place.open("r") as reading:
         part = staged(reading, "job", b"a")
         for publish in (
-            lambda: reading.staging.publish("job", [part]),
-            lambda: reading.staging.put("job", b""),
-            lambda: reading.staging.discard("job"),
-            lambda: reading.staging.replay_of("job", lambda: None),
+            lambda: reading._staging.publish("job", [part]),
+            lambda: reading._staging.put("job", b""),
+            lambda: reading._staging.discard("job"),
+            lambda: reading._staging.replay_of("job", lambda: None),
         ):
             with pytest.raises(ReadOnlyLog):
                 publish()
-    store.staging.publish("job", [part])
+    store._staging.publish("job", [part])
     assert values(store["orders"].scan()) == [b"a"]
 
 
 def test_a_task_that_writes_nothing_leaves_nothing(store: DirectoryStore) -> None:
-    with store.staging.task("job") as task:
+    with store._staging.task("job") as task:
         assert task.is_empty
         task.sync()
         task.abandon()
@@ -69,56 +69,56 @@ def test_a_task_that_writes_nothing_leaves_nothing(store: DirectoryStore) -> Non
 def test_an_attempt_that_is_abandoned_takes_only_its_own_with_it(store: DirectoryStore) -> None:
     part = staged(store, "job", b"a")
     before = left(store)
-    with store.staging.task("job") as task:
+    with store._staging.task("job") as task:
         task.write(encode([(b"b",)]))
         assert not task.is_empty
         task.abandon()
     assert left(store) == before
-    store.staging.publish("job", [part])
+    store._staging.publish("job", [part])
     assert values(store["orders"].scan()) == [b"a"]
 
 
 def test_what_is_put_is_published_by_its_file(store: DirectoryStore) -> None:
     data = encode([(b"a",)])
-    file = store.staging.put("job", data)
+    file = store._staging.put("job", data)
     part = Part("orders", store["orders"].id, 0, 1, (Piece(file, 0, len(data)),))
-    store.staging.publish("job", [part])
+    store._staging.publish("job", [part])
     assert values(store["orders"].scan()) == [b"a"]
 
 
 def test_a_job_that_is_discarded_stores_nothing(store: DirectoryStore) -> None:
     staged(store, "job", b"a")
     staged(store, "another", b"b")
-    store.staging.discard("job")
+    store._staging.discard("job")
     assert {name.partition(".")[0] for name in left(store)} == {"another"}
 
 
 def test_what_was_published_last_under_a_name_is_known(store: DirectoryStore) -> None:
-    assert store.staging.last("query") is None
-    store.staging.publish("job", [staged(store, "job", b"a")], name="query", sequence=3)
-    last = store.staging.last("query")
+    assert store._staging.last("query") is None
+    store._staging.publish("job", [staged(store, "job", b"a")], name="query", sequence=3)
+    last = store._staging.last("query")
     assert last is not None
     assert (last.sequence, [part.offsets for part in last.parts]) == (3, [range(1)])
 
 
 def test_a_replay_takes_what_was_staged_for_it_with_it(store: DirectoryStore) -> None:
-    store.staging.publish("job", [staged(store, "job", b"a")], name="query", sequence=3)
+    store._staging.publish("job", [staged(store, "job", b"a")], name="query", sequence=3)
     staged(store, "job", b"a")
-    found = store.staging.replay_of("job", lambda: store.staging.last("query"))
-    assert found == store.staging.last("query")
+    found = store._staging.replay_of("job", lambda: store._staging.last("query"))
+    assert found == store._staging.last("query")
     assert left(store) == []
 
 
 def test_a_job_that_is_no_replay_keeps_what_it_has_staged(store: DirectoryStore) -> None:
     part = staged(store, "job", b"a")
-    assert store.staging.replay_of("job", lambda: store.staging.last("query")) is None
+    assert store._staging.replay_of("job", lambda: store._staging.last("query")) is None
 
     def fails() -> Intent | None:
         raise RuntimeError("on purpose")
 
     with pytest.raises(RuntimeError, match="on purpose"):
-        store.staging.replay_of("job", fails)
-    store.staging.publish("job", [part])
+        store._staging.replay_of("job", fails)
+    store._staging.publish("job", [part])
     assert values(store["orders"].scan()) == [b"a"]
 
 
@@ -126,4 +126,4 @@ def test_a_closed_store_has_no_staging(place: StorePlace) -> None:
     store = place.open()
     store.close()
     with pytest.raises(LogClosed):
-        store.staging.task("job")
+        store._staging.task("job")

@@ -182,14 +182,14 @@ def check(death: Death, found: DirectoryStore) -> None:
     """What another process finds when it has opened what was left."""
     allowed = [death.after] if death.returned else [death.before, death.after]
     assert state(found) in allowed, death
-    topics = found.directory.child("topics")
+    topics = found._directory.child("topics")
     assert topics.children() == found.topics()
     for topic in found:
         assert len(topics.child(topic.name).children()) == topic.partitions
         for number in range(topic.partitions):
             assert topic.partition(number).verify()
-    if "staging" in found.directory.children():
-        left = found.directory.child("staging").names()
+    if "staging" in found._directory.children():
+        left = found._directory.child("staging").names()
         assert [name for name in left if not name.startswith("=")] == []
 
 
@@ -255,7 +255,7 @@ def test_a_change_that_failed_can_be_tried_again_at_once(operation: Operation, c
             operation.act(store)
         assert state(store) == death.after, death
         store.close()
-        with opened(store.directory) as again:
+        with opened(store._directory) as again:
             check(replace(death, returned=True), again)
 
 
@@ -263,7 +263,7 @@ def test_a_change_that_failed_can_be_tried_again_at_once(operation: Operation, c
 def test_a_topic_that_could_not_be_made_leaves_nothing_behind(count: int | None) -> None:
     [create] = [operation for operation in CHANGES if operation.name == "create"]
     for death, store, _ in every_mishap(create, count):
-        assert store.directory.child("topics").children() == store.topics(), death
+        assert store._directory.child("topics").children() == store.topics(), death
 
 
 @pytest.mark.alternating

@@ -60,7 +60,7 @@ def test_a_transaction_that_is_being_committed_is_not_swept(
 def test_a_lease_that_is_being_written_is_not_swept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = before_renaming(monkeypatch, ".lease.tmp", store.path)
     batch = encode([b"x"])
-    name = store.staging.put("job1", batch)
+    name = store._staging.put("job1", batch)
     assert seen
     assert (Path(store.path) / "staging" / name).read_bytes() == batch
     assert any(each.endswith(".lease") for each in os.listdir(f"{store.path}/staging"))

@@ -46,9 +46,9 @@ def store(place: StorePlace) -> DirectoryStore:
 
 def staged(store: DirectoryStore) -> list[str]:
     """The files in staging/ that are not there to stay."""
-    if "staging" not in store.directory.children():
+    if "staging" not in store._directory.children():
         return []
-    return [name for name in store.directory.child("staging").names() if not name.startswith("=")]
+    return [name for name in store._directory.child("staging").names() if not name.startswith("=")]
 
 
 def contents(store: DirectoryStore) -> dict[str, list[bytes | None]]:

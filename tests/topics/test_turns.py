@@ -68,7 +68,7 @@ def test_a_lock_that_is_in_use_or_was_taken_by_the_log_is_kept(file_place: FileP
         first.partition(0)._release()
         first.partition(0).append(b"first")
     else:
-        writer = first.writer() if way == "writer" else first.partition_writer(0)
+        writer = first.writer() if way == "writer" else first._partition_writer(0)
         writer.append(b"buffered")
     second = file_place.open(lock_timeout=0.3)["orders"]
     with pytest.raises(DirectoryLocked, match=r"timed out after 0\.3 s"):

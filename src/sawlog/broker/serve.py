@@ -77,7 +77,7 @@ class running:
             store = await asyncio.to_thread(_opened, self._data, config)
             stack.push_async_callback(asyncio.to_thread, store.close)
             self.store = store
-            service = store.serve()
+            service = store._serve()
             stack.push_async_callback(asyncio.to_thread, service.close)
             broker = Broker(service, config)
             stack.push_async_callback(broker.stop)

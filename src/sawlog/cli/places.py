@@ -213,7 +213,7 @@ def open_users(
     from ..broker.security.credentials import StoredUsers
 
     with open_any(data, mode, create=create) as store:
-        yield StoredUsers(store.registry)
+        yield StoredUsers(store._registry)
 
 
 def _connect(broker: str) -> RemoteStore:
@@ -249,7 +249,7 @@ def open_acls(
     from ..broker.security.authorizer import StoredAcls
 
     with open_any(data, mode) as store:
-        yield StoredAcls(store.registry)
+        yield StoredAcls(store._registry)
 
 
 class OpenLogs:

@@ -42,9 +42,9 @@ LINGER_MS = 50
 def open_sink(topic: AnyTopic, partition: int | None, compression: str | None) -> Sink:
     """Open a sink. Leaving the block stores all appended records, even after an error."""
     if compression is not None:
-        return topic.packer(compression, partition=partition, linger_ms=LINGER_MS)
+        return topic._packer(compression, partition=partition, linger_ms=LINGER_MS)
     if partition is not None:
-        return topic.partition_writer(partition, linger_ms=LINGER_MS)
+        return topic._partition_writer(partition, linger_ms=LINGER_MS)
     return topic.writer(linger_ms=LINGER_MS)
 
 

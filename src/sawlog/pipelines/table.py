@@ -247,7 +247,7 @@ class _Job:
         with DirectoryStore.open(self._path, maintenance_interval_s=None) as store:
             topic = store.topic(self._topic.name)
             check_same_topic(found, topic)
-            topic.set_table(replace(self._info, columns=columns, created_ms=now_ms()))
+            topic.table = replace(self._info, columns=columns, created_ms=now_ms())
         if new:
             self._notes.remove(_NEW)
 

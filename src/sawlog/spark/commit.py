@@ -68,7 +68,7 @@ def enforce_retention(store: Store, written: Iterable[tuple[str, int]]) -> None:
     """Drop the segments beyond the limits of these partitions. Failures are logged: the commit itself has succeeded."""
     for name, number in written:
         try:
-            report = store.expire(name, number)
+            report = store._expire(name, number)
         except DirectoryLocked:
             continue  # the process that holds the lock does the maintenance
         except SawlogError as error:
@@ -146,7 +146,7 @@ def publish(
                 name = repeated.transaction_name
             parts, data = _collect_parts(store, stage, found)
             timeout_s = options.lock_timeout_s
-            placed = store.staging.publish(
+            placed = store._staging.publish(
                 stage, parts, data=data, name=name, sequence=sequence, lock_timeout_s=timeout_s
             )
         except DirectoryLocked as error:
@@ -157,7 +157,7 @@ def publish(
             ) from error
         enforce_retention(store, placed)
         if sequence is not None and sequence % _FORGET_EVERY == 0:
-            store.staging.forget_names()
+            store._staging.forget_names()
 
 
 def _topic_id(store: Store, options: WriteOptions, found: Sequence[StagedPartition]) -> str | None:
@@ -178,7 +178,7 @@ def _is_replay(
 ) -> bool:
     """Return whether the batch was stored before; if so, remove the new staged files. Blocks while a commit that a dead
     driver left unfinished completes."""
-    staging = store.staging
+    staging = store._staging
     done = staging.replay_of(stage, lambda: repeated.stored(staging), lock_timeout_s=options.lock_timeout_s)
     if done is None:
         return False
@@ -192,7 +192,7 @@ def _collect_parts(store: Store, stage: str, found: Sequence[StagedPartition]) -
     data = b"".join(each.data for each in found)
     file = ""
     if len(data) > _INTENT_BYTES:
-        file = store.staging.put(stage, data)
+        file = store._staging.put(stage, data)
         data = b""
     parts: list[Part] = []
     position = 0
@@ -212,7 +212,7 @@ def _part(staged: StagedPartition, pieces: tuple[Piece, ...] = ()) -> Part:
 def discard(options: WriteOptions, stage: str) -> None:
     """Remove staged files that were not published."""
     with open_store(options.where) as store:
-        store.staging.discard(stage)
+        store._staging.discard(stage)
 
 
 #: A name whose quoted form is longer is replaced by its hash, so that name and sink fit into a file name.

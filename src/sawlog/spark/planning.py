@@ -344,7 +344,7 @@ def _split(
             return []
         topic, number, last = found.topic, found.number, found.last
         try:
-            made = topic.plan(
+            made = topic._plan(
                 number,
                 found.first,
                 last.offset,

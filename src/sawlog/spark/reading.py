@@ -112,7 +112,7 @@ class _TaskReader:
         share = piece.topic, piece.partition
         if self._slices is None or self._share != share:
             self._leave()
-            self._slices = self._store.slice_reader(piece.topic, piece.topic_id, piece.partition)
+            self._slices = self._store._slice_reader(piece.topic, piece.topic_id, piece.partition)
             self._share = share
         return self._slices
 

@@ -159,7 +159,7 @@ class TaskAttempt:
         self._options = options
         self._digests = digests
         self._store = subscription.open_store(options.where)
-        self._staged = self._store.staging.task(stage)
+        self._staged = self._store._staging.task(stage)
         self._outgoing: dict[tuple[str, int], PartitionOutput] = {}
         self._held_bytes = 0
         self._topics: dict[str, Topic] = {}

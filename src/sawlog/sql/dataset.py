@@ -271,7 +271,7 @@ def _taken(
     """Look up the table, then the log from the table's end. If the log now begins after that, try again: the table job
     has moved on, and retention after it."""
     for _ in range(_RETRIES):
-        history = topic.history()
+        history = topic._history()
         starts = dict(start)
         for number, offset in {} if history is None else history.ends.items():
             starts[number] = max(offset, starts.get(number, 0))

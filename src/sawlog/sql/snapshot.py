@@ -97,7 +97,7 @@ class TopicSnapshot:
         self, span: PartitionSpan, start: int, end: int, target_bytes: int | None = None
     ) -> Sequence[PlannedSlice]:
         """Plan slices that cover all offsets from `start` to `end`. Raises `DataLoss` if some are gone."""
-        return self.topic.plan(
+        return self.topic._plan(
             span.partition, start, end, epoch=span.epoch, target_bytes=target_bytes, isolation=self.isolation
         )
 
@@ -109,7 +109,7 @@ class TopicSnapshot:
         bounded = time_ms.high < 2**62
         found: list[tuple[int, int]] = []
         try:
-            known = self.topic.blocks(number, start, end, since=since, with_oldest=bounded)
+            known = self.topic._blocks(number, start, end, since=since, with_oldest=bounded)
             if known is None:
                 return [(start, end)]
             for blocks in known:
@@ -196,6 +196,6 @@ class PartitionReaders:
     def __getitem__(self, number: int) -> SliceReader:
         with self._lock:
             if number not in self._opened:
-                self._opened[number] = made = self._snapshot.topic.slices(number)
+                self._opened[number] = made = self._snapshot.topic._slices(number)
                 self._last.callback(made.close)
             return self._opened[number]

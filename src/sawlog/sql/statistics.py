@@ -246,7 +246,7 @@ def _from_blocks(span: PartitionSpan, snapshot: TopicSnapshot, with_oldest: bool
     have aborted records, and in the first and last block if they have gaps: their first and last offsets may not
     exist."""
     counted = _Counted()
-    known = snapshot.topic.blocks(span.partition, span.start, span.end, with_oldest=with_oldest, exact=True)
+    known = snapshot.topic._blocks(span.partition, span.start, span.end, with_oldest=with_oldest, exact=True)
     if known is None:
         return None
     found = list(known)
@@ -275,7 +275,7 @@ def _from_blocks(span: PartitionSpan, snapshot: TopicSnapshot, with_oldest: bool
 
 
 def _by_reading(span: PartitionSpan, snapshot: TopicSnapshot, start: int, end: int, counted: _Counted) -> None:
-    opened = snapshot.topic.slices(span.partition)
+    opened = snapshot.topic._slices(span.partition)
     try:
         for part in snapshot.plan(span, start, end):
             for batch in opened.read(part, columns=["offset", "timestamp"], batch_rows=1 << 20):

@@ -1,4 +1,4 @@
-"""`StoreService`: the broker's view of a store, returned by `store.serve()`.
+"""`StoreService`: the broker's view of a store, returned by `Store._serve`.
 
 A broker runs an event loop. Methods that may block say "Blocks", and the broker calls those in a thread; all others
 return at once. Partitions are used without blocking through `Partition.submit`, `peek`, `watch` and `when_settled`.
@@ -134,7 +134,7 @@ class StoreService(ABC):
     @property
     def registry(self) -> DocumentRegistry:
         """Small versioned documents."""
-        return self._store.registry
+        return self._store._registry
 
     def catch_up(self) -> None:
         """Read what other processes have written until now. Blocks."""

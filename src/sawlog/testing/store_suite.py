@@ -48,7 +48,7 @@ def _values(topic: Topic, number: int = 0) -> list[bytes | None]:
 
 def _staged(store: Store, job: str, topic: Topic, *values: bytes) -> Part:
     """Stage values for partition 0 durably, as a task does."""
-    task = store.staging.task(job)
+    task = store._staging.task(job)
     piece = task.write(encode(values))
     task.sync()
     task.close()
@@ -57,7 +57,7 @@ def _staged(store: Store, job: str, topic: Topic, *values: bytes) -> Part:
 
 def _sliced(store: Store, topic: Topic, planned: Sequence[PlannedSlice]) -> list[bytes | None]:
     """Return the values of slices of partition 0."""
-    reader = store.slice_reader(topic.name, topic.id, 0)
+    reader = store._slice_reader(topic.name, topic.id, 0)
     found: list[bytes | None] = []
     for piece in planned:
         for batch in reader.read(piece, columns=["offset", "value"], batch_rows=4, lost=fail):
@@ -85,15 +85,15 @@ class StoreSuite:
         assert isinstance(topic, Topic)
         assert isinstance(topic.partition(0), Partition)
         assert isinstance(store.groups, Groups)
-        assert isinstance(store.registry, DocumentRegistry)
-        assert isinstance(store.staging, JobStaging)
+        assert isinstance(store._registry, DocumentRegistry)
+        assert isinstance(store._staging, JobStaging)
         transaction = store.transaction()
         assert isinstance(transaction, Transaction)
         transaction.abort()
 
     def test_a_broker_fetches_the_batches_it_appended(self, store: Store) -> None:
         """Immediately or as futures; the broker is notified of new records."""
-        service = store.serve()
+        service = store._serve()
         log = service.create_topic("orders", 1, {}).partition(0)
         told = threading.Event()
         stop = log.watch(told.set)
@@ -125,7 +125,7 @@ class StoreSuite:
 
     def test_a_broker_registers_with_the_store(self, store: Store) -> None:
         """Under the requested id, with its address."""
-        service = store.serve()
+        service = store._serve()
         assert service.brokers.join(7, "127.0.0.1", 9092) == 7
         assert [(each.id, each.host, each.port) for each in service.brokers.nodes()] == [(7, "127.0.0.1", 9092)]
         service.brokers.beat(60)
@@ -271,10 +271,10 @@ class StoreSuite:
 
     def test_a_document_changes_version_by_version(self, store: Store) -> None:
         """A change that alters nothing is not stored."""
-        assert store.registry.read("users").version == 0
-        assert store.registry.change("users", lambda fields: {**fields, "a": 1}).version == 1
-        assert store.registry.change("users", dict).version == 1
-        assert store.registry.read("users").fields == {"a": 1}
+        assert store._registry.read("users").version == 0
+        assert store._registry.change("users", lambda fields: {**fields, "a": 1}).version == 1
+        assert store._registry.change("users", dict).version == 1
+        assert store._registry.read("users").fields == {"a": 1}
 
     # --- groups
 
@@ -369,10 +369,10 @@ class StoreSuite:
         topic = store.create_topic("orders")
         parts = [_staged(store, "job1", topic, b"a", b"b"), _staged(store, "job1", topic, b"c")]
         assert _values(topic) == []
-        assert store.staging.publish("job1", parts, name="query", sequence=7) == {("orders", 0): range(3)}
+        assert store._staging.publish("job1", parts, name="query", sequence=7) == {("orders", 0): range(3)}
         assert _values(topic) == [b"a", b"b", b"c"]
         again = [_staged(store, "job2", topic, b"a", b"b", b"c")]
-        store.staging.publish("job2", again, name="query", sequence=7)
+        store._staging.publish("job2", again, name="query", sequence=7)
         assert _values(topic) == [b"a", b"b", b"c"]
 
     def test_a_replay_with_different_records_is_refused(self, store: Store) -> None:
@@ -385,13 +385,13 @@ class StoreSuite:
         with refused(ReplayMismatch), store.transaction("query", 1) as transaction:
             transaction.append_many("orders", [(b"a", None), (b"b", None), (b"c", None)])
         with refused(ReplayMismatch):
-            store.staging.publish("job", [_staged(store, "job", topic, b"c")], name="query", sequence=1)
+            store._staging.publish("job", [_staged(store, "job", topic, b"c")], name="query", sequence=1)
         with store.transaction("query", 1) as transaction:
             assert transaction.replayed
         with store.transaction("query", 2) as transaction:
             assert not transaction.replayed
             transaction.abort()
-        last = store.staging.last("query")
+        last = store._staging.last("query")
         assert last is not None
         assert [(part.topic, part.count) for part in last.parts] == [("orders", 2)]
         assert _values(topic) == [b"a", b"b"]
@@ -400,10 +400,10 @@ class StoreSuite:
         """Neither an abandoned job nor a failed attempt of a task."""
         topic = store.create_topic("orders")
         part = _staged(store, "job1", topic, b"a")
-        store.staging.discard("job1")
+        store._staging.discard("job1")
         with refused(SawlogError):
-            store.staging.publish("job1", [part])
-        task = store.staging.task("job2")
+            store._staging.publish("job1", [part])
+        task = store._staging.task("job2")
         before = task.is_empty
         task.write(encode([b"b"]))
         assert (before, task.is_empty) == (True, False)
@@ -415,17 +415,17 @@ class StoreSuite:
         """Under the same name; records staged before are discarded."""
         topic = store.create_topic("orders")
         first = _staged(store, "job", topic, b"never")
-        store.staging.discard("job")
+        store._staging.discard("job")
         again = _staged(store, "job", topic, b"a")
         with refused(SawlogError):
-            store.staging.publish("job", [first])
-        store.staging.publish("job", [again], name="query", sequence=3)
+            store._staging.publish("job", [first])
+        store._staging.publish("job", [again], name="query", sequence=3)
         assert _values(topic) == [b"a"]
 
     def test_a_repeated_job_is_recognised_and_its_files_are_removed(self, store: Store) -> None:
         """The last number that was published under a name is known."""
         topic = store.create_topic("orders")
-        staging = store.staging
+        staging = store._staging
         assert staging.last("query") is None
         staging.publish("job", [_staged(store, "job", topic, b"a")], name="query", sequence=3)
         last = staging.last("query")
@@ -467,11 +467,11 @@ class StoreSuite:
         assert (len(log), log.position()) == (60, (60, log.leader_epoch))
         assert log.size_bytes > 0
         for size, count in ((None, None), (1, None), (None, 7), (None, 1)):
-            planned = pickle.loads(pickle.dumps(topic.plan(0, 5, 58, target_bytes=size, max_records=count)))
+            planned = pickle.loads(pickle.dumps(topic._plan(0, 5, 58, target_bytes=size, max_records=count)))
             assert _sliced(store, topic, planned) == [b"%d" % number for number in range(5, 58)]
-        assert len(topic.plan(0, 5, 58, max_records=10)) >= 6
-        assert list(topic.plan(0, 8, 8)) == []
-        one, two = topic.plan(0, 0, 2, max_records=1)
+        assert len(topic._plan(0, 5, 58, max_records=10)) >= 6
+        assert list(topic._plan(0, 8, 8)) == []
+        one, two = topic._plan(0, 0, 2, max_records=1)
         joined = one.joined(two)
         assert joined is not None
         assert (joined.start_offset, joined.end_offset, one.joined(one)) == (0, 2, None)
@@ -481,12 +481,12 @@ class StoreSuite:
         """When planned or when read; no record is skipped silently."""
         topic = store.create_topic("orders")
         _append(topic, 0, b"a", b"b")
-        planned = topic.plan(0, 0, 2)
+        planned = topic._plan(0, 0, 2)
         topic.partition(0).trim(2)
         with refused(DataLoss):
-            topic.plan(0, 0, 2)
+            topic._plan(0, 0, 2)
         with refused(DataLoss):
-            topic.plan(0, 2, 3)
+            topic._plan(0, 2, 3)
         store.delete_topic("orders")
         try:
             assert _sliced(store, topic, planned) == [b"a", b"b"]  # a store may keep records for planned slices
@@ -498,8 +498,8 @@ class StoreSuite:
         topic = store.create_topic("orders", retention_ms=1000)
         topic.partition(0).append_batches(encode([(b"old", None, (), 1)]))
         topic.partition(0).append_batches(encode([(b"older", None, (), 2)]))
-        store.expire("orders", 0)
+        store._expire("orders", 0)
         kept = store.create_topic("kept")
         kept.partition(0).append_batches(encode([(b"old", None, (), 1)]))
-        assert store.expire("kept", 0) is None
+        assert store._expire("kept", 0) is None
         assert _values(kept) == [b"old"]

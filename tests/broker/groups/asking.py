@@ -66,13 +66,13 @@ class Asked:
             return loop.run_in_executor(self._threads, call)
 
         self.groups = Coordinator(
-            store.serve(),
+            store._serve(),
             loop,
             GroupConfig(**{"group_min_session_timeout_ms": 100, **settings}),
             run=run,
             address=lambda: "127.0.0.1:9092",
         )
-        self.authorizer = Authorizer(StoredAcls(store.registry), run, ())
+        self.authorizer = Authorizer(StoredAcls(store._registry), run, ())
         self.authorizer.is_open = True
 
     async def __aenter__(self) -> Asked:

@@ -265,7 +265,7 @@ async def test_a_negative_offset_says_where_to_begin_and_is_given_back(
         assert await broker.committed() == {ORDERS[1]: (told, "reset", -1, 0)}
     async with Asked(store) as broker:  # which has not seen it
         assert await broker.committed() == {ORDERS[1]: (told, "reset", -1, 0)}
-    assert store.serve().groups.offsets.of("billing")[ORDERS[1]].offset == stored
+    assert store._serve().groups.offsets.of("billing")[ORDERS[1]].offset == stored
 
 
 @in_loop

@@ -62,7 +62,7 @@ def test_records(kafka: RemoteStore) -> None:
         for number in range(5000):
             writer.append(b"value %d" % number, b"key %d" % (number % 7), {"n": b"%d" % number})
     for codec in ("gzip", "snappy", "lz4", "zstd"):
-        with topic.packer(codec) as packer:
+        with topic._packer(codec) as packer:
             for number in range(100):
                 packer.append(b"%s %d" % (codec.encode(), number), b"key %d" % (number % 7))
     about = topic.describe()

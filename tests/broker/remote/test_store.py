@@ -111,7 +111,7 @@ def test_every_way_to_append_returns_the_offsets(store: RemoteStore) -> None:
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_batches_are_compressed_as_asked_for(broker: Broker, store: RemoteStore, codec: str) -> None:
     topic = store.create_topic("orders")
-    with topic.packer(codec, linger_ms=20) as packer:
+    with topic._packer(codec, linger_ms=20) as packer:
         for number in range(1000):
             packer.append(b"value %d" % number)
     from sawlog.batch.compression import codec_name

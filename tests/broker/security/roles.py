@@ -76,7 +76,7 @@ def _believe(connection: Connection, context: Context, handler: Handler, request
 
 def change(broker: Broker, *bindings: Binding) -> None:
     """Let these be the bindings."""
-    stored = StoredAcls(broker.store.registry)
+    stored = StoredAcls(broker.store._registry)
     stored.delete([Filter()])
     stored.add(bindings)
     broker._call(broker._live().authorizer.refresh())

@@ -40,16 +40,16 @@ def test_rules_survive_and_keep_their_order(tmp_path: Path) -> None:
         Binding(Resource.TOPIC, "orders-", "User:bob", Operation.ALL, Permission.DENY, Pattern.PREFIXED, "10.0.0.1"),
     ]
     with DirectoryStore.open(tmp_path) as store:
-        StoredAcls(store.registry).add(made)
-        StoredAcls(store.registry).add(made[:1])  # it is there already
+        StoredAcls(store._registry).add(made)
+        StoredAcls(store._registry).add(made[:1])  # it is there already
     with DirectoryStore.open(tmp_path, mode="r") as store:
-        assert StoredAcls(store.registry).find(EVERYTHING) == [made[1], made[2], made[0]]
-        assert store.registry.read("acls").version == 1
+        assert StoredAcls(store._registry).find(EVERYTHING) == [made[1], made[2], made[0]]
+        assert store._registry.read("acls").version == 1
 
 
 def test_what_a_filter_matches_is_deleted_and_told(tmp_path: Path) -> None:
     with DirectoryStore.open(tmp_path) as store:
-        acls = StoredAcls(store.registry)
+        acls = StoredAcls(store._registry)
         acls.add([READ_ORDERS, Binding(Resource.GROUP, "billing", "User:ann", Operation.READ)])
         deleted = acls.delete([Filter(resource=Resource.TOPIC), Filter(name="nothing"), Filter(name="orders")])
         assert deleted == [[READ_ORDERS], [], [READ_ORDERS]]
@@ -58,7 +58,7 @@ def test_what_a_filter_matches_is_deleted_and_told(tmp_path: Path) -> None:
 
 def test_there_are_not_too_many_rules(tmp_path: Path) -> None:
     with DirectoryStore.open(tmp_path) as store:
-        acls = StoredAcls(store.registry)
+        acls = StoredAcls(store._registry)
         with pytest.raises(InvalidConfig, match="at most 10,000 rules"):
             acls.add(Binding(Resource.TOPIC, f"t{number}", "User:a", Operation.READ) for number in range(10_001))
         assert BINDINGS_MAX == 10_000
@@ -72,7 +72,7 @@ from sawlog.broker.security.authorizer import StoredAcls
 
 with sawlog.open(sys.argv[1]) as store:
     for number in range(12):
-        StoredAcls(store.registry).add([Binding(Resource.TOPIC, f"{sys.argv[2]}-{number}", "User:a", Operation.READ)])
+        StoredAcls(store._registry).add([Binding(Resource.TOPIC, f"{sys.argv[2]}-{number}", "User:a", Operation.READ)])
 """
 
 
@@ -81,9 +81,9 @@ def test_two_processes_that_add_rules_at_the_same_time_lose_none(tmp_path: Path)
     working = [warm.start(["-c", _ADDING, str(tmp_path), name]) for name in ("one", "two")]
     assert [each.wait(120) for each in working] == [0, 0]
     with DirectoryStore.open(tmp_path, mode="r") as store:
-        found = {each.name for each in StoredAcls(store.registry).find(EVERYTHING)}
+        found = {each.name for each in StoredAcls(store._registry).find(EVERYTHING)}
         assert found == {f"{name}-{number}" for name in ("one", "two") for number in range(12)}
-        assert store.registry.read("acls").version == 24
+        assert store._registry.read("acls").version == 24
 
 
 # --- a broker follows
@@ -95,17 +95,17 @@ def test_the_first_rule_closes_and_the_last_one_opens_while_the_broker_runs() ->
         broker.create_topic("secret")
         assert topics(broker, "bob") == ["orders", "secret"]
         with DirectoryStore.open(broker.directory) as store:  # as another process does it
-            StoredAcls(store.registry).add([READ_ORDERS])
+            StoredAcls(store._registry).add([READ_ORDERS])
             until(lambda: topics(broker, "bob") == [], "the rule to be followed")
             assert topics(broker, "ann") == ["orders"]
-            StoredAcls(store.registry).delete([EVERYTHING])
+            StoredAcls(store._registry).delete([EVERYTHING])
         until(lambda: topics(broker, "bob") == ["orders", "secret"], "the rules to be gone")
 
 
 def test_rules_hold_after_a_restart_from_the_first_request_on(tmp_path: Path) -> None:
     with DirectoryStore.open(tmp_path) as store:
         store.create_topic("orders")
-        StoredAcls(store.registry).add([READ_ORDERS])
+        StoredAcls(store._registry).add([READ_ORDERS])
     with Broker(directory=str(tmp_path), refresh_s=600) as broker:
         assert topics(broker, "anybody") == []
 
@@ -120,7 +120,7 @@ def test_a_damaged_document_refuses_everything_but_super_users(damage: str) -> N
             path.write_bytes(path.read_bytes().replace(b"User:ann", b"User:bob"))
         else:
             wrong = [{**READ_ORDERS.fields, "operation": "juggle"}] if damage == "words" else "none"
-            broker.store.registry.change("acls", lambda fields: {"bindings": wrong})
+            broker.store._registry.change("acls", lambda fields: {"bindings": wrong})
         until(lambda: topics(broker, "ann") == [], "the damage to be noticed")
         assert topics(broker, "bob") == []
         assert topics(broker, "root") == ["orders"]
@@ -137,7 +137,7 @@ def test_a_damaged_document_refuses_everything_but_super_users(damage: str) -> N
         assert told["error_code"] == ErrorCode.KAFKA_STORAGE_ERROR
         assert told["error_message"]
         with pytest.raises(CorruptFile):
-            StoredAcls(broker.store.registry).add([READ_ORDERS])
+            StoredAcls(broker.store._registry).add([READ_ORDERS])
 
 
 def test_damage_also_closes_what_was_open_to_everybody() -> None:
@@ -151,7 +151,7 @@ def test_damage_also_closes_what_was_open_to_everybody() -> None:
 def test_a_broker_that_starts_with_a_damaged_document_refuses_everything(tmp_path: Path) -> None:
     with DirectoryStore.open(tmp_path) as store:
         store.create_topic("orders")
-        StoredAcls(store.registry).add([READ_ORDERS])
+        StoredAcls(store._registry).add([READ_ORDERS])
     (tmp_path / "registry" / "acls.json").write_bytes(b"{}")
     with Broker(directory=str(tmp_path)) as broker:
         assert topics(broker, "ann") == []

@@ -144,7 +144,7 @@ def test_refused_requests_change_nothing(broker: Broker, topic_ids: dict[str, by
         groups = asked_by(broker, "root", Key.LIST_GROUPS, 4, {})["groups"]
         ids = asked_by(broker, "root", Key.LIST_TRANSACTIONS, 0, {})["transaction_states"]
         topics = [(each.name, each.partitions, each.settings, len(list(each.scan()))) for each in broker.store]
-        return groups, ids, topics, broker.store.registry.read("acls")
+        return groups, ids, topics, broker.store._registry.read("acls")
 
     before, requests = state(), Requests(topic_ids)
     for role in ("none", "denied"):

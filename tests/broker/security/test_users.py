@@ -28,7 +28,7 @@ def store(tmp_path: Path) -> Iterator[DirectoryStore]:
 
 @pytest.fixture
 def users(store: DirectoryStore) -> StoredUsers:
-    return StoredUsers(store.registry)
+    return StoredUsers(store._registry)
 
 
 def salted(password: str = "secret", mechanism: Any = SHA_256) -> Salted:
@@ -82,7 +82,7 @@ def test_iterations_outside_of_kafkas_range_are_refused(users: StoredUsers, iter
 def test_stored_users_that_make_no_sense_are_an_error_and_not_an_empty_list(
     store: DirectoryStore, users: StoredUsers, fields: dict[str, Any]
 ) -> None:
-    store.registry.change(DOCUMENT, lambda before: fields)
+    store._registry.change(DOCUMENT, lambda before: fields)
     with pytest.raises(CorruptFile, match="users"):
         users.read()
 
@@ -122,7 +122,7 @@ def test_pretended_salts_are_those_of_one_store(tmp_path: Path) -> None:
     salts = set()
     for name in ("one", "two"):
         with DirectoryStore.open(tmp_path / name) as store:
-            salts.add(UserCache(StoredUsers(store.registry).prepare()).find("nobody", SHA_256).salt)
+            salts.add(UserCache(StoredUsers(store._registry).prepare()).find("nobody", SHA_256).salt)
     assert len(salts) == 2
 
 
@@ -146,7 +146,7 @@ def test_users_that_another_process_adds_and_deletes_are_noticed(scram_broker: B
         with Talker(scram_broker.address) as talker:
             return int(talker.log_in("new", "one")["error_code"])
 
-    other = StoredUsers(scram_broker.store.registry)  # as `sawlog user add -d` does it
+    other = StoredUsers(scram_broker.store._registry)  # as `sawlog user add -d` does it
     other.put("new", [salted("one")])
     _until(lambda: logs_in() == ErrorCode.NONE)
     other.delete("new")

@@ -170,7 +170,7 @@ class Store(Closing):
 
     #: Whether `snapshot`, `topic(at=...)` and `Topic.fork` work.
     supports_snapshots: ClassVar[bool] = False
-    #: Whether a topic can have a table (`Topic.set_table`).
+    #: Whether a topic can have a table (`Topic.table`).
     supports_tables: ClassVar[bool] = False
     #: Session timeout of a consumer that does not give one.
     _session_timeout_ms: ClassVar[int] = SESSION_TIMEOUT_MS
@@ -224,8 +224,8 @@ class Store(Closing):
         offset), raise `OffsetMismatch` if the old one has grown beyond them."""
 
     @abstractmethod
-    def slice_reader(self, topic: str, topic_id: str, partition: int) -> SliceReader:
-        """Return a reader for slices that `Topic.plan` has returned, perhaps in another process. `TopicNotFound`, now
+    def _slice_reader(self, topic: str, topic_id: str, partition: int) -> SliceReader:
+        """Return a reader for slices that `Topic._plan` has returned, perhaps in another process. `TopicNotFound`, now
         or when it reads, if the topic was deleted or recreated since."""
 
     @property
@@ -235,12 +235,12 @@ class Store(Closing):
 
     @property
     @abstractmethod
-    def registry(self) -> DocumentRegistry:
+    def _registry(self) -> DocumentRegistry:
         """Small documents next to the topics, such as a broker's users."""
 
     @property
     @abstractmethod
-    def staging(self) -> JobStaging:
+    def _staging(self) -> JobStaging:
         """Staging area for jobs of many processes."""
 
     @abstractmethod
@@ -248,7 +248,7 @@ class Store(Closing):
         """Begin a transaction: records for several partitions, stored all or not at all."""
 
     @abstractmethod
-    def serve(self) -> StoreService:
+    def _serve(self) -> StoreService:
         """Return the broker's view of this store."""
 
     @abstractmethod
@@ -256,7 +256,7 @@ class Store(Closing):
         """Run the maintenance that the settings of all topics ask for, now."""
 
     @abstractmethod
-    def expire(self, topic: str, partition: int) -> RetentionReport | None:
+    def _expire(self, topic: str, partition: int) -> RetentionReport | None:
         """Drop what exceeds the age or size limit of one partition, now; None if that is nothing."""
 
     @abstractmethod

@@ -152,7 +152,7 @@ class Topic(ABC):
         """Return one partition."""
 
     @abstractmethod
-    def plan(
+    def _plan(
         self,
         number: int,
         start: int,
@@ -164,15 +164,15 @@ class Topic(ABC):
         isolation: Isolation = "committed",
     ) -> Sequence[PlannedSlice]:
         """Cut the offsets from `start` to `end` of a partition into slices that other processes can read
-        (`Store.slice_reader`), each about `target_bytes` large. `DataLoss` if some of them are gone."""
+        (`Store._slice_reader`), each about `target_bytes` large. `DataLoss` if some of them are gone."""
 
     @abstractmethod
-    def slices(self, number: int) -> SliceReader:
+    def _slices(self, number: int) -> SliceReader:
         """Return a reader for slices of a partition that `plan` has returned. `TopicNotFound` if the topic was deleted
         or recreated since."""
 
     @abstractmethod
-    def blocks(
+    def _blocks(
         self, number: int, start: int, end: int, *, since: int = -1, with_oldest: bool = False, exact: bool = False
     ) -> Iterator[Blocks] | None:
         """Summarise the records of a partition between two offsets without reading them, leaving out what is older than
@@ -231,7 +231,7 @@ class Topic(ABC):
         """Append encoded batches to a partition unchanged, all of them or none, and return their offsets."""
 
     @abstractmethod
-    def partition_writer(
+    def _partition_writer(
         self, partition: int, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None
     ) -> Writer:
         """Return a buffered writer for one partition."""
@@ -291,7 +291,7 @@ class Topic(ABC):
         """Return the first offset in each partition whose record is not older than `timestamp`, or the end."""
         return {number: self.partition(number).offset_at(timestamp) for number in range(self.partitions)}
 
-    def packer(self, compression: str, *, partition: int | None = None, linger_ms: float | None = None) -> Packer:
+    def _packer(self, compression: str, *, partition: int | None = None, linger_ms: float | None = None) -> Packer:
         """Return a buffered writer with another compression than the topic's, for all partitions or for one."""
         config = self.config
         return Packer(
@@ -423,14 +423,15 @@ class Topic(ABC):
 
     @property
     def table(self) -> TableInfo | None:
-        """Location of the topic's table (`sawlog pipeline table`); None if it has none."""
+        """Location of the topic's table (`sawlog pipeline table`); None if it has none. Assigning one records it, where
+        `Store.supports_tables`."""
         return None
 
-    def set_table(self, info: TableInfo | None) -> None:
-        """Record the location of the topic's table, or that it has none. Only where `Store.supports_tables`."""
+    @table.setter
+    def table(self, info: TableInfo | None) -> None:
         raise unsupported(f"the topic {self.name!r}", "tables")
 
-    def history(self) -> History | None:
+    def _history(self) -> History | None:
         """Return the part of the topic that is in its table, which SQL and `dataset` read from there; None if it has no
         table."""
         return None

@@ -44,7 +44,7 @@ class DirectoryService(StoreService):
         return self._store.groups.commit_together(changes)
 
     def transactional_ids(self) -> DirectoryTransactionalIds:
-        return DirectoryTransactionalIds(self._store.directory)
+        return DirectoryTransactionalIds(self._store._directory)
 
     def recover(self) -> Iterator[tuple[str, int, object]]:
         for topic in self._store:

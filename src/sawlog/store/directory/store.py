@@ -280,11 +280,6 @@ class DirectoryStore(base.Store):
         return self._directory.path
 
     @property
-    def directory(self) -> Directory:
-        """The directory itself, for files next to the topics."""
-        return self._directory
-
-    @property
     def id(self) -> str:
         """Unique id of the store."""
         return self._catalog.id
@@ -324,13 +319,11 @@ class DirectoryStore(base.Store):
                 self._drop(name, error)
                 raise
 
-    def slice_reader(self, topic: str, topic_id: str, partition: int) -> DirectorySlices:
-        """Return a reader for slices that `Topic.plan` has returned, perhaps in another process; `TopicNotFound` if the
-        topic was deleted or recreated since."""
+    def _slice_reader(self, topic: str, topic_id: str, partition: int) -> DirectorySlices:
         found = self.topic(topic)
         if found.id != topic_id:
             raise TopicNotFound(f"the topic {topic!r} was deleted and recreated since this job was planned")
-        return found.slices(partition)
+        return found._slices(partition)
 
     def _known(self, entry: TopicEntry) -> DirectoryTopic:
         """Return the `Topic` of an entry: the open one, unless that is an earlier topic of the same name."""
@@ -391,7 +384,7 @@ class DirectoryStore(base.Store):
                     raise
                 return self.topic(name)
 
-    def copy_topic(self, name: str, topic_id: str, partitions: int, settings: Mapping[str, object]) -> DirectoryTopic:
+    def _copy_topic(self, name: str, topic_id: str, partitions: int, settings: Mapping[str, object]) -> DirectoryTopic:
         """Create a copy of a topic of another store. It has the same id, so offsets that groups have committed there
         are valid here."""
         with self._lock:
@@ -457,12 +450,12 @@ class DirectoryStore(base.Store):
             self._complete_all()
             for topic in self:
                 reports += topic.maintain()
-            self.staging.forget_names()
+            self._staging.forget_names()
         except CorruptFile as error:
             _logger.error("no maintenance: %s", error)
         return reports
 
-    def expire(self, topic: str, partition: int) -> RetentionReport | None:
+    def _expire(self, topic: str, partition: int) -> RetentionReport | None:
         """Drop the segments of one partition that exceed its age or size limit: files are unlinked, nothing is read.
         None if there are none. Background maintenance does this, too."""
         found = self.topic(topic)
@@ -500,7 +493,7 @@ class DirectoryStore(base.Store):
         return made
 
     @property
-    def staging(self) -> Staging:
+    def _staging(self) -> Staging:
         """Staging area for jobs of many processes: they stage batches, and one of them publishes all or none. Also
         available with mode "r", for processes that only stage."""
         self._check_open()
@@ -521,12 +514,12 @@ class DirectoryStore(base.Store):
             return self._groups
 
     @property
-    def registry(self) -> DirectoryRegistry:
+    def _registry(self) -> DirectoryRegistry:
         """Small documents next to the topics: a broker's users and access rules."""
         self._check_open()
         return DirectoryRegistry(self._directory, self.mode)
 
-    def serve(self) -> DirectoryService:
+    def _serve(self) -> DirectoryService:
         """Return the broker's view of this store."""
         return DirectoryService(self)
 

@@ -95,11 +95,12 @@ class DirectoryTopic(base.Topic):
 
     @property
     def table(self) -> TableInfo | None:
-        """Location of the topic's table (`sawlog pipeline table`); None if it has none."""
+        """Location of the topic's table (`sawlog pipeline table`); None if it has none. Assigning one records it,
+        durably; the table itself does not change."""
         return self._catalog.table(self._partitions.entry)
 
-    def set_table(self, info: TableInfo | None) -> None:
-        """Record the location of the topic's table, or that it has none. The table itself does not change."""
+    @table.setter
+    def table(self, info: TableInfo | None) -> None:
         self._catalog.set_table(self._partitions.entry, info)
 
     @property
@@ -134,12 +135,12 @@ class DirectoryTopic(base.Topic):
         """Return the log of one partition. It reads without a lock; its first write takes the lock."""
         return self._partitions.partition(number)
 
-    def directory(self, number: int) -> Directory:
+    def _directory(self, number: int) -> Directory:
         """Return the directory of one partition, for reading its files directly; `TopicNotFound` if the topic was
         deleted or recreated. The caller closes it."""
         return self._partitions.directory(number)
 
-    def plan(
+    def _plan(
         self,
         number: int,
         start: int,
@@ -151,7 +152,7 @@ class DirectoryTopic(base.Topic):
         isolation: Isolation = "committed",
     ) -> list[PlannedSlice]:
         """Cut the offsets from `start` to `end`, which was read in the leader epoch `epoch`, into slices that other
-        processes can read (`Store.slice_reader`). `DataLoss` if some of them are gone."""
+        processes can read (`Store._slice_reader`). `DataLoss` if some of them are gone."""
         return slices.plan(
             self.partition(number),
             start,
@@ -162,10 +163,10 @@ class DirectoryTopic(base.Topic):
             isolation=isolation,
         )
 
-    def slices(self, number: int) -> DirectorySlices:
-        return DirectorySlices(self.directory(number), self.config, self._partitions.remote(number))
+    def _slices(self, number: int) -> DirectorySlices:
+        return DirectorySlices(self._directory(number), self.config, self._partitions.remote(number))
 
-    def blocks(
+    def _blocks(
         self, number: int, start: int, end: int, *, since: int = -1, with_oldest: bool = False, exact: bool = False
     ) -> Iterator[Blocks]:
         log = self.partition(number)
@@ -281,7 +282,7 @@ class DirectoryTopic(base.Topic):
         with self._partitions.using(partition):
             return self._partitions.appends(partition).append_batches(raw, trusted=trusted, expect_offset=expect_offset)
 
-    def partition_writer(
+    def _partition_writer(
         self, partition: int, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None
     ) -> Writer:
         """Return a buffered writer for one partition."""
@@ -309,7 +310,7 @@ class DirectoryTopic(base.Topic):
 
     # --- as a table
 
-    def history(self) -> History | None:
+    def _history(self) -> History | None:
         """Return the part of the topic that is in its table (`sawlog pipeline table`), which SQL and `dataset` read
         from there; None if it has no table."""
         if self.table is None:

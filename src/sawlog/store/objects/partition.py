@@ -166,7 +166,7 @@ class ObjectPartition(Partition):
         max_records: int | None = None,
         isolation: Isolation = "committed",
     ) -> list[ObjectSlice]:
-        """See `ObjectTopic.plan`."""
+        """See `ObjectTopic._plan`."""
 
         def look(state: State) -> tuple[int, int, list[Extent], list[tuple[int, int, int]]]:
             aborted = state.aborted(self._id, self._number, start, end) if is_committed(isolation) else []

@@ -154,7 +154,7 @@ class ObjectStore(base.Store):
         self._session.check_writable()
         return self._maintainer.run()
 
-    def expire(self, topic: str, partition: int) -> RetentionReport | None:
+    def _expire(self, topic: str, partition: int) -> RetentionReport | None:
         self._session.check_writable()
         return self._maintainer.expire(PartitionId(topic, self.topic(topic).id, partition))
 
@@ -224,9 +224,8 @@ class ObjectStore(base.Store):
             raise TopicNotFound(f"no topic {name!r} in {self.path}")
         return ObjectTopic(self._session, name, found["id"], self, tend=self._tend_topic, calm=self._calm)
 
-    def slice_reader(self, topic: str, topic_id: str, partition: int) -> ObjectSliceReader:
-        """Return a reader for slices that `ObjectTopic.plan` has returned, perhaps in another process. Sends no request
-        until it is used."""
+    def _slice_reader(self, topic: str, topic_id: str, partition: int) -> ObjectSliceReader:
+        """Return a reader for slices, which sends no request until it is used."""
         return ObjectSliceReader(self._session, topic, topic_id, partition)
 
     if TYPE_CHECKING:
@@ -301,7 +300,7 @@ class ObjectStore(base.Store):
         return known
 
     @property
-    def registry(self) -> ObjectRegistry:
+    def _registry(self) -> ObjectRegistry:
         self._session.check_open()
         return ObjectRegistry(self._session)
 
@@ -309,7 +308,7 @@ class ObjectStore(base.Store):
         workers = ObjectWorkers(self._session, parameters)
         return ObjectDeliveries(self._session, workers), workers
 
-    def serve(self) -> ObjectService:
+    def _serve(self) -> ObjectService:
         """Return the broker's view of the store, valid while the store is open."""
         self._session.check_writable()
         return ObjectService(self, self._session)
@@ -331,7 +330,7 @@ class ObjectStore(base.Store):
         return self.topic(name)
 
     @property
-    def staging(self) -> ObjectStaging:
+    def _staging(self) -> ObjectStaging:
         return ObjectStaging(self._session)
 
 

@@ -169,7 +169,7 @@ class ObjectTopic(base.Topic):
     def _check_number(self, number: object) -> None:
         self._layout_of(self._entry()).check_number(number)
 
-    def plan(
+    def _plan(
         self,
         number: int,
         start: int,
@@ -184,10 +184,10 @@ class ObjectTopic(base.Topic):
             start, end, target_bytes=target_bytes, max_records=max_records, isolation=isolation
         )
 
-    def slices(self, number: int) -> ObjectSliceReader:
+    def _slices(self, number: int) -> ObjectSliceReader:
         return ObjectSliceReader(self._session, self._name, self._id, number)
 
-    def blocks(
+    def _blocks(
         self, number: int, start: int, end: int, *, since: int = -1, with_oldest: bool = False, exact: bool = False
     ) -> Iterator[Blocks] | None:
         """Summarise extents, whose exact record counts are not known: records may have been compacted away."""
@@ -287,7 +287,7 @@ class ObjectTopic(base.Topic):
     ) -> range:
         return self.writable(partition).append_batches(raw, trusted=trusted, expect_offset=expect_offset)
 
-    def partition_writer(
+    def _partition_writer(
         self, partition: int, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None
     ) -> Writer:
         return self.writable(partition).writer(batch_bytes, linger_ms)

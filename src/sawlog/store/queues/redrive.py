@@ -76,7 +76,7 @@ def redrive(
 @contextmanager
 def _alone(store: DirectoryStore, dead_letters: str) -> Iterator[None]:
     """Allow one run at a time. The kernel releases the lock of a process that dies."""
-    directory = group_directory(store.directory, _mark(dead_letters), create=True)
+    directory = group_directory(store._directory, _mark(dead_letters), create=True)
     try:
         held = directory.lock("redrive", alone=False)
         try:

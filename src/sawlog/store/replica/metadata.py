@@ -124,7 +124,7 @@ def changed_documents(session: StoreSession, source: DirectoryStore) -> list[Act
     """Return actions for documents that differ from the source's: users and ACLs."""
     actions: list[Action] = []
     for name in document_names(source):
-        fields = dict(source.registry.read(name).fields)
+        fields = dict(source._registry.read(name).fields)
         version, before = session.look(lambda state, name=name: state.document(name))  # type: ignore[misc]
         if name != COPY_OF and fields != dict(before):
             actions.append({"do": "change document", "name": name, "version": version, "fields": fields})
@@ -134,7 +134,7 @@ def changed_documents(session: StoreSession, source: DirectoryStore) -> list[Act
 def document_names(store: DirectoryStore) -> list[str]:
     """Return the names of the documents of a store in a directory."""
     try:
-        directory = store.directory.child(REGISTRY)
+        directory = store._directory.child(REGISTRY)
     except StorageError as error:
         if error.errno == errno.ENOENT:
             return []
@@ -174,7 +174,7 @@ def record_address(
     if (known is None and not is_damaged and not is_whole) or address.url.startswith("memory://"):
         return  # a replica of some topics, where another may have all; or one in the memory of this process
     try:
-        address.store(source.directory)
+        address.store(source._directory)
     except StorageError as error:
         _logger.warning("%s: where the replica is could not be recorded: %s", source.path, error)
 

@@ -168,7 +168,7 @@ class Restorer(Closing):
         self._commit_offsets(wanted, names)
         if self._registry:
             for name, fields in documents_of(wanted).items():
-                self._store.registry.change(name, lambda before, fields=fields: fields)  # type: ignore[misc]
+                self._store._registry.change(name, lambda before, fields=fields: fields)  # type: ignore[misc]
         self.progress.rounds += 1
         self._done = number
         self._note_lags(wanted, places)
@@ -190,7 +190,7 @@ class Restorer(Closing):
                 self._store.delete_topic(name)
                 there.discard(name)
             if name not in there:
-                self._store.copy_topic(name, entry["id"], entry["partitions"], entry["settings"])
+                self._store._copy_topic(name, entry["id"], entry["partitions"], entry["settings"])
                 continue
             topic = self._store.topic(name)
             settings, count = dict(entry["settings"]), max(entry["partitions"], topic.partitions)

@@ -1,11 +1,11 @@
 """`Staging`: batches that many processes of one job write, and one of them publishes, all or nothing.
 
 ```python
-with store.staging.task(job) as staged:       # in each task, and in each attempt of it
+with store._staging.task(job) as staged:       # in each task, and in each attempt of it
     piece = staged.write(batches)             # complete batches: only their offsets are missing
     staged.sync()                             # then send the pieces to the process that publishes
 
-store.staging.publish(job, parts)             # once; or discard(job)
+store._staging.publish(job, parts)             # once; or discard(job)
 ```
 
 All processes identify a job by the same id of letters, digits, - and _. Staged batches are not part of the store until
@@ -103,7 +103,7 @@ class StagedTask(TaskStaging):
 
 
 class Staging(JobStaging):
-    """Job staging of a store. Returned by `Store.staging`."""
+    """Job staging of a store. Returned by `Store._staging`."""
 
     def __init__(
         self,
