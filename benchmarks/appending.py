@@ -1,4 +1,4 @@
-"""How fast records are appended without waiting for the disk."""
+"""Appends that do not wait for the disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every case is given: a directory, how much to do, and stores that are filled once and read often."""
+"""The context of a benchmark: a directory, the size of the run, and stores that many cases read."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Bench:
         return self._shelf[key]
 
     def filled_log(self, data: Dataset, batch_records: int = 1000, compression: str = "none") -> Sawlog:
-        """A log of ours with these records in such batches, sealed, kept until the end."""
+        """Return a sealed log of these records, filled once and kept until the run ends."""
         key = (Sawlog, data, batch_records, compression)
         if key not in self._shelf:
             store = Sawlog(self.path(), compression=compression)
@@ -85,7 +85,7 @@ class Case:
 
 
 def working(name: str, work: Callable[[], object], wanted: object) -> Candidate:
-    """A candidate that needs no preparation and reports itself what it did."""
+    """A candidate without preparation whose work returns its own result."""
 
     @contextmanager
     def trial() -> Iterator[Trial]:

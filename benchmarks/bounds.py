@@ -1,4 +1,4 @@
-"""What must stay small whatever the log's size: memory, and the time to open it."""
+"""Costs that must not grow with the log: memory, and the time to open it."""
 
 from __future__ import annotations
 

@@ -1,24 +1,23 @@
-"""`make bench-broker`: `sawlog serve` beside Apache Kafka, both asked by the same client in one run; and beside Redis
-Streams and NATS JetStream, where they are installed (servers.py).
+"""`make bench-broker`: `sawlog serve` next to Apache Kafka, driven by the same client in one run; and next to Redis
+Streams and NATS JetStream, if they are installed (servers.py).
 
     python benchmarks/broker.py [--quick] [--only PATTERN] [--dir DIRECTORY] [--json FILE] [--list]
 
 - *produce*: records of 100 bytes and of 1 KiB, confluent-kafka, librdkafka's own batches.
 - *consume*: the same records, by a consumer without a group.
 - *requests*: Produce requests with one batch of 16 KB, or of one record of 100 bytes, five on their way on each of two
-  connections, as fast as the broker answers; sent by a small client of ours, because librdkafka is busier with them
-  than a broker.
-- *latency*: from `produce()` to the consumer that waits for it, one record of 100 bytes every other millisecond.
-- *footprint*: start until a client is answered, and memory after that; and memory at the end of the run.
+  connections, as fast as the broker answers; sent by a minimal client, because librdkafka would be the bottleneck.
+- *latency*: from `produce()` to a waiting consumer, one record of 100 bytes every other millisecond.
+- *footprint*: time from start to the first response, memory after that, and memory at the end of the run.
 
-Two promises are compared, each with its like. *Not synced*: acks=1, sawlog with `durability=os` and Kafka's defaults;
-both acknowledge what is in the system's page cache. *Synced*: acks=all, sawlog's default and Kafka with
-`flush.messages=1`; both acknowledge after fdatasync.
+Two guarantees are compared, each with its equivalent. *Not synced*: acks=1, sawlog with `durability=os` and Kafka's
+defaults; both acknowledge from the page cache. *Synced*: acks=all, sawlog's default and Kafka with `flush.messages=1`;
+both acknowledge after fdatasync.
 
-CPU time is that of the broker's process alone. The rows *CPU per GB* are the same rounds, by that clock. Everybody has
-topics of four partitions, and a quiet neighbour: all brokers run at the same time, and one is asked.
+CPU time is that of the broker process alone. The rows *CPU per GB* are the same rounds, by that clock. All brokers have
+topics of four partitions and run at the same time; one of them is measured, the others are idle.
 
-Without Java or Kafka's jars (`make kafka-jars`) the column of Kafka stays empty.
+Without Java or Kafka's jars (`make kafka-jars`) Kafka's column stays empty.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ GB = 1e9
 CONNECTIONS, IN_FLIGHT = 2, 5
 #: Ours and its like: what each promises is the same.
 LIKES = {PLAIN: KAFKA, SYNCED: KAFKA_SYNCED}
-#: What the rate of ours has to be, as a multiple of Kafka's, by the size of a value.
+#: Target: sawlog's rate as a multiple of Kafka's, by the size of a value.
 BARS = {100: 0.7, 1024: 1.0}
 BAR_SYNCED = 3.0
 
@@ -58,7 +57,7 @@ BAR_SYNCED = 3.0
 
 
 def _produce_all(address: str, topic: str, data: Dataset, acks: str = "1") -> None:
-    """As fast as the client takes them."""
+    """Produce all records as fast as the client accepts them."""
     producer = Producer(
         {**common(address), "acks": acks, "queue.buffering.max.messages": 1_000_000, "message.timeout.ms": 120_000}
     )
@@ -77,7 +76,7 @@ def _produce_all(address: str, topic: str, data: Dataset, acks: str = "1") -> No
 
 
 def _consume_all(address: str, topic: str, count: int) -> int:
-    """Read so many; the bytes of the values."""
+    """Consume `count` records and return the total bytes of their values."""
     consumer = Consumer(
         {
             **common(address),
@@ -219,7 +218,7 @@ def _against(
 # --- requests
 
 
-#: What a request has, by its name: the size of a record, and how many.
+#: Kinds of requests: (record size in bytes, records per request).
 REQUESTS = {"16 KB": (1024, 15), "one record": (100, 1)}
 
 

@@ -1,8 +1,7 @@
-"""The brokers that are measured: ours and Apache Kafka, each with topics that are synced and topics that are not; and
-the servers of other kinds.
+"""Brokers under measurement: sawlog and Apache Kafka, each with synced and unsynced topics; and servers of other kinds.
 
-Kafka acknowledges what is in the page cache, so does sawlog with `durability=os`. Synced is sawlog's default, which
-acknowledges after fdatasync, and a topic of Kafka with `flush.messages=1`.
+Kafka acknowledges from the page cache, and so does sawlog with `durability=os`. Synced means sawlog's default, which
+acknowledges after fdatasync, and a Kafka topic with `flush.messages=1`.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Rival:
 
     @property
     def address(self) -> str:
-        """Where clients connect."""
+        """Bootstrap address for clients."""
         return str(self.serving.address)
 
     @property

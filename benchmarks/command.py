@@ -1,6 +1,6 @@
-"""What every benchmark is started with: choose cases, measure them, show one table.
+"""The command line of every benchmark: select cases, measure them, print one table.
 
-Exits with 0 whatever the verdicts: it measures, people judge. A wrong result of any candidate is an error, though.
+Exits with 0 whatever the verdicts: people judge the figures. A wrong result of a candidate is an error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SECONDS, QUICK_SECONDS = 5.0, 0.3
 
 
 def arguments(about: str) -> argparse.Namespace:
-    """What was asked for."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--quick", action="store_true", help="smaller data and fewer rounds: a first impression")
     parser.add_argument("--only", metavar="PATTERN", help="only the cases whose name this regular expression finds")
@@ -45,7 +45,7 @@ def chosen(cases: list[Case], pattern: str | None) -> list[Case]:
 
 
 def measured(cases: list[Case], bench: Bench) -> list[Row]:
-    """All rows, with a bar on standard error for those who wait."""
+    """Measure all cases, with a progress bar on standard error."""
     columns = (TextColumn("{task.description:20}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     rows: list[Row] = []
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:

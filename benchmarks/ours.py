@@ -51,7 +51,7 @@ class Sawlog:
         return self.log.scan()
 
     def arrow(self, *, views: bool = False) -> Iterator[pa.RecordBatch]:
-        """As record batches of offset, timestamp, key and value."""
+        """Scan to Arrow batches of offset, timestamp, key and value."""
         return self.log.scan_arrow(views=views)
 
     def fetched(self, max_bytes: int) -> Iterator[int]:

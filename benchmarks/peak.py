@@ -1,10 +1,10 @@
-"""A separate process that does one thing to a log and reports how much memory that took.
+"""A separate process that runs one operation on a log and reports its peak memory.
 
     python peak.py WHAT LOG-DIRECTORY [MIB]
 
-WHAT is records, arrow or views (scan the log to the end, as its writer and as a reader) or stream (append one
-record of MIB mebibytes). The answer is JSON: the peak of resident memory above what the interpreter had after its
-imports, and what was done. Pages of the log that the process has mapped count as resident, too.
+WHAT is records, arrow or views (scan the log to the end, as its writer and as a reader) or stream (append one record of
+MIB mebibytes). The process prints JSON: the peak of resident memory above the interpreter's after its imports, and the
+amount of work done. Mapped pages of the log count as resident.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ import sawlog
 
 VALUE = {"id": 7, "customer": "ada", "note": "x" * 60}
 BATCH = 1000
-#: What honker is asked for at once: as many as ours fetches.
+#: Jobs that honker claims at once, as many as sawlog's queue fetches.
 CLAIMED = 2000
 
 
@@ -88,7 +88,7 @@ class Honker:
 
 
 class HonkerEach(Honker):
-    """As its manual shows it: each job is claimed and acknowledged by itself."""
+    """One job per claim and acknowledgement, as in honker's manual."""
 
     name = "honker, each"
 

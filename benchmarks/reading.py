@@ -1,7 +1,7 @@
-"""How fast records are read: as objects, as Arrow, as raw batches, and one at a time.
+"""Reads: as objects, as Arrow, as raw batches, and one record at a time.
 
-Logs are sealed and warm in the system's cache, as the rivals' stores are. Everything is consumed as fast as Python can
-(a deque of no length), so that the loop around it does not dilute the ratio; the content was summed up before.
+Logs are sealed and warm in the page cache, as are the rivals' stores. Results are consumed by a deque of length zero,
+so that the surrounding loop does not dilute the ratio; the contents were checked before.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ARROW_ROWS = 8192
 
 
 def _counted(records: Iterable[Any]) -> int:
-    """How many there were, at the speed of C."""
+    """Count records at the speed of C."""
     numbers = count()
     deque(zip(records, numbers, strict=False), maxlen=0)
     return next(numbers)

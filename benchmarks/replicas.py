@@ -1,13 +1,12 @@
-"""How fast is a replica, and how far behind? `python benchmarks/replicas.py [MEGABYTES]`.
+"""Throughput and lag of a replica: `python benchmarks/replicas.py [MEGABYTES]`.
 
-Every request takes 50 ms more than the server needs: a proxy (tests/objects/proxy.py, in a process of its own) waits,
-because a server on the same machine is nearer than any bucket. The server is SeaweedFS, or moto if that is not
-installed.
+A proxy (tests/objects/proxy.py, in its own process) adds 50 ms to every request, because a server on the same machine
+is nearer than any bucket. The server is SeaweedFS, or moto if SeaweedFS is not installed.
 
 - *ship* and *restore*: a store of that size in records of 1000 bytes, in four partitions.
-- *behind*: a writer appends 1,000 records a second for ten seconds; how long after its append a record is in the
-  replica, seen by somebody who asks the server directly, all the time.
-- *requests*: how many requests a second the replicator makes, then and afterwards.
+- *behind*: a writer appends 1,000 records a second for ten seconds; the time from each append until a client that polls
+  the server sees the record in the replica.
+- *requests*: requests per second of the replicator, during the writes and afterwards.
 """
 
 from __future__ import annotations
@@ -88,12 +87,12 @@ def main(megabytes: int) -> None:
 
 
 def requests(proxy: Proxy) -> int:
-    """How many there were."""
+    """Number of requests so far."""
     return sum(proxy.counts[method] for method in ("GET", "PUT", "POST", "HEAD", "DELETE"))
 
 
 def follow(store: sawlog.Store, data: Path, url: str, found: servers.Server) -> None:
-    """A writer, a replicator behind a proxy, and somebody who looks."""
+    """Run a writer, a replicator behind a proxy, and a client that polls the replica."""
     log = store.create_topic("orders").partition(0)
     appended: list[float] = []
     delays: list[float] = []

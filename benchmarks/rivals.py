@@ -1,10 +1,10 @@
-"""What a Python program could use instead of sawlog: SQLite, LMDB, RocksDB, and a plain file.
+"""Alternatives to sawlog for a Python program: SQLite, LMDB, RocksDB, and a plain file.
 
-Each is used as its manual says is fast, and its input is brought into its favourite form before the clock starts.
-LMDB and RocksDB have no offsets of their own, so here the 8-byte key of a record *is* its offset: they store less than
-we do (no key besides the offset, no time, LMDB no checksum either). That is in their favour.
+Each is used in the way its manual calls fast, and its input is converted before the clock starts. LMDB and RocksDB have
+no offsets, so the 8-byte key of a record *is* its offset: they store less than sawlog (no separate key, no timestamp,
+and LMDB no checksum), which is in their favour.
 
-`durable=False`: written, nobody syncs. `durable=True`: on the disk before an append returns.
+`durable=False`: written, not synced. `durable=True`: on the disk before an append returns.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataset import BATCH_RECORDS, Dataset, Pair, offset_key
 
 
 class Store(Protocol):
-    """What the cases need of every store."""
+    """A store under measurement."""
 
     name: str
 
@@ -44,7 +44,7 @@ class Store(Protocol):
         """Record after record, each acknowledged on its own."""
 
     def records(self) -> Iterator[Any]:
-        """All of them in order, in the store's own form."""
+        """Iterate over all records in order, in the store's own form."""
 
     def get(self, offset: int) -> Any:
         """One of them."""
@@ -150,7 +150,7 @@ class Lmdb:
         return iter(self._db.begin().cursor())
 
     def arrow(self, batch_rows: int) -> Iterator[pa.RecordBatch]:
-        """As record batches of key and value."""
+        """Scan to Arrow batches of key and value."""
         with self._db.begin() as txn, txn.cursor() as cursor:
             source = iter(cursor)
             while chunk := list(islice(source, batch_rows)):

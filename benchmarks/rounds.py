@@ -19,7 +19,7 @@ MOST_ROUNDS = 50
 
 
 class WrongResult(Exception):
-    """A candidate did not do what it was measured for."""
+    """A candidate returned a wrong result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One run: what is measured, and what then has to be true."""
+    """One run: the measured function and the check of its result."""
 
     measure: Callable[[], Sample]
     check: Callable[[], None]
@@ -52,7 +52,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long to try."""
+    """Effort per case: number and length of rounds."""
 
     seconds: float
     quick: bool = False

@@ -9,7 +9,7 @@ from rounds import Sample
 
 
 class Unit(Enum):
-    """What a figure counts."""
+    """Unit of a figure."""
 
     RECORDS = "records a second"
     BYTES = "bytes a second"
@@ -18,7 +18,7 @@ class Unit(Enum):
 
     @property
     def is_rate(self) -> bool:
-        """Whether more is better."""
+        """True if more is better."""
         return self in (Unit.RECORDS, Unit.BYTES)
 
 
@@ -52,7 +52,7 @@ def rate(unit: Unit, sample: Sample, amount: float, *, waits: bool = False) -> F
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """What has to be reached: a ratio at least, or else a figure of ours at most or at least."""
+    """Target of a row: a minimum ratio, or a maximum or minimum figure of sawlog's."""
 
     ratio: float | None = None
     most: Figure | None = None
@@ -69,12 +69,12 @@ class Bar:
 
 
 def times(ratio: float) -> Bar:
-    """So many times the rival's rate."""
+    """A multiple of the rival's rate."""
     return Bar(ratio=ratio)
 
 
 def share(ratio: float) -> Bar:
-    """Such a part of what the machine can do."""
+    """A share of the machine's limit."""
     return Bar(ratio=ratio, percent=True)
 
 
@@ -108,12 +108,12 @@ class Row:
 
     @property
     def ratio(self) -> float | None:
-        """How many times better by the wall clock."""
+        """Speed relative to the rival by wall time; above 1 is better."""
         return None if self.rival is None else self._better(self.ours.wall, self.rival.wall)
 
     @property
     def cpu_ratio(self) -> float | None:
-        """The same by CPU time."""
+        """Speed relative to the rival by CPU time."""
         if self.rival is None or self.ours.cpu is None or self.rival.cpu is None:
             return None
         return self._better(self.ours.cpu, self.rival.cpu)
@@ -123,12 +123,12 @@ class Row:
 
     @property
     def met(self) -> bool | None:
-        """Whether the bar is reached; None where there is none."""
+        """True if the target is met by wall time; None without a target."""
         return self._reaches(self.ours.wall, self.ratio)
 
     @property
     def met_by_cpu(self) -> bool | None:
-        """The same by CPU time; None where that says nothing."""
+        """True if the target is met by CPU time; None if CPU time is not comparable."""
         if self.ours.cpu is None:
             return None
         return self._reaches(self.ours.cpu, self.cpu_ratio)

@@ -1,8 +1,8 @@
-"""Redis Streams and NATS JetStream beside the broker, where `redis-server` and `nats-server` are installed.
+"""Redis Streams and NATS JetStream next to the broker, if `redis-server` and `nats-server` are installed.
 
-Kafka's clients do not speak to them, so each is asked in its own protocol by the smallest client that there can be: the
-bytes of all requests are built before the clock starts, and of an answer only what is needed is looked at. That
-flatters them: a program would use a client library.
+Kafka clients do not speak their protocols, so a minimal client drives each: it builds the bytes of all requests before
+the clock starts and parses only the necessary part of an answer. This flatters them, because a program would use a
+client library.
 
 *Not synced* is Redis with `appendfsync everysec` and JetStream with its default; *synced* is `appendfsync always` and
 `sync_interval: always`.
@@ -46,12 +46,12 @@ class Server(ABC):
 
     @classmethod
     def is_installed(cls) -> bool:
-        """Whether its program is found."""
+        """True if the server's program is on the PATH."""
         return shutil.which(cls.program) is not None
 
     @abstractmethod
     def _command(self) -> list[str]:
-        """What starts it."""
+        """Command line of the server."""
 
     @abstractmethod
     def produce(self, data: Dataset) -> float:
@@ -59,11 +59,11 @@ class Server(ABC):
 
     @abstractmethod
     def consume(self, data: Dataset) -> float:
-        """Read what was stored last; seconds."""
+        """Consume the most recent data; return seconds."""
 
     @abstractmethod
     def empty(self) -> None:
-        """Forget what was stored."""
+        """Delete the stored data."""
 
     def __enter__(self) -> Server:
         self._directory.mkdir(parents=True)
@@ -87,7 +87,7 @@ class Server(ABC):
 
     @property
     def memory_bytes(self) -> int:
-        """What it uses now."""
+        """Resident memory now."""
         assert self._process is not None
         return int(psutil.Process(self._process.pid).memory_info().rss)
 
@@ -231,7 +231,7 @@ class JetStream(Server):
 
 @dataclass(slots=True)
 class _Lines:
-    """What NATS says: lines, and messages with a body."""
+    """Reader of NATS's protocol: lines, and messages with a body."""
 
     connection: socket.socket
     rest: bytearray = field(default_factory=bytearray)
@@ -254,7 +254,7 @@ class _Lines:
         return self.messages(1)
 
     def messages(self, count: int) -> bytes:
-        """Skip so many messages; the body of the last one."""
+        """Skip `count` messages and return the body of the last one."""
         at, rest = 0, self.rest
         body = b""
         while count:
@@ -289,7 +289,7 @@ def _resp(*parts: bytes) -> bytes:
 
 
 def _skip(connection: socket.socket, size: int) -> None:
-    """Read an answer of so many bytes; one that begins with a minus is an error."""
+    """Read a reply of `size` bytes; raise if it starts with a minus, Redis's mark of an error."""
     is_first = True
     while size:
         got = connection.recv(min(size, 1 << 20))
@@ -305,7 +305,7 @@ def _free_port() -> int:
 
 
 def running(kinds: tuple[type[Server], ...], directory: Path, stack: ExitStack, *, synced: bool) -> dict[str, Server]:
-    """Those that are installed, started; the stack ends them."""
+    """Start the installed servers; the stack stops them."""
     made = {}
     for kind in kinds:
         if kind.is_installed():

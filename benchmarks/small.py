@@ -1,6 +1,6 @@
-"""The small operations, one call at a time: what a call costs beside the least that it has to do.
+"""Small operations, one call at a time, next to the least work that each has to do.
 
-Seconds here are for one call: the best of several rounds of some thousand calls, by the wall and by CPU time.
+A figure is the time of one call: the best of several rounds of thousands of calls, by wall and by CPU time.
 """
 
 from __future__ import annotations

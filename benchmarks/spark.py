@@ -100,7 +100,7 @@ class Data:
 
 
 def _lines(chunk: pa.Table, partition: int, first: int) -> Iterator[bytes]:
-    """The same rows as text."""
+    """Format the rows as JSON lines."""
     line = b'{"key":"%s","value":"%s","topic":"events","partition":%d,"offset":%d,"timestamp":"%s","timestampType":0}\n'
     times = [moment.isoformat().encode() for moment in chunk["timestamp"].to_pylist()]
     columns = zip(chunk["key"].to_pylist(), chunk["value"].to_pylist(), times, strict=True)

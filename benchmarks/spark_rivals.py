@@ -1,11 +1,10 @@
-"""What Spark over sawlog is measured beside, apart from files: its Kafka source, and a source and a sink with nothing
-to do.
+"""Comparisons for Spark over sawlog, apart from files: Spark's Kafka source, and a source and a sink that do nothing.
 
 - *ready-made*: a Python source whose tasks hold one Arrow batch and send it again and again. No file, no checksum, no
-  decoding: what is left is what Spark itself does with the rows of any Python source. No such source can be quicker.
-- *nowhere*: a Python sink that takes the Arrow batches and drops them: what Spark itself needs to hand rows to one.
-- *Kafka*: a broker of one node on this machine that has been given the same segments (as an export makes them), read by
-  Spark's own connector. Its jars and the broker's: `python tools/fetch_kafka.py --connector`.
+  decoding: the rest is Spark's own cost for the rows of a Python source, the lower bound for any of them.
+- *nowhere*: a Python sink that drops its Arrow batches: Spark's own cost of passing rows to one.
+- *Kafka*: a broker of one node on this machine with the same segments (exported), read by Spark's own connector. Its
+  jars and the broker's: `python tools/fetch_kafka.py --connector`.
 """
 
 from __future__ import annotations

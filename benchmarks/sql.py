@@ -50,7 +50,7 @@ BATCH = 100_000
 #: The time of the first record, in milliseconds.
 BASE = 1_790_000_000_000
 SCHEMA = {"orders": "id BIGINT, customer INT, amount DOUBLE, status STRING"}
-#: Which part of the records jq gets.
+#: jq gets one in so many records.
 JQ_PART = 20
 _ROW_GROUP = 122_880
 
@@ -75,7 +75,7 @@ class Orders:
         return _rounded(self.store.sql(query.format(table="orders"), **options).to_pylist())
 
     def first(self, query: str) -> list[dict[str, Any]]:
-        """The same from a store that was just opened."""
+        """Run the query in a newly opened store."""
         with sawlog.open(self.path, mode="r") as store:
             return _rounded(store.sql(query.format(table="orders")).to_pylist())
 
@@ -86,7 +86,7 @@ class Orders:
 
 
 def _rounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A sum of floats depends on the order, which is nobody's fault; and the names of columns do not matter."""
+    """Round floats, because a sum depends on the order of its terms; replace column names by numbers."""
     return [
         {number: round(value, 3) if isinstance(value, float) else value for number, value in enumerate(row.values())}
         for row in rows
@@ -188,13 +188,13 @@ def _jq_name() -> str:
 
 
 def _jq(orders: Orders, program: str) -> Figure:
-    """How long `sawlog read | jq` takes for all records, from a part of them and from none."""
+    """Time `sawlog read | jq` for all records, extrapolated from a part of them."""
     start, part = (_reading(orders, program, count) for count in (0, orders.count // JQ_PART // PARTITIONS))
     return Figure(Unit.SECONDS, start + max(part - start, 0.0) * JQ_PART)
 
 
 def _reading(orders: Orders, program: str, count: int) -> float:
-    """The same for so many records of each partition, in seconds."""
+    """Time it for `count` records of each partition, in seconds."""
     reader = [sys.executable, "-m", "sawlog.cli", "read", "orders", "-d", str(orders.path), "-o", f":{count}"]
     filter_ = ["jq", "-c", program] if shutil.which("jq") else [sys.executable, "-c", _PYTHON]
     began = time.perf_counter()
@@ -283,7 +283,7 @@ class _WithTable:
         return self
 
     def _history(self) -> History:
-        """What is in the table."""
+        """The history in the table."""
         return self.past
 
 

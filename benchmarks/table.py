@@ -1,4 +1,4 @@
-"""How the rows are shown: a table for people, JSON for programs."""
+"""Output of a benchmark: a table for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _verdict(row: Row) -> str:
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
-    """Where the two clocks disagree about a verdict."""
+    """List the rows for which wall time and CPU time give different verdicts."""
     return [
         f"{row.what}{f' against {row.against}' if row.against else ''}: {_word(row.met)} by the wall clock, "
         f"{_word(row.met_by_cpu)} by CPU time; the machine may have been busy"
@@ -77,7 +77,7 @@ def _word(met: bool | None) -> str:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """How many bars are met, by either clock."""
+    """Count the targets that are met, by either clock."""
     judged = [row for row in rows if row.met is not None]
     by_cpu = [row for row in judged if row.met_by_cpu is not None]
     text = f"{sum(bool(row.met) for row in judged)} of {len(judged)} bars met"
@@ -87,7 +87,7 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def save(path: Path, rows: Sequence[Row], machine: dict[str, str]) -> None:
-    """All of it as JSON, in plain units: records or bytes a second, seconds, bytes."""
+    """Save all rows as JSON in plain units: records or bytes per second, seconds, bytes."""
     document = {"machine": machine, "rows": [_as_dict(row) for row in rows], "summary": summary(rows)}
     path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 

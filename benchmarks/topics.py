@@ -76,7 +76,7 @@ def _content(records: Iterator[sawlog.Record]) -> tuple[int, int]:
 
 
 def _batches(data: Dataset) -> list[Any]:
-    """As many keys as records in ten batches: in the dataset they repeat from batch to batch."""
+    """Build batches with random keys: the dataset's own keys repeat from batch to batch."""
     chance = random.Random(7)
     return [[(value, chance.randbytes(len(key))) for key, value in data.batch] for _ in range(data.batches)]
 

@@ -42,7 +42,7 @@ def append(path: str, turns: int) -> None:
 
 
 def _told(processes: list[subprocess.Popen[str]]) -> Sample:
-    """Let all of them begin, and wait for all."""
+    """Start all processes at once and wait for them."""
     from rounds import Sample
 
     began = time.perf_counter()

@@ -1,7 +1,7 @@
-"""Compile the kernel with AddressSanitizer and UndefinedBehaviorSanitizer, into build/asan; prints its path.
+"""Compile the kernel with AddressSanitizer and UndefinedBehaviorSanitizer into build/asan and print its path.
 
-For `python -m tests.faults asan`. The kernel in the package is not touched. Exits with 2 and names what is missing if
-the compiler or its sanitizers are not installed.
+`python -m tests.faults asan` uses it. The kernel in the package is not touched. Exits with 2 and names the missing part
+if the compiler or its sanitizers are not installed.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from sawlog.config import LogConfig
 
 SOURCE = str(Path(sawlog.__file__).parent) + "/"
 KERNEL = SOURCE + "batch/kernel/"
-#: How long other threads get to finish their part of an operation.
+#: Time that other threads get to finish their part of an operation.
 SETTLE_S = 0.2
 
 Operation = Callable[[], object]

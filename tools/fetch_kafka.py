@@ -62,7 +62,7 @@ def _maven(*arguments: str) -> bool:
 
 
 def fetch(target: Path) -> None:
-    """Let Maven copy the jars; the directory appears when it is complete."""
+    """Copy the jars with Maven; the directory appears when it is complete."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         project, jars = Path(scratch) / "pom.xml", Path(scratch) / "jars"

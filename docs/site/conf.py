@@ -1,8 +1,7 @@
-"""Sphinx's settings for the site. make_site.py calls Sphinx with them; the pages themselves come from mirror.py and
-reference.py.
+"""Sphinx's settings for the site. make_site.py calls Sphinx with them; mirror.py and reference.py write the pages.
 
-The site is opened from a disk, without a network: no script, style or font comes from elsewhere, and what a browser
-refuses to load for a page of a disk is not used (summaries in search results, which Sphinx fetches page by page).
+The site works from a local disk without a network: every script, style and font ships with it. Summaries in search
+results are off, because Sphinx fetches pages for them and browsers refuse that for local files.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A Sphinx extension: a public name in backticks is a link to its place in the reference.
+"""A Sphinx extension: a public name in backticks links to its place in the reference.
 
-The documents and the docstrings write `Store.open` or `log.append_many(values)` and say nothing about links, because
-they are read as plain text too. What is not in the reference stays as it is. In signatures Sphinx itself makes the
-links, also wrong ones, which are removed.
+Documents and docstrings write `Store.open` or `log.append_many(values)` without link syntax, because they are also read
+as plain text. Names outside the reference stay unlinked. Sphinx makes links in signatures itself, wrong ones too, which
+this extension removes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sphinx.domains.python import ObjectEntry
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.nodes import make_refnode
 
-#: What the documents call the objects of a class.
+#: Variable names in the documents and the classes of their objects.
 VARIABLES = {
     "consumer": "Consumer",
     "groups": "Groups",

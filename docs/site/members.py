@@ -1,6 +1,6 @@
-"""What a class or a function consists of, as the reference shows it: name, signature, text.
+"""The members of a class or function for the reference: name, signature, text.
 
-The compiled kernel has neither signatures nor types of fields; for its classes the stub, typed.pyi, is read instead.
+The compiled kernel has neither signatures nor field types; for its classes the stub, typed.pyi, is read instead.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Member:
 
     kind: Kind
     name: str
-    signature: str  # (parameters) -> result; empty for what is not called
+    signature: str  # (parameters) -> result; empty if it is not callable
     text: str
     options: dict[str, str]
 
@@ -199,9 +199,9 @@ def _text(found: Any) -> str:
 
 
 def _own_text(found: type) -> str:
-    """The class's own docstring, not that of a base, without what the reference shows in its own way.
+    """Return the docstring of the class itself, without the parts that the reference shows elsewhere.
 
-    `dataclass` makes a signature into one; the kernel's `Record` lists its signature and its fields for `help`.
+    `dataclass` puts a signature into it; the kernel's `Record` lists its signature and its fields for `help`.
     """
     paragraphs = inspect.cleandoc(vars(found).get("__doc__") or "").split("\n\n")
     if found.__module__.startswith(kernel.__name__):

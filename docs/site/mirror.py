@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = "docs/guide"
 DECISIONS = "docs/adr"
-#: The order of the pages in docs/; those that are not here follow, by name.
+#: Order of the pages in docs/; other pages follow by name.
 ORDER = (
     "visibility",
     "several-processes",
@@ -55,7 +55,7 @@ def lay_out(target: Path) -> None:
 
 
 def _resolved(document: Path, target: Path, link: re.Match[str]) -> str:
-    """The link as the site has it; what it leads to, if that is not a document, is brought along."""
+    """Return the link as the site needs it. A target that is not a document is copied to the site."""
     goal = (ROOT / document.parent / link["path"]).resolve()
     if not goal.is_relative_to(ROOT) or not goal.exists():
         return link[0]  # Sphinx reports it
@@ -106,7 +106,7 @@ def _tree(caption: str, pages: Iterable[str]) -> list[str]:
 
 
 def _guide() -> Iterator[str]:
-    """The guide's pages: its README, those that it links to in that order, the rest by name."""
+    """Yield the guide's pages: its README, the pages it links to in that order, then the rest by name."""
     folder = ROOT / GUIDE
     pages = {path.name for path in folder.glob("*.md")}
     linked: list[str] = []

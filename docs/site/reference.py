@@ -18,7 +18,7 @@ from members import Member, described, members
 
 import sawlog
 
-#: What a program gets from another call and never constructs: `Store.open`, `store.topic`, `topic.writer` ...
+#: Classes that programs receive from another call and never construct: `Store.open`, `store.topic`, `topic.writer` ...
 MADE_BY_OTHERS = {
     "AsyncConsumer",
     "AsyncLog",
@@ -178,7 +178,7 @@ def markdown(page: Page) -> str:
 
 
 def index(all_pages: Sequence[Page]) -> str:
-    """The first page of the reference: what is where."""
+    """Return the first page of the reference, a list of all names."""
     lines = ["# API reference", "", "Made from the code: signatures, types and docstrings of every public name.", ""]
     for page in all_pages:
         lines += [f"- [{page.title}]({page.path}.md): {', '.join(_mentioned(page))}"]
@@ -214,7 +214,7 @@ def _object(name: str, found: Any) -> Iterator[str]:
 
 
 def _bases(found: type) -> list[str]:
-    """What it is derived from: for an error, which `except` catches it."""
+    """Return the base classes of an error, which tell what `except` catches it."""
     if not issubclass(found, BaseException):
         return []
     return ["Bases: " + ", ".join(f"`{base.__name__}`" for base in found.__bases__), ""]

@@ -1,4 +1,4 @@
-"""An asyncio service: a TCP server stores every line that clients send, and a task beside it consumes them."""
+"""An asyncio service: a TCP server stores every line that clients send, and a second task consumes the lines."""
 
 import asyncio
 from tempfile import TemporaryDirectory

@@ -16,7 +16,7 @@ from sawlog import Log
 SHORT = 100
 CHUNK = bytes(range(256)) * 256
 CHUNKS = 64
-#: Streamed records that it completes; the next one has so many chunks that the process dies first.
+#: Streamed records that it completes; the process is killed in the middle of the next one, which has this many chunks.
 FINISHED, CHUNKS_OF_THE_LAST = 1, 4096
 
 

@@ -1,7 +1,7 @@
-"""A busy hour of a shop: realistic JSON orders that are the same in every run.
+"""A busy hour of a shop: realistic JSON orders, the same in every run.
 
-Nothing here is random. The number of an order is hashed to 64 bits, which determine its fields, so any order can be
-generated again from its number alone. This is how the tour knows what the log must contain.
+Nothing is random. The number of an order is hashed to 64 bits, which determine its fields, so any order can be
+generated again from its number alone. The tour compares the log with orders generated this way.
 """
 
 from __future__ import annotations

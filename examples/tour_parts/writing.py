@@ -20,7 +20,7 @@ _CHUNK = 10_000
 
 @dataclass(slots=True)
 class Written:
-    """The orders that were written, for comparison with those that are read."""
+    """The orders that were written, to compare with the log's contents."""
 
     orders: int = 0
     value_bytes: int = 0

@@ -27,7 +27,7 @@ and name its directory: --checkout DIR. They are copied into the cache, so once 
 
 
 class Aiokafka:
-    """All tests of aiokafka, including those that need no broker."""
+    """aiokafka's whole test suite, including the tests that need no broker."""
 
     name = "aiokafka"
     version = _VERSION

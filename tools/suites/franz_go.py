@@ -63,7 +63,7 @@ class FranzGo:
             made.replace(self.program)
 
     def _fetch(self) -> Path:
-        """Let Go fetch the module; return its directory in Go's cache."""
+        """Fetch the module with Go and return its directory in Go's cache."""
         if shutil.which("go") is None:
             raise CannotRun("Go is needed, and is not installed")
         with tempfile.TemporaryDirectory() as scratch:
