@@ -82,7 +82,7 @@ KEYWORDS: dict[str, type[Any]] = {
     each.__name__: each for each in (ConsumerOptions, ExportOptions, KafkaNames, TopicChanges, TopicSettings)
 }
 #: Collections of anything, on purpose: parameters of a query are whatever DuckDB takes.
-OPEN = {("Store.sql", "parameters"), ("Store.sql_reader", "parameters")}
+OPEN = {(call, "parameters") for call in ("Store.sql", "Store.sql_reader", "AsyncStore.sql")}
 
 
 def errors_of(*files: Path) -> dict[str, dict[tuple[int, int], list[str]]]:

@@ -20,7 +20,7 @@ from ..errors import LogClosed
 from ..store.base import TopicPartition
 from ..store.consumer import Consumer
 from ..store.groups import StartPosition
-from .waiting import END, End, Waker, YieldTimer, in_thread, may_block, open_in_thread
+from .waiting import END, End, Waker, YieldTimer, awaited, in_thread, may_block, open_in_thread
 
 #: Maximum wait before checking the group again.
 _GROUP_CHECK_S = 0.25
@@ -138,9 +138,7 @@ class AsyncConsumer:
         """Return the offset after the last record returned."""
         return self.sync.position(topic, partition)
 
-    async def committed(self, topic: str, partition: int) -> int | None:
-        """Return the offset that any member of the group has committed; None if there is none."""
-        return await in_thread(self.sync.committed, topic, partition)
+    committed = awaited(Consumer.committed)
 
     def lag(self) -> dict[TopicPartition, int]:
         """Return the number of records of each partition not returned yet."""

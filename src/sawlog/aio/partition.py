@@ -20,7 +20,7 @@ from ..isolation import Isolation
 from ..log.log import Log
 from ..storage import Directory
 from ..store.base import Partition
-from .waiting import Opening, followed, in_thread, open_in_thread, past_recall, portions, until_durable
+from .waiting import Opening, awaited, followed, in_thread, open_in_thread, past_recall, portions, until_durable
 
 T = TypeVar("T")
 
@@ -151,14 +151,8 @@ class AsyncPartition:
 
     # --- changing
 
-    async def truncate(self, offset: int) -> int:
-        """Drop the records from `offset` on and return the number of offsets dropped. Only where
-        `Partition.supports_truncation`."""
-        return await in_thread(self._log.truncate, offset)
-
-    async def trim(self, offset: int) -> int:
-        """Drop the records below `offset` and return the number of offsets dropped."""
-        return await in_thread(self._log.trim, offset)
+    truncate = awaited(Partition.truncate)
+    trim = awaited(Partition.trim)
 
     async def flush(self) -> None:
         """Wait until everything appended so far is durable."""

@@ -6,39 +6,32 @@ Every exchange with the store runs in a thread. The methods are those of the syn
 from __future__ import annotations
 
 import asyncio
-import builtins
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from functools import partial
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
+from typing import Any, Literal, Self
 from weakref import WeakSet
 
-from ..batch.inputs import HeadersInput, RecordInput
+from ..batch.inputs import RecordInput
 from ..clock import Deadline, PollBackoff
 from ..errors import LogClosed
-from ..isolation import Isolation
 from ..storage import Directory
-from ..store.base import Position, Store, Topic, TopicPartition, Transaction
-from ..store.consumer import OnShares
-from ..store.consumer_options import KafkaNames
+from ..store.base import Store, Topic, Transaction
+from ..store.consumer import Consumer
 from ..store.directory.store import DirectoryStore
 from ..store.directory.topic import DirectoryTopic
-from ..store.directory.transactions.staging import PlacedOffsets
-from ..store.groups import GroupDescription, Groups, StartPosition
+from ..store.groups import Groups
 from ..store.opening import open_store
-from ..store.position import OnLost
 from ..store.queues.message import Message
 from ..store.queues.queue import Queue
-from ..store.settings import TopicChanges, TopicSettings
 from .consumer import AsyncConsumer
 from .topic import AsyncDirectoryTopic, AsyncTopic
-from .waiting import Opening, in_thread, open_in_thread, past_recall
+from .waiting import Opening, awaited, calling, in_thread, open_in_thread, past_recall
 
-if TYPE_CHECKING:
-    import pyarrow as pa
 
-    from ..sql.dataset import Wanted
+def _async_topic(topic: Topic) -> AsyncTopic:
+    return AsyncDirectoryTopic(topic) if isinstance(topic, DirectoryTopic) else AsyncTopic(topic)
 
 
 class AsyncStore:
@@ -66,101 +59,26 @@ class AsyncStore:
 
     # --- topics
 
-    def _found(self, find: Callable[..., Topic], *arguments: Any) -> AsyncTopic:
-        found = find(*arguments)
-        return AsyncDirectoryTopic(found) if isinstance(found, DirectoryTopic) else AsyncTopic(found)
-
-    async def topics(self) -> list[str]:
-        """Return the names of all topics, sorted."""
-        return await in_thread(self._store.topics)
-
-    async def topic(self, name: str) -> AsyncTopic:
-        """Return a topic; `TopicNotFound` if it does not exist."""
-        return await in_thread(self._found, self._store.topic, name)
-
-    async def create_topic(
-        self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: Unpack[TopicSettings]
-    ) -> AsyncTopic:
-        """Create a topic; see `Store.create_topic`."""
-        create = partial(self._store.create_topic, name, partitions, exist_ok=exist_ok, **settings)
-        return await in_thread(self._found, create)
-
-    async def alter_topic(
-        self, name: str, partitions: int | None = None, **settings: Unpack[TopicChanges]
-    ) -> AsyncTopic:
-        """Add partitions or change settings; see `Store.alter_topic`."""
-        return await in_thread(self._found, partial(self._store.alter_topic, name, partitions, **settings))
-
-    async def delete_topic(self, name: str) -> None:
-        """Delete a topic with all its records."""
-        await in_thread(self._store.delete_topic, name)
+    topics = awaited(Store.topics)
+    topic = awaited(Store.topic, _async_topic)
+    create_topic = awaited(Store.create_topic, _async_topic)
+    alter_topic = awaited(Store.alter_topic, _async_topic)
+    delete_topic = awaited(Store.delete_topic)
 
     # --- consumers
 
-    def consumer(
-        self,
-        group: str | None,
-        topics: str | Iterable[str],
-        *,
-        start: StartPosition = "earliest",
-        on_lost: OnLost = "earliest",
-        auto_commit_ms: int | None = 5000,
-        session_timeout_ms: int | None = None,
-        max_poll_interval_ms: int = 300_000,
-        member: str | None = None,
-        isolation: Isolation = "committed",
-        on_assigned: OnShares | None = None,
-        on_revoked: OnShares | None = None,
-        **kafka: Unpack[KafkaNames],
-    ) -> AsyncConsumer:
+    @calling(Store.consumer)
+    def consumer(self, join: Callable[[], Consumer]) -> AsyncConsumer:
         """Read topics as a member of a group: `async with store.consumer(...) as consumer`. It joins on entering the
         block, or with the first record. See `Store.consumer` for the options; `on_assigned` and `on_revoked` are
         ordinary functions and may be called in another thread."""
-        made = AsyncConsumer(
-            partial(
-                self._store.consumer,
-                group,
-                topics if isinstance(topics, str) else list(topics),
-                start=start,
-                on_lost=on_lost,
-                auto_commit_ms=auto_commit_ms,
-                session_timeout_ms=session_timeout_ms,
-                max_poll_interval_ms=max_poll_interval_ms,
-                member=member,
-                isolation=isolation,
-                on_assigned=on_assigned,
-                on_revoked=on_revoked,
-                **kafka,
-            ),
-            waits=not isinstance(self._store, DirectoryStore),
-        )
+        made = AsyncConsumer(join, waits=not isinstance(self._store, DirectoryStore))
         self._consumers.add(made)
         return made
 
-    def queue(
-        self,
-        topic: str,
-        group: str,
-        *,
-        visibility_s: float = 30.0,
-        max_deliveries: int | None = 5,
-        dead_letters: str | None = None,
-        start: StartPosition = "earliest",
-        prefetch: int = 2000,
-        worker: str | None = None,
-    ) -> Opening[AsyncQueue]:
+    @calling(Store.queue)
+    def queue(self, open_: Callable[[], Queue]) -> Opening[AsyncQueue]:
         """Deliver the records of a topic one by one: `async with store.queue(...) as queue`. See `Store.queue`."""
-        open_ = partial(
-            self._store.queue,
-            topic,
-            group,
-            visibility_s=visibility_s,
-            max_deliveries=max_deliveries,
-            dead_letters=dead_letters,
-            start=start,
-            prefetch=prefetch,
-            worker=worker,
-        )
 
         async def opened() -> AsyncQueue:
             return AsyncQueue(await open_in_thread(open_, Queue.close))
@@ -172,22 +90,14 @@ class AsyncStore:
     @property
     def groups(self) -> AsyncGroups:
         """Consumer groups of the store."""
-        return AsyncGroups(lambda: self._store.groups)
+        return AsyncGroups(self._store)
 
-    def transaction(self, name: str | None = None, sequence: int | None = None) -> AsyncTransaction:
+    @calling(Store.transaction)
+    def transaction(self, begin: Callable[[], Transaction]) -> AsyncTransaction:
         """Begin a transaction with `async with`: records for several partitions, stored all or not at all."""
-        return AsyncTransaction(partial(self._store.transaction, name, sequence))
+        return AsyncTransaction(begin)
 
-    async def sql(
-        self,
-        query: str,
-        parameters: Sequence[object] | Mapping[str, object] | None = None,
-        *,
-        schemas: Mapping[str, Wanted] | None = None,
-        isolation: Isolation = "committed",
-    ) -> pa.Table:
-        """Run a query over topics with DuckDB, in a thread, and return its result; see `Store.sql`."""
-        return await in_thread(partial(self._store.sql, query, parameters, schemas=schemas, isolation=isolation))
+    sql = awaited(Store.sql)
 
     # --- closing
 
@@ -216,36 +126,19 @@ def opening(
 class AsyncGroups:
     """Consumer groups of a store: list, inspect, move and delete them."""
 
-    def __init__(self, groups: Callable[[], Groups]) -> None:
-        #: Called in a thread: a directory opens its groups on first use.
-        self._groups = groups
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
-    async def list(self) -> builtins.list[str]:
-        """Return the names of all groups."""
-        return await in_thread(lambda: self._groups().list())
+    @property
+    def sync(self) -> Groups:
+        """The synchronous groups. A directory opens them on first use, which may block: use `asyncio.to_thread`."""
+        return self._store.groups
 
-    async def describe(self, name: str) -> GroupDescription:
-        """Return the members of a group and its progress; `GroupNotFound`."""
-        return await in_thread(lambda: self._groups().describe(name))
-
-    async def commit(
-        self,
-        name: str,
-        offsets: Mapping[TopicPartition, int],
-        *,
-        metadata: str = "",
-        epochs: Mapping[TopicPartition, int] | None = None,
-    ) -> None:
-        """Commit offsets durably; `GroupActive` if a live member owns one of the partitions."""
-        await in_thread(lambda: self._groups().commit(name, offsets, metadata=metadata, epochs=epochs))
-
-    async def seek(self, name: str, offsets: Mapping[TopicPartition, StartPosition]) -> dict[TopicPartition, int]:
-        """Move a group without live members; `GroupActive`, `GroupNotFound`."""
-        return await in_thread(lambda: self._groups().seek(name, offsets))
-
-    async def delete(self, name: str) -> None:
-        """Delete a group and its offsets; `GroupActive` if it has live members."""
-        await in_thread(lambda: self._groups().delete(name))
+    list = awaited(Groups.list)
+    describe = awaited(Groups.describe)
+    commit = awaited(Groups.commit)
+    seek = awaited(Groups.seek)
+    delete = awaited(Groups.delete)
 
 
 class AsyncQueue:
@@ -288,31 +181,12 @@ class AsyncQueue:
         while found := await self._receive(1, Deadline(timeout_s)):
             yield found[0]
 
-    async def ack(self, message: Message) -> None:
-        """Finish a message: it is not delivered again."""
-        await in_thread(self._queue.ack, message)
-
-    async def release(self, message: Message, delay_s: float = 0.0) -> None:
-        """Return a message to the queue: it is delivered again, after `delay_s`."""
-        await in_thread(self._queue.release, message, delay_s)
-
-    async def reject(self, message: Message, reason: str = "rejected") -> None:
-        """Move a message to the dead letters."""
-        await in_thread(self._queue.reject, message, reason)
-
-    async def extend(self, message: Message, visibility_s: float | None = None) -> None:
-        """Extend the visibility timeout of a message."""
-        await in_thread(self._queue.extend, message, visibility_s)
-
-    async def flush(self) -> None:
-        """Write all acknowledgements now."""
-        await in_thread(self._queue.flush)
-
-    async def put(
-        self, value: bytes | None, key: bytes | None = None, headers: HeadersInput = (), *, delay_s: float = 0.0
-    ) -> Position:
-        """Append a message to the topic, to be delivered after `delay_s` seconds, and return its position."""
-        return await past_recall(partial(self._queue.put, value, key, headers, delay_s=delay_s))
+    ack = awaited(Queue.ack)
+    release = awaited(Queue.release)
+    reject = awaited(Queue.reject)
+    extend = awaited(Queue.extend)
+    flush = awaited(Queue.flush)
+    put = awaited(Queue.put, recallable=False)
 
     async def close(self) -> None:
         """Write all acknowledgements, return the other messages to the queue, and leave. Safe to call twice."""
@@ -332,7 +206,8 @@ class AsyncTransaction:
         self._begun: Transaction | None = None
 
     @property
-    def _transaction(self) -> Transaction:
+    def sync(self) -> Transaction:
+        """The synchronous transaction. Its calls may block: use `asyncio.to_thread`."""
         if self._begun is None:
             raise LogClosed("the transaction has not begun: use `async with`")
         return self._begun
@@ -340,24 +215,15 @@ class AsyncTransaction:
     @property
     def replayed(self) -> bool:
         """This name and sequence, or a later one, are already stored."""
-        return self._transaction.replayed
+        return self.sync.replayed
 
-    async def append(self, topic: str, value: bytes | None, key: bytes | None = None) -> None:
-        """Add one record; its offset is known after the commit."""
-        await in_thread(self._transaction.append, topic, value, key)
+    append = awaited(Transaction.append)
+    commit = awaited(Transaction.commit, recallable=False)
+    abort = awaited(Transaction.abort)
 
     async def append_many(self, topic: str, records: Iterable[RecordInput], partition: int | None = None) -> None:
         """Add records, all or none of them."""
-        await in_thread(self._transaction.append_many, topic, list(records), partition)
-
-    async def commit(self) -> PlacedOffsets:
-        """Store everything and return the offsets by (topic, partition). A commit in progress finishes even if the task
-        is cancelled."""
-        return await past_recall(self._transaction.commit)
-
-    async def abort(self) -> None:
-        """Discard everything."""
-        await in_thread(self._transaction.abort)
+        await in_thread(self.sync.append_many, topic, list(records), partition)
 
     async def __aenter__(self) -> Self:
         self._begun = await in_thread(self._begin)
@@ -366,4 +232,4 @@ class AsyncTransaction:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await in_thread(self._transaction.__exit__, kind, error, trace)
+        await in_thread(self.sync.__exit__, kind, error, trace)

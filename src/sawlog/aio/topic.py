@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
-from ..batch.inputs import HeadersInput, RecordInput, TableInput
+from ..batch.inputs import HeadersInput, RecordInput
 from ..batch.kernel import Record
 from ..clock import Deadline
 from ..errors import DirectoryLocked, LogClosed
@@ -25,7 +25,7 @@ from ..store.directory.forwarding.forwarder import Forwarder
 from ..store.directory.topic import DirectoryTopic
 from ..store.settings import Value
 from .partition import AsyncLog, AsyncPartition
-from .waiting import followed, in_thread, may_block, past_recall, portions, until_durable
+from .waiting import awaited, followed, in_thread, may_block, past_recall, portions, until_durable
 
 #: Pause between attempts to get a lock.
 _PAUSE_S = 0.01
@@ -110,12 +110,7 @@ class AsyncTopic:
         append = partial(self._topic.append_many, records, partition=partition, expect_offset=expect_offset)
         return await past_recall(append)
 
-    async def append_arrow(
-        self, table: TableInput, *, partition: int | None = None, expect_offset: int | None = None
-    ) -> dict[int, range]:
-        """Append the rows of an Arrow table, by their keys, and return their offsets; see `Topic.append_arrow`."""
-        append = partial(self._topic.append_arrow, table, partition=partition, expect_offset=expect_offset)
-        return await past_recall(append)
+    append_arrow = awaited(Topic.append_arrow, recallable=False)
 
     async def append_stream(
         self,
@@ -188,14 +183,8 @@ class AsyncTopic:
 
     # --- changing
 
-    async def truncate(self, partition: int, offset: int) -> int:
-        """Drop the records of a partition from `offset` on and return the number of offsets dropped. Only where
-        `Partition.supports_truncation`."""
-        return await self.partition(partition).truncate(offset)
-
-    async def trim(self, offsets: Mapping[int, int]) -> int:
-        """Drop the records below these offsets and return the number of offsets dropped."""
-        return await in_thread(self._topic.trim, offsets)
+    truncate = awaited(Topic.truncate)
+    trim = awaited(Topic.trim)
 
 
 class AsyncDirectoryTopic(AsyncTopic):

@@ -2,16 +2,30 @@
 
 `in_thread` and `past_recall` come from the log (`sawlog.log.async_appends`): when the task is cancelled, both wait for
 the call to finish; `past_recall` also returns its result first.
+
+`awaited` and `calling` build the methods of the asyncio classes from the synchronous ones, whose parameters they have.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from functools import partial, update_wrapper, wraps
+from inspect import signature
 from itertools import islice
 from threading import get_ident
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from ..batch.kernel import Record
 from ..clock import Deadline, Stopwatch
@@ -22,12 +36,67 @@ from ..store.base import Partition
 
 __all__ = ["in_thread", "past_recall"]
 
+C = TypeVar("C", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S")
 T = TypeVar("T")
 
 #: Records taken at a time in the event loop, and in a thread; and the time after which other tasks run.
 _PORTION, _THREAD_PORTION, _TURN_S = 500, 5000, 0.002
 #: Maximum wait before looking again, even without a notification.
 _LONGEST_S = 0.5
+
+
+@overload
+def awaited(
+    method: Callable[Concatenate[Any, P], T], *, recallable: bool = True
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]: ...
+
+
+@overload
+def awaited(
+    method: Callable[Concatenate[Any, P], T], convert: Callable[[T], R]
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]: ...
+
+
+def awaited(method: Any, convert: Any = None, *, recallable: bool = True) -> Any:
+    """Return a method that runs the method of the same name of `self.sync` in a thread, and converts its result. One
+    that is not `recallable` returns its result before a cancellation is delivered."""
+    run = in_thread if recallable else past_recall
+
+    def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        found = getattr(self.sync, method.__name__)(*arguments, **keywords)
+        return found if convert is None else convert(found)
+
+    @wraps(method, updated=())
+    async def called(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        return await run(partial(call, self, *arguments, **keywords))
+
+    return called if convert is None else _with_result_of(convert, called)
+
+
+def calling(
+    method: Callable[Concatenate[Any, P], T],
+) -> Callable[[Callable[[S, Callable[[], T]], R]], Callable[Concatenate[S, P], R]]:
+    """Decorate a method whose argument is a call of `method` of `self.sync`, to be made later, in a thread. The result
+    has the parameters of `method`."""
+
+    def decorated(function: Callable[[S, Callable[[], T]], R]) -> Callable[Concatenate[S, P], R]:
+        def called(self: Any, /, *arguments: P.args, **keywords: P.kwargs) -> R:
+            return function(self, partial(getattr(self.sync, method.__name__), *arguments, **keywords))
+
+        update_wrapper(called, method, assigned=("__name__",), updated=())
+        called.__doc__ = function.__doc__
+        return _with_result_of(function, called)
+
+    return decorated
+
+
+def _with_result_of(function: Callable[..., Any], called: C) -> C:
+    """Document that `called` returns what `function` returns."""
+    vars(called)["__signature__"] = signature(called).replace(return_annotation=function.__annotations__["return"])
+    return called
 
 
 async def until_durable(log: Log, offset: int) -> None:
@@ -208,20 +277,20 @@ class Closable(Protocol):
         """Release everything. Safe to call twice."""
 
 
-C = TypeVar("C", bound=Closable)
+Closing = TypeVar("Closing", bound=Closable)
 
 
-class Opening(Generic[C]):
+class Opening(Generic[Closing]):
     """An open call that has not run yet: await it, or enter it with `async with`, which also closes; once."""
 
-    def __init__(self, open_: Callable[[], Awaitable[C]]) -> None:
+    def __init__(self, open_: Callable[[], Awaitable[Closing]]) -> None:
         self._open = open_
-        self._opened: C | None = None
+        self._opened: Closing | None = None
 
-    def __await__(self) -> Generator[Any, Any, C]:
+    def __await__(self) -> Generator[Any, Any, Closing]:
         return self._open().__await__()
 
-    async def __aenter__(self) -> C:
+    async def __aenter__(self) -> Closing:
         self._opened = await self._open()
         return self._opened
 
