@@ -463,11 +463,11 @@ def test_a_member_that_works_keeps_its_partitions_for_longer_than_its_session_ti
         objects.consumer("g", ["orders"], session_timeout_ms=1500) as worker,
         other.consumer("g", ["orders"], session_timeout_ms=1500) as waiting,
     ):
-        member = worker._session.member_id  # type: ignore[union-attr]
+        member = worker._membership.id  # type: ignore[union-attr]
         end = time.monotonic() + 5.0  # several session timeouts
         while time.monotonic() < end:
             assert worker.poll(0.02) == waiting.poll(0.02) == []
-        assert worker._session.member_id == member  # type: ignore[union-attr]
+        assert worker._membership.id == member  # type: ignore[union-attr]
         assert (len(worker.assignment), len(waiting.assignment)) == (1, 0)
 
 
@@ -476,7 +476,7 @@ def test_a_member_that_is_silent_loses_its_partitions_and_cannot_commit(objects:
     with ObjectStore.open(objects.path, maintenance_interval_s=None) as other:
         stuck = objects.consumer("g", ["orders"], session_timeout_ms=300)
         assert len(stuck.poll(5.0)) == 2
-        stuck._session._demand._asked._began_s -= 1000  # type: ignore[union-attr] # nobody has asked for records for long
+        stuck._membership._asked._began_s -= 1000  # type: ignore[union-attr] # nobody has asked for records for long
         taker = other.consumer("g", ["orders"], session_timeout_ms=300)
         found: list[Any] = []
         _wait(lambda: bool(found.extend(taker.poll(0.05)) or found))
@@ -524,7 +524,7 @@ def test_a_member_that_died_does_not_keep_a_group_from_being_deleted(objects: Ob
         dead = other.consumer("g", ["orders"], session_timeout_ms=500)
         assert dead.poll(5.0)
         dead.commit()
-        dead._session._closed = True  # type: ignore[union-attr] # no heartbeat any more
+        dead._membership._closed = True  # type: ignore[union-attr] # no heartbeat any more
         with pytest.raises(GroupActive):
             objects.groups.delete("g")
         _wait(lambda: objects.groups.describe("g").members == ())

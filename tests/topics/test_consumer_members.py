@@ -15,7 +15,7 @@ from sawlog.errors import GroupFenced, LogClosed, StorageError
 from sawlog.storage import MemoryDirectory
 from sawlog.store.consumer import Consumer
 from sawlog.store.directory.store import DirectoryStore
-from sawlog.store.session import Session
+from sawlog.store.membership import GroupMembership
 from sawlog.testing import FaultyDirectory
 from sawlog.testing.faulty import Call
 
@@ -123,11 +123,11 @@ def test_a_slow_member_that_goes_on_asking_counts_as_well(store: DirectoryStore)
         records = iter(consumer)
         for _ in range(3):
             next(records)
-            consumer._session._demand._asked._began_s -= 3600
+            consumer._membership._asked._began_s -= 3600
             before = beats(store)
             consumer._tick()
             assert beats(store) > before
-        consumer._session._demand._asked._began_s -= 3600
+        consumer._membership._asked._began_s -= 3600
         before = beats(store)
         consumer._tick()
         assert beats(store) == before, "it has not asked since"
@@ -275,13 +275,13 @@ def test_a_close_that_is_interrupted_can_be_repeated_and_blocks_nobody(
     store = place.open()
     store.create_topic("orders").append(b"one")
     consumer = store.consumer("billing", "orders")
-    close = Session.close
+    close = GroupMembership.close
 
-    def interrupted(self: Session) -> None:
-        monkeypatch.setattr(Session, "close", close)
+    def interrupted(self: GroupMembership) -> None:
+        monkeypatch.setattr(GroupMembership, "close", close)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Session, "close", interrupted)
+    monkeypatch.setattr(GroupMembership, "close", interrupted)
     with pytest.raises(KeyboardInterrupt):
         consumer.close()
     assert store.groups.describe("billing").members

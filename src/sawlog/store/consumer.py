@@ -41,8 +41,8 @@ Threads: one reads; `close` and all read-only calls may come from any. Records a
 the caller iterates; a background thread sends the heartbeats, watches the group, and interrupts a cursor when there is
 something to do between two records.
 
-The rest is in three other modules: membership in `session`, positions in `position`, the topics in `watch`. Each guards
-its own state; the consumer calls them in turn.
+Two other modules do the rest: `membership` the group, `position` the positions and the topics. Each guards its own
+state; the consumer calls them in turn.
 """
 
 from __future__ import annotations
@@ -71,19 +71,16 @@ from ..errors import (
 )
 from ..isolation import Isolation, is_committed
 from ..storage.forking import forkable
-from .base import Partition, Store, Topic, TopicPartition
+from .base import SESSION_TIMEOUT_MS, Partition, Store, Topic, TopicPartition
 from .consumer_options import checked_ms, checked_start, checked_topics
-from .groups import Committed, MemberOptions, StartPosition, check_group_name, checked_position, resolve
+from .groups import Committed, StartPosition, check_group_name, checked_position, resolve
+from .membership import GroupMembership, MemberOptions
 from .position import ConsumerPosition, OnLost, PartitionPosition, TopicWatch, checked_on_lost
-from .session import Session
 
 _logger = logging.getLogger("sawlog.store.consumer")
 
 #: Interval of a consumer's background checks; shorter if its session is short.
 _BEAT_S = 0.25
-#: A member loses its partitions if it sends no heartbeat for this long, unless its store says otherwise.
-SESSION_TIMEOUT_MS = 10_000
-
 
 #: Called with partitions.
 OnShares = Callable[[set[TopicPartition]], None]
@@ -101,7 +98,7 @@ class Consumer:
         start: StartPosition = "earliest",
         on_lost: OnLost = "earliest",
         auto_commit_ms: int | None = 5000,
-        session_timeout_ms: int | None = None,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
         max_poll_interval_ms: int = 300_000,
         member: str | None = None,
         isolation: Isolation = "committed",
@@ -117,7 +114,6 @@ class Consumer:
         if auto_commit_ms is not None:
             checked_ms("auto_commit_ms", auto_commit_ms)
         self._auto_commit_s = None if auto_commit_ms is None or group is None else auto_commit_ms / 1000
-        session_timeout_ms = SESSION_TIMEOUT_MS if session_timeout_ms is None else session_timeout_ms
         checked_ms("session_timeout_ms", session_timeout_ms)
         max_poll_s = checked_ms("max_poll_interval_ms", max_poll_interval_ms) / 1000
         if group is not None and store.mode == "r":
@@ -138,26 +134,26 @@ class Consumer:
         self._commit_due = Deadline(self._auto_commit_s)
         self._on_assigned, self._on_revoked = on_assigned, on_revoked
         #: Newly assigned partitions that `on_assigned` has not been called for.
-        self._news: set[TopicPartition] = set()
+        self._unreported: set[TopicPartition] = set()
         #: Without a group: the topics whose reading has begun.
         self._begun: set[str] = set()
 
         self._watch = TopicWatch(store.topic, names)
         self._position = ConsumerPosition(on_lost)
         #: None without a group.
-        self._session: Session | None = None
+        self._membership: GroupMembership | None = None
         if group is not None:
             options = MemberOptions(group, member or "", names, session_timeout_ms, max_poll_s)
-            self._session = Session(store.groups.membership(options), options)
+            self._membership = store.groups.membership(options)
 
         try:
             self._look_for_topics(missing_ok=False)
             with self._lock:
-                self._share_out()
+                self._rebalance()
         except BaseException:
             self._release()
             raise
-        if self._session is not None:
+        if self._membership is not None:
             background.every(min(_BEAT_S, session_timeout_ms / 5000), self._tick)
 
     # --- reading
@@ -247,7 +243,7 @@ class Consumer:
                     return None
                 self._look_for_topics()
                 with self._lock:
-                    self._drop_strangers()
+                    self._drop_deleted()
                 if owned.share in self._position:
                     raise
         return None
@@ -257,46 +253,46 @@ class Consumer:
     @property
     def is_due(self) -> bool:
         """Whether `go_on` has slow work to do: commit, or look up topics and the group."""
-        return self._stirred or self._watch.is_due or self._commit_due.passed
+        return self._must_rebalance or self._watch.is_due or self._commit_due.passed
 
     def go_on(self) -> None:
         """Mark everything returned so far as processed, commit if it is time, and check the group."""
         self._position.all_processed()
         self._thread = threading.get_ident()
-        if self._session is not None:
-            self._session.asked()
+        if self._membership is not None:
+            self._membership.asked()
         if self._watch.is_due:
             self._look_for_topics()
         with self._lock:
             if self._ended.is_set():
                 return
-            self._check_member(thorough=self._stirred)
+            self._check_member(thorough=self._must_rebalance)
             try:
                 if self._commit_due.passed:
                     self._commit_due = Deadline(self._auto_commit_s)
                     self._commit(self._position.reached())
-                if self._stirred:
-                    self._share_out()
+                if self._must_rebalance:
+                    self._rebalance()
             except DirectoryLocked as error:
                 _logger.warning("the groups of %s are locked; trying again: %s", self._path, error)
-        self._tell()
+        self._report_assigned()
 
-    def _tell(self) -> None:
+    def _report_assigned(self) -> None:
         """Report newly assigned partitions."""
-        if not self._news:
+        if not self._unreported:
             return
-        news, self._news = self._news & self._position.shares(), set()
+        news, self._unreported = self._unreported & self._position.shares(), set()
         if news and self._on_assigned is not None:
             self._on_assigned(news)
 
     @property
-    def _stirred(self) -> bool:
+    def _must_rebalance(self) -> bool:
         """Whether partitions must be assigned again."""
-        return self._watch.changed or (self._session is not None and self._session.stirred)
+        return self._watch.changed or (self._membership is not None and self._membership.must_rebalance)
 
     def _look_for_topics(self, *, missing_ok: bool = True) -> None:
         """Look up the topics of all members."""
-        others = () if self._session is None else self._session.topics
+        others = () if self._membership is None else self._membership.topics
         try:
             self._watch.look(others, missing_ok=missing_ok)
         except LogClosed:
@@ -306,27 +302,27 @@ class Consumer:
     def _tick(self) -> None:
         """Send a heartbeat, and interrupt the iterating thread if there is something to do. Called by the background
         thread."""
-        session, cursor = self._session, self._position.in_hand
-        if session is None or self._ended.is_set():
+        membership, cursor = self._membership, self._position.in_hand
+        if membership is None or self._ended.is_set():
             return
-        well = session.tick(None if cursor is None else int(cursor.next_offset))
-        if well and cursor is not None and (self._stirred or self._commit_due.passed or self._watch.is_due):
+        well = membership.tick(None if cursor is None else int(cursor.next_offset))
+        if well and cursor is not None and (self._must_rebalance or self._commit_due.passed or self._watch.is_due):
             cursor.stop()
 
     # --- the group
 
-    def _share_out(self) -> None:
+    def _rebalance(self) -> None:
         """Take the partitions that this member should own, as far as they are free. The caller holds the lock."""
         self._watch.share_out()
-        self._drop_strangers()
-        if self._session is None:
+        self._drop_deleted()
+        if self._membership is None:
             self._take_everything()
             return
-        mine, free = self._session.share_out(self._watch.partitions())
-        if not self._watch.covers(self._session.topics):
+        mine, free = self._membership.rebalance(self._watch.partitions())
+        if not self._watch.covers(self._membership.topics):
             self._watch.hurry()  # a member that reads other topics has joined: they count in the assignment
         self._give_up([share for share in self._position.shares() if share not in mine])
-        self._take(self._session, free)
+        self._take(self._membership, free)
 
     def _take_everything(self) -> None:
         """Read all partitions: there is no group."""
@@ -337,7 +333,7 @@ class Consumer:
                 if (topic.name, number) not in self._position:
                     self._begin(topic, number, topic.partition(number), start=start)
 
-    def _take(self, session: Session, shares: Sequence[TopicPartition]) -> None:
+    def _take(self, membership: GroupMembership, shares: Sequence[TopicPartition]) -> None:
         """Take free partitions and find out where to continue."""
         if not shares:
             return
@@ -347,13 +343,13 @@ class Consumer:
         except TopicNotFound:
             self._watch.hurry()  # deleted meanwhile
             return
-        left = session.take(list(logs), topics, self._start)
+        left = membership.take(list(logs), topics, self._start)
         try:
             for share in list(left):
                 self._begin(topics[share[0]], share[1], logs[share], committed=left[share])
                 del left[share]
         except BaseException:
-            session.give_up(left)
+            membership.give_up(left)
             raise
 
     def _begin(
@@ -370,28 +366,28 @@ class Consumer:
         at, epoch = (resolve(log, start), epoch) if committed is None else committed
         known = None if committed is None else at
         self._position.add(PartitionPosition(topic, number, log, at, epoch, committed=known, isolation=self._isolation))
-        self._news.add((topic.name, number))
+        self._unreported.add((topic.name, number))
 
     def _give_up(self, shares: Sequence[TopicPartition]) -> None:
         """Commit and release partitions."""
-        self._warn(shares)
+        self._report_revoked(shares)
         if shares and self._auto_commit_s is not None:
             reached = self._position.reached()
             self._commit(self._position.sure({share: reached[share] for share in shares}))
         self._remove(shares)
 
-    def _warn(self, shares: Iterable[TopicPartition]) -> None:
+    def _report_revoked(self, shares: Iterable[TopicPartition]) -> None:
         """Call `on_revoked` for partitions that are about to be released; it may still commit."""
-        told = set(shares) - self._news
+        told = set(shares) - self._unreported
         if told and self._on_revoked is not None:
             self._on_revoked(told)
 
     def _remove(self, shares: Sequence[TopicPartition]) -> None:
         self._position.remove(shares)
-        if self._session is not None and shares:
-            self._session.give_up(shares)
+        if self._membership is not None and shares:
+            self._membership.give_up(shares)
 
-    def _drop_strangers(self) -> None:
+    def _drop_deleted(self) -> None:
         """Release partitions whose topic is deleted or was recreated."""
         gone: list[TopicPartition] = []
         for owned in self._position:
@@ -402,13 +398,13 @@ class Consumer:
 
     def _check_member(self, *, thorough: bool = True) -> None:
         """Raise if the session has expired; the next call joins again. The caller holds the lock."""
-        if self._session is None:
+        if self._membership is None:
             return
         try:
-            self._session.check(thorough=thorough)
+            self._membership.check(thorough=thorough)
         except GroupFenced:
             self._position.clear()
-            self._session.leave()
+            self._membership.leave()
             raise
 
     # --- committing
@@ -420,7 +416,7 @@ class Consumer:
         """
         with self._lock:
             self._check_open()
-            if self._session is None:
+            if self._membership is None:
                 raise GroupError("a consumer without a group has nothing to commit to")
             self._check_member()
             wanted = self._position.reached() if positions is None else dict(positions)
@@ -431,20 +427,20 @@ class Consumer:
 
     def _commit(self, positions: Mapping[TopicPartition, int]) -> None:
         """Commit positions that have changed, if this member still owns all of them. The caller holds the lock."""
-        session, changed = self._session, self._position.changed(positions)
-        if not changed or session is None:
+        membership, changed = self._membership, self._position.changed(positions)
+        if not changed or membership is None:
             return
         try:
-            session.commit({share: self._read_so_far(session, share, at) for share, at in changed.items()})
+            membership.commit({share: self._read_so_far(membership, share, at) for share, at in changed.items()})
         except GroupFenced:
             self._position.clear()
-            session.leave()
-            raise
+            membership.leave()
+            raise membership._fenced() from None
         self._position.note_committed(changed)
 
-    def _read_so_far(self, session: Session, share: TopicPartition, offset: int) -> Committed:
+    def _read_so_far(self, membership: GroupMembership, share: TopicPartition, offset: int) -> Committed:
         owned = self._mine(*share)
-        return Committed.by_member(session.member_id, owned.topic_id, offset, owned.epoch_of(offset))
+        return Committed.by_member(membership.id, owned.topic_id, offset, owned.epoch_of(offset))
 
     # --- inspecting and moving
 
@@ -460,7 +456,7 @@ class Consumer:
 
     @property
     def _group(self) -> str | None:
-        return None if self._session is None else self._session.group
+        return None if self._membership is None else self._membership.group
 
     @property
     def assignment(self) -> set[TopicPartition]:
@@ -484,9 +480,9 @@ class Consumer:
 
     def committed(self, topic: str, partition: int) -> int | None:
         """Return the offset that the group has committed, by any member; None if there is none."""
-        if self._session is None:
+        if self._membership is None:
             return None
-        found = self._session.committed().get((topic, partition))
+        found = self._membership.committed().get((topic, partition))
         known = self._watch.get(topic)
         return None if found is None or (known is not None and known.id != found.topic_id) else found.offset
 
@@ -538,8 +534,8 @@ class Consumer:
                     self._release()
                 return
             try:
-                self._warn(self._position.shares())
-                if self._auto_commit_s is not None and self._session is not None and self._session.is_member:
+                self._report_revoked(self._position.shares())
+                if self._auto_commit_s is not None and self._membership is not None and self._membership.id:
                     self._check_member()
                     reached = self._position.reached() if everything else self._position.processed()
                     self._commit(self._position.sure(reached))
@@ -553,8 +549,8 @@ class Consumer:
     def _release(self, *, dropped: bool = False) -> None:
         self._ended.set()
         with ExitStack() as last:  # run both, even if one raises
-            if self._session is not None:
-                last.callback(self._session.abandon if dropped else self._session.close)
+            if self._membership is not None:
+                last.callback(self._membership.abandon if dropped else self._membership.close)
             last.callback(self._position.clear)
         self._released = True
 
@@ -572,7 +568,7 @@ class Consumer:
 
     def __del__(self) -> None:
         """Dropped without `close`: the partitions are free for others, nothing more is committed."""
-        if hasattr(self, "_session") and not self._released:
+        if hasattr(self, "_membership") and not self._released:
             self._release(dropped=True)
 
     def __repr__(self) -> str:

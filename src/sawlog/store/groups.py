@@ -1,7 +1,7 @@
 """Consumer groups, as every backend describes them: members, committed offsets, and `Groups`, which administers them.
 
 `sawlog.store.directory.groups` keeps groups in files, `sawlog.store.objects.groups` in the commits of a store on object
-storage. Consumers use `GroupMembership`, brokers `CoordinatorClaim`.
+storage. Consumers use `membership.GroupMembership`, brokers `CoordinatorClaim`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import builtins
 import json
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..batch.text import parse_json
 from ..clock import Stopwatch, now_ms
@@ -23,6 +23,9 @@ from ..errors import InvalidConfig
 from ..storage.forking import forkable
 from .base import Partition, Topic, TopicPartition
 from .names import is_text, quoted
+
+if TYPE_CHECKING:
+    from .membership import GroupMembership, MemberOptions
 
 #: Start position: the first record, the end, an offset, or the first record that is not older than a time.
 StartPosition = Literal["earliest", "latest"] | int | datetime
@@ -178,108 +181,6 @@ class Silence:
         """Return whether the member's session has expired, as far as this process has checked."""
         seen = self._watched.get(member.id)
         return seen is not None and seen.beat == member.beat and seen.silent_s * 1000 >= member.session_timeout_ms
-
-
-@dataclass(frozen=True, slots=True)
-class MemberOptions:
-    """Consumer options that the group must know."""
-
-    #: The name of the group.
-    group: str
-    #: The name of the member, for display; may be empty.
-    name: str
-    #: The topics that it reads.
-    topics: tuple[str, ...]
-    #: Its session expires after this long without a heartbeat.
-    session_timeout_ms: int
-    #: Heartbeats stop if no records were requested for this long.
-    max_poll_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class GroupView:
-    """Snapshot of a group; equal if nothing relevant to the assignment has changed."""
-
-    subscriptions: dict[str, tuple[str, ...]]
-    silent: frozenset[str]
-    owners: dict[TopicPartition, str]
-
-    @property
-    def topics(self) -> set[str]:
-        """All topics that any member reads."""
-        return {topic for topics in self.subscriptions.values() for topic in topics}
-
-
-class GroupMembership(ABC):
-    """One member of one group. The background thread calls only `beat`, `is_current` and `view`; everything else is
-    called under the consumer's lock."""
-
-    @property
-    @abstractmethod
-    def id(self) -> str:
-        """Member id; empty before `join`."""
-
-    @abstractmethod
-    def join(self) -> None:
-        """Join the group; no-op for a member. `GroupActive` if a broker or workers of a queue have the group."""
-
-    @abstractmethod
-    def beat(self) -> None:
-        """Send a heartbeat. May be called at any rate."""
-
-    @property
-    @abstractmethod
-    def is_current(self) -> bool:
-        """Whether the other members still count this one."""
-
-    @abstractmethod
-    def still_owns(self) -> bool:
-        """Return whether this member still owns every partition it has taken."""
-
-    @abstractmethod
-    def view(self, owners: Mapping[TopicPartition, str] | None = None) -> GroupView:
-        """Return a snapshot of the group. The owners are not read if they are given."""
-
-    @abstractmethod
-    def fence_silent(self) -> None:
-        """Remove members whose session has expired."""
-
-    @property
-    @abstractmethod
-    def owned(self) -> set[TopicPartition]:
-        """Partitions that this member owns."""
-
-    @abstractmethod
-    def take(
-        self, shares: Sequence[TopicPartition], topics: Mapping[str, Topic], start: StartPosition
-    ) -> dict[TopicPartition, tuple[int, int] | None]:
-        """Take the partitions without an owner; return where the group continues in each (offset and leader epoch),
-        None for the first record. No commit of an earlier owner can follow."""
-
-    @abstractmethod
-    def give_up(self, shares: Iterable[TopicPartition]) -> None:
-        """Release partitions, after the last commit."""
-
-    @abstractmethod
-    def commit(self, offsets: Mapping[TopicPartition, Committed]) -> None:
-        """Commit offsets of owned partitions, all or none, durably; `GroupFenced` if this member has lost one of
-        them."""
-
-    @abstractmethod
-    def committed(self) -> dict[TopicPartition, Committed]:
-        """Return the group's committed offsets."""
-
-    @abstractmethod
-    def leave(self) -> None:
-        """Release everything and leave the group; `join` joins again."""
-
-    def close(self) -> None:
-        """Leave permanently."""
-        self.leave()
-
-    @abstractmethod
-    def abandon(self) -> None:
-        """Like `close`, for a consumer that was dropped: does not block and raises nothing."""
 
 
 # --- administration

@@ -14,11 +14,12 @@ first use; the layer contract in pyproject.toml lists these imports by name.
 from __future__ import annotations
 
 from .partition import PAGE_BYTES, Partition, collected, encoded_table
-from .store import DocumentRegistry, JobStaging, Store, TaskStaging, Transaction
+from .store import SESSION_TIMEOUT_MS, DocumentRegistry, JobStaging, Store, TaskStaging, Transaction
 from .topic import Offsets, PlannedSlice, Position, SliceReader, TableEnd, Topic, TopicPartition, check_sole
 
 __all__ = [
     "PAGE_BYTES",
+    "SESSION_TIMEOUT_MS",
     "DocumentRegistry",
     "JobStaging",
     "Offsets",

@@ -20,13 +20,13 @@ from ..groups import (
     GroupRow,
     Groups,
     Member,
-    MemberOptions,
     OffsetChange,
     StartPosition,
     check_group_name,
     checked_position,
     resolve,
 )
+from ..membership import MemberOptions
 from .members import Members, forget_group, give_up, group_directory, groups_with_members, refuse_workers
 from .membership import DirectoryClaim, DirectoryMembership, noted_server, refuse_served, server_of
 from .offsets import OffsetStore

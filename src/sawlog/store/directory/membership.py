@@ -28,20 +28,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...clock import Stopwatch
-from ...errors import DirectoryLocked, GroupActive, GroupFenced
+from ...errors import DirectoryLocked, GroupActive
 from ...storage import Directory, Lock
 from ...storage.forking import forkable
 from ..base import Topic, TopicPartition
 from ..groups import (
     Committed,
     CoordinatorClaim,
-    GroupMembership,
-    GroupView,
     Member,
-    MemberOptions,
     QueueWorkers,
     StartPosition,
 )
+from ..membership import GroupMembership, GroupView, MemberOptions
 from .members import Members, Membership, as_note, give_up, group_directory, note_of, refuse_workers
 from .offsets import OffsetStore
 
@@ -62,9 +60,9 @@ class DirectoryMembership(GroupMembership):
     """One member of one group, with the locks of the partitions it owns."""
 
     def __init__(self, root: Directory, offsets: OffsetStore, options: MemberOptions) -> None:
+        super().__init__(options)
         self._root = root
         self._offsets = offsets
-        self._options = options
         self._members: Members | None = None
         self._membership: Membership | None = None
         #: Locks of the owned partitions.
@@ -159,7 +157,7 @@ class DirectoryMembership(GroupMembership):
         """Commit in one turn, which also checks the locks."""
         with self._offsets.turn() as turn:
             if not self.is_current or not self.still_owns():
-                raise GroupFenced(f"this member of the group {self._options.group!r} has lost its partitions")
+                raise self._fenced()
             turn.write(self._options.group, offsets)
 
     def committed(self) -> dict[TopicPartition, Committed]:
@@ -173,8 +171,7 @@ class DirectoryMembership(GroupMembership):
         if membership is not None:
             membership.leave()
 
-    def close(self) -> None:
-        """Leave permanently, and close the files."""
+    def _end(self) -> None:
         with self._changing:
             members, self._members = self._members, None
         try:
@@ -182,8 +179,6 @@ class DirectoryMembership(GroupMembership):
         finally:
             if members is not None:
                 members.directory.close()
-
-    abandon = close
 
 
 class DirectoryClaim(CoordinatorClaim):

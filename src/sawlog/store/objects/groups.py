@@ -33,12 +33,9 @@ from ..groups import (
     Committed,
     GroupDescription,
     GroupDocuments,
-    GroupMembership,
     GroupRow,
     Groups,
-    GroupView,
     Member,
-    MemberOptions,
     Silence,
     StartPosition,
     begin,
@@ -46,6 +43,7 @@ from ..groups import (
     checked_position,
     resolve,
 )
+from ..membership import GroupMembership, GroupView, MemberOptions
 from .partition import ObjectPartition
 from .session import StoreSession
 from .state.entries import quoted
@@ -247,9 +245,9 @@ def _description(state: State, name: str, url: str) -> GroupDescription:
 class ObjectMembership(GroupMembership):
     """One member of one group."""
 
-    def __init__(self, session: StoreSession, terms: MemberOptions, *, works: bool = False) -> None:
+    def __init__(self, session: StoreSession, options: MemberOptions, *, works: bool = False) -> None:
+        super().__init__(options)
         self._session = session
-        self._terms = terms
         self._works = works
         self._id = ""
         #: The topic ids of the partitions that this member owns.
@@ -270,7 +268,7 @@ class ObjectMembership(GroupMembership):
         return set(self._owned)
 
     def _action(self, do: str, **fields: Any) -> dict[str, Any]:
-        return {"do": do, "group": self._terms.group, "member": self._id, **fields}
+        return {"do": do, "group": self._options.group, "member": self._id, **fields}
 
     # --- heartbeats
 
@@ -278,24 +276,24 @@ class ObjectMembership(GroupMembership):
         """Join the group, unless this is a member already."""
         if self._id:
             return
-        terms, made = self._terms, uuid.uuid4().hex
+        options, made = self._options, uuid.uuid4().hex
         fields = {
-            "name": terms.name,
+            "name": options.name,
             "process": process_name(),
-            "topics": list(terms.topics),
-            "timeout_ms": terms.session_timeout_ms,
+            "topics": list(options.topics),
+            "timeout_ms": options.session_timeout_ms,
             "time_ms": now_ms(),
             "works": self._works,
         }
         self._beaten.restart()  # the session starts when the request is sent
-        self._session.commit([{"do": "join group", "group": terms.group, "member": made, **fields}])
+        self._session.commit([{"do": "join group", "group": options.group, "member": made, **fields}])
         self._id = made
 
     def beat(self) -> None:
         """Send a heartbeat if one is due. Does not wait for it."""
         if self._beat is not None and not self._beat.done():
             return
-        if self._id and self._beaten.elapsed_ms * _BEATS >= self._terms.session_timeout_ms:
+        if self._id and self._beaten.elapsed_ms * _BEATS >= self._options.session_timeout_ms:
             self._beaten.restart()
             self._beat = self._session.submit([self._action("beat member", time_ms=now_ms())])
 
@@ -310,14 +308,14 @@ class ObjectMembership(GroupMembership):
         return self.is_current
 
     def _members(self) -> dict[str, Member]:
-        return self._session.look(lambda state: members_of(state, self._terms.group), calm=True)
+        return self._session.look(lambda state: members_of(state, self._options.group), calm=True)
 
     def view(self, owners: Mapping[TopicPartition, str] | None = None) -> GroupView:
         """Return the members, the silent ones among them, and the owners of partitions."""
         found = self._members()
         self._silence.watch(found)
         silent = frozenset(id for id, each in found.items() if self._silence.is_silent(each))
-        read = self._session.look(lambda state: owners_of(state, self._terms.group), calm=True)
+        read = self._session.look(lambda state: owners_of(state, self._options.group), calm=True)
         return GroupView({id: each.topics for id, each in found.items()}, silent, read)
 
     def fence_silent(self) -> None:
@@ -325,9 +323,9 @@ class ObjectMembership(GroupMembership):
         for member in self._members().values():
             if member.id == self._id or not self._silence.is_silent(member):
                 continue
-            if remove_member(self._session, self._terms.group, member):
+            if remove_member(self._session, self._options.group, member):
                 who = member.name or member.process
-                _logger.warning("the session of %s expired; it was removed from the group %r", who, self._terms.group)
+                _logger.warning("the session of %s expired; it was removed from the group %r", who, self._options.group)
 
     # --- partitions
 
@@ -335,7 +333,7 @@ class ObjectMembership(GroupMembership):
         self, shares: Sequence[TopicPartition], topics: Mapping[str, Topic], start: StartPosition
     ) -> dict[TopicPartition, tuple[int, int] | None]:
         """Take ownership of partitions that have no owner, and learn in the same commit where the group continues."""
-        known = self._session.look(lambda state: state.group(self._terms.group)) or []
+        known = self._session.look(lambda state: state.group(self._options.group)) or []
         starts: dict[str, list[Any]] = {}
         if start != "earliest":
             for topic in topics.values():
@@ -368,7 +366,7 @@ class ObjectMembership(GroupMembership):
 
     def committed(self) -> dict[TopicPartition, Committed]:
         """Return the committed offsets of the group."""
-        return self._session.look(lambda state: committed_of(state, self._terms.group))
+        return self._session.look(lambda state: committed_of(state, self._options.group))
 
     # --- leaving
 
@@ -387,6 +385,7 @@ class ObjectMembership(GroupMembership):
 
     def abandon(self) -> None:
         """Leave without waiting, on a thread: the caller may hold any lock."""
+        self._closed = True
         action = self._left()
         if action is not None and not sys.is_finalizing():  # threads no longer start; the session expires
             with suppress(RuntimeError):

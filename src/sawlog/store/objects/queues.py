@@ -19,7 +19,6 @@ from ..base import Topic, TopicPartition
 from ..groups import (
     Committed,
     DeliveryStates,
-    MemberOptions,
     Pages,
     QueueTurn,
     QueueWorkers,
@@ -27,6 +26,7 @@ from ..groups import (
     TurnConflict,
     begin,
 )
+from ..membership import MemberOptions
 from ..queues.options import QueueOptions
 from .groups import ObjectMembership, committed_of, topics_by_id
 from .session import StoreSession, results
