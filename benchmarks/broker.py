@@ -40,7 +40,7 @@ from servers import Server
 
 import sawlog
 from sawlog.batch.build import encode
-from sawlog.broker.wire.apis import Key
+from sawlog.broker.wire import Key
 from sawlog.broker.wire.frames import decode_response, encode_request
 
 GB = 1e9

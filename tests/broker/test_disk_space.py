@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sawlog.broker.disk_space import DiskSpace
+from sawlog.broker.metrics import DiskSpace
 from sawlog.broker.wire import ErrorCode, Key
 from sawlog.config import MIB
 from sawlog.errors import StorageFull
@@ -44,7 +44,7 @@ def test_an_episode_is_over_when_all_who_failed_have_succeeded(disk: Disk, caplo
     assert disk.disk_space.reason() == "there is no room to append to orders/0, orders/1: [Errno 28] no space left"
     disk.disk_space.found("orders/0")
     disk.disk_space.found("clicks/0")
-    assert disk.disk_space.is_short
+    assert disk.disk_space.failing
     disk.disk_space.found("orders/1")
     assert disk.disk_space.reason() is None
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
@@ -91,7 +91,7 @@ def test_the_error_is_not_kept_and_with_it_the_files_that_are_to_be_deleted(disk
     kept = weakref.ref(error)
     disk.disk_space.lacks("orders/0", error)
     del error
-    assert disk.disk_space.is_short
+    assert disk.disk_space.failing
     assert kept() is None
 
 

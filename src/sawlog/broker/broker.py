@@ -25,31 +25,28 @@ from ..store.base import Topic
 from ..store.serving import StoreService
 from .config import Address, BrokerConfig
 from .coordinator import Coordinator
-from .disk_space import DiskSpace
 from .groups.settings import GroupConfig
 from .handlers import (
     Handler,
     admin,
-    cluster,
-    commits,
     fetch,
     groups,
     metadata,
-    offsets,
     produce,
     security,
     transactions,
 )
-from .limits.limits import Limits
+from .limits import Limits
 from .membership import Membership
-from .metrics import Metrics
+from .metrics import DiskSpace, Metrics
 from .partitions import Partitions
 from .security.api_requirements import with_authorization
 from .security.authentication import Authenticator
 from .security.authorizer import Authorizer, StoredAcls
 from .server import Server
 from .transactions import TransactionCoordinator
-from .wire.apis import BY_KEY, Key
+from .wire.errors import Key
+from .wire.messages import BY_KEY
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -61,11 +58,8 @@ _FAMILIES = (
     security,
     produce,
     fetch,
-    offsets,
     admin,
-    cluster,
     groups,
-    commits,
     transactions,
 )
 #: How long a stop waits for an unresponsive process.

@@ -25,16 +25,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import AuthenticationFailed
 from ..storage.mapped import copied_bytes
+from .buffers import HIGH_WATER_BYTES, MIN_REQUEST_BYTES, FrameReader, InvalidFrameSize, SendQueue
 from .error_responses import code_of, message_of, refusal
 from .handlers import Body, Context
-from .limits.frame_reader import MIN_REQUEST_BYTES, FrameReader, InvalidFrameSize
-from .limits.monitor import ProgressSample, ProgressTracker, is_closed, prepare
-from .limits.send_queue import HIGH_WATER_BYTES, SendQueue
-from .security.authentication import LINGER_S, Session
+from .limits import ProgressSample, ProgressTracker, is_closed, prepare
+from .security.authentication import BEFORE_AUTHENTICATION, LINGER_S, Session
 from .wire import Malformed, Unencodable
-from .wire.apis import BY_KEY, Key
-from .wire.errors import ErrorCode
+from .wire.errors import ErrorCode, Key
 from .wire.frames import RequestHeader, decode_request, encode_response, encode_token, errors_in, parse_header
+from .wire.messages import BY_KEY
 
 if TYPE_CHECKING:
     from .server import Server
@@ -97,7 +96,9 @@ class Connection(asyncio.BufferedProtocol):
         self._session: Session | None = None
         #: Frames waiting for earlier requests.
         self._queue: deque[memoryview] = deque()
-        self._reader = FrameReader(limits.read_buffer, limits.budget, self, self._queue, limits.frame_bytes(True))
+        self._reader = FrameReader(
+            limits.read_buffer, limits.budget, self.resume, self._queue, limits.frame_bytes(True)
+        )
         #: Bytes counted in the budget: requests in progress, responses waiting for earlier ones, and responses that the
         #: client has not read.
         self._held_bytes = self._unsent_bytes = self._untaken_bytes = 0
@@ -152,7 +153,7 @@ class Connection(asyncio.BufferedProtocol):
         self._slots.clear()
         self._send_queue.clear()
         self._limits.leave(self._host)
-        self._budget.leave(self)
+        self._budget.leave(self.resume)
         self._budget.release(self._held_bytes + self._unsent_bytes + self._untaken_bytes + self._reader.close())
         self._held_bytes = self._unsent_bytes = self._untaken_bytes = 0
         self._server.closed(self)
@@ -235,14 +236,14 @@ class Connection(asyncio.BufferedProtocol):
     def _may_begin_in_full(self) -> bool:
         """Whether the next request may start although the budget is used up. All but fetches end soon and release their
         memory."""
-        if not self._budget.deadline_passed or self._queue[0][:2] != _FETCH:
+        if not self._budget.is_overdrawn or self._queue[0][:2] != _FETCH:
             return True
         self._wait_for_room()
         return False
 
     def _wait_for_room(self) -> None:
         self._waits_for_room = True
-        self._budget.wait(self)
+        self._budget.wait(self.resume)
 
     def resume(self) -> bool:
         """Continue after waiting for room."""
@@ -280,7 +281,7 @@ class Connection(asyncio.BufferedProtocol):
         budget = self._budget
         if self._reader.reserved_bytes:
             return False  # its room is reserved, and released when the request is complete
-        if budget.used_bytes < budget.max_bytes or not (self._slots or budget.deadline_passed):
+        if budget.used_bytes < budget.max_bytes or not (self._slots or budget.is_overdrawn):
             return False
         self._wait_for_room()
         return True
@@ -297,7 +298,7 @@ class Connection(asyncio.BufferedProtocol):
         except Malformed as error:
             self.refuse("malformed", str(error))
             return
-        if not known.admits(header.api_key):
+        if not known.is_established and header.api_key not in BEFORE_AUTHENTICATION:
             self.refuse("unauthenticated", f"API {header.api_key} before authentication")
             return
         slot = _Slot(header, loop.time(), len(frame))
@@ -310,7 +311,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             slot.request = decode_request(header, frame)
             fault = self._server.fault_for(header, slot.request)
-            context = Context(self._broker, header, self._host, self._server.advertised, known.principal, known)
+            context = Context(self._broker, header, self._host, known.principal, known)
             answer = handler(context, slot.request) if fault is None else fault(self, context, handler, slot.request)
         except Malformed as error:
             self.refuse("malformed", f"{BY_KEY[header.api_key].name} version {header.version}: {error}")
@@ -368,9 +369,8 @@ class Connection(asyncio.BufferedProtocol):
             self._limits.rate_limited_log.tell(name, "%s failed", name, level=logging.ERROR, error=error)
         if slot.header.api_key == Key.PRODUCE and slot.request.get("acks") == 0:
             self._count_error(slot, code, None)
-            self.refuse(
-                "acks", f"a request without acknowledgement failed: {error}"
-            )  # so that the client rate_limited_log
+            # The client would not notice otherwise.
+            self.refuse("acks", f"a request without acknowledgement failed: {error}")
             return
         self._finish(slot, refusal(slot.header.api_key, slot.request, error), error)
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from .. import errors
 from .handlers import Body, KafkaError
-from .wire.apis import Key
-from .wire.errors import ErrorCode
+from .wire.errors import ErrorCode, Key
 from .wire.frames import RequestHeader
 
 #: The first matching type wins.

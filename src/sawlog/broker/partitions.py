@@ -69,11 +69,13 @@ class Partition:
         "is_gone",
         "limits",
         "log",
+        "name",
         "topic",
     )
 
     def __init__(self, topic: Topic, index: int, limits: TopicLimits, loop: asyncio.AbstractEventLoop) -> None:
         self.topic = topic
+        self.name = topic.name
         self.index = index
         self.limits = limits
         self.log: base.Partition = topic.partition(index)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from .config import Address
 from .connection import Connection
 from .handlers import Answer, Body, Context, Handler
-from .limits.monitor import ConnectionMonitor
+from .limits import ConnectionMonitor
 from .security.tls import TlsListener
 from .wire.frames import RequestHeader
 

@@ -43,7 +43,7 @@ from ..broker.security.credentials import StoredUsers
 from ..broker.security.mechanisms import MECHANISMS, MIN_ITERATIONS, Salted
 from ..broker.serve import new_loop, running
 from ..broker.server import Fault
-from ..broker.wire.apis import BY_KEY
+from ..broker.wire import BY_KEY
 from ..broker.wire.errors import ErrorCode
 from ..broker.wire.frames import RequestHeader
 from ..errors import InvalidConfig

@@ -14,13 +14,13 @@ from typing import Any
 from sawlog.broker import wire
 from sawlog.broker.coordinator import Coordinator
 from sawlog.broker.groups.settings import GroupConfig
-from sawlog.broker.handlers import commits, groups
+from sawlog.broker.handlers import groups
 from sawlog.broker.security.authorizer import Authorizer, StoredAcls
-from sawlog.broker.wire.apis import Key
+from sawlog.broker.wire import Key
 from sawlog.store.directory.store import DirectoryStore
 from sawlog.store.serving import Node
 
-HANDLERS: dict[Key, Any] = {**groups.HANDLERS, **commits.HANDLERS}
+HANDLERS: dict[Key, Any] = groups.HANDLERS
 Body = dict[str, Any]
 
 

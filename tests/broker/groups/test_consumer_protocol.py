@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from sawlog.broker.wire.apis import Key
+from sawlog.broker.wire import Key
 from sawlog.broker.wire.errors import ErrorCode as E
 from sawlog.errors import GroupActive
 from sawlog.store.directory.store import DirectoryStore

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sawlog.broker.groups.commits import NewOffset
-from sawlog.broker.wire.apis import Key
+from sawlog.broker.wire import Key
 from sawlog.broker.wire.errors import ErrorCode as E
 from sawlog.errors import AmbiguousAppend, DirectoryLocked, GroupActive, StorageError
 from sawlog.store.directory.offsets import OffsetStore

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from sawlog.broker import wire
-from sawlog.broker.wire.apis import Key
+from sawlog.broker.wire import Key
 from sawlog.broker.wire.errors import ErrorCode as E
 from sawlog.store.directory.store import DirectoryStore
 

@@ -13,8 +13,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from sawlog.broker.limits import monitor
-from sawlog.broker.limits.monitor import UNSENT_BYTES
+from sawlog.broker import limits
+from sawlog.broker.limits import UNSENT_BYTES
 from sawlog.broker.wire import ErrorCode, Key
 from sawlog.testing import Broker
 
@@ -65,8 +65,8 @@ def until(is_so: Callable[[], bool]) -> None:
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at connections often, so that nobody waits for seconds here."""
-    monkeypatch.setattr(monitor, "PRESSURE_S", 0.3)
-    monkeypatch.setattr(monitor, "_LONGEST_S", 0.1)
+    monkeypatch.setattr(limits, "PRESSURE_S", 0.3)
+    monkeypatch.setattr(limits, "_LONGEST_S", 0.1)
 
 
 def blocked(broker: Broker) -> int:
@@ -237,7 +237,7 @@ def responses_taken(peer: Peer, count: int) -> list[int]:
 
 @with_settings(max_buffered_bytes=8 * MIB, max_request_bytes=8 * MIB)
 def test_large_requests_wait_for_room_and_are_all_answered(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monitor, "PRESSURE_S", PATIENCE_S)  # on a busy machine a thread may send nothing for a while
+    monkeypatch.setattr(limits, "PRESSURE_S", PATIENCE_S)  # on a busy machine a thread may send nothing for a while
     new_topic(broker, "large")
     budget = broker._live().limits.budget
     raw = batch(bytes(3 * MIB))
@@ -329,11 +329,11 @@ def test_a_record_that_many_wait_for_is_not_read_for_all_of_them_at_once(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new_topic(broker, "records")
-    limits, seen = broker._live().limits, [0]
-    fetch_bytes = limits.fetch_bytes
+    shared, seen = broker._live().limits, [0]
+    fetch_bytes = shared.fetch_bytes
 
     def looked_at(asked: int) -> int:
-        seen.append(limits.budget.used_bytes + limits.budget.promised_bytes)
+        seen.append(shared.budget.used_bytes + shared.budget.promised_bytes)
         return fetch_bytes(asked)
 
     with ExitStack() as stack:
@@ -341,7 +341,7 @@ def test_a_record_that_many_wait_for_is_not_read_for_all_of_them_at_once(
         for peer in waiting:
             peer.send(Key.FETCH, 11, fetch_body("records", 0, wait_ms=30_000, partition_max_bytes=MIB))
         until(lambda: broker._live().server.in_flight == 60)
-        monkeypatch.setattr(limits, "fetch_bytes", looked_at)
+        monkeypatch.setattr(shared, "fetch_bytes", looked_at)
         with Peer(broker.address) as writer:
             writer.ask(Key.PRODUCE, 9, produce_body("records", batch(bytes(MIB))))
         for peer in waiting:

@@ -25,7 +25,7 @@ def test_every_limit_is_in_the_document() -> None:
 
 def test_every_reason_to_refuse_a_connection_is_in_the_document() -> None:
     source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src/sawlog/broker").rglob("*.py"))
-    pace = (ROOT / "src/sawlog/broker/limits/monitor.py").read_text(encoding="utf-8")
+    pace = (ROOT / "src/sawlog/broker/limits.py").read_text(encoding="utf-8")
     reasons = set(re.findall(r"refuse\(\s*\"(\w+)\"", source)) | set(re.findall(r"return \(?\"(\w+)\", f\"", pace))
     assert {"size", "room", "slow", "idle"} <= reasons
     assert not [each for each in reasons if f"`{each}`" not in TEXT]

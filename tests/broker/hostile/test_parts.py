@@ -12,17 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from sawlog.broker.limits import FrameReader, InvalidFrameSize, MemoryBudget, ProgressTracker, RateLimitedLog
-from sawlog.broker.limits.frame_reader import READ_BUFFER_BYTES, ReadBuffer
-from sawlog.broker.limits.monitor import ConnectionTimeouts, ProgressSample
-from sawlog.broker.limits.send_queue import (
+from sawlog.broker.buffers import (
     BYTES_PER_ITERATION,
     CHUNK_BYTES,
+    READ_BUFFER_BYTES,
     SMALL_CHUNK_BYTES,
     Chunk,
+    FrameReader,
+    InvalidFrameSize,
+    MemoryBudget,
     SendQueue,
     WriteScheduler,
 )
+from sawlog.broker.limits import ConnectionTimeouts, ProgressSample, ProgressTracker, RateLimitedLog
 
 from ...looping import for_each
 
@@ -48,10 +50,10 @@ class Loop:
 class Client:
     """A connection without a socket."""
 
-    def __init__(self, budget: MemoryBudget, scratch: ReadBuffer | None = None, limit_bytes: int = 1 << 30) -> None:
+    def __init__(self, budget: MemoryBudget, scratch: bytearray | None = None, limit_bytes: int = 1 << 30) -> None:
         self.queue: deque[memoryview] = deque()
         self.resumed = 0
-        self.intake = FrameReader(scratch or ReadBuffer(), budget, self, self.queue, limit_bytes)
+        self.intake = FrameReader(scratch or bytearray(READ_BUFFER_BYTES), budget, self.resume, self.queue, limit_bytes)
 
     def resume(self) -> bool:
         self.resumed += 1
@@ -113,7 +115,7 @@ def test_frames_are_the_same_however_their_bytes_come(loop: Loop, step: int, bod
 
 
 def test_connections_share_the_buffer_without_seeing_each_other(budget: MemoryBudget) -> None:
-    scratch = ReadBuffer()
+    scratch = bytearray(READ_BUFFER_BYTES)
     one, two = Client(budget, scratch), Client(budget, scratch)
     mine, yours = framed(b"a" * 5000), framed(b"b" * 5000)
     for at in range(0, 5004, 700):
@@ -163,7 +165,7 @@ def test_who_goes_away_does_not_hold_up_the_line(budget: MemoryBudget, loop: Loo
     budget.release(LARGE)
     loop.turn()
     assert second.intake.is_waiting  # the first one is first, though it does not fit
-    budget.leave(first)
+    budget.leave(first.resume)
     loop.turn()
     assert not second.intake.is_waiting
 

@@ -9,7 +9,7 @@ import pytest
 
 import sawlog
 from sawlog.broker.remote import RemoteStore
-from sawlog.broker.wire.apis import Key
+from sawlog.broker.wire import Key
 from sawlog.broker.wire.messages.groups import ASSIGNMENT, SUBSCRIPTION
 from sawlog.broker.wire.schema import Body, Field
 from sawlog.broker.wire.writing import Sink, encoder

@@ -8,8 +8,7 @@ import pytest
 
 from sawlog.broker.security.acls import Operation
 from sawlog.broker.security.api_requirements import API_REQUIREMENTS
-from sawlog.broker.wire import ErrorCode, Key
-from sawlog.broker.wire.apis import BY_KEY
+from sawlog.broker.wire import BY_KEY, ErrorCode, Key
 from sawlog.testing import Broker
 
 from ..peers import Peer

@@ -10,8 +10,7 @@ import pytest
 
 from sawlog.broker.security import authentication
 from sawlog.broker.security.mechanisms import SHA_256, Client
-from sawlog.broker.wire import ErrorCode, Key
-from sawlog.broker.wire.apis import BY_KEY
+from sawlog.broker.wire import BY_KEY, ErrorCode, Key
 from sawlog.testing import Broker
 
 from ...looping import for_each

@@ -31,12 +31,15 @@ class Context:
     broker: Broker
     header: RequestHeader
     client_host: str
-    #: Address that clients of this listener should connect to.
-    advertised: Address
     #: Principal of the client, as ACLs name it.
     principal: str = ANONYMOUS
     #: Authentication state of the connection.
     session: Session | None = None
+
+    @property
+    def advertised(self) -> Address:
+        """Address that clients should connect to."""
+        return self.broker.server.advertised
 
 
 Handler = Callable[[Context, Body], Answer]

@@ -14,8 +14,7 @@ from ...store.directory.topic_entry import TopicEntry
 from ..config import BrokerConfig
 from ..error_responses import code_of, message_of
 from ..partitions import id_of
-from ..wire.apis import Key
-from ..wire.errors import ErrorCode
+from ..wire.errors import ErrorCode, Key
 from . import Body, Context, KafkaError
 
 _TOPIC, _BROKER, _BROKER_LOGGER, _GROUP = 2, 4, 8, 32

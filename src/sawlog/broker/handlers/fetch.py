@@ -1,4 +1,4 @@
-"""Fetch: stored batches from any offset, waiting for new ones.
+"""Reading: Fetch, and the offsets of partitions (ListOffsets, OffsetForLeaderEpoch, DeleteRecords).
 
 A fetch that finds too little data waits until the visible end of one of its partitions moves, or until its timeout.
 Nothing polls. It returns at least one whole batch, however large; the first one may begin before the requested offset.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -17,10 +18,10 @@ from ...isolation import Isolation
 from ...log.reader import Fetched
 from ...storage.counters import count_damage
 from ...storage.mapped import copied_bytes
+from ...store import base
 from ..error_responses import code_of
 from ..partitions import Partition
-from ..wire.apis import Key
-from ..wire.errors import ErrorCode
+from ..wire.errors import ErrorCode, Key
 from . import Answer, Body, Context, KafkaError
 
 _logger = logging.getLogger("sawlog.broker")
@@ -146,7 +147,7 @@ class _Fetch:
         except SawlogError as error:
             made["error_code"] = code_of(error)
             if isinstance(error, CorruptBatch) and count_damage(error.path, error.position):
-                _logger.error("%s/%s cannot be read from offset %s on: %s", found.topic.name, found.index, start, error)
+                _logger.error("%s/%s cannot be read from offset %s on: %s", found.name, found.index, start, error)
         return made
 
     def _fill(self, made: Body, found: Partition, start: int, room: int, *, first: bool) -> None:
@@ -163,7 +164,7 @@ class _Fetch:
             made["aborted_transactions"] = [
                 {"producer_id": producer, "first_offset": offset} for producer, offset in page.aborted
             ]
-        self._context.broker.metrics.fetched(found.topic.name, page.size_bytes)
+        self._context.broker.metrics.fetched(found.name, page.size_bytes)
 
     def _page(self, found: Partition, start: int, room: int) -> Fetched | None:
         """Return the available batches; None if they must be loaded first."""
@@ -208,7 +209,7 @@ class _Fetch:
             partition.wait(woken.set)
         try:
             while True:
-                while budget.deadline_passed and not broker.is_stopping:
+                while budget.is_overdrawn and not broker.is_stopping:
                     await budget.wait_for_room()
                 self._max_bytes = broker.limits.fetch_bytes(self._request["max_bytes"])
                 rest = self._deadline - broker.loop.time()
@@ -251,4 +252,156 @@ def check_epoch(given: int, current: int) -> None:
     raise KafkaError(code, f"the leader epoch is {current}, not {given}")
 
 
-HANDLERS = {Key.FETCH: fetch}
+# --- offsets
+
+#: Special timestamps of ListOffsets.
+_LATEST, _EARLIEST, _MAX_TIMESTAMP, _EARLIEST_LOCAL, _LATEST_TIERED = -1, -2, -3, -4, -5
+_BEGINNINGS = (_EARLIEST, _EARLIEST_LOCAL)
+
+
+async def _each_partition(
+    context: Context,
+    request: Body,
+    name: str,
+    number: str,
+    answer: Callable[[Partition, Body], Awaitable[Body]],
+    **default: object,
+) -> Body:
+    """Answer for each partition of a request, which `name` and `number` identify. An error concerns one partition."""
+    await context.broker.catch_up()
+    topics: list[Body] = []
+    for topic in request["topics"]:
+        parts: list[Body] = []
+        for part in topic["partitions"]:
+            made: Body = {number: part[number], "error_code": ErrorCode.NONE, **default}
+            try:
+                made.update(await answer(await context.broker.partitions.partition(topic[name], part[number]), part))
+            except SawlogError as error:
+                made["error_code"] = code_of(error)
+            parts.append(made)
+        topics.append({name: topic[name], "partitions": parts})
+    return {"topics": topics}
+
+
+async def list_offsets(context: Context, request: Body) -> Body:
+    """Return the offset at a timestamp, or at either end, of each partition."""
+    committed = request["isolation_level"] == 1
+
+    async def answer(found: Partition, part: Body) -> Body:
+        check_epoch(part["current_leader_epoch"], found.log.leader_epoch)
+        if part["timestamp"] not in _BEGINNINGS:
+            await _settle(context, found.log)
+        offset, timestamp, epoch = await _find(context, found, part["timestamp"], committed=committed)
+        old = [offset] if context.header.version == 0 else []
+        return {"offset": offset, "timestamp": timestamp, "leader_epoch": epoch, "old_style_offsets": old}
+
+    return await _each_partition(context, request, "name", "partition_index", answer)
+
+
+async def _settle(context: Context, log: base.Partition) -> None:
+    """Wait until everything written so far is visible. With acks=1, records are acknowledged before that, and a client
+    that then asks for the end expects them to be included. If the sync fails, the visible end counts."""
+    written = log.written_offset
+    if not log.locked or log.visible_offset >= written:
+        return
+    broker = context.broker
+    settled: asyncio.Future[None] = broker.loop.create_future()
+    log.when_settled(written, lambda _: broker.later(_end, settled))
+    await settled
+
+
+def _end(settled: asyncio.Future[None]) -> None:
+    if not settled.done():  # done already if the connection is gone
+        settled.set_result(None)
+
+
+async def _find(context: Context, found: Partition, wanted: int, *, committed: bool) -> tuple[int, int, int]:
+    """Return offset, timestamp and leader epoch."""
+    log = found.log
+    if wanted == _LATEST:
+        end, epoch = log.position(isolation="committed" if committed else "uncommitted")
+        return end, -1, epoch
+    if wanted in _BEGINNINGS:
+        lowest = log.lowest_offset if wanted == _EARLIEST else log.local_offset
+        return lowest, -1, _epoch_at(log, lowest)
+    if wanted == _LATEST_TIERED:
+        last = log.local_offset - 1  # the last offset that exists only in the replica
+        return (last, -1, _epoch_at(log, last)) if last >= log.lowest_offset else (-1, -1, -1)
+    if wanted == _MAX_TIMESTAMP:
+        newest = await context.broker.run(log.newest)
+        return (-1, -1, -1) if newest is None else (*newest, _epoch_at(log, newest[0]))
+    if wanted < 0:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{wanted} is no timestamp")
+    return await context.broker.run(_at, log, wanted, committed)
+
+
+def _at(log: base.Partition, timestamp: int, committed: bool) -> tuple[int, int, int]:
+    """Return the first record at or after a timestamp; (-1, -1, -1) if there is none."""
+    end = log.last_stable_offset if committed else log.visible_offset
+    offset = log.offset_at(timestamp)
+    record = next(log.scan(offset, end, isolation="uncommitted"), None) if offset < end else None
+    if record is None:
+        return -1, -1, -1
+    return record.offset, record.timestamp, _epoch_at(log, record.offset)
+
+
+def _epoch_at(log: base.Partition, offset: int) -> int:
+    """Return the leader epoch of an offset."""
+    epochs = [epoch for epoch, first in log.leader_epochs if first <= offset]
+    return epochs[-1] if epochs else max(log.leader_epoch, 0)
+
+
+async def offset_for_leader_epoch(context: Context, request: Body) -> Body:
+    """Return the end of a leader epoch. A client that has read beyond it truncates."""
+
+    async def answer(found: Partition, part: Body) -> Body:
+        check_epoch(part["current_leader_epoch"], found.log.leader_epoch)
+        epoch, end = _end_of(found.log, part["leader_epoch"])
+        return {"leader_epoch": epoch, "end_offset": end}
+
+    return await _each_partition(context, request, "topic", "partition", answer)
+
+
+def _end_of(log: base.Partition, epoch: int) -> tuple[int, int]:
+    """Return the largest epoch up to the given one, and its end. An epoch without remaining records ends at the start
+    of the log; a future epoch gives (-1, -1)."""
+    end, current = log.position(isolation="uncommitted")
+    if epoch == current:
+        return current, end
+    if epoch > current or epoch < 0:
+        return -1, -1
+    known = [each for each, _ in log.leader_epochs if each <= epoch]
+    return (known[-1], log.epoch_end(known[-1])) if known else (epoch, log.epoch_end(epoch))
+
+
+async def delete_records(context: Context, request: Body) -> Body:
+    """Delete the beginning of partitions."""
+
+    async def answer(found: Partition, part: Body) -> Body:
+        return {"low_watermark": await context.broker.run(_trim, found, part["offset"])}
+
+    return await _each_partition(context, request, "name", "partition_index", answer, low_watermark=-1)
+
+
+def _trim(found: Partition, offset: int) -> int:
+    """Delete the records below an offset, or all with -1; return the new start."""
+    if found.topic.settings.get("cleanup.policy") == "compact":
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, "records of a compacted topic cannot be deleted by offset")
+    log = found.log
+    if log.locked and log.visible_offset < log.written_offset and not 0 <= offset <= log.visible_offset:
+        log.sync()  # records acknowledged with acks=1 may not be visible yet, but can be deleted
+    end = log.visible_offset
+    offset = end if offset == -1 else offset
+    if not 0 <= offset <= end:
+        raise OffsetOutOfRange(offset, log.lowest_offset, end)
+    if offset > log.lowest_offset:
+        log.trim(offset)
+    return log.lowest_offset
+
+
+HANDLERS = {
+    Key.FETCH: fetch,
+    Key.LIST_OFFSETS: list_offsets,
+    Key.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch,
+    Key.DELETE_RECORDS: delete_records,
+}

@@ -24,8 +24,7 @@ from ...errors import CorruptBatch, InvalidRecord, RecordTooLarge, SawlogError, 
 from ...log.ingest import checked_rows
 from ..error_responses import known_code_of, message_of
 from ..partitions import Partition, TopicLimits
-from ..wire.apis import Key
-from ..wire.errors import ErrorCode
+from ..wire.errors import ErrorCode, Key
 from . import Answer, Body, Context, KafkaError
 
 #: Of a batch's header: length, magic, attributes, last offset delta, first and largest timestamp, the producer's id,
@@ -171,10 +170,12 @@ class _Pending:
     def _stored(self, found: Partition, placed: range, data: memoryview, made: Body) -> None:
         """Record a batch that is in the log."""
         broker = self._context.broker
-        broker.metrics.produced(found.topic.name, len(placed), len(data))
-        if broker.disk_space.is_short:
+        broker.metrics.produced(found.name, len(placed), len(data))
+        if broker.disk_space.failing:
             broker.disk_space.found(_name(found))
-        _accept(made, found, placed, data)
+        made["base_offset"] = placed.start
+        made["log_append_time_ms"] = -1 if found.limits.stamped else int.from_bytes(data[35:43], "big")
+        made["log_start_offset"] = found.log.lowest_offset
 
     def _checked(self, found: Partition, records: Any) -> memoryview:
         """Return the batch if its header is valid; the log checks the rest."""
@@ -205,7 +206,7 @@ class _Pending:
             _check_keys(data, room)
         if attributes & _TRANSACTIONAL:
             context.broker.transactions.check_produce(
-                self._request["transactional_id"], producer, epoch, found.topic.name, found.index
+                self._request["transactional_id"], producer, epoch, found.name, found.index
             )
             if found.forwarded:
                 raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another process writes to this partition")
@@ -259,13 +260,7 @@ class _Pending:
 
 
 def _name(found: Partition) -> str:
-    return f"{found.topic.name}/{found.index}"
-
-
-def _accept(made: Body, found: Partition, placed: range, data: memoryview) -> None:
-    made["base_offset"] = placed.start
-    made["log_append_time_ms"] = -1 if found.limits.stamped else int.from_bytes(data[35:43], "big")
-    made["log_start_offset"] = found.log.lowest_offset
+    return f"{found.name}/{found.index}"
 
 
 def _check_times(limits: TopicLimits, data: memoryview, first: int, last: int, max_bytes: int) -> None:

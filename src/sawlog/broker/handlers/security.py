@@ -19,8 +19,7 @@ from ..security.acls import Binding, Filter, Operation, Pattern, Permission, Res
 from ..security.authentication import Session
 from ..security.credentials import StoredUsers, check_name, check_salted
 from ..security.mechanisms import BY_NUMBER, MECHANISMS, Mechanism, Salted
-from ..wire.apis import Key
-from ..wire.errors import ErrorCode
+from ..wire.errors import ErrorCode, Key
 from . import Body, Context, KafkaError
 
 

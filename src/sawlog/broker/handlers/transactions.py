@@ -12,8 +12,7 @@ from ...store.base import Partition
 from ..error_responses import code_of, known_code_of, message_of
 from ..groups.commits import NewOffset
 from ..transaction_state import State
-from ..wire.apis import Key
-from ..wire.errors import ErrorCode
+from ..wire.errors import ErrorCode, Key
 from . import Body, Context, KafkaError
 
 

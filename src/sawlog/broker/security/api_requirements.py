@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..handlers import Answer, Body, Context, Handler, KafkaError
-from ..wire.apis import Key
-from ..wire.errors import ErrorCode
+from ..wire.errors import ErrorCode, Key
 from .acls import Operation, Resource
 from .authorization import (
     NO_ID,

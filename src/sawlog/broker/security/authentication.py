@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 #: Requests that are answered before authentication.
-_OPEN: Final = frozenset({Key.API_VERSIONS, Key.SASL_HANDSHAKE, Key.SASL_AUTHENTICATE})
+BEFORE_AUTHENTICATION: Final = frozenset({Key.API_VERSIONS, Key.SASL_HANDSHAKE, Key.SASL_AUTHENTICATE})
 #: Minimum delay before a failure is answered; the maximum is half as much again.
 _DELAY_S: Final = 0.1
 #: How long a failed connection stays open after the response, so that the client reads it before the connection ends.
@@ -60,8 +60,11 @@ class Session:
         #: Set when the connection must be closed after the response.
         self.has_failed = False
         self._mechanism = ""
-        self._is_bare = False
         self._exchange: _Scram | _Plain | None = None
+        #: Whether requests of every API may be answered now.
+        self.is_established = self.is_authenticated
+        #: Whether the next frame is a bare message of the mechanism instead of a request.
+        self.takes_tokens = False
         self._timer: asyncio.TimerHandle | None = None
         if not self.is_authenticated:
             self._timer = asyncio.get_running_loop().call_later(authenticator.timeout_s, late)
@@ -70,17 +73,6 @@ class Session:
         """Stop the authentication timeout."""
         if self._timer is not None:
             self._timer.cancel()
-
-    # --- state
-
-    def admits(self, api_key: int) -> bool:
-        """Whether a request of this API may be answered now."""
-        return (self.is_authenticated and self._exchange is None) or api_key in _OPEN
-
-    @property
-    def takes_tokens(self) -> bool:
-        """Whether the next frame is a bare message of the mechanism instead of a request."""
-        return self._is_bare and self._exchange is not None
 
     # --- requests
 
@@ -93,14 +85,10 @@ class Session:
         if mechanism not in offered or (self.is_authenticated and mechanism != self._mechanism):
             code = await self._fail(ErrorCode.UNSUPPORTED_SASL_MECHANISM, f"the mechanism {shown(mechanism)}")
             return {"error_code": code, "mechanisms": offered}
-        self._mechanism, self._is_bare = mechanism, is_bare
-        self._exchange = self._begin(mechanism)
+        self._mechanism, self.takes_tokens, self.is_established = mechanism, is_bare, False
+        is_plain = mechanism == plain.NAME
+        self._exchange = _Plain(self._authenticator) if is_plain else _Scram(self._authenticator, mechanism)
         return {"error_code": ErrorCode.NONE, "mechanisms": offered}
-
-    def _begin(self, mechanism: str) -> _Scram | _Plain:
-        if mechanism == plain.NAME:
-            return _Plain(self._authenticator)
-        return _Scram(self._authenticator, mechanism)
 
     async def authenticate(self, message: bytes) -> Body:
         """Answer SaslAuthenticate: the next message of the mechanism."""
@@ -128,14 +116,14 @@ class Session:
         if self.is_authenticated and principal != self.principal:
             raise AuthenticationFailed(f"the connection belongs to {self.principal}")
         self.principal = principal
-        self.is_authenticated = True
-        self._exchange = None
+        self.is_authenticated = self.is_established = True
+        self._exchange, self.takes_tokens = None, False
         self.close()
 
     async def _fail(self, code: ErrorCode, reason: str) -> ErrorCode:
         """Log a failure, refuse everything else on this connection, and delay the response."""
         self._authenticator.failed(self._host, reason)
-        self.is_authenticated, self.has_failed = False, True
+        self.is_authenticated, self.is_established, self.has_failed = False, False, True
         await asyncio.sleep(_DELAY_S * random.uniform(1.0, 1.5))
         return code
 

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 from ..error_responses import refusal
 from ..handlers import Body, KafkaError
-from ..wire.apis import BY_KEY, Key
-from ..wire.errors import ErrorCode
+from ..wire.errors import ErrorCode, Key
+from ..wire.messages import BY_KEY
 from ..wire.schema import ARRAY, Fields
 from .acls import CLUSTER_NAME, ClientIdentity, Operation, Resource, word
 from .authorizer import Authorizer

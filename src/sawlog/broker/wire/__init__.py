@@ -27,8 +27,7 @@ everything is thread-safe.
 from __future__ import annotations
 
 from ...errors import Malformed, Unencodable, UnsupportedVersion, WireError
-from .apis import BY_KEY, Api, Key
-from .errors import ErrorCode
+from .errors import ErrorCode, Key
 from .frames import (
     RequestHeader,
     decode_request,
@@ -37,6 +36,8 @@ from .frames import (
     encode_response,
     parse_header,
 )
+from .messages import BY_KEY
+from .schema import Api
 
 __all__ = [
     "BY_KEY",

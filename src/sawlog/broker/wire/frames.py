@@ -22,9 +22,10 @@ from typing import Final, NamedTuple, TypeAlias
 
 from ...errors import Malformed, Unencodable, UnsupportedVersion
 from . import fast
-from .apis import BY_KEY, Api, Key
+from .errors import Key
+from .messages import BY_KEY
 from .reading import ELEMENTS_MAX, UNREADABLE, Decoder, decoder, skip_tags
-from .schema import STRUCT, Body, Fields
+from .schema import STRUCT, Api, Body, Fields
 from .writing import Buffer, Encoder, Sink, encoder
 
 _REQUEST: Final = Struct(">hhih")  # the last one is the length of client_id
@@ -70,8 +71,8 @@ def parse_header(frame: memoryview) -> RequestHeader:
         if position > len(frame):
             raise Malformed("client_id ends after the request")
         api = BY_KEY.get(api_key)
-        if api is not None and version in api.versions and api.flexible(version):
-            position = skip_tags(frame, position)
+        if api is not None and version in api.flexible_versions:
+            position = position + 1 if frame[position] == 0 else skip_tags(frame, position)
     except UNREADABLE as error:
         raise Malformed(f"the request ends within its header, or client_id is not text: {error}") from error
     return RequestHeader(api_key, version, correlation_id, client_id, position)
@@ -214,7 +215,7 @@ def _encodable(key: int, version: int) -> Api:
 
 
 def _tagged_header(api: Api, version: int) -> bool:
-    return api.flexible(version) and api.key != Key.API_VERSIONS
+    return version in api.flexible_versions and api.key != Key.API_VERSIONS
 
 
 def _finish(sink: Sink) -> list[Buffer]:

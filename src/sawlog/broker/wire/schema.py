@@ -147,7 +147,7 @@ struct = partial(_field, STRUCT)
 class Api:
     """One API: its key, its supported versions, and the tables of its request and response."""
 
-    __slots__ = ("flexible_from", "key", "name", "request", "response", "versions")
+    __slots__ = ("flexible_versions", "key", "name", "request", "response", "versions")
 
     def __init__(
         self, key: Key, *, versions: tuple[int, int], flexible_from: int | None, request: Fields, response: Fields
@@ -156,14 +156,15 @@ class Api:
         #: Kafka's spelling, such as `FindCoordinator`.
         self.name = "".join(word.capitalize() for word in key.name.split("_"))
         self.versions = range(versions[0], versions[1] + 1)
-        #: None if no version is flexible.
-        self.flexible_from = flexible_from
+        #: Versions with compact lengths and tagged fields.
+        first = self.versions.stop if flexible_from is None else max(flexible_from, self.versions.start)
+        self.flexible_versions = range(first, self.versions.stop)
         self.request = tuple(request)
         self.response = tuple(response)
 
     def flexible(self, version: int) -> bool:
         """Whether this version has compact lengths and tagged fields."""
-        return self.flexible_from is not None and version >= self.flexible_from
+        return version in self.flexible_versions
 
     def __repr__(self) -> str:
         return f"Api({self.name}, versions {self.versions[0]} to {self.versions[-1]})"
