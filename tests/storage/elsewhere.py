@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import os
+import select
 import signal
 import subprocess
 from pathlib import Path
@@ -57,6 +58,10 @@ class Elsewhere:
         assert self.process.stdin is not None
         self.process.stdin.write(f"{text!r}\n")
         self.process.stdin.flush()
+
+    def has_answered(self) -> bool:
+        """True if `end` would return at once."""
+        return bool(select.select([self.process.stdout], [], [], 0)[0])
 
     def end(self) -> Any:
         """What came of it."""

@@ -6,6 +6,7 @@ machine, damage, stores that were torn, processes that were killed, and director
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shutil
@@ -453,17 +454,18 @@ def test_another_process_loads_a_million_stores_without_a_gap_or_a_step_back(
             other.tell("published.maps_safely = lambda fd: False")
         other.tell(f"reader = FileDirectory(place).published({NAME!r}); latest = loads = steps = 0; wrong = []")
         other.begin(
-            f"while latest < {count} and not wrong:\n"
+            f"while (latest < {count} or steps < 2) and not wrong:\n"
             "    found = reader.load(); loads += 1\n"
             "    if found is None or found[0] != found[1] or found[0] < latest: wrong.append((found, latest))\n"
             "    else: steps += found[0] > latest; latest = found[0]\n"
         )
-        for number in range(2, count + 1):
+        for number in itertools.count(2):
             writer.store(number, number)
+            # However late the reader starts, it sees values change.
+            if number >= count and number % 1000 == 0 and other.has_answered():
+                break
         assert other.end() is None
         assert other.tell("wrong") == []
-        assert other.tell("latest") == count
-        assert other.tell("steps") > 1, "it looked while there was something going on"
     writer.close()
 
 
