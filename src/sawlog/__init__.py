@@ -19,8 +19,7 @@ if _typing.TYPE_CHECKING:
     from ._kernel_info import KernelInfo, kernel_info
     from .batch.build import Producer
     from .batch.kernel import Record
-    from .caching import LRU, CachePolicy
-    from .config import Interval, LogConfig, MaintenanceConfig
+    from .config import LRU, CachePolicy, Interval, LogConfig, MaintenanceConfig
     from .log.compaction import CompactionReport
     from .log.log import Log, SegmentInfo
     from .log.maintenance import MaintenanceReport, MergeReport, RecompressionReport, ScrubReport
@@ -117,12 +116,10 @@ _HOMES: dict[str, tuple[str, ...]] = {
     ),
     "batch.build": ("Producer",),
     "batch.kernel": ("Record",),
-    "caching": (
-        "CachePolicy",
-        "LRU",
-    ),
     "config": (
+        "CachePolicy",
         "Interval",
+        "LRU",
         "LogConfig",
         "MaintenanceConfig",
     ),

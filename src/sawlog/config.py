@@ -6,13 +6,13 @@ of the code does not. An invalid value raises `InvalidConfig` with the field's n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from operator import index
-from typing import Any, Literal, SupportsIndex
+from typing import Any, Literal, Protocol, SupportsIndex
 
 from .batch.compression import check_level, codec_id
-from .caching import CachePolicy
 from .errors import InvalidConfig
 
 #: Highest base offset. The kernel rejects offsets from 2**62 on, and a batch spans several offsets.
@@ -43,6 +43,53 @@ class Interval:
 #: The guarantee behind an acknowledgement: "always" (fdatasync before the append returns, shared by all waiting
 #: appends), an `Interval`, or "os" (the operating system decides when to write; synced at rotation, seal and close).
 Durability = Literal["always", "os"] | Interval
+
+
+class CachedSegment(Protocol):
+    """A mapped segment. Hashable, and equal only to itself."""
+
+    @property
+    def base_offset(self) -> int:
+        """First offset."""
+
+    @property
+    def size(self) -> int:
+        """Size in bytes."""
+
+
+class CachePolicy(Protocol):
+    """Decides which sealed segments of a log stay mapped. `LogConfig.segment_cache` creates one for each log.
+
+    The log calls it for every use of a segment except consecutive uses of the same one, from one thread at a time,
+    while readers wait: a policy must be fast and must not use the log. An evicted segment is unmapped, and mapped again
+    when it is next read. An exception from the policy propagates to the reader.
+    """
+
+    def use(self, segment: CachedSegment) -> Iterable[CachedSegment]:
+        """Record that this segment is about to be read, and return the segments to evict, which must not include it."""
+
+    def forget(self, segment: CachedSegment) -> None:
+        """Forget a segment that was trimmed, compacted or truncated away."""
+
+
+class LRU:
+    """Keeps the most recently used segments mapped: the default policy."""
+
+    def __init__(self, most: int | None = 128) -> None:
+        #: Maximum number of mapped segments; None: no limit.
+        self.most = most
+        self._used: OrderedDict[CachedSegment, None] = OrderedDict()
+
+    def use(self, segment: CachedSegment) -> Iterator[CachedSegment]:
+        """See `CachePolicy`."""
+        self._used[segment] = None
+        self._used.move_to_end(segment)
+        while self.most is not None and len(self._used) > max(self.most, 1):
+            yield self._used.popitem(last=False)[0]
+
+    def forget(self, segment: CachedSegment) -> None:
+        """See `CachePolicy`."""
+        self._used.pop(segment, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +127,7 @@ class LogConfig:
     #: Number of sealed segments that stay mapped (each needs a file descriptor). None: all. 0: mapped only while read.
     max_mapped_segments: int | None = 128
     #: Factory of the policy that decides which segments stay mapped, instead of the `max_mapped_segments` used last:
-    #: see `sawlog.caching`. Each log gets its own policy.
+    #: see `CachePolicy`. Each log gets its own policy.
     segment_cache: Callable[[], CachePolicy] | None = None
     #: One index entry per this many bytes of log, as in Kafka. Smaller: faster lookups, more memory.
     index_interval_bytes: int = 4 * KIB

@@ -1,7 +1,7 @@
 """The ordered list of a log's segments, and the cache of their mappings.
 
 The list is replaced as a whole, so that readers, which take no lock, always see a consistent one. A sealed segment is
-mapped when it is read, and unmapped when the log's cache policy evicts it (`sawlog.caching`).
+mapped when it is read, and unmapped when the log's cache policy evicts it (`CachePolicy`).
 
 `SegmentSet` belongs to the writing process. `FollowedSegmentSet` (followed_segments.py) belongs to a reader in another
 process. Readers of either never go beyond `visible_offset`.
@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from ..batch import kernel
-from ..caching import LRU, CachedSegment, CachePolicy
-from ..config import LogConfig
+from ..config import LRU, CachedSegment, CachePolicy, LogConfig
 from ..errors import CorruptBatch, OffsetOutOfRange, StorageError
 from ..storage import Directory
 from ..storage.forking import forkable

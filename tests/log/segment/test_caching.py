@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sawlog import LRU, Log, LogConfig
-from sawlog.caching import CachedSegment
+from sawlog.config import CachedSegment
 from sawlog.errors import InvalidConfig
 
 
