@@ -21,7 +21,7 @@ from sawlog.store.objects import store
 from sawlog.store.objects.bucket import cache
 from sawlog.store.objects.bucket.bucket import Unanswered
 from sawlog.store.objects.extent_reader import place_batches
-from sawlog.store.objects.journal import checkpoints
+from sawlog.store.objects.journal import checkpoints, store_file
 from sawlog.store.objects.journal.journal import Journal
 from sawlog.store.objects.maintenance import rewrite
 from sawlog.store.objects.maintenance.collect import Collector
@@ -240,11 +240,11 @@ def _history_unchecked(patch: _Patch, is_affected: Callable[[], bool], now_s: Ca
 
 
 def _conditions_untested(patch: _Patch, is_affected: Callable[[], bool], now_s: Callable[[], float]) -> None:
-    patch(store, "_check_conditional", lambda bucket, founded: None)
+    patch(store, "check_conditional", lambda bucket, founded: None)
 
 
 def _remains_taken_for_nothing(patch: _Patch, is_affected: Callable[[], bool], now_s: Callable[[], float]) -> None:
-    patch(store, "_refuse_remains", lambda bucket: None)
+    patch(store_file, "_refuse_remains", lambda bucket: None)
 
 
 _PLANTERS: dict[str, Callable[[_Patch, Callable[[], bool], Callable[[], float]], None]] = {

@@ -24,7 +24,7 @@ from sawlog.batch.build import encode
 from sawlog.errors import AmbiguousAppend, GroupError, StorageError
 from sawlog.store.directory.transactions.staging import Part
 from sawlog.store.objects.bucket.bucket import Bucket, Entry, Unanswered
-from sawlog.store.objects.journal.timing import StoreParameters
+from sawlog.store.objects.journal.store_file import StoreParameters
 from sawlog.store.objects.store import ObjectStore
 
 from .acting import Diary
@@ -215,7 +215,7 @@ class Writer:
 
     def _upload(self, number: int) -> None:
         values = [value_of(self._diary.name, 10 * number, 700)]
-        action, _ = self._store.topic(PLAIN).partition(1).action(encode(values))
+        action, _ = self._store.topic(PLAIN)._append_action(1, values)
         self._hesitate()
         first, end = self._store.session.commit([action])[0]  # type: ignore[misc]
         self._acknowledged((PLAIN, 1), range(first, end), values)

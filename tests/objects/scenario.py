@@ -26,9 +26,9 @@ from unittest import mock
 from sawlog.batch.build import encode
 from sawlog.errors import AmbiguousAppend, CorruptData, StorageError
 from sawlog.store.directory.transactions.staging import Part
-from sawlog.store.objects import partition
+from sawlog.store.objects import session
 from sawlog.store.objects.journal.journal import Journal
-from sawlog.store.objects.journal.timing import StoreParameters
+from sawlog.store.objects.journal.store_file import StoreParameters
 from sawlog.store.objects.maintenance import rewrite
 from sawlog.store.objects.state.commit import UpgradeRequired
 from sawlog.store.objects.state.extents import Extent
@@ -213,7 +213,7 @@ class Scenario:
     def _upload(self, store: ObjectStore, name: str, number: int) -> None:
         """What is committed long after it was uploaded."""
         values = [value_of(name, 10 * number, 700)]
-        action, inline = store.topic(PLAIN).partition(1).action(encode([self._record(value) for value in values]))
+        action, inline = store.topic(PLAIN)._append_action(1, [self._record(value) for value in values])
         assert not inline
         self.world.sleep(self.world.random.choice((0, *STOPS_S)))
         first, end = store._session.commit([action])[0]  # type: ignore[misc]
@@ -494,7 +494,7 @@ def _run(scenario: Scenario, seed: int, steps: int, every: int, bug: str | None)
     with ExitStack() as stack:
         for patch in (
             determined(scenario.world, seed),
-            mock.patch.object(partition, "INLINE_BATCH_BYTES", 600),
+            mock.patch.object(session, "INLINE_BATCH_BYTES", 600),
             mock.patch.object(rewrite, "_LEAST_EXTENTS", 6),
             planted(bug, is_affected=is_old, now_s=lambda: scenario.world.now_s),
         ):

@@ -45,7 +45,7 @@ from sawlog.log.reader import Fetched
 from sawlog.store.groups import Committed, OffsetChange
 from sawlog.store.objects.bucket.bucket import Bucket
 from sawlog.store.objects.partition import ObjectPartition
-from sawlog.store.objects.serving.brokers import ObjectBrokers
+from sawlog.store.objects.serving.coordination import ObjectBrokers
 from sawlog.store.objects.serving.service import ObjectService
 from sawlog.store.objects.store import ObjectStore
 from sawlog.store.serving import TransactionMarker

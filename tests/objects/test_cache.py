@@ -16,8 +16,7 @@ from sawlog.log.ingest import rows_of
 from sawlog.store.objects.bucket import cache as cache_module
 from sawlog.store.objects.bucket.bucket import Bucket
 from sawlog.store.objects.bucket.cache import BlockCache, default_path
-from sawlog.store.objects.extent_reader import ExtentReader, content_digest, place_batches, place_rows
-from sawlog.store.objects.journal.committer import CommitCache
+from sawlog.store.objects.extent_reader import CommitCache, ExtentReader, content_digest, place_batches, place_rows
 from sawlog.store.objects.state.commit import Commit, Nonce, Tombstone
 from sawlog.store.objects.state.extents import Extent
 from sawlog.store.objects.store import ObjectStore

@@ -10,6 +10,7 @@ import pytest
 
 from sawlog.batch.build import encode
 from sawlog.errors import CorruptBatch, CorruptData, SawlogError, StorageError
+from sawlog.log.ingest import rows_of
 from sawlog.store.objects.maintenance import rewrite
 from sawlog.store.objects.store import ObjectStore
 from sawlog.store.replica import restore
@@ -54,7 +55,8 @@ class Warmed:
             partition = store.create_topic("orders", segment_bytes=4096).partition(0)
             for _ in range(3):
                 if kind == "staged":
-                    action, inline = partition.action(BATCH)
+                    rows = rows_of(memoryview(BATCH))
+                    action, inline = store.session.append_action(store.topic("orders").id, 0, BATCH, rows)
                     assert inline
                     action["key"] = store.session.upload(BATCH)
                     store.session.commit([action])

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 import sawlog
+from sawlog.batch.compression import CODECS
+from sawlog.batch.header import scan
 from sawlog.errors import (
     CorruptData,
     GroupActive,
@@ -25,6 +27,7 @@ from sawlog.errors import (
     InvalidRecordType,
     OffsetMismatch,
     OffsetOutOfRange,
+    RecordTooLarge,
     SawlogError,
     StorageError,
     StreamAborted,
@@ -199,6 +202,18 @@ def test_a_transaction_and_the_registry_are_there(store: Any) -> None:
     changed = store._registry.change("users", lambda fields: {**fields, "me": 1})
     assert (changed.version, store._registry.read("users").fields) == (1, {"me": 1})
     assert store._registry.change("users", dict).version == 1
+
+
+def test_a_transaction_follows_the_settings_of_its_topic(store: Any) -> None:
+    topic = store.create_topic(
+        "orders", compression_type="zstd", message_timestamp_type="LogAppendTime", max_record_bytes=10_000
+    )
+    with store.transaction() as transaction:
+        transaction.append_many("orders", [b"a" * 1000 for _ in range(100)], partition=0)
+        with pytest.raises(RecordTooLarge):
+            transaction.append("orders", b"b" * 20_000)
+    [batch] = scan(topic.partition(0).fetch(0).buffers[0])
+    assert (batch.compression, batch.timestamp_type, batch.count) == (CODECS["zstd"], 1, 100)
 
 
 def test_typed_views_work(store: Any) -> None:

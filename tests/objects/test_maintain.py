@@ -12,7 +12,7 @@ from sawlog.batch.build import encode
 from sawlog.batch.header import BASE, LAST
 from sawlog.errors import LogClosed, ReadOnlyLog, StorageError
 from sawlog.log.ingest import rows_of
-from sawlog.store.objects.journal.timing import StoreParameters
+from sawlog.store.objects.journal.store_file import StoreParameters
 from sawlog.store.objects.maintenance import rewrite
 from sawlog.store.objects.maintenance.collect import Collector
 from sawlog.store.objects.maintenance.rewrite import PartitionId, small_runs
@@ -86,7 +86,7 @@ def test_small_extents_become_one_segment_with_final_offsets(world: World, store
 
 def test_what_is_staged_is_consolidated_and_then_removed(world: World, store: ObjectStore) -> None:
     topic = store.create_topic("t")
-    with mock.patch("sawlog.store.objects.partition.INLINE_BATCH_BYTES", 0):
+    with mock.patch("sawlog.store.objects.session.INLINE_BATCH_BYTES", 0):
         for number in range(20):
             topic.append(b"%d" % number)
     assert len(objects(world, "staged/")) == 20
@@ -165,7 +165,7 @@ def test_damaged_batches_are_not_consolidated(
     world: World, store: ObjectStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = store.create_topic("t")
-    with mock.patch("sawlog.store.objects.partition.INLINE_BATCH_BYTES", 0):
+    with mock.patch("sawlog.store.objects.session.INLINE_BATCH_BYTES", 0):
         for number in range(20):
             topic.append(b"%d" % number)
     (key, *_) = objects(world, "staged/")
@@ -316,7 +316,7 @@ def test_maintenance_needs_a_store_that_writes(world: World, store: ObjectStore)
 
 
 def test_a_checkpoint_is_made_if_the_one_who_should_have_did_not(world: World, store: ObjectStore) -> None:
-    with mock.patch("sawlog.store.objects.journal.committer.Committer._checkpoint"):
+    with mock.patch("sawlog.store.objects.session.Committer._checkpoint"):
         for _ in range(PARAMETERS.checkpoint_every + 1):
             store._session.commit([{"do": "forget names", "names": []}])
     assert not objects(world, "checkpoints/")

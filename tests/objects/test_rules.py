@@ -15,15 +15,15 @@ import pytest
 
 from sawlog.batch.build import encode
 from sawlog.errors import AmbiguousAppend, CorruptData, InvalidConfig, LogClosed, SawlogError, StorageError
+from sawlog.log.ingest import checked_rows
 from sawlog.store.directory.transactions.staging import Part
 from sawlog.store.objects.bucket.bucket import Bucket, Unanswered
-from sawlog.store.objects.extent_reader import append_action, describe
+from sawlog.store.objects.extent_reader import append_action, described
 from sawlog.store.objects.journal import checkpoints
-from sawlog.store.objects.journal.committer import Committer
 from sawlog.store.objects.journal.journal import HISTORY_S, Journal, UnknownOutcome
-from sawlog.store.objects.journal.timing import STORE, StoreParameters
+from sawlog.store.objects.journal.store_file import STORE, StoreParameters
 from sawlog.store.objects.maintenance.collect import Collector
-from sawlog.store.objects.session import StoreSession
+from sawlog.store.objects.session import Committer, StoreSession
 from sawlog.store.objects.state import partitions
 from sawlog.store.objects.state.commit import (
     TOMBSTONE_BYTES,
@@ -62,7 +62,7 @@ def opened(world: World, parameters: StoreParameters = PARAMETERS) -> ObjectStor
 
 def appended(value: bytes, **more: object) -> tuple[dict[str, Any], bytes]:
     data = encode([value])
-    return {**append_action("t1", 0, INLINE, describe(memoryview(data)), None), **more}, data
+    return {**append_action("t1", 0, INLINE, described(checked_rows(memoryview(data))), None), **more}, data
 
 
 def append(to: Journal, value: bytes, **more: object) -> Any:
@@ -639,8 +639,8 @@ def test_a_writer_that_was_idle_while_the_floor_rose_is_not_told_that_it_is_too_
 def test_an_upload_below_the_floor_cannot_be_committed_any_more(world: World) -> None:
     store = opened(world)
     topic = store.create_topic("t")
-    with mock.patch("sawlog.store.objects.partition.INLINE_BATCH_BYTES", 0):
-        action, _ = topic.partition(0).action(encode([b"late"]))
+    with mock.patch("sawlog.store.objects.session.INLINE_BATCH_BYTES", 0):
+        action, _ = topic._append_action(0, [b"late"])
     collector = Collector(store._session, workers=1)
     for _ in range(4):
         store._session.commit([NOTHING])
@@ -685,7 +685,7 @@ def test_a_job_that_is_given_up_keeps_what_was_published_and_loses_the_rest(worl
     assert [each.value for each in topic.scan()] == [b"a"]
     assert len([key for key in world.objects if key.startswith("staged/")]) == 1
     (piece,) = parts[1].pieces  # what a driver that was stopped commits now
-    late = append_action(topic.id, 0, piece.file, describe(memoryview(encode([b"b"]))), None)
+    late = append_action(topic.id, 0, piece.file, described(checked_rows(memoryview(encode([b"b"])))), None)
     with pytest.raises(AmbiguousAppend, match="abandoned"):
         store._session.commit([late])
     with pytest.raises(SawlogError):
@@ -917,7 +917,7 @@ def test_closing_commits_what_waits_and_refuses_the_rest() -> None:
     store = ObjectStore.open(url, maintenance_interval_s=None)
     topic = store.create_topic("t")
     with store._session._lock:
-        requests = [topic.partition(0).action(encode([b"%d" % n])) for n in range(5)]
+        requests = [topic._append_action(0, [b"%d" % n]) for n in range(5)]
         waiting = [store._session.submit([action], inline) for action, inline in requests]
         closing = threading.Thread(target=store.close)
         closing.start()
@@ -989,7 +989,7 @@ def test_a_committer_is_the_only_one(world: World) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_pauses() -> Iterator[None]:
-    with mock.patch("sawlog.store.objects.journal.timing.Clocks.pause"):
+    with mock.patch("sawlog.store.objects.journal.journal.Clocks.pause"):
         yield
 
 

@@ -174,7 +174,7 @@ def test_collection_keeps_what_a_snapshot_or_a_fork_refers_to_and_nothing_longer
     with opened(world) as store:
         topic = store.create_topic("orders")
         append(topic, *range(20))
-        with mock.patch("sawlog.store.objects.partition.INLINE_BATCH_BYTES", 0):
+        with mock.patch("sawlog.store.objects.session.INLINE_BATCH_BYTES", 0):
             append(topic, *range(20, 40))
         store.snapshot("before")
         assert store.maintain()
@@ -232,7 +232,7 @@ def _without_snapshots(state: State) -> set[str]:
 @pytest.mark.parametrize("bug", [False, True])
 def test_a_collector_that_forgot_snapshots_would_be_noticed(*, bug: bool) -> None:
     world = World(0)
-    with opened(world) as store, mock.patch("sawlog.store.objects.partition.INLINE_BATCH_BYTES", 0):
+    with opened(world) as store, mock.patch("sawlog.store.objects.session.INLINE_BATCH_BYTES", 0):
         append(store.create_topic("orders"), *range(20))
         store.snapshot("before")
         store.delete_topic("orders")

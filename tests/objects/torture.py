@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from sawlog.errors import SawlogError
-from sawlog.store.objects import partition
+from sawlog.store.objects import session
 from sawlog.store.objects.bucket.bucket import Unanswered
 from sawlog.store.objects.maintenance import rewrite
 from sawlog.store.objects.store import ObjectStore
@@ -220,7 +220,7 @@ class Torture:
 
 def make_small() -> None:
     """Let uploads and consolidation begin with little; for this process and those that it forks."""
-    partition.INLINE_BATCH_BYTES = 600
+    session.INLINE_BATCH_BYTES = 600
     rewrite._LEAST_EXTENTS = 6
 
 

@@ -16,7 +16,7 @@ from sawlog import Store
 from sawlog.errors import DirectoryLocked, ImportMismatch, InvalidConfig, StorageError, StoreIncomplete
 from sawlog.store.objects import extent_reader
 from sawlog.store.objects.extent_reader import ExtentReader
-from sawlog.store.objects.journal.timing import StoreParameters
+from sawlog.store.objects.journal.store_file import StoreParameters
 from sawlog.store.objects.maintenance.collect import Collector
 from sawlog.store.objects.store import ObjectStore
 from sawlog.store.replica import Points, Restorer, restore

@@ -28,7 +28,7 @@ from .directory.replica import ReplicaAddress, ReplicaStore
 from .directory.store import DirectoryStore
 
 if TYPE_CHECKING:
-    from .objects.journal.timing import StoreParameters
+    from .objects.journal.store_file import StoreParameters
 
 #: Options that apply to one kind of store only, and are refused for the other.
 _OF_DIRECTORIES = "handover_timeout_s", "lock_timeout"

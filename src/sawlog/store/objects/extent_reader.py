@@ -25,7 +25,7 @@ requests  [a a a] [b] [c c]  at most `REQUEST_BYTES` each; `_AHEAD` of them, or 
 A caller that only decodes batches gets them as stored, in `Part`s, and sets the offsets in the parsed headers
 (`place_rows`), so that the buffer stays untouched. A caller that passes batches on gets copies that it may change.
 
-The second half of the module is the way in: `describe` lists the extents, idempotent producers and transactions of
+The second half of the module is the way in: `described` lists the extents, idempotent producers and transactions of
 encoded batches as a commit states them, and `append_action` makes an action of it.
 """
 
@@ -67,11 +67,10 @@ from ...batch.header import (
 )
 from ...batch.read import first_bad_crc
 from ...errors import CorruptBatch, CorruptData
-from ...log.ingest import checked_rows, rows_of
+from ...log.ingest import rows_of
 from ...storage.forking import forkable
 from .bucket.bucket import Bucket
 from .bucket.cache import BlockCache
-from .journal.committer import CommitCache
 from .state.commit import COMMITS, Commit, UpgradeRequired, is_tombstone
 from .state.extents import DIGEST_DIGITS, Extent
 from .state.transactions import ABORT, COMMIT, RECORDS
@@ -86,6 +85,9 @@ _AHEAD, _AHEAD_BYTES = 16, 64 << 20
 _THREADS = 32
 #: Number of commits for which a partial read is remembered.
 _ASKED = 1024
+
+#: Maximum size of the cached commits.
+_RECENT_BYTES = 32 << 20
 
 #: The extents of one request.
 _Run = Sequence[Extent]
@@ -260,6 +262,40 @@ class ExtentReader:
                 recent.add(key, data)
 
 
+class CommitCache:
+    """The last commits, verified, as they are in the bucket, up to a total size. Thread-safe."""
+
+    def __init__(self, max_bytes: int = _RECENT_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._size_bytes = 0
+        self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._lock = forkable(threading.Lock())
+
+    def add(self, key: str, data: bytes) -> None:
+        """Cache a commit; it replaces one of another history with the same number."""
+        with self._lock:
+            self._size_bytes += len(data) - len(self._kept.pop(key, b""))
+            self._kept[key] = data
+            while self._size_bytes > self._max_bytes and self._kept:
+                self._size_bytes -= len(self._kept.popitem(last=False)[1])
+
+    def forget(self, key: str) -> None:
+        with self._lock:
+            self._size_bytes -= len(self._kept.pop(key, b""))
+
+    def has(self, key: str) -> bool:
+        """Return whether a commit is cached at this moment."""
+        return key in self._kept
+
+    def get(self, key: str, position: int, size_bytes: int) -> bytes | None:
+        """Return a byte range of a commit, or None if it is not cached. The caller must compare its digest: the commit
+        may belong to another history if the bucket was rolled back."""
+        found = self._kept.get(key)
+        if found is None or len(found) < position + size_bytes:
+            return None
+        return found[position : position + size_bytes]
+
+
 def content_digest(rows: Rows) -> str:
     """Return the identity of batches, wherever they are stored: 64 bits of BLAKE2b, in hexadecimal, over the header
     fields from the record count to the CRC-32C, each as a little-endian i64. Base offset and leader epoch are left out
@@ -338,13 +374,8 @@ class BatchDescription:
     count: int
 
 
-def describe(data: memoryview, *, max_unpacked_bytes: int | None = None) -> BatchDescription:
-    """Validate batches and describe them; with a limit, parse their records as well."""
-    return described(checked_rows(data, max_unpacked_bytes=max_unpacked_bytes))
-
-
 def described(rows: Rows, extent_bytes: int = EXTENT_BYTES) -> BatchDescription:
-    """Describe batches whose headers are known."""
+    """Describe batches for a commit."""
     extents: list[list[Any]] = []
     producers: list[list[int]] = []
     transactions: list[list[int]] = []

@@ -24,6 +24,7 @@ from ...display import counted, size_text
 from ...errors import CorruptBatch, DataLoss, InvalidRecordType, OffsetOutOfRange, SawlogError, StorageError
 from ...isolation import Isolation, is_committed
 from ...log.encoding import recipe_of
+from ...log.ingest import checked_rows
 from ...log.log import SegmentInfo
 from ...log.reader import Fetched
 from ...log.summaries import Blocks
@@ -31,14 +32,12 @@ from ...log.transaction_index import AbortedTransaction
 from ...log.verify import Problem, VerifyReport
 from ...log.writer import BATCH_BYTES, Writer
 from ..base import PAGE_BYTES, Partition
-from .extent_reader import append_action, check_extent, describe, place_batches
+from .extent_reader import check_extent, place_batches
 from .session import StoreSession
 from .slices import ObjectSlice, ObjectSliceReader, cut_into
-from .state.extents import INLINE, Extent, epoch_end
+from .state.extents import Extent, epoch_end
 from .state.state import State
 
-#: Larger batches are uploaded before the commit that refers to them.
-INLINE_BATCH_BYTES = 1 << 20
 _POLL_S = 0.1
 _T = TypeVar("_T")
 
@@ -357,21 +356,12 @@ class ObjectPartition(Partition):
         the offsets, so the call blocks even with `wait=False`."""
         if not isinstance(raw, (bytes, bytearray, memoryview)):
             raise InvalidRecordType(f"append_batches expects encoded batches as bytes, not {type(raw).__name__}")
-        action, inline = self.action(bytes(raw), trusted=trusted, expect_offset=expect_offset)
+        data = bytes(raw)
+        limit = None if trusted else self.config.max_decompressed_bytes
+        rows = checked_rows(memoryview(data), max_unpacked_bytes=limit)
+        action, inline = self._session.append_action(self._id, self._number, data, rows, expect_offset)
         found: Any = self._session.commit([action], inline)[0]
         return range(found[0], found[1])
-
-    def action(
-        self, data: bytes, *, trusted: bool = False, expect_offset: int | None = None
-    ) -> tuple[dict[str, Any], list[bytes]]:
-        """Return the commit action that appends batches, and the batches that go inline. Large ones are uploaded."""
-        if expect_offset is not None and (isinstance(expect_offset, bool) or not isinstance(expect_offset, int)):
-            raise InvalidRecordType(f"expect_offset must be an integer, not {expect_offset!r}")
-        limit = None if trusted else self.config.max_decompressed_bytes
-        described = describe(memoryview(data), max_unpacked_bytes=limit)
-        if len(data) <= INLINE_BATCH_BYTES:
-            return append_action(self._id, self._number, INLINE, described, expect_offset), [data]
-        return append_action(self._id, self._number, self._session.upload(data), described, expect_offset), []
 
     def when_settled(self, offset: int, call: Callable[[BaseException | None], None]) -> None:
         """Call back at once: an append that has an offset is durable."""

@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import uuid
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from ...clock import now_ms
 from ...display import counted
-from ...errors import CorruptData, InvalidConfig, StoreNotFound, TopicExists, TopicNotFound, UnsafeStorage
+from ...errors import InvalidConfig, StoreNotFound, TopicExists, TopicNotFound
 from ...log.maintenance import MaintenanceReport
 from ...log.retention import RetentionReport
 from .. import base
@@ -35,14 +34,12 @@ from ..names import check_topic_name
 from ..queues.options import QueueOptions
 from ..queues.queue import Queue
 from ..settings import TopicChanges, TopicSettings
-from .bucket import selftest
 from .bucket.bucket import Bucket
 from .bucket.cache import CACHE_BYTES, BlockCache, default_path
 from .bucket.connecting import is_missing
-from .bucket.selftest import FOLDER
 from .groups import ObjectGroups
-from .journal.checkpoints import CHECKPOINTS
-from .journal.timing import STORE, STORE_COPY, Clocks, StoreParameters
+from .journal.journal import Clocks
+from .journal.store_file import StoreParameters, check_conditional, identity_of, read_or_create
 from .maintenance.maintainer import Maintainer
 from .maintenance.rewrite import PartitionId
 from .queues import ObjectDeliveries, ObjectWorkers
@@ -50,12 +47,8 @@ from .serving.service import ObjectService
 from .session import StoreSession
 from .slices import ObjectSliceReader
 from .snapshots import ObjectRegistry, SnapshotInfo, Snapshots
-from .state.commit import COMMITS, canonical
 from .topic import ObjectTopic
 from .transaction import ObjectStaging, ObjectTransaction
-
-#: The kind of store in `sawlog.json`: that of a store in a directory has another name for its format.
-_KIND, _FORMAT = "objects", 2
 
 
 class ObjectStore(base.Store):
@@ -106,16 +99,16 @@ class ObjectStore(base.Store):
         place = cache_path or given.pop("cache_path", None) or default_path()
         if parameters is not None and not isinstance(parameters, StoreParameters):
             raise InvalidConfig(
-                f"parameters must be a sawlog.store.objects.journal.timing.StoreParameters, not {parameters!r}"
+                f"parameters must be a sawlog.store.objects.journal.store_file.StoreParameters, not {parameters!r}"
             )
         creates = mode == "w" and create
         if not creates and isinstance(url, str) and is_missing(url):
             raise StoreNotFound(errno.ENOENT, f"no store in {url}")
         bucket = url if isinstance(url, Bucket) else Bucket(url, given)
-        founded = _founded(bucket, StoreParameters() if parameters is None else parameters, create=creates)
-        store_id, agreed = described(bucket, founded)
+        founded = read_or_create(bucket, StoreParameters() if parameters is None else parameters, create=creates)
+        store_id, agreed = identity_of(bucket, founded)
         if mode == "w":
-            _check_conditional(bucket, founded)  # only after the object has proved to be a store
+            check_conditional(bucket, founded)  # only after the object has proved to be a store
         is_remote = not bucket.url.startswith(("memory://", "file://"))
         cache = BlockCache(place, store_id, room) if room and is_remote and place is not None else None
         session = StoreSession(bucket, mode, agreed, clocks=clocks, cache=cache, linger_s=linger_s, founded=founded)
@@ -370,73 +363,3 @@ def _linger_s(given: object, option: str | None) -> float:
     if isinstance(wanted, bool) or not isinstance(wanted, (int, float)) or not 0 <= wanted < 60_000:
         raise InvalidConfig(f"linger_ms must be a number of milliseconds, from 0 to below 60000, not {wanted!r}")
     return wanted / 1000
-
-
-def _founded(bucket: Bucket, parameters: StoreParameters, *, create: bool) -> bytes:
-    """Read `sawlog.json`. With `create`, create it if there is no store."""
-    data = bucket.get(STORE)
-    if data is None:
-        _refuse_remains(bucket)
-        if not create:
-            raise StoreNotFound(errno.ENOENT, f"no store in {bucket.url}")
-        _refuse_strangers(bucket)
-        selftest.check(bucket)  # a server that ignores preconditions would lose commits
-        bucket.create(STORE, new_store(parameters))
-        data = bucket.get(STORE) or b""
-        bucket.put(STORE_COPY, data)
-    return data
-
-
-def new_store(parameters: StoreParameters) -> bytes:
-    """Return the content of `sawlog.json` for a store with a new id."""
-    return canonical({"kind": _KIND, "format": _FORMAT, "id": str(uuid.uuid4()), **parameters.as_fields()}) + b"\n"
-
-
-def _check_conditional(bucket: Bucket, founded: bytes) -> None:
-    """Raise `UnsafeStorage` if an existing object can be created again: the server may have been replaced since the
-    store was created, or a proxy put in front of it. The bytes are the same, so the check is harmless. If the copy is
-    missing, the first create restores it."""
-    if bucket.create(STORE_COPY, founded) and bucket.create(STORE_COPY, founded):
-        raise UnsafeStorage(
-            errno.ENOTSUP,
-            f"{bucket.url} is not safe for a store: {STORE_COPY} exists, and was created again. The server ignores "
-            "conditional writes (If-None-Match), so that two writers would overwrite each other's commits; nothing was "
-            "changed. Use other storage, or another version of this server; `sawlog store test` shows more",
-        )
-
-
-def described(bucket: Bucket, founded: bytes) -> tuple[str, StoreParameters]:
-    """Return the id and the parameters of a store from its `sawlog.json`."""
-    try:
-        fields = json.loads(founded)
-        kind, version, store_id = fields.get("kind"), fields["format"], str(fields["id"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidConfig(f"{bucket.url}/{STORE} is no file of a store: {error}") from error
-    if kind != _KIND:
-        raise InvalidConfig(f"{bucket.url} is a store in a directory: open it by its path, without file://")
-    if version != _FORMAT:
-        raise InvalidConfig(f"{bucket.url} has format {version}; this version of sawlog supports {_FORMAT}")
-    return store_id, StoreParameters.of(fields)
-
-
-def _refuse_remains(bucket: Bucket) -> None:
-    """Refuse to treat a store that has lost its `sawlog.json` as a new one: its parameters would differ from those of
-    the processes that use these commits."""
-    found = next((each.key for folder in (COMMITS, CHECKPOINTS) for each in bucket.list(folder)), None)
-    if found is not None and bucket.get(STORE) is None:  # otherwise another process is creating it at this moment
-        raise CorruptData(
-            f"{bucket.url} has {found}, but no {STORE}: it was deleted, or the storage has lost it. Bring it back "
-            f"from a version or a copy of the bucket, or with `sawlog repair -d {bucket.url}`"
-        )
-
-
-def _refuse_strangers(bucket: Bucket) -> None:
-    """Refuse to create a store among unrelated files, such as a log or the target of a mistyped path."""
-    if not bucket.url.startswith("file://"):
-        return  # a prefix in a bucket is chosen deliberately and may hold any number of objects
-    found = [each.key for each in bucket.list("") if not each.key.startswith(FOLDER)]
-    if found and bucket.get(STORE) is None:  # otherwise another process is creating it at this moment
-        raise InvalidConfig(
-            f"{bucket.url} is neither empty nor a store: it holds {', '.join(found[:5])}; choose an empty or a new "
-            "directory"
-        )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,10 +16,12 @@ import numpy as np
 
 from ...batch.build import Encoder, EncoderOptions
 from ...batch.inputs import HeadersInput, RecordInput, TableInput
+from ...clock import milliseconds
 from ...config import LogConfig
 from ...display import counted, size_text
 from ...errors import TopicNotFound
 from ...isolation import Isolation
+from ...log.ingest import rows_of
 from ...log.maintenance import MaintenanceReport
 from ...log.summaries import Blocks
 from ...log.writer import BATCH_BYTES, Writer
@@ -101,10 +104,6 @@ class ObjectTopic(base.Topic):
                 self._existing(self._session.look(lambda state: state.topic(self._name), fresh=True))
             )
         return found
-
-    def writable(self, number: int) -> ObjectPartition:
-        """Return a partition for appends. No request is sent, unless it is unknown."""
-        return self._writable(number).partition(number)
 
     def _in_snapshot(self, name: str) -> Mapping[str, Any]:
         snapshot = self._session.look(lambda state: state.snapshots().get(name))
@@ -214,7 +213,8 @@ class ObjectTopic(base.Topic):
         threads, which share a commit."""
         layout = self._writable(partition)
         number = layout.router.place_for(value, key, partition)
-        return Position(number, layout.partition(number).append(value, key, headers, timestamp, expect_offset))
+        batch = Encoder(layout.recipe).one(value, key, headers, milliseconds(timestamp))
+        return Position(number, self._place(layout, {number: bytes(batch.data)}, expect_offset)[number].start)
 
     def append_many(
         self, records: Iterable[RecordInput], *, partition: int | None = None, expect_offset: int | None = None
@@ -227,17 +227,26 @@ class ObjectTopic(base.Topic):
         encoded = {number: bytes(Encoder(layout.recipe).many(each).data) for number, each in sorted(parts.items())}
         return self._place(layout, encoded, expect_offset)
 
-    def split(self, records: list[Any], partition: int | None = None) -> dict[int, list[Any]]:
-        """Split records by partition."""
-        return self._writable(partition).router.split(records, partition)
+    def _split(self, records: list[Any], partition: int | None = None) -> dict[int, list[Any]]:
+        """Split records by partition. Raises, as an append would, if one of them is invalid or too large."""
+        layout = self._writable(partition)
+        Encoder(replace(layout.recipe, codec=0)).many(records)
+        return layout.router.split(records, partition)
+
+    def _append_action(self, number: int, records: list[Any]) -> tuple[dict[str, Any], list[bytes]]:
+        """Return the action that appends records to a partition as one batch, and the batches that go inline."""
+        data = bytes(Encoder(self._writable(number).recipe).many(records).data)
+        return self._session.append_action(self._id, number, data, rows_of(memoryview(data)))
 
     def _place(
         self, layout: _TopicLayout, encoded: Mapping[int, bytes], expect_offset: int | None = None
     ) -> dict[int, range]:
-        """Store batches in several partitions with one commit."""
+        """Store batches that this process has encoded in several partitions, with one commit."""
         actions, inline = [], []
         for number, data in encoded.items():
-            action, batches = layout.partition(number).action(data, trusted=True, expect_offset=expect_offset)
+            layout.check_number(number)
+            rows = rows_of(memoryview(data))
+            action, batches = self._session.append_action(self._id, number, data, rows, expect_offset)
             actions.append(action)
             inline += batches
         found: list[Any] = self._session.commit(actions, inline)
@@ -285,12 +294,16 @@ class ObjectTopic(base.Topic):
         trusted: bool = False,
         expect_offset: int | None = None,
     ) -> range:
-        return self.writable(partition).append_batches(raw, trusted=trusted, expect_offset=expect_offset)
+        return (
+            self._writable(partition)
+            .partition(partition)
+            .append_batches(raw, trusted=trusted, expect_offset=expect_offset)
+        )
 
     def _partition_writer(
         self, partition: int, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None
     ) -> Writer:
-        return self.writable(partition).writer(batch_bytes, linger_ms)
+        return self._writable(partition).partition(partition).writer(batch_bytes, linger_ms)
 
     def writer(self, batch_bytes: int = BATCH_BYTES, linger_ms: float | None = None) -> TopicWriter:
         writers = [self.partition(number).writer(batch_bytes, linger_ms) for number in range(self.partitions)]
@@ -299,7 +312,7 @@ class ObjectTopic(base.Topic):
         return made
 
     def trim(self, offsets: Mapping[int, int]) -> int:
-        return sum(self.writable(number).trim(offset) for number, offset in sorted(offsets.items()))
+        return sum(self._writable(number).partition(number).trim(offset) for number, offset in sorted(offsets.items()))
 
     def maintain(self) -> list[MaintenanceReport]:
         """Apply retention, compaction and consolidation now, and return a report per partition."""

@@ -16,7 +16,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...batch.build import encode
 from ...batch.inputs import RecordInput
 from ...clock import now_ms
 from ...errors import AmbiguousAppend, InvalidConfig, TransactionAborted, TransactionError
@@ -309,7 +308,8 @@ class ObjectTransaction(Transaction):
     def __init__(
         self, session: StoreSession, topic_of: Callable[[str], ObjectTopic], name: str | None, sequence: int | None
     ) -> None:
-        check_name(name, sequence)
+        if name is not None or sequence is not None:
+            check_name(name, sequence)
         self._session = session
         self._topic_of = topic_of
         self._name, self._sequence = name, sequence
@@ -330,9 +330,7 @@ class ObjectTransaction(Transaction):
         """Add records, all of them or none."""
         self._check_open()
         found = self._topics.get(topic) or self._topics.setdefault(topic, self._topic_of(topic))
-        given = list(records)
-        encode(given)  # reject invalid records early
-        for number, each in found.split(given, partition).items():
+        for number, each in found._split(list(records), partition).items():
             self._parts.setdefault((topic, number), []).extend(each)
 
     def _check_open(self) -> None:
@@ -354,7 +352,7 @@ class ObjectTransaction(Transaction):
         if self._name is not None:
             actions.append(once_action(self._name, self._sequence, self._given()))
         for (topic, number), records in sorted(self._parts.items()):
-            action, batches = self._topics[topic].writable(number).action(encode(records), trusted=True)
+            action, batches = self._topics[topic]._append_action(number, records)
             actions.append(action)
             inline += batches
         if actions:

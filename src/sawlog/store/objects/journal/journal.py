@@ -25,6 +25,7 @@ What makes it safe (ADR 25 has the argument, rules R1 to R8):
 from __future__ import annotations
 
 import errno
+import random
 import threading
 import uuid
 from collections import deque
@@ -34,6 +35,7 @@ from itertools import chain, repeat
 from statistics import median_low
 from typing import NamedTuple
 
+from .... import clock
 from ....clock import now_ms
 from ....errors import AmbiguousAppend, CorruptData, StorageError
 from ....storage.forking import forkable
@@ -52,7 +54,7 @@ from ..state.commit import (
 )
 from ..state.state import Outcome, State
 from . import checkpoints
-from .timing import STORE, Clocks, CommitBackoff, StoreParameters, passed_s
+from .store_file import STORE, StoreParameters
 
 #: Number of times an unanswered commit is looked up before its outcome is reported as unknown.
 _LOOKS = 8
@@ -72,6 +74,12 @@ HISTORY_S = 10.0
 _HEAD_BYTES = 128
 #: Maximum number of commits folded since the last check to check: the newest.
 _MOST_SIZES = 4096
+#: There are other writers if one of their commits was seen within this time, or within the time of this many creates.
+_COMPANY_S, _COMPANY_CREATES = 2.0, 50
+#: Commits in a row after which a writer pauses even if it has seen no other.
+_ALONE = 32
+#: Number of creates whose duration is remembered.
+_REMEMBERED = 8
 
 
 class UnknownOutcome(Unanswered, AmbiguousAppend):
@@ -504,3 +512,68 @@ class Journal:
         next commit has confirmed it."""
         with self._guarded():
             return self.state.number > 0 and checkpoints.stored(self._bucket, self.state)
+
+
+class Clocks:
+    """The clocks of the machine. Tests substitute their own."""
+
+    def now_s(self) -> tuple[float, float]:
+        """Return seconds by a clock that keeps running while the machine sleeps, where available, and by the wall
+        clock. Only differences matter, and the larger one counts."""
+        return clock.boot_s(), clock.wall_s()
+
+    def pause(self, seconds: float) -> None:
+        clock.pause(seconds)
+
+
+def passed_s(now: tuple[float, float], then: tuple[float, float]) -> float:
+    """Return the elapsed time, as far as it can be known: one clock may have stopped or been set back."""
+    return max(after - before for after, before in zip(now, then, strict=True))
+
+
+class CommitBackoff:
+    """How long a writer pauses after a commit, so that others can make theirs. Not thread-safe.
+
+    A writer that has lost a race must read the winning commit before it can try again: two requests, while the winner
+    needs one. So a process that commits continuously would win every race and starve the others. A pause of about one
+    request between two commits gives them a turn.
+
+    The pause follows the duration of a create on this bucket rather than a constant that a slow bucket would exceed. It
+    is based on the fastest of the last few creates, so that a single slow one costs nothing. A writer that has seen no
+    commit of others for a while pauses only after many commits in a row, in case others are starving. The length is
+    random: with equal pauses the others would be late every time.
+    """
+
+    def __init__(self) -> None:
+        #: When another process's commit was last seen.
+        self._others_s: float | None = None
+        self._creates_s: deque[float] = deque(maxlen=_REMEMBERED)
+        #: Number of our commits in a row without a pause, and when the last one was answered.
+        self._commits = 0
+        self._last_s = 0.0
+
+    def saw_others(self, now_s: float) -> None:
+        """Record that another writer's commit was read."""
+        self._others_s = now_s
+
+    def created(self, sent_s: float, now_s: float) -> None:
+        """Record that one of our commits was created by a request sent at `sent_s`."""
+        if sent_s - self._last_s >= 2 * self._quickest_s():
+            self._commits = 0  # others had a turn
+        self._creates_s.append(now_s - sent_s)
+        self._last_s = now_s
+        self._commits += 1
+
+    def pause_s(self, now_s: float) -> float:
+        """Return how long to pause now; 0 if others need no turn."""
+        quickest_s = self._quickest_s()
+        company_s = max(_COMPANY_S, _COMPANY_CREATES * quickest_s)
+        if self._others_s is not None and now_s - self._others_s <= company_s:
+            return quickest_s * random.uniform(1.0, 2.0)
+        if self._commits < _ALONE:
+            return 0.0
+        self._commits = 0
+        return quickest_s * random.uniform(1.0, 3.0)
+
+    def _quickest_s(self) -> float:
+        return min(self._creates_s, default=0.0)

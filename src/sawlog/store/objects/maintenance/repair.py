@@ -30,7 +30,7 @@ from ....errors import CorruptData, InvalidConfig, StoreNotFound
 from ..bucket.bucket import Bucket
 from ..journal import checkpoints
 from ..journal.checkpoints import CHECKPOINTS, Checkpoint
-from ..journal.timing import STORE, STORE_COPY, StoreParameters
+from ..journal.store_file import STORE, STORE_COPY, StoreParameters, identity_of, new_store
 from ..state.commit import (
     COMMITS,
     TOMBSTONE_BYTES,
@@ -43,7 +43,6 @@ from ..state.commit import (
 )
 from ..state.extents import SEGMENTS, STAGED, begun_at
 from ..state.state import State
-from ..store import described, new_store
 from .collect import GARBAGE, NOTES, note_of, read_garbage
 
 #: Number of commits requested at a time.
@@ -166,7 +165,7 @@ def _check_founded(bucket: Bucket, found: Diagnosis) -> None:
         if data is None:
             continue
         try:
-            described(bucket, data)
+            identity_of(bucket, data)
         except InvalidConfig:
             what = f"{STORE} is damaged" if key == STORE else what
             continue

@@ -1,33 +1,47 @@
-"""The brokers registered in the commits of a store on object storage, and the groups that one of them coordinates.
+"""What brokers agree on in the commits of a store: `ObjectBrokers`, who they are; `ObjectClaim`, who coordinates a
+group; `ObjectTransactionalIds`, the transactions of clients.
 
 A silent broker is removed by the others, each by its own clock alone: a broker requests the removal after it has seen
 the same beat for the whole timeout, and the fold rejects the request if there was another beat meanwhile. A broker that
 restarts after a crash need not wait for that: it listens at the address, so the earlier one is gone. A broker that was
 removed by mistake registers again.
 
-The coordinator of a group has a *claim* to it in the commits, with an epoch; see state/brokers.py. A broker's commits
+The coordinator of a group has a *claim* to it in the commits, with an epoch; see state/groups.py. A broker's commits
 for members carry its claim, so that a broker that has lost it commits nothing: `NotCoordinator`.
+
+Any broker may change a transactional id; the version decides. A transaction ends in one commit: see
+state/transactions.py.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from ....clock import Stopwatch
+from ....clock import Stopwatch, now_ms
 from ....errors import Conflict, GroupActive, GroupError, LogClosed, NotCoordinator, TopicNotFound
+from ....log.ingest import rows_of
+from ....log.markers import marker
+from ....storage.forking import forkable
+from ...base import TopicPartition
 from ...groups import CoordinatorClaim, OffsetChange
-from ...serving import BrokerRegistry, Node
+from ...serving import BrokerRegistry, Node, StagedOffset, TransactionalIds, TransactionMarker
+from ..extent_reader import append_action, described
 from ..session import StoreSession, results
 from ..state.entries import quoted
+from ..state.extents import INLINE
 from ..state.state import Outcome, State
 
 _logger = logging.getLogger("sawlog.broker")
+
+#: Producer ids are allocated in blocks of this size. Unused ids are lost when the broker stops.
+_BLOCK = 1000
 
 
 class ObjectBrokers(BrokerRegistry):
@@ -229,3 +243,96 @@ def _registered(state: State) -> list[_Registered]:
         node = Node(int(name.partition("/")[2]), entry["host"], entry["port"])
         found.append(_Registered(node, entry["run"], entry["beat"]))
     return found
+
+
+class ObjectTransactionalIds(TransactionalIds):
+    """The transactional ids of one store. Thread-safe."""
+
+    is_shared = True
+
+    def __init__(self, session: StoreSession) -> None:
+        self._session = session
+        self._lock = forkable(threading.Lock())
+        self._ids = iter(range(0))
+
+    def get(self, name: str) -> tuple[int, Mapping[str, Any]] | None:
+        """Return version and fields, as of the last folded commit."""
+        found = self._session.peek(lambda state: state.entries.get(f"transaction/{quoted(name)}"))
+        return None if found is None else (found[0], found[1])
+
+    def all(self) -> Mapping[str, tuple[int, Mapping[str, Any]]]:
+        """Return all transactional ids."""
+        return self._session.peek(_all)
+
+    def pending(self, group: str) -> frozenset[TopicPartition]:
+        """Return the partitions whose offsets an ongoing transaction will commit."""
+        found = self._session.peek(lambda state: state.entries.get(f"pending/{quoted(group)}", {}))
+        return frozenset((topic, partition) for shares in found.values() for topic, partition in shares)
+
+    def save(
+        self,
+        name: str,
+        version: int,
+        fields: Mapping[str, Any] | None,
+        *,
+        markers: Sequence[TransactionMarker] = (),
+        offsets: Mapping[str, Sequence[StagedOffset]] | None = None,
+    ) -> None:
+        """Replace an entry, together with the markers and offsets that end its transaction. Raises `Conflict` unless
+        the entry has that version."""
+        saving = {"do": "save transaction", "name": name, "version": version, "fields": fields}
+        while True:
+            actions, inline = self._session.peek(lambda state: _ending(state, markers, offsets or {}))
+            try:
+                self._session.commit([saving, *actions], inline)
+                return
+            except TopicNotFound:  # deleted meanwhile: the next attempt leaves it out
+                self.refresh()
+
+    def refresh(self) -> None:
+        """Fold what other brokers have stored."""
+        self._session.look(lambda state: None, fresh=True)
+
+    def new_producer_id(self) -> int:
+        """Return an unused producer id."""
+        with self._lock:
+            found = next(self._ids, None)
+            if found is None:
+                (first,) = self._session.commit([{"do": "take numbers", "name": "producer", "count": _BLOCK}])
+                assert isinstance(first, int)
+                self._ids = iter(range(first, first + _BLOCK))
+                found = next(self._ids)
+            return found
+
+
+def _all(state: State) -> dict[str, tuple[int, Mapping[str, Any]]]:
+    found = {}
+    for name in state.entries.names("transaction/"):
+        version, fields = state.entries.get(name)
+        found[unquote(name.partition("/")[2])] = (version, fields)
+    return found
+
+
+def _ending(
+    state: State, markers: Sequence[TransactionMarker], offsets: Mapping[str, Sequence[StagedOffset]]
+) -> tuple[list[dict[str, Any]], list[bytes]]:
+    """Return the actions that end a transaction in those of its topics that still exist."""
+    actions: list[dict[str, Any]] = []
+    inline: list[bytes] = []
+    for each in markers:
+        if state.entries.get(f"end/{each.topic_id}/{each.partition}") is None:
+            continue
+        data = bytes(marker(each.producer_id, each.epoch, 0, now_ms(), commit=each.commit))
+        what = described(rows_of(memoryview(data)))
+        actions.append(append_action(each.topic_id, each.partition, INLINE, what, None))
+        inline.append(data)
+    for group, staged in offsets.items():
+        rows, names = [], {}
+        for topic, partition, offset, epoch, metadata in staged:
+            entry = state.topic(topic)
+            if entry is not None and partition < entry["partitions"]:
+                rows.append([entry["id"], partition, offset, metadata, epoch])
+                names[entry["id"]] = topic
+        if rows:
+            actions.append({"do": "commit offsets", "group": group, "offsets": rows, "topics": names, "decided": True})
+    return actions, inline
