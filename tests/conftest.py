@@ -1,11 +1,12 @@
-"""What holds for every test: hypothesis repeats itself, and the kernel under test is the one in the source.
+"""Set-up for all tests: repeatable Hypothesis runs, and a check that the kernel under test is built from the current
+source.
 
 Profiles (`pytest --hypothesis-profile=NAME`):
 
-    repeatable   the default: the same 25 examples every time, so that a red run is red again
-    explore      500 new random examples; what it finds is printed with a blob to replay
+    repeatable   the default: the same 25 examples every time, so that a failure can be repeated
+    explore      500 new random examples; a failure prints a blob that replays it
 
-No deadline in either: the machines that run this are shared, and a slow neighbour is not a bug.
+Neither has a deadline: the machines are shared, and a slow neighbour is not a bug.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ pytest_plugins = ["tests.durations", "tests.matrices", "tests.parallel"]
 
 gc.disable()  # until the tests are collected: nothing of that is garbage
 
-# The shipped suites explain their failures like any test of ours; said here, before anybody imports them.
+# # Registered before the first import, so that the shipped suites explain their failures like any other test.
 pytest.register_assert_rewrite(
     "sawlog.testing.storage_suite", "sawlog.testing.directory_suite", "sawlog.testing.store_suite"
 )
@@ -49,9 +50,9 @@ def stale_kernels(package: Path) -> list[Path]:
 
 
 def use_memory() -> None:
-    """Let temporary directories be in memory, where that has room for them: most tests make fsyncs that they are not
-    about, and would spend a good part of their time waiting for a disk. Those that are about files, or kill processes,
-    have `tmp_path` on the disk all the same (`disk_path`). `SAWLOG_TESTS_ON_DISK=1` leaves everything there."""
+    """Put temporary directories in memory if there is room: most tests call fsync without testing it, and would wait
+    for the disk. Tests of files and of killed processes get `tmp_path` on the disk (`disk_path`).
+    `SAWLOG_TESTS_ON_DISK=1` leaves everything on the disk."""
     if "SAWLOG_TESTS_ON_DISK" in os.environ or "PYTEST_DEBUG_TEMPROOT" in os.environ:
         return
     try:
@@ -107,7 +108,7 @@ _aside = Aside()
 
 
 def pytest_unconfigure() -> None:
-    """In the end everything goes, and libraries that look at what is left have nothing to say."""
+    """Undo the freezing, so that libraries that report leaks at exit see an ordinary heap."""
     _aside.end()
 
 
@@ -118,7 +119,7 @@ def pytest_runtest_setup() -> None:
 
 @pytest.fixture
 def quick_collections() -> Iterator[None]:
-    """For tests that call `gc.collect` very often: what is there already is not looked at each time."""
+    """Freeze the heap for a test that calls `gc.collect` very often."""
     gc.collect()
     gc.freeze()
     yield
@@ -131,7 +132,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_report_header() -> str:
-    """Say which kernel the tests ran with: a silent fallback would only show as slowness."""
+    """Show the kernel that the tests run with: otherwise a silent fallback would only show as slowness."""
     import sawlog
 
     kernel = "compiled" if sawlog.kernel_info().compiled else "plain Python"

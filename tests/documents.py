@@ -1,14 +1,14 @@
-"""What documents show, taken apart and run: fenced blocks, console sessions, whole pages.
+"""Parse and run the documents: fenced blocks, console sessions, whole pages.
 
-A page is a list of steps, in its order:
+A page is a list of steps, in order:
 
     ```python          a program, run in a fresh namespace; if its first line is `# name.py` it is saved as that file
-    ```console         commands after `$ `, each with the lines that it prints
-    ```                directly after a program: what that prints; without it, it prints nothing
+    ```console         commands after `$ `, each followed by its output
+    ```                directly after a program: its output; without this block it prints nothing
 
-A program that ends with an exception prints its last line, as Python does. Commands that are one call of `sawlog`,
-possibly with `echo TEXT |` before it, run in this process, which takes a tenth of the time; others go to a shell, in
-which `sawlog` and `python` are this Python's.
+A program that ends with an exception prints the last line of the traceback. A command that is a single call of
+`sawlog`, possibly after `echo TEXT |`, runs in this process, which takes a tenth of the time; other commands run in a
+shell whose `sawlog` and `python` are those of this environment.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from .cli.conftest import Cli
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S = 300.0
-#: Python, and what it prints.
+#: #: A program and its output.
 _PAIR = re.compile(r"^```python\n(.*?)^```\n\n```\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _STEP = re.compile(r"^```(python|console)\n(.*?)^```\n(?:\n```\n(.*?)^```)?", re.DOTALL | re.MULTILINE)
 _FILE = re.compile(r"# (\w+\.py)\n")
-#: Settings of whoever runs the tests that would change what a program prints.
+#: #: Environment variables that change the output of programs.
 _LOUD = ("COLUMNS", "SAWLOG_DATA", "SAWLOG_BROKER", "FORCE_COLOR", "PYTHONWARNINGS")
-#: What differs from run to run: how long it took, and how fast that was; and who it was.
+#: #: Parts that vary from run to run: durations, rates, process and host names.
 _TIMING = re.compile(r"( in|,) [\dN.]+ (ms|s|min)(: [\dN.]+ \S+/s, [\dN.]+k? records/s)?$", re.MULTILINE)
 _PROCESS = re.compile(r"process (\d+|N) on [\w.-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing to do on a page, and what the page shows for it."""
+    """One step of a page and its expected output."""
 
     kind: Literal["program", "file", "command"]
     text: str
@@ -61,7 +61,7 @@ def blocks(text: str, kind: str) -> list[str]:
 
 
 def pairs(text: str) -> list[tuple[str, str]]:
-    """Programs with what is shown below each."""
+    """Return each program with the output shown below it."""
     return _PAIR.findall(text)
 
 
@@ -101,7 +101,7 @@ def make_program(place: Path, name: str = "sawlog", module: str = "-m sawlog.cli
 
 
 def shell_output(place: Path, command: str) -> str:
-    """What a command prints: first on stdout, then on stderr."""
+    """Run a command in a shell and return its stdout followed by its stderr."""
     environment = {
         **{name: value for name, value in os.environ.items() if name not in _LOUD},
         "PATH": f"{place / 'bin'}:{os.environ['PATH']}",
@@ -115,7 +115,7 @@ def shell_output(place: Path, command: str) -> str:
 
 
 def typed(command: str) -> list[str]:
-    """What a command of `sawlog` prints, run in this process; `echo TEXT |` is its input."""
+    """Run a `sawlog` command in this process and return its output; `echo TEXT |` becomes its input."""
     given, _, rest = command.rpartition(" | ")
     text = " ".join(shlex.split(given)[1:]) + "\n" if given else ""
     name, *arguments = shlex.split(rest)
@@ -125,7 +125,7 @@ def typed(command: str) -> list[str]:
 
 
 def run_program(code: str) -> str:
-    """What a program prints; at its end, what Python says of an exception that nobody caught."""
+    """Run a program and return its output, followed by the last line of an uncaught exception."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), warnings.catch_warnings():
         warnings.filterwarnings(
@@ -139,7 +139,7 @@ def run_program(code: str) -> str:
 
 
 def take(step: Step, place: Path) -> str:
-    """Take a step of a page in a directory, which is the current one; return what it prints."""
+    """Run one step in the current directory and return its output."""
     if step.kind == "file":
         (place / step.name).write_text(step.text)
         return ""
@@ -159,13 +159,13 @@ def without_timing(lines: list[str]) -> list[str]:
 
 
 def steady(printed: str) -> list[str]:
-    """The lines without what differs from run to run; what a shell says of a killed process, each says in its way."""
+    """Return the lines without the parts that vary: times, process ids, the message about a killed process."""
     text = _TIMING.sub("", _PROCESS.sub("process N on HOST", printed))
     return [line.rstrip() for line in text.splitlines() if line.strip() and line != "Killed"]
 
 
 def without_numbers(printed: str) -> list[str]:
-    """The same where a page has run before in the directory: offsets and counts continue, columns are wider, and what
-    is created is there already."""
+    """Return the lines without numbers and widths, for a page that runs again in the same directory: offsets and counts
+    continue, and topics exist already."""
     text = re.sub(r"\d+", "N", printed.replace(": already exists", ": created"))
     return [re.sub(r"\s+", " ", line) for line in steady(text)]

@@ -1,10 +1,10 @@
-"""Records what every test costs: seconds of CPU, its child processes included, and seconds on the clock.
+"""Record the cost of every test: CPU seconds, including child processes, and wall seconds.
 
-The run ends with the unmarked tests that used more than `CPU_LIMIT_S` of CPU: speed them up, move them to
-`make test-all` (`slow`), or mark them `costly` with the reason beside it. In CI, and with `--durations-file PATH`,
-it also reports the time per folder and the slowest tests; `make durations` keeps that report in `tests/durations.txt`.
+The run ends with the unmarked tests that used more than `CPU_LIMIT_S` of CPU: speed them up, move them to `make
+test-all` (`slow`), or mark them `costly` with the reason next to the mark. In CI, and with `--durations-file PATH`, it
+also reports the time per folder and the slowest tests; `make durations` writes that report to `tests/durations.txt`.
 
-CPU time of a child counts when the child has been waited for. A JVM or a server that outlives a test counts for the
+The CPU time of a child counts when the child has been waited for. A JVM or a server that outlives a test counts for the
 test during which it ends.
 """
 
@@ -33,7 +33,7 @@ _PROPERTY = "sawlog cpu"
 
 @dataclass(slots=True)
 class Cost:
-    """What one test has used so far, over set-up, call and tear-down."""
+    """Cost of one test so far: set-up, call and tear-down."""
 
     cpu_s: float = 0.0
     wall_s: float = 0.0

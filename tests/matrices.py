@@ -1,16 +1,16 @@
-"""The quick tests run a part of what is there; the seed of the run chooses which. `make test-all` runs everything.
+"""Choose the quick cases of large test matrices by the seed of the run. `make test-all` runs all cases.
 
     @pytest.mark.sampled(6)
     @pytest.mark.parametrize("policy", POLICIES)
     @pytest.mark.parametrize("way", WAYS)
     def test_nothing_is_visible_in_the_middle_of_an_append(place: Place, policy: Any, way: str) -> None: ...
 
-`sampled(6)`: six of the cases are quick. `alternating`: each case is quick in one run of two; for tests that take a
-third of a second or more and have siblings of the same kind. A test on several storages without these marks runs on
-one of them in the quick tests. What the seed does not choose is marked `slow`.
+`sampled(6)`: six of the cases are quick. `alternating`: each case is quick in every second run; for tests that take a
+third of a second or more and have siblings of the same kind. A test on several storages without these marks runs on one
+of them in the quick tier. The remaining cases are marked `slow`.
 
-pytest's header shows the seed (see tests/faults/seeds.py), so that many runs see everything and each run can be
-repeated. A test that is named on the command line (`pytest FILE::TEST`) runs with all its cases.
+pytest's header shows the seed (see tests/faults/seeds.py), so many runs cover all cases and each run can be repeated. A
+test that is named on the command line (`pytest FILE::TEST`) runs with all its cases.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def quick_value(seed: int, case: str, values: tuple[str, ...]) -> str:
 
 
 def quick_cases(seed: int, name: str, cases: int, count: int) -> set[int]:
-    """Which of so many cases of a test are quick."""
+    """Choose `count` quick cases out of `cases`."""
     return set(random.Random(f"{seed} {name}").sample(range(cases), min(count, cases)))
 
 
 def is_quick_now(seed: int, name: str) -> bool:
-    """Whether a case that alternates is quick. It is so with one of two consecutive seeds."""
+    """True in one of two consecutive seeds: an alternating case is quick then."""
     return (zlib.crc32(name.encode()) + seed) % 2 == 0
 
 

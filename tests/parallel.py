@@ -151,7 +151,7 @@ class Controller:
                     each.close()
                 Worker(self._session, number, self._base / f"worker-{number}", theirs).run()
                 code = 0
-            except BaseException:  # also of an interrupt: nothing of this process goes on as if it were the parent
+            except BaseException:  # interrupts too: the worker must not run the parent's code
                 traceback.print_exc()
             finally:
                 _exit(code)
@@ -190,7 +190,7 @@ class Controller:
         self._config.hook.pytest_runtest_logreport(report=report)
 
     def _lost(self, worker: Handle) -> None:
-        """Fail the test that it was running and let another one run those that it had left."""
+        """Fail the test that the worker was running and give its remaining tests to another worker."""
         del self._workers[worker.end_of_pipe]
         code = worker.end()
         if worker.assigned:
@@ -207,7 +207,7 @@ class Controller:
 
 
 class Handle:
-    """What the controller knows of a worker."""
+    """The controller's view of a worker."""
 
     def __init__(self, pid: int, name: str, end_of_pipe: Connection) -> None:
         self.name = name

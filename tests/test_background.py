@@ -1,4 +1,4 @@
-"""Timed work: everybody's comes in time, whoever waits, and nobody is kept alive by it."""
+"""Timed work runs on time, however long other callers wait, and keeps no object alive."""
 
 from __future__ import annotations
 

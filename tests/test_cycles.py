@@ -13,7 +13,8 @@ from pathlib import Path
 import grimp
 import pytest
 
-#: Importers and what they may import lazily: the ignored imports of the first contract in pyproject.toml, and the
+#: #: Importers and the modules that they may import lazily: the ignored imports of the first contract in
+#: pyproject.toml, and
 #: consumers and queues that `Store.consumer` and `Store.queue` return.
 LAZY = (
     ("sawlog.store.base", ("sawlog.sql", "sawlog.typed", "sawlog.store.consumer", "sawlog.store.queues")),

@@ -1,4 +1,4 @@
-"""What a prompt and a notebook show: what one wants to know, soon, and never an error."""
+"""Prompts and notebooks show the essentials, quickly, and never raise."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def html(thing: object) -> str:
-    """What a notebook shows; it is well formed."""
+    """Return the notebook's HTML after checking that it is well formed."""
     found: str = thing._repr_html_()  # type: ignore[attr-defined]
     ElementTree.fromstring(found)
     return found

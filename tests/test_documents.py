@@ -1,6 +1,6 @@
-"""What the documents show is what the program does: commands are run as printed, and what they print is compared.
+"""Commands in the documents print what the documents show.
 
-The README has its own tests (test_readme.py), the command line's reference and help too (cli/test_reference.py).
+The README has its own tests (test_readme.py), as do the command line's reference and help (cli/test_reference.py).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def test_a_console_session_prints_what_the_document_shows(
         assert without_timing(typed(command)) == without_timing(expected), command
 
 
-# Three processes that write and read one store at the same time, which is what the page is about.
+# # Three processes write and read one store at the same time, which is the subject of the page.
 @pytest.mark.costly
 def test_the_page_about_several_processes_can_be_followed_from_top_to_bottom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,4 +1,4 @@
-"""What docs/acls.md shows is what happens."""
+"""The commands in docs/acls.md do what the page shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/brokers-over-a-bucket.md shows is what happens, and its settings are those that there are."""
+"""The commands in docs/brokers-over-a-bucket.md do what the page shows, and its settings exist."""
 
 from __future__ import annotations
 

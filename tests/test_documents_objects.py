@@ -1,4 +1,4 @@
-"""What docs/object-storage.md shows is what happens."""
+"""The commands in docs/object-storage.md do what the page shows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TOUR = [step for step in steps(PAGE) if step not in ELSEWHERE and not step.text.
 
 
 def steady(printed: str) -> list[str]:
-    """What does not differ from run to run."""
+    """Replace the parts that vary from run to run."""
     text = re.sub(r"file://\S+/bucket", "file://bucket", printed)
     text = re.sub(r"(?<=sawlog-selftest/)[0-9a-f]{32}|by( thread-\d,?)+;", "...", text)
     text = re.sub(r"[\d.,]+ (µs|ms|s|min|[KMG]iB/s|B/s)(?= |,|$)", "T", text, flags=re.MULTILINE)

@@ -1,4 +1,4 @@
-"""What docs/replicas.md shows is what happens."""
+"""The commands in docs/replicas.md do what the page shows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGE = (ROOT / "docs" / "replicas.md").read_text(encoding="utf-8")
 
 
 def steady(printed: str) -> list[str]:
-    """What does not differ from run to run."""
+    """Replace the parts that vary from run to run."""
     text = re.sub(r", [\d.]+ s$", ", T", printed, flags=re.MULTILINE)
     text = re.sub(r"(?<=3 records, )\d+ B", "N B", text)
     return re.sub(r"oldest moment is \S+", "oldest moment is T", text).strip().splitlines()

@@ -1,5 +1,5 @@
-"""What docs/security.md shows is what happens: its files are written, its brokers started, its commands and programs
-run, in its order. Only the ports are others; and where there is no openssl, certificates come from elsewhere."""
+"""The files, brokers, commands and programs of docs/security.md work in the order of the page. Only the ports differ;
+without openssl, certificates come from trustme."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def serve(command: str, stack: ExitStack) -> None:
 
 
 def without_openssl(command: str, place: Path) -> None:
-    """What an openssl command of the page leaves behind."""
+    """Create the files that an openssl command of the page would create."""
     if "rand" in command:
         (place / "ann.password").write_text("a long random password\n")
         return

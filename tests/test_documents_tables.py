@@ -1,4 +1,4 @@
-"""What docs/tables.md shows is what happens: its sessions are typed and its Python is run."""
+"""The sessions and programs of docs/tables.md print what the page shows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from . import warm
 from .documents import PATIENCE_S, ROOT, blocks, sessions, typed
 
 PAGE = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
-#: How long it took, and how many bytes that was.
+#: #: Sizes and durations.
 _VARIES = re.compile(r", [\d.]+ \w+, [\d.]+ s$")
 
 
@@ -32,7 +32,7 @@ def test_the_sessions_print_what_the_page_shows(place: Path) -> None:
     shown = [session for block in blocks(PAGE, "console") for session in sessions(block)]
     assert len(shown) >= 8
     for command, expected in shown:
-        if command.startswith("cat "):  # what the page shows is all that a reader has
+        if command.startswith("cat "):  # a reader only has the page
             Path(command.removeprefix("cat ")).write_text("\n".join(expected) + "\n")
         if not command.startswith("sawlog "):
             continue

@@ -1,4 +1,4 @@
-"""What docs/typed.md and docs/queues.md show is what happens: their Python is run, and what it prints is compared."""
+"""The programs of docs/typed.md and docs/queues.md print what the pages show."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pairs_of(page: str) -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Where the programs of each page have run: one after the other in one process, each in a directory of its own."""
+    """Run the programs of each page one after the other in one process; return each page's directory."""
     root = tmp_path_factory.mktemp("documents")
     script, made = ["import os"], dict[str, Path]()
     for page in ("typed.md", "queues.md"):

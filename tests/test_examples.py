@@ -1,7 +1,7 @@
-"""The examples do what they say: each runs as a process of its own, as a reader would run it, and leaves nothing.
+"""The examples do what they say: each runs in its own process, as a reader would run it, and leaves no files behind.
 
-What they print is compared as a whole, so an example cannot drift away from the library unnoticed. The tour runs with
-few events; what is checked is what it finds, says and leaves, never how fast it was.
+Their whole output is compared, so that an example cannot drift away from the library unnoticed. The tour runs with few
+events; its findings, messages and files are checked, never its speed.
 """
 
 from __future__ import annotations
@@ -160,10 +160,10 @@ PRINTED_BY_SPARK = {
     + "cents in all: 89100 of 89100\n",
 }
 
-#: What the README promises of the tasks of a first week: how many there are, and how long a program may be.
+#: #: The README's promise about the first-week tasks: their number, and the maximum lines of a program.
 TASKS, TASK_LINES = 10, 40
 
-#: Settings of whoever runs the tests that would change what a program prints.
+#: #: Environment variables that change the output of programs.
 _LOUD = ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "PYTHONWARNINGS")
 
 
@@ -173,7 +173,7 @@ WARNINGS = ("error", "ignore::RuntimeWarning")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a program runs: an empty working directory, and a place of its own for temporary files."""
+    """An empty working directory for a program, and a separate directory for its temporary files."""
 
     work: Path
     temporary: Path
@@ -196,7 +196,7 @@ class Place:
         )
 
     def left(self) -> list[Path]:
-        """What a program left."""
+        """Return the files that a program left behind."""
         return [*self.work.iterdir(), *self.temporary.iterdir()]
 
 
@@ -254,7 +254,7 @@ tour.acknowledging.play = tour.killing.play = lambda *given: None
 sys.exit(tour.main(["--events", "1000"]))
 """
 
-#: Arguments that the tour refuses, and what it says.
+#: #: Arguments that the tour rejects, and its messages.
 REFUSED = {
     "few": (("--events", "999"), "at least 1,000"),
     "full": (("--keep", "full"), "not an empty directory"),
@@ -336,7 +336,7 @@ def test_tasks_of_a_first_week_are_short_programs() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """One run of the tour, and what it kept."""
+    """One run of the tour and the files that it kept."""
 
     done: subprocess.CompletedProcess[str]
     place: Place

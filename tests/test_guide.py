@@ -1,8 +1,7 @@
-"""The guide teaches what is true: each page is run from top to bottom in an empty directory; in the slow tests,
-once more.
+"""Each page of the guide runs from top to bottom in an empty directory, and once more in the slow tests.
 
-The first time, what its snippets print is compared with what the page shows, without times and process ids. The second
-time there are records already, so that numbers differ; everything else must be the same.
+In the first run the output of its snippets must match the page, except for times and process ids. In the second run
+records exist already, so numbers differ; everything else must match.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ def test_a_page_with_spark_prints_what_it_shows_and_can_be_run_again(name: str, 
     run_twice(steps(PAGES[name]), place)
 
 
-# --- what the pages have in common
+# # --- common to all pages
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -148,7 +147,7 @@ def rows_of(title: str) -> Iterator[list[str]]:
 
 
 def calls_in(cell: str) -> Iterator[tuple[str, str, list[str]]]:
-    """What the code of a cell calls: of which name, which method, with which keywords."""
+    """Yield the calls in a cell as (object, method, keywords)."""
     for code in re.findall(r"`([^`]+)`", cell):
         if "(" not in code or code.startswith("."):
             continue
@@ -197,7 +196,7 @@ def check_call(owner: Any, name: str, keywords: list[str]) -> None:
 
 
 def clients() -> dict[str, dict[str, Any]]:
-    """What the names in the tables are, for each client."""
+    """Return the objects that the names in the tables stand for, by client."""
     import aiokafka
     import confluent_kafka
     import kafka

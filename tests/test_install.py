@@ -1,4 +1,4 @@
-"""tools/install.py: what a new user sees for minutes, and what they are told when it fails. With the real pip."""
+"""tools/install.py shows progress and explains failures. Runs the real pip."""
 
 from __future__ import annotations
 

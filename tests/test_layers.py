@@ -83,7 +83,7 @@ RULES = [
 
 
 _PARTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
-#: What a call of the builtin looks like, and some more.
+#: #: A call of the builtin `open`; may match a little more.
 _OPEN = re.compile(r"(?<![.\w])open\s*\(")
 #: Everything that may be an import, with what follows on its line and on lines that it is continued on.
 _IMPORT = re.compile(r"\b(?:import|from)\b(?:\\\n|[^\n])*")
@@ -114,7 +114,7 @@ def names_used(source: str) -> Iterator[tuple[int, str]]:
 
 
 def violations(source: str, path: str) -> list[str]:
-    """What `source` uses that a file at `path` (below src/sawlog) may not."""
+    """Return the names that `source` uses although a file at `path` (below src/sawlog) must not."""
     named = {name for line in _IMPORT.findall(source) for name in _WORD.findall(line)}
     named |= {"open()"} if _OPEN.search(source) else set()
     if not any(rule.forbids(name, path) for rule in RULES for name in named):

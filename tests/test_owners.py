@@ -1,8 +1,7 @@
-"""Nobody assigns another object's fields: what changes an object is a method of its class.
+"""No module assigns fields of another module's objects: a change of an object is a method of its class.
 
-A field may be assigned where its class is defined, that is in the same module: a method that makes a new object and
-fills it, or a function that counts in the report beside it. Types are not known here, so a field belongs to a module if
-one of its classes has a field of that name.
+A field may be assigned in the module that defines its class, for example by a function that creates an object and fills
+it. Types are unknown here, so a field belongs to a module if one of its classes has a field of that name.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ FILES = [
     if not {"objects", "replica"} & {*path.parts}
 ]
 
-#: What may be assigned all the same, where, and why.
+#: #: Permitted exceptions: field, module and reason.
 ALLOWED = {
     ("log/active_segment.py", "segment.tail"): "at every append, where a call would cost a percent",
     ("log/appender.py", "active.unfinished"): "one bytecode: an interrupt could come between a call and its effect",
@@ -55,7 +54,7 @@ _PARTS = (ast.stmt, ast.ExceptHandler, ast.match_case, ast.withitem)
 
 
 def _statements(tree: ast.AST) -> Iterator[ast.AST]:
-    """Every statement, also inside others, and what a `with` opens. Expressions, most of a tree, have none."""
+    """Yield every statement, nested ones too, and the targets of `with`. Expressions contain none."""
     waiting = [tree]
     while waiting:
         node = waiting.pop()
@@ -87,7 +86,7 @@ def _fields(tree: ast.AST) -> set[str]:
 
 
 def strange(source: str) -> list[str]:
-    """What a module assigns of objects whose class it does not define."""
+    """Return the fields that a module assigns although it does not define their class."""
     tree = ast.parse(source)
     mine = _fields(tree)
     return [ast.unparse(field) for field in _assigned(tree) if not _is_own(field) and field.attr not in mine]

@@ -1,5 +1,5 @@
-"""What is published can be installed: the source archive without a network, with a compiler or without, and it says
-which; the workflow for a public CI calls targets that exist."""
+"""The published archives install: the source archive without a network, with a compiler or without, and it reports
+which; the CI workflow calls targets that exist."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 import sawlog
 
 ROOT = Path(__file__).resolve().parent.parent
-#: To build, to install, and what the library needs.
+#: #: Packages needed to build, to install and to run.
 PRESENT = ("setuptools", "cython", "pip", "numpy", "pyarrow", "crc32c", "cramjam")
 
 
@@ -61,7 +61,7 @@ def test_the_source_archive_installs_without_a_network_and_says_whether_the_kern
     nowhere = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
     command = [python, "-m", "pip", "install", "--verbose", "--no-build-isolation", "--no-index", source_archive]
     done = run(command, tmp_path, **nowhere, **settings)
-    assert said in done.stderr  # where pip prints what a build says
+    assert said in done.stderr  # pip prints the build's output there
     tried = run([python, "-I", ROOT / "tools" / "try_install.py"], tmp_path)
     assert f"kernel: {kernel}" in tried.stdout
 

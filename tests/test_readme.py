@@ -32,7 +32,7 @@ PAGES = ["docs/async.md", "docs/several-processes.md", "docs/visibility.md"]
 # One process that forks for each block of four pages.
 @pytest.mark.costly
 def test_every_python_block_runs_after_the_ones_before_it(tmp_path: Path) -> None:
-    """Those of the README twice where they create a topic: a reader runs them again."""
+    """Blocks of the README that create a topic run twice, because a reader runs them again."""
     assert len(BLOCKS) >= 4
     blocks = [("README.md", block) for block in [*BLOCKS, *(block for block in BLOCKS if "create_topic" in block)]]
     blocks += [(name, block) for name in PAGES for block in python_of(name)]
@@ -74,7 +74,7 @@ def shell_block() -> str:
 
 @pytest.mark.slow  # seven processes, five seconds; the quick tier runs the commands in its own process
 def test_the_shell_block_runs_in_a_shell_after_the_first_python_block(tmp_path: Path, shell_block: str) -> None:
-    """As printed; only that `.venv/bin` has a program that calls this Python."""
+    """Run the block as printed, with a `sawlog` in `.venv/bin` that calls this Python."""
     program = tmp_path / ".venv" / "bin" / "sawlog"
     program.parent.mkdir(parents=True)
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m sawlog.cli "$@"\n')

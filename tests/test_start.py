@@ -1,5 +1,5 @@
-"""What starting does not import, so that it stays quick: a module is imported where it is first needed. And that nobody
-notices: every public name is there, for programs as for type checkers."""
+"""Starting a command or importing the library loads no module before it is needed, and every public name is still there
+for programs and type checkers."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def imported(code: str, *arguments: str) -> set[str]:
 
 
 def of(packages: set[str], modules: set[str]) -> set[str]:
-    """Those of the modules that are in one of the packages."""
+    """Filter the modules that belong to one of the packages."""
     return {each for each in modules if any(each == name or each.startswith(f"{name}.") for name in packages)}
 
 
 def command(*arguments: str) -> set[str]:
-    """The modules of a command of ours."""
+    """Return the modules that a `sawlog` command imports."""
     return imported("from sawlog.cli import main; main()", *arguments)
 
 
@@ -144,7 +144,7 @@ def test_every_public_name_is_listed_and_found_by_a_star() -> None:
     assert set(sawlog.__all__) <= set(found)
 
 
-# Eight forks, each of which imports a part of the library anew.
+# # Eight forks, each of which imports a part of the library.
 @pytest.mark.costly
 def test_rooms_are_reached_without_an_import_of_their_own() -> None:
     """Each in a fork of its own, where the others were not reached before."""

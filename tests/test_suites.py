@@ -1,4 +1,4 @@
-"""`make suites` counts rightly: what a suite has said becomes outcomes, and outcomes become scores."""
+"""`make suites` turns the output of a suite into outcomes, and outcomes into correct scores."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 """A type checker finds a wrong keyword and a wrong type in every public call.
 
-The mistakes are planted by a program. In the examples, each call on an object of ours gets a keyword that does not
-exist, and an `object()` instead of its first argument, each in a copy of its own. And a generated module calls every
-public method of the classes that programs use: once as it should be, which must pass, once with the keyword, and for
-each of its parameters with an `object()`, or with a collection of those. Where mypy says nothing, an annotation is
-missing or too loose, as `Any` is.
+A program plants the mistakes. In the examples, each call on a sawlog object gets a keyword that does not exist, and an
+`object()` as its first argument, each in a separate copy. A generated module calls every public method of the classes
+that programs use: once correctly, which must pass, once with the keyword, and for each of its parameters with an
+`object()` or a collection of those. If mypy accepts a mistake, an annotation is missing or too loose.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from sawlog.typed.views import ConsumerOptions
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
 
-#: What programs use. Generic ones with what they are made of.
+#: #: Classes that programs use; generic ones with their type arguments.
 CLASSES: dict[type[Any], str] = {
     sawlog.Store: "sawlog.Store",
     sawlog.Topic: "sawlog.Topic",
@@ -86,7 +85,7 @@ OPEN = {(call, "parameters") for call in ("Store.sql", "Store.sql_reader", "Asyn
 
 
 def errors_of(*files: Path) -> dict[str, dict[tuple[int, int], list[str]]]:
-    """What mypy says, by module, and line and column."""
+    """Run mypy and return its errors by module, line and column."""
     options = ["--strict", "--no-error-summary", "--no-pretty", "--show-column-numbers"]
     command = [sys.executable, "-m", "mypy", *options, *map(str, files)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=900)
@@ -151,13 +150,13 @@ def calls_of(what: str, kind: str, function: Any, called: str, *, skip: int) -> 
 
 
 def keywords_of(parameter: inspect.Parameter) -> Iterable[str]:
-    """What `**parameter` stands for."""
+    """Return the keywords that `**parameter` stands for."""
     named = re.fullmatch(r"Unpack\[(\w+)\]", str(parameter.annotation))
     return () if named is None else KEYWORDS[named[1]].__annotations__
 
 
 def wrong_ones(what: str, parameter: inspect.Parameter) -> Iterator[str]:
-    """What a parameter should not accept."""
+    """Yield values that the parameter should reject."""
     yield "object()"
     if re.search(r"Iterable|Sequence|[Ll]ist\[", str(parameter.annotation)) and (what, parameter.name) not in OPEN:
         yield "[object()]"
@@ -215,7 +214,7 @@ class Plant:
 
     what: str
     text: str
-    #: How the mistake can be recognised: the line with this is the one that mypy has to complain about.
+    #: #: Text of the line that mypy must complain about.
     sign: str
 
     @property
@@ -227,7 +226,7 @@ WRONG_KEYWORD, WRONG_TYPE = "no_such_option=1", "object()"
 
 
 def examples() -> dict[str, ast.Module]:
-    """Those that are one file each, as they are without comments: one line per statement."""
+    """Return the examples that consist of one file, parsed and without comments: one line per statement."""
     paths = [path for path in sorted(EXAMPLES.glob("**/*.py")) if path.parent.name in ("examples", "first_week")]
     parsed = {path.stem: ast.parse(path.read_text(encoding="utf-8")) for path in paths}
     return {name: tree for name, tree in parsed.items() if name not in ("tour", "demo")}
@@ -256,7 +255,7 @@ class Revealing(ast.NodeTransformer):
         return node
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.JoinedStr:
-        return node  # what is in it may not have several lines
+        return node  # a formatted string cannot be split over several lines
 
     @property
     def text(self) -> str:
@@ -290,7 +289,7 @@ def written(folder: Path, modules: dict[str, str]) -> list[Path]:
 
 
 def is_ours(call: ast.Call, receiver: str, names: set[str]) -> bool:
-    """Whether it calls a method of an object of ours, a method of our classes, or a function or class of ours."""
+    """True for a call of a method of a sawlog object or class, or of a public function or class."""
     if isinstance(call.func, ast.Name):
         return call.func.id in names
     if not receiver:
@@ -350,7 +349,7 @@ def test_mypy_finds_a_wrong_keyword_and_a_wrong_type_in_every_call_of_the_exampl
     assert_all(missed)
 
 
-# --- by hand: what is read, besides what is called
+# # --- by hand: attributes, which are read instead of called
 
 
 WRONG = """
