@@ -6,6 +6,7 @@ Functions that open a local directory reject an address: it would otherwise crea
 from __future__ import annotations
 
 import re
+from typing import TypeGuard
 
 from .errors import InvalidConfig
 
@@ -18,7 +19,7 @@ _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _NORMALIZED = re.compile(f"({'|'.join(SCHEMES)}):/(?!/)")
 
 
-def is_address(place: object) -> bool:
+def is_address(place: object) -> TypeGuard[str]:
     """Return whether this is an address, of a supported scheme or not."""
     return isinstance(place, str) and _ADDRESS.match(place) is not None
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from sawlog.cli.inputs import _unmarked
-from sawlog.cli.output import Column, Output, OutputFormat, cell, parse_cell, plain, visible
+from sawlog.cli.output import Column, OutputFormat, Printer, cell, parse_cell, plain, visible
 from sawlog.cli.units import format_size
 
 COLUMNS = [Column("name"), Column("size_bytes", "size", format_size), Column("value")]
@@ -20,7 +20,7 @@ ROWS = [{"name": "a", "size_bytes": 2048, "value": b"x"}, {"name": "bb", "size_b
 
 def printed(form: OutputFormat, rows: list[dict[str, object]], columns: list[Column] = COLUMNS) -> str:
     stream = io.BytesIO()
-    Output(form, stream).rows(rows, columns)
+    Printer(form, stream).rows(rows, columns)
     return stream.getvalue().decode()
 
 
@@ -103,12 +103,12 @@ def test_text_that_looks_marked_is_marked_itself() -> None:
 
 def test_one_thing_is_a_list_for_people_and_an_object_for_programs() -> None:
     stream = io.BytesIO()
-    Output(OutputFormat.TABLE, stream).item(
+    Printer(OutputFormat.TABLE, stream).item(
         {"name": "orders", "size_bytes": 2048}, [Column("size_bytes", "size", format_size)]
     )
     assert stream.getvalue().decode().splitlines() == ["name  orders", "size  2.0 KiB"]
     stream = io.BytesIO()
-    Output(OutputFormat.JSON, stream).item({"name": "orders", "tags": ("a", 1)})
+    Printer(OutputFormat.JSON, stream).item({"name": "orders", "tags": ("a", 1)})
     assert json.loads(stream.getvalue()) == {"name": "orders", "tags": ["a", 1]}
 
 

@@ -18,7 +18,7 @@ from typing import Annotated
 import typer
 
 from .codes import FAILED
-from .output import Output, note
+from .output import Printer, note
 from .units import format_rate
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -318,7 +318,7 @@ def terminal_columns() -> int:
     return min(shutil.get_terminal_size((100, 24)).columns, 120)
 
 
-def show_charts(charts: Sequence[Chart], printer: Output, plot: Path | None, *, no_plot: bool) -> None:
+def show_charts(charts: Sequence[Chart], printer: Printer, plot: Path | None, *, no_plot: bool) -> None:
     """Write the charts to the file; without a file, draw them in the terminal if the output is for people."""
     if plot is not None:
         draw(charts, plot)

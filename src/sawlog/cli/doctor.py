@@ -26,6 +26,7 @@ from typing import Annotated, Any
 import typer
 
 from .. import __version__, kernel_info
+from ..addresses import is_address
 from ..clock import now_ms
 from ..config import Interval, LogConfig
 from ..display import counted
@@ -35,9 +36,8 @@ from ..log.verify import missing_ends
 from ..storage.system import sync_data
 from .codes import FAILED
 from .options import MaybeData, MaybeDirectoryData, Output, read_as
-from .output import Column, OutputFormat, note
-from .output import Output as Printer
-from .places import Address, open_groups_log, open_store
+from .output import Column, OutputFormat, Printer, note
+from .places import open_directory, open_groups_log
 from .produce import Compression
 from .units import format_count, format_duration, format_size, size_bytes
 
@@ -95,9 +95,9 @@ def doctor(
       sawlog doctor -d s3://bucket/store
       sawlog doctor --dir /mnt/disk
     """
-    place = directory or data or Path()
-    if isinstance(place, Address):
-        found = list(examine_bucket(str(place)))
+    place = directory or Path(data or "")
+    if directory is None and data is not None and is_address(data):
+        found = list(examine_bucket(data))
     elif not place.is_dir():
         raise FileNotFoundError(f"{place} is not a directory; create it first, or give an existing one")
     else:
@@ -116,7 +116,7 @@ def doctor(
         raise typer.Exit(FAILED)
 
 
-def examine(place: Path, data: Path | None) -> Iterator[CheckResult]:
+def examine(place: Path, data: str | None) -> Iterator[CheckResult]:
     """Run all checks."""
     checks: list[Callable[[], CheckResult]] = [
         _versions,
@@ -327,13 +327,13 @@ def _limit(number: int) -> str:
 # --- the store
 
 
-def _store(data: Path) -> Iterator[CheckResult]:
+def _store(data: str) -> Iterator[CheckResult]:
     """Check whether the store can be opened, whether its logs are complete, and whether its timestamps agree with this
     clock."""
     problems: list[str] = []
     newest = -1
     try:
-        with open_store(data) as store:
+        with open_directory(data) as store:
             names = store.topics()
             partitions = 0
             for name in names:

@@ -27,7 +27,7 @@ from ..batch.kernel import Record
 from .output import plain
 
 #: (topic, partition, record) -> the bytes to print.
-Printer = Callable[[str, int, Record], bytes]
+RecordFormat = Callable[[str, int, Record], bytes]
 
 _TOKEN = re.compile(
     r"%(?P<letter>[a-zA-Z%])(?:(?<=d)\{(?P<time>[^}]*)\}|(?<=[kvsh])\{(?P<way>[^}]*)\})?|\\(?P<escape>x[0-9a-fA-F]{2}|.)|(?P<plain>[^%\\]+)",
@@ -53,7 +53,7 @@ def _length(data: bytes | None) -> bytes:
     return b"%d" % (-1 if data is None else len(data))
 
 
-_SIMPLE: dict[str, Printer] = {
+_SIMPLE: dict[str, RecordFormat] = {
     "t": lambda topic, partition, record: topic.encode(),
     "p": lambda topic, partition, record: b"%d" % partition,
     "o": lambda topic, partition, record: b"%d" % record.offset,
@@ -66,9 +66,9 @@ _SIMPLE: dict[str, Printer] = {
 }
 
 
-def compile_format(text: str) -> Printer:
+def compile_format(text: str) -> RecordFormat:
     """Compile a format to a function that returns the bytes to print for a record."""
-    parts: list[Printer] = []
+    parts: list[RecordFormat] = []
     position = 0
     while position < len(text):
         found = _TOKEN.match(text, position)
@@ -79,7 +79,7 @@ def compile_format(text: str) -> Printer:
     return lambda topic, partition, record: b"".join([part(topic, partition, record) for part in parts])
 
 
-def _part(found: re.Match[str], text: str) -> Printer:
+def _part(found: re.Match[str], text: str) -> RecordFormat:
     if found["plain"] is not None:
         return _constant(found["plain"].encode("utf-8", "surrogateescape"))
     if found["escape"] is not None:
@@ -99,11 +99,11 @@ def _part(found: re.Match[str], text: str) -> Printer:
     return _SIMPLE[letter]
 
 
-def _constant(data: bytes) -> Printer:
+def _constant(data: bytes) -> RecordFormat:
     return lambda topic, partition, record: data
 
 
-def _bytes_part(letter: str, way: str, text: str) -> Printer:
+def _bytes_part(letter: str, way: str, text: str) -> RecordFormat:
     show = _WAYS.get(way)
     if show is None:
         raise ValueError(f"{text!r}: %{letter}{{{way}}} is not known; use hex, base64 or json")
@@ -118,7 +118,7 @@ def _bytes_part(letter: str, way: str, text: str) -> Printer:
     return lambda topic, partition, record: show(record.value)
 
 
-def _time_part(pattern: str | None) -> Printer:
+def _time_part(pattern: str | None) -> RecordFormat:
     def show(topic: str, partition: int, record: Record) -> bytes:
         if record.timestamp < 0:
             return b""

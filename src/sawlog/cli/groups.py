@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,9 +23,8 @@ from .options import (
     complete_topic,
     parsed,
 )
-from .output import Column, OutputFormat, note
-from .output import Output as Printer
-from .places import chosen, open_groups_log, open_place, open_store
+from .output import Column, OutputFormat, Printer, note
+from .places import chosen, open_directory, open_groups_log, open_place
 from .program import Command, CommandGroup
 from .terminal import ProgressBar, confirm
 from .units import format_count
@@ -202,7 +200,7 @@ def delete(
     Printer(output).outcome(f"{group}: deleted", fields)
 
 
-def _report_lost_commits(data: Path | None) -> None:
+def _report_lost_commits(data: str | None) -> None:
     """Exit with 4 if commits were lost: groups may be missing from the list, or show an earlier position."""
     with open_groups_log(data) as logs:
         problems = [problem for each in logs for problem in each.log.verify().problems]
@@ -288,7 +286,7 @@ def redrive(
       sawlog redrive orders-dead -d data --group workers --limit 10
       sawlog redrive orders-dead -d data --to orders-retry
     """
-    with open_store(data, "r" if dry_run else "w") as store, ProgressBar("redriving", None, "letters") as bar:
+    with open_directory(data, "r" if dry_run else "w") as store, ProgressBar("redriving", None, "letters") as bar:
         rows = put_back(store, topic, group=group, to=to, limit=limit, dry_run=dry_run, progress=bar.advance)
     found = [
         {"group": row.group, "topic": row.topic, "partition": row.partition, "letters": row.letters} for row in rows

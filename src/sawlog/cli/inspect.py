@@ -29,8 +29,7 @@ from ..storage import FileDirectory, checksummed
 from .codes import CORRUPT
 from .dissect import Batch, Damage, dissect, records_of
 from .options import Output
-from .output import Column, OutputFormat, Row, note
-from .output import Output as Printer
+from .output import Column, OutputFormat, Printer, Row, note
 from .units import format_size, format_time
 
 _ROW_BYTES, _ROWS_AROUND = 16, 3

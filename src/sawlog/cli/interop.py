@@ -17,9 +17,8 @@ from ..display import counted
 from ..errors import UnknownFormat
 from .codes import CORRUPT
 from .options import DirectoryData, Output, Topic, parsed, read_as
-from .output import Column, OutputFormat, note
-from .output import Output as Printer
-from .places import open_store
+from .output import Column, OutputFormat, Printer, note
+from .places import open_directory
 from .terminal import ProgressBar
 from .topic import Settings, parse_settings
 from .units import format_count, format_duration, format_rate, format_size, size_bytes, time_ms
@@ -137,7 +136,7 @@ def import_(
         _show_plan(found, data, rename, only, on_damage, output)
         return
     began = monotonic()
-    with open_store(data, "w", create=True) as store, _bar("importing") as progress:
+    with open_directory(data, "w", create=True) as store, _bar("importing") as progress:
         report = interop.import_log(
             source,
             store,
@@ -254,7 +253,7 @@ def _existing(data: Path) -> Iterator[dict[tuple[str, int], int]]:
     if not (data / "sawlog.json").exists():
         yield {}
         return
-    with open_store(data) as store:
+    with open_directory(data) as store:
         yield {(topic.name, n): topic.partition(n).next_offset for topic in store for n in range(topic.partitions)}
 
 
@@ -324,7 +323,7 @@ def export(
 
     options = _options(option)
     printer = Printer(output)
-    with open_store(data) as store:
+    with open_directory(data) as store:
         found = store.topic(topic)
         if dry_run:
             rows = [_export_row(interop.formats(), system, found, number, target) for number in range(found.partitions)]

@@ -15,10 +15,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from ..addresses import is_address
 from ..config import LogConfig
 from ..display import counted
 from ..log.files import LOCK, LOG
@@ -27,16 +28,15 @@ from ..log.maintenance import MaintenanceReport
 from ..log.recovery_report import Action, RecoveryFinding, RecoveryReport
 from ..log.verify import Problem, VerifyReport
 from ..storage import FileDirectory
+from ..store.base import Partition
 from ..store.names import TOPICS, partition_name
 from ..store.settings import log_config
 from .codes import CORRUPT
 from .options import Data, LogDir, MaybeData, MaybeTopic, Output, Partitions
-from .output import Column, OutputFormat, note
-from .output import Output as Printer
+from .output import Column, OutputFormat, Printer, note
 from .overlay import Overlay
 from .places import (
     GROUPS_LOG,
-    Address,
     MissingPartition,
     NamedLog,
     check_place,
@@ -44,16 +44,12 @@ from .places import (
     groups_path,
     note_remote,
     open_any,
-    open_for_reading,
+    open_directory,
     open_groups_log,
-    open_store,
+    open_logs,
 )
 from .terminal import ProgressBar
 from .units import format_count, format_size
-
-if TYPE_CHECKING:
-    from ..store.objects.partition import ObjectPartition
-
 
 _VERIFY_COLUMNS = [
     Column("topic"),
@@ -87,13 +83,17 @@ def verify(
       sawlog verify --log data/topics/orders/partition-3 --output json
     """
     printer = Printer(output)
-    if isinstance(data, Address) and not (log or topic or partition):
+    check_place(data, log, topic)
+    if is_address(data) and not (log or topic or partition):
         _check_whole(data, printer)
     problems: list[Problem] = []
     missing: list[MissingPartition] = []
     whole = None if log or topic or partition else data
-    with open_for_reading(data, log, topic, partition, missing) as topics, open_groups_log(whole) as offsets:
-        places = [*topics, *offsets]
+    with (
+        open_logs(data, log, topic, partition, missing=missing) as topics,
+        open_groups_log(whole) as offsets,
+    ):
+        places = [*topics.places, *offsets]
         total = sum(place.log.size_bytes for place in places)
         with ProgressBar("verifying", total, "bytes") as progress:
             rows = list(_checked(places, problems, progress))
@@ -105,7 +105,7 @@ def verify(
             note(f"!! {each}")
         for problem in problems:
             note(f"!! {problem}{_then(problem)}")
-        if not isinstance(data, Address):
+        if not is_address(data):
             note("`sawlog inspect FILE` shows the damaged bytes, `sawlog repair --plan` what can be repaired")
         raise typer.Exit(CORRUPT)
 
@@ -119,12 +119,12 @@ def _lost(missing: MissingPartition) -> dict[str, Any]:
     return {**row, **zeros, "problems": [problem]}
 
 
-def _check_whole(data: Address, printer: Printer) -> None:
+def _check_whole(data: str, printer: Printer) -> None:
     """Exit if a store on object storage has lost commits or its `sawlog.json`: it may not open, or lack its end."""
     from ..store.objects.bucket.bucket import Bucket  # slow to import
     from ..store.objects.maintenance.repair import diagnose
 
-    found = diagnose(Bucket(str(data)))
+    found = diagnose(Bucket(data))
     if not found.is_repairable:
         return
     wrong = [str(each) for each in found.findings]
@@ -137,7 +137,7 @@ def _check_whole(data: Address, printer: Printer) -> None:
 
 
 def _checked(
-    places: Sequence[NamedLog[Log] | NamedLog[ObjectPartition]], problems: list[Problem], progress: ProgressBar
+    places: Sequence[NamedLog[Partition]], problems: list[Problem], progress: ProgressBar
 ) -> Iterator[dict[str, Any]]:
     for place in places:
         report = place.log.verify()
@@ -201,7 +201,7 @@ def repair(
       sawlog repair --log data/topics/orders/partition-0 --apply --backup /mnt/spare
     """
     printer = Printer(output)
-    if isinstance(data, Address) and log is None:
+    if is_address(data) and log is None:
         if topic or partition or backup:
             raise typer.BadParameter(f"{data} is repaired as a whole, without a topic, -p or --backup")
         _repair_bucket(data, printer, apply=apply)
@@ -225,11 +225,11 @@ def repair(
         note("now, a torn end may be its unfinished write: run the command again to check")
 
 
-def _repair_bucket(data: Address, printer: Printer, *, apply: bool) -> None:
+def _repair_bucket(data: str, printer: Printer, *, apply: bool) -> None:
     from ..store.objects.bucket.bucket import Bucket
     from ..store.objects.maintenance import repair as objects  # slow to import
 
-    bucket = Bucket(str(data))
+    bucket = Bucket(data)
     found = objects.diagnose(bucket)
     rows = [{each.name: getattr(finding, each.name) for each in _REPAIR_COLUMNS} for finding in found.findings]
     if apply and found.is_repairable:
@@ -249,7 +249,7 @@ def _repair_bucket(data: Address, printer: Printer, *, apply: bool) -> None:
 
 
 def _wanted(
-    data: Path | None, log: Path | None, topic: str | None, partitions: list[int] | None
+    data: str | None, log: Path | None, topic: str | None, partitions: list[int] | None
 ) -> list[tuple[str, int, Path, LogConfig]]:
     """Return (topic, partition, directory, settings) of each selected log. Nothing stays open."""
     check_place(data, log, topic)
@@ -258,11 +258,11 @@ def _wanted(
             return [(log.resolve().name, 0, Path(found.path), found.config)]
     assert data is not None
     wanted = []
-    with open_store(data) as store:
+    with open_directory(data) as store:
         for name in store.topics() if topic is None else [topic]:
             one = store.topic(name)
             for number in chosen(one, partitions):
-                path = data / TOPICS / name / partition_name(number)  # it may be too damaged to open
+                path = Path(data) / TOPICS / name / partition_name(number)  # it may be too damaged to open
                 wanted.append((name, number, path.absolute(), log_config(one.settings)))
     groups = None if topic or partitions else groups_path(data)
     if groups is not None:
@@ -270,17 +270,17 @@ def _wanted(
     return wanted
 
 
-def _beside(data: Path | None, log: Path | None, stamp: str) -> Path:
+def _beside(data: str | None, log: Path | None, stamp: str) -> Path:
     """Return the default directory for copies: next to the store or log."""
-    of = (log or data or Path()).resolve()
+    of = Path(log or data or "").resolve()
     return of.parent / f"{of.name}.before-repair-{stamp}"
 
 
-def _relative(path: Path, data: Path | None, log: Path | None) -> Path:
+def _relative(path: Path, data: str | None, log: Path | None) -> Path:
     """Return the path of a copy below the backup directory."""
     if log is not None or data is None:
         return Path(path.resolve().name)
-    return path.resolve().relative_to(data.resolve())
+    return path.resolve().relative_to(Path(data).resolve())
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +362,7 @@ def maintenance(data: Data, topic: MaybeTopic = None, output: Output = OutputFor
         for name in names:
             one = store.topic(name)
             reports = one.maintain()
-            if not isinstance(data, Address) and len(reports) < one.partitions:
+            if not is_address(data) and len(reports) < one.partitions:
                 left = one.partitions - len(reports)
                 note(f"{one.name}: skipped {left} of {one.partitions} partitions: another process is writing to them")
             rows += [

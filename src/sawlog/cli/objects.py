@@ -18,8 +18,7 @@ from ..store.objects.bucket.bucket import Bucket
 from ..store.objects.bucket.selftest import BRIEF, BRIEF_SCALE, TRIALS, Finding, Scale, refuse, run
 from .codes import FAILED
 from .options import Output, parsed
-from .output import Column, OutputFormat, note
-from .output import Output as Printer
+from .output import Column, OutputFormat, Printer, note
 from .program import Command, CommandGroup
 from .terminal import ProgressBar
 from .units import format_count, format_duration, time_ms

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from .output import OutputFormat
-from .places import parse_directory, parse_location
+from .places import open_place, parse_directory
 
 if TYPE_CHECKING:
     from .places import AnyStore
@@ -48,13 +48,11 @@ def complete_setting_name(incomplete: str) -> list[str]:
 
 
 def _offered(ctx: Any, incomplete: str, names: Callable[[AnyStore], Iterable[str]]) -> list[str]:
-    from .places import open_place, parse_location
-
     data, broker = ctx.params.get("data"), ctx.params.get("broker")
     if data is None and broker is None:
         data, broker = os.environ.get("SAWLOG_DATA"), os.environ.get("SAWLOG_BROKER")
     try:
-        with open_place(None if data is None else parse_location(data), broker) as store:
+        with open_place(data, broker) as store:
             return [name for name in names(store) if name.startswith(incomplete)]
     except Exception:  # an incomplete command line is no place to report errors
         return []
@@ -69,7 +67,6 @@ _PLACE = typer.Option(
     envvar="SAWLOG_DATA",
     show_envvar=True,
     metavar="DIR|URL",
-    parser=parse_location,
     help="The data directory of the store, or its URL on object storage: s3://bucket/store.",
 )
 _DIRECTORY = typer.Option(
@@ -81,8 +78,8 @@ _DIRECTORY = typer.Option(
     parser=parse_directory,
     help="The data directory of the store.",
 )
-Data = Annotated[Path, _PLACE]
-MaybeData = Annotated[Path | None, _PLACE]
+Data = Annotated[str, _PLACE]
+MaybeData = Annotated[str | None, _PLACE]
 #: For commands that work on the files of a directory.
 DirectoryData = Annotated[Path, _DIRECTORY]
 MaybeDirectoryData = Annotated[Path | None, _DIRECTORY]

@@ -103,7 +103,8 @@ _JSON = frozenset({str, int, float, bool})
 #: Created once: `json.dumps` creates a new one for every call.
 _to_json = json.JSONEncoder(ensure_ascii=False).encode
 
-Row = Mapping[str, Any]
+#: A dictionary by column name, or an object with the columns as attributes.
+Row = Any
 
 
 class OutputFormat(StrEnum):
@@ -181,7 +182,7 @@ def visible(text: str) -> str:
 # --- the printer
 
 
-class Output:
+class Printer:
     """Prints rows in the requested format."""
 
     def __init__(
@@ -201,7 +202,6 @@ class Output:
         return self.form is OutputFormat.TABLE
 
     def write(self, data: bytes) -> None:
-        """Write bytes unchanged."""
         self._stream.write(data)
 
     def line(self, text: str = "") -> None:
@@ -211,27 +211,32 @@ class Output:
     def flush(self) -> None:
         self._stream.flush()
 
-    def rows(self, rows: Iterable[Row], columns: Sequence[Column], *, live: bool = False, empty: str = "") -> int:
-        """Print rows and return their number. `live` flushes each row. `empty` is the note if there are none."""
+    def rows(self, rows: Iterable[Row], columns: Sequence[Column], *, live: bool = False, empty: str = "") -> None:
+        """Print rows. `live` flushes each row. `empty` is the note of an empty table."""
         printers = {
             OutputFormat.TABLE: self._table,
-            OutputFormat.JSON: self._json,
-            OutputFormat.NDJSON: self._ndjson,
-            OutputFormat.CSV: self._csv,
+            OutputFormat.JSON: _json_lines,
+            OutputFormat.NDJSON: _ndjson_lines,
+            OutputFormat.CSV: _csv_lines,
         }
-        write = self._stream.write
-        for line in printers[self.form](counted := _Counted(rows), columns, live):
-            write(f"{line}\n".encode("utf-8", "surrogateescape"))
+        lines = printers[self.form](rows, columns) if not live or not self.for_people else self._table(rows, columns, 0)
+        found = False
+        for line in lines:
+            found = True
+            self.line(line)
             if live:
                 self.flush()
-        count = counted.count
-        if not count and empty and self.for_people:
+        if not found and empty and self.for_people:
             note(empty)
         self.flush()
-        return count
 
-    def item(self, fields: Row, columns: Sequence[Column] = ()) -> None:
-        """Print one object: a list of fields for people, a JSON object or a row for programs."""
+    def item(self, found: Row, columns: Sequence[Column] = ()) -> None:
+        """Print a dictionary or dataclass: a list of fields for people, a JSON object or a row for programs."""
+        fields = (
+            found
+            if isinstance(found, Mapping)
+            else {each.name: getattr(found, each.name) for each in dataclasses.fields(found)}
+        )
         if self.form is OutputFormat.TABLE:
             known = {column.name: column for column in columns}
             shown = [(known.get(name, Column(name)), value) for name, value in fields.items()]
@@ -252,83 +257,61 @@ class Output:
         else:
             self.item(fields)
 
-    def _table(self, rows: Iterable[Row], columns: Sequence[Column], live: bool) -> Iterator[str]:
-        sample = list(islice(rows, 0 if live else _SAMPLE_ROWS))
-        if not sample and not live:
+    def _table(self, rows: Iterable[Row], columns: Sequence[Column], sample_rows: int = _SAMPLE_ROWS) -> Iterator[str]:
+        rows = iter(rows)
+        sample = list(islice(rows, sample_rows))
+        if not sample and sample_rows:
             return
 
         def measure(some: Sequence[Column]) -> list[int]:
-            return [
-                max(
-                    [
-                        display_width(column.heading),
-                        *(display_width(_shown(column, row.get(column.name))) for row in sample),
-                    ]
-                )
-                for column in some
-            ]
+            cells = [[column.heading, *(_shown(column, _field(row, column.name)) for row in sample)] for column in some]
+            return [max(map(display_width, each)) for each in cells]
 
         whole = columns
-        if self.width is not None and not live:
+        if self.width is not None and sample:
             columns = fitted(columns, measure, self.width)
         widths = measure(columns)
-        right = [not live and all(_is_number(row.get(column.name)) for row in sample) for column in columns]
+        right = [bool(sample) and all(_is_number(_field(row, column.name)) for row in sample) for column in columns]
         yield self._strong(_aligned([column.heading for column in columns], widths, right))
         for row in chain(sample, rows):
-            yield _aligned([_shown(column, row.get(column.name)) for column in columns], widths, right)
+            yield _aligned([_shown(column, _field(row, column.name)) for column in columns], widths, right)
         if len(columns) < len(whole):
             self.flush()
             known = {column.name for column in columns}
             left_out = ", ".join(_title(column) for column in whole if column.name not in known)
             note(f"not shown (--output csv has it): {left_out}")
 
-    @staticmethod
-    def _json(rows: Iterable[Row], columns: Sequence[Column], live: bool) -> Iterator[str]:
-        before = "["
-        for row in rows:
-            yield f"{before}{_to_json(_picked(row, columns))}"
-            before = ","
-        yield "]" if before == "," else "[]"
-
-    @staticmethod
-    def _ndjson(rows: Iterable[Row], columns: Sequence[Column], live: bool) -> Iterator[str]:
-        for row in rows:
-            yield _to_json(_picked(row, columns))
-
-    @staticmethod
-    def _csv(rows: Iterable[Row], columns: Sequence[Column], live: bool) -> Iterator[str]:
-        line = io.StringIO()
-        writer = csv.writer(line, lineterminator="")
-        for cells in chain(
-            [[column.name for column in columns]], ([cell(row.get(column.name)) for column in columns] for row in rows)
-        ):
-            writer.writerow(cells)
-            yield line.getvalue()
-            line.seek(0)
-            line.truncate()
-
     def _strong(self, text: str) -> str:
         return f"\x1b[1m{text}\x1b[0m" if self._bold else text
 
 
-class _Counted:
-    """Iterator that counts the rows passing through."""
-
-    def __init__(self, rows: Iterable[Row]) -> None:
-        self._rows = iter(rows)
-        self.count = 0
-
-    def __iter__(self) -> Iterator[Row]:
-        return self
-
-    def __next__(self) -> Row:
-        row = next(self._rows)
-        self.count += 1
-        return row
+def _json_lines(rows: Iterable[Row], columns: Sequence[Column]) -> Iterator[str]:
+    before = "["
+    for line in _ndjson_lines(rows, columns):
+        yield before + line
+        before = ","
+    yield "]" if before == "," else "[]"
 
 
-def _picked(row: Row, columns: Sequence[Column]) -> dict[str, Any]:
-    return {column.name: plain(row.get(column.name)) for column in columns}
+def _ndjson_lines(rows: Iterable[Row], columns: Sequence[Column]) -> Iterator[str]:
+    names = [column.name for column in columns]
+    for row in rows:
+        yield _to_json({name: plain(_field(row, name)) for name in names})
+
+
+def _csv_lines(rows: Iterable[Row], columns: Sequence[Column]) -> Iterator[str]:
+    line = io.StringIO()
+    writer = csv.writer(line, lineterminator="")
+    names = [column.name for column in columns]
+    for cells in chain([names], ([cell(_field(row, name)) for name in names] for row in rows)):
+        writer.writerow(cells)
+        yield line.getvalue()
+        line.seek(0)
+        line.truncate()
+
+
+def _field(row: Row, name: str) -> Any:
+    return row.get(name) if isinstance(row, dict) else getattr(row, name, None)
 
 
 def _title(column: Column) -> str:

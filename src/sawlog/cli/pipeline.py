@@ -21,9 +21,8 @@ from ..store.settings import is_compacted
 from .charts import BarChart, Chart, NoPlot, Plot, TimeChart, check_plot, show_charts
 from .codes import CORRUPT, INTERRUPTED
 from .options import DirectoryData, MaybeTopic, Output, Topic, Yes, parsed, read_as
-from .output import Column, OutputFormat, note
-from .output import Output as Printer
-from .places import open_store
+from .output import Column, OutputFormat, Printer, note
+from .places import open_directory
 from .program import Command, CommandGroup
 from .terminal import ProgressBar, confirm
 from .units import duration_ms, format_count, format_size, format_time, size_bytes
@@ -370,7 +369,7 @@ def verify(data: DirectoryData, topic: MaybeTopic = None, output: Output = Outpu
     """
     from ..pipelines import verify as job
 
-    with open_store(data) as store:
+    with open_directory(data) as store:
         topics = [store.topic(topic)] if topic is not None else list(store)
         total = sum(each.describe().size_bytes for each in topics)
     with running_job("verifying", total, "bytes") as (spark, advance):
@@ -426,7 +425,7 @@ def compact(
 
 def _confirm_compaction(data: Path, topic: str, yes: bool) -> None:
     """Ask for confirmation, unless the topic's cleanup.policy is compact."""
-    with open_store(data) as store:
+    with open_directory(data) as store:
         found = store.topic(topic).describe()
     if is_compacted(found.settings):
         return
@@ -466,7 +465,7 @@ def repartition(
 
 @contextmanager
 def _rewriting(data: Path, topic: str) -> Iterator[tuple[SparkSession, Callable[[int], None]]]:
-    with open_store(data) as store:
+    with open_directory(data) as store:
         total = store.topic(topic).describe().records
     with running_job("rewriting", total, "records") as job:
         yield job

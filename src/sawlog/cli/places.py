@@ -1,8 +1,7 @@
 """Opening what a command works on: a store in a directory, on object storage or behind a broker, or some partitions.
 
-`open_named_logs` opens partitions for reading, which takes no lock and writes nothing, so commands that only read can
-run next to a writer. `open_files_for_reading` does the same for commands that need the files themselves. Every function
-here is a context manager that closes what it opened, even if the command fails.
+Opening for reading takes no lock and writes nothing, so commands that only read can run next to a writer. Stores are
+opened without background maintenance. The caller closes what it opened with a `with` block.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path, PosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import typer
 
 from ..addresses import is_address
-from ..errors import CorruptFile, InvalidConfig, LogNotFound, StorageError
+from ..errors import CorruptFile, LogNotFound, StorageError
 from ..log.log import Log
 from ..store.base import Partition
 from ..store.directory.lock_leases import LOCK_TIMEOUT_S
@@ -35,9 +34,7 @@ if TYPE_CHECKING:
     from ..store import base
     from ..store.directory.store import DirectoryStore
     from ..store.directory.topic import DirectoryTopic
-    from ..store.objects.partition import ObjectPartition
     from ..store.objects.store import ObjectStore
-    from ..store.objects.topic import ObjectTopic
     from ..store.writer import Packer, TopicWriter
 
     #: A store that is opened directly or through a broker; so are the others.
@@ -46,40 +43,92 @@ if TYPE_CHECKING:
     #: A buffered writer of single records.
     Sink = Packer | TopicWriter | Writer
 
-
-class Address(PosixPath):
-    """The URL of a store on object storage, such as s3://bucket/store, where a command expects a directory. A plain
-    `Path` would lose a slash; this one keeps its text, so that opening it as a directory fails with a clear message."""
-
-    #: The URL; empty for a path that was derived from one.
-    text: str = ""
-
-    @classmethod
-    def of(cls, text: str) -> Address:
-        """Return the address for a URL as typed."""
-        made = cls(text)
-        made.text = text
-        return made
-
-    def __str__(self) -> str:
-        return self.text or super().__str__()
-
-    def __fspath__(self) -> str:
-        return str(self)
+Mode = Literal["w", "r"]
 
 
-def parse_location(text: str | Path) -> Path:
-    """Parse the value of -d: a directory, or a URL on object storage."""
-    return Address.of(text) if isinstance(text, str) and is_address(text) else Path(text)
+# --- stores
 
 
 def parse_directory(text: str | Path) -> Path:
     """Parse the value of -d for a command that needs files; refuse a URL."""
-    found = parse_location(text)
-    if isinstance(found, Address):
-        raise typer.BadParameter(f"{found} is on object storage: this command needs a store in a directory")
-    return found
+    if is_address(text):
+        raise typer.BadParameter(f"{text} is on object storage: this command needs a store in a directory")
+    return Path(text)
 
+
+def check_directory(data: str | Path) -> None:
+    """Raise if the path is a file. A missing directory is fine: the store will be created there."""
+    if Path(data).exists() and not Path(data).is_dir():
+        raise typer.BadParameter(f"{data} is a file, not a directory", param_hint="-d")
+
+
+def open_directory(
+    data: str | Path, mode: Mode = "r", *, create: bool = False, lock_timeout: float = LOCK_TIMEOUT_S
+) -> DirectoryStore:
+    """Open the store in that directory, for commands that need its files. A mistyped path does not become a store
+    unless `create` is given."""
+    from ..store.directory.store import DirectoryStore
+
+    if create:
+        check_directory(data)
+    return DirectoryStore.open(data, mode, maintenance_interval_s=None, lock_timeout=lock_timeout, create=create)
+
+
+def open_any(
+    data: str, mode: Mode = "r", *, create: bool = False, lock_timeout: float = LOCK_TIMEOUT_S
+) -> DirectoryStore | ObjectStore:
+    """Open the store in that directory or at that URL."""
+    if not is_address(data):
+        return open_directory(data, mode, create=create, lock_timeout=lock_timeout)
+    from ..store.objects.store import ObjectStore
+
+    return ObjectStore.open(data, mode, maintenance_interval_s=None, create=create)
+
+
+def open_place(
+    data: str | None,
+    broker: str | None,
+    mode: Mode = "r",
+    *,
+    create: bool = False,
+    lock_timeout: float = LOCK_TIMEOUT_S,
+) -> AnyStore:
+    """Open the store in that directory, at that URL, or behind that broker."""
+    if broker is not None:
+        return _connect(broker)
+    if data is None:
+        raise typer.BadParameter("give the store with -d DIR, or its broker with -b HOST:PORT")
+    return open_any(data, mode, create=create, lock_timeout=lock_timeout)
+
+
+def _connect(broker: str) -> RemoteStore:
+    """Connect to a broker by its address or by a TOML file that describes it."""
+    from ..broker.access import read_access
+    from ..broker.remote import connect
+
+    if not broker.endswith(".toml"):
+        return connect(broker)
+    address, access = read_access(Path(broker), ask_password)
+    return connect(address, access=access)
+
+
+def users_of(store: AnyStore) -> StoredUsers | RemoteUsers:
+    """Return the users of a store's brokers."""
+    from ..broker.security.credentials import StoredUsers
+    from ..store.base import Store
+
+    return StoredUsers(store._registry) if isinstance(store, Store) else store.users
+
+
+def acls_of(store: AnyStore) -> StoredAcls | RemoteAcls:
+    """Return the access control rules of a store's brokers."""
+    from ..broker.security.authorizer import StoredAcls
+    from ..store.base import Store
+
+    return StoredAcls(store._registry) if isinstance(store, Store) else store.acls
+
+
+# --- partitions
 
 Log_co = TypeVar("Log_co", bound=Partition, covariant=True)
 
@@ -114,12 +163,12 @@ def note_remote(places: Iterable[NamedLog[Any]]) -> None:
 GROUPS_LOG = "(groups)"
 
 
-def groups_path(data: Path | None) -> Path | None:
+def groups_path(data: str | None) -> Path | None:
     """Return the directory of the groups' committed offsets, or None if no offset was ever committed. A log that lost
     its segments counts; a log whose creation crashed before the first segment does not."""
-    if data is None or isinstance(data, Address):
+    if data is None or is_address(data):
         return None
-    path = data / GROUPS
+    path = Path(data) / GROUPS
     try:
         Log.open(path, mode="r").close()
     except LogNotFound:
@@ -128,7 +177,7 @@ def groups_path(data: Path | None) -> Path | None:
 
 
 @contextmanager
-def open_groups_log(data: Path | None) -> Iterator[list[NamedLog[Log]]]:
+def open_groups_log(data: str | None) -> Iterator[list[NamedLog[Log]]]:
     """Open the committed-offsets log for reading, if the store has one."""
     path = groups_path(data)
     if path is None:
@@ -136,120 +185,6 @@ def open_groups_log(data: Path | None) -> Iterator[list[NamedLog[Log]]]:
         return
     with Log.open(path, mode="r") as log:
         yield [NamedLog(GROUPS_LOG, 0, log)]
-
-
-@contextmanager
-def open_store(
-    data: Path, mode: Literal["w", "r"] = "r", *, create: bool = False, lock_timeout: float = LOCK_TIMEOUT_S
-) -> Iterator[DirectoryStore]:
-    """Open the store in that directory, by default for reading, for commands that need its files. Short commands run no
-    background maintenance."""
-    from ..store.directory.store import DirectoryStore
-
-    if isinstance(data, Address):
-        raise InvalidConfig(f"{data} is on object storage: this command needs a store in a directory")
-    if create:
-        check_directory(data)
-    elif mode == "w":
-        DirectoryStore.open(data, mode="r").close()  # a mistyped directory must not become a store
-    with DirectoryStore.open(data, mode=mode, maintenance_interval_s=None, lock_timeout=lock_timeout) as store:
-        yield store
-
-
-@contextmanager
-def open_any(
-    data: Path, mode: Literal["w", "r"] = "r", *, create: bool = False, lock_timeout: float = LOCK_TIMEOUT_S
-) -> Iterator[DirectoryStore | ObjectStore]:
-    """Open the store in that directory or at that URL. Short commands run no background maintenance."""
-    if not isinstance(data, Address):
-        with open_store(data, mode, create=create, lock_timeout=lock_timeout) as store:
-            yield store
-        return
-    from ..store.objects.store import ObjectStore
-
-    if mode == "w" and not create:
-        ObjectStore.open(str(data), "r").close()  # a mistyped address must not become a store
-    with ObjectStore.open(str(data), mode, maintenance_interval_s=None) as remote:
-        yield remote
-
-
-def check_directory(data: Path) -> None:
-    """Raise if the path is a file. A missing directory is fine: the store will be created there."""
-    if data.exists() and not data.is_dir():
-        raise typer.BadParameter(f"{data} is a file, not a directory", param_hint="-d")
-
-
-@contextmanager
-def open_place(
-    data: Path | None,
-    broker: str | None,
-    mode: Literal["w", "r"] = "r",
-    *,
-    create: bool = False,
-    lock_timeout: float = LOCK_TIMEOUT_S,
-) -> Iterator[AnyStore]:
-    """Open the store in that directory, at that URL, or behind that broker."""
-    if broker is not None:
-        with _connect(broker) as remote:
-            yield remote
-        return
-    if data is None:
-        raise typer.BadParameter("give the store with -d DIR, or its broker with -b HOST:PORT")
-    with open_any(data, mode, create=create, lock_timeout=lock_timeout) as store:
-        yield store
-
-
-@contextmanager
-def open_users(
-    data: Path | None, broker: str | None, mode: Literal["w", "r"] = "r", *, create: bool = False
-) -> Iterator[StoredUsers | RemoteUsers]:
-    """Open the users of the store in that directory, at that URL, or behind that broker."""
-    if broker is not None:
-        with _connect(broker) as remote:
-            yield remote.users
-        return
-    if data is None:
-        raise typer.BadParameter("give the store with -d DIR, or its broker with -b HOST:PORT")
-    from ..broker.security.credentials import StoredUsers
-
-    with open_any(data, mode, create=create) as store:
-        yield StoredUsers(store._registry)
-
-
-def _connect(broker: str) -> RemoteStore:
-    """Connect to a broker by its address or by a TOML file that describes it."""
-    from ..broker.access import read_access
-    from ..broker.remote import connect
-
-    if not broker.endswith(".toml"):
-        return connect(broker)
-    address, access = read_access(Path(broker), ask_password)
-    return connect(address, access=access)
-
-
-def check_place(data: Path | None, log: Path | None, topic: str | None) -> None:
-    """Check that a store or a log was given. A log takes precedence over a store from the environment."""
-    if data is None and log is None:
-        raise typer.BadParameter("give the store with -d DIR, or the directory of one partition with --log DIR")
-    if log is not None and topic is not None:
-        raise typer.BadParameter("a topic needs a store: give -d DIR, or use --log without a topic")
-
-
-@contextmanager
-def open_acls(
-    data: Path | None, broker: str | None, mode: Literal["w", "r"] = "r"
-) -> Iterator[StoredAcls | RemoteAcls]:
-    """Open the access control rules of the store in that directory, at that URL, or behind that broker."""
-    if broker is not None:
-        with _connect(broker) as remote:
-            yield remote.acls
-        return
-    if data is None:
-        raise typer.BadParameter("give the store with -d DIR, or its broker with -b HOST:PORT")
-    from ..broker.security.authorizer import StoredAcls
-
-    with open_any(data, mode) as store:
-        yield StoredAcls(store._registry)
 
 
 class OpenLogs:
@@ -261,7 +196,7 @@ class OpenLogs:
 
     @property
     def is_remote(self) -> bool:
-        """Whether the logs are read through a broker."""
+        """True if the logs are read through a broker."""
         return self._remote is not None
 
     @property
@@ -281,81 +216,39 @@ class OpenLogs:
 
 
 @contextmanager
-def open_named_logs(
-    data: Path | None,
+def open_logs(
+    data: str | None,
     log: Path | None,
     topic: str | None = None,
     partitions: Sequence[int] | None = None,
     broker: str | None = None,
+    missing: list[MissingPartition] | None = None,
 ) -> Iterator[OpenLogs]:
-    """Open the logs that the command line names for reading."""
-    if data is None and log is None and broker is None:
+    """Open the partitions that the command line names for reading; --log takes precedence over a store from the
+    environment. Partitions whose files are missing are added to `missing`; if it is None, they raise."""
+    if log is not None:
+        check_place(data, log, topic)
+        with Log.open(log, mode="r") as found:
+            yield OpenLogs([NamedLog(log.resolve().name, 0, found)])
+        return
+    if data is None and broker is None:
         raise typer.BadParameter(
             "give the store with -d DIR, its broker with -b HOST:PORT, or the directory of one partition with --log DIR"
         )
-    if broker is not None and log is None:
-        with _connect(broker) as store:
-            names = store.topics() if topic is None else [topic]
-            topics = [store.topic(name) for name in names]
-            yield OpenLogs(
-                [
-                    NamedLog(each.name, number, each.partition(number))
-                    for each in topics
-                    for number in chosen(each, partitions)
-                ],
-                store,
-            )
-        return
-    with open_for_reading(data, log, topic, partitions) as places:
-        yield OpenLogs([NamedLog(each.topic, each.partition, each.log) for each in places])
+    from ..store.base import Store
+
+    with open_place(data, broker) as store:
+        topics = [store.topic(name) for name in (store.topics() if topic is None else [topic])]
+        places = [place for each in topics for place in _logs_of(each, partitions, missing)]
+        yield OpenLogs(places, None if isinstance(store, Store) else store)
 
 
-@contextmanager
-def open_for_reading(
-    data: Path | None,
-    log: Path | None,
-    topic: str | None = None,
-    partitions: Sequence[int] | None = None,
-    missing: list[MissingPartition] | None = None,
-) -> Iterator[Sequence[NamedLog[Log] | NamedLog[ObjectPartition]]]:
-    """Open the partitions that the command line names for reading, in a directory or at a URL. Partitions whose files
-    are missing are added to `missing`; if it is None, they raise."""
-    if log is not None or not isinstance(data, Address):
-        with open_files_for_reading(data, log, topic, partitions, missing) as places:
-            yield places
-        return
-    with open_any(data) as store:
-        names = store.topics() if topic is None else [topic]
-        found = [store.topic(name) for name in names]
-        yield [_part(each, number) for each in found for number in chosen(each, partitions)]
-
-
-def _part(topic: DirectoryTopic | ObjectTopic, number: int) -> NamedLog[Log] | NamedLog[ObjectPartition]:
-    from ..store.objects.topic import ObjectTopic
-
-    if isinstance(topic, ObjectTopic):  # `--follow` polls the end continuously
-        return NamedLog(topic.name, number, topic.partition(number).patient())
-    return NamedLog(topic.name, number, topic.partition(number))
-
-
-@contextmanager
-def open_files_for_reading(
-    data: Path | None,
-    log: Path | None,
-    topic: str | None = None,
-    partitions: Sequence[int] | None = None,
-    missing: list[MissingPartition] | None = None,
-) -> Iterator[list[NamedLog[Log]]]:
-    """Open the logs whose files the command line names for reading; `missing` as in `open_for_reading`."""
-    check_place(data, log, topic)
-    if log is not None:
-        with Log.open(log, mode="r") as found:
-            yield [NamedLog(log.resolve().name, 0, found)]
-        return
-    assert data is not None
-    with open_store(data) as store:
-        names = store.topics() if topic is None else [topic]
-        yield [place for name in names for place in logs_of(store.topic(name), partitions, missing)]
+def check_place(data: str | None, log: Path | None, topic: str | None) -> None:
+    """Raise unless a store or a log was given, or if a topic was given with --log."""
+    if data is None and log is None:
+        raise typer.BadParameter("give the store with -d DIR, or the directory of one partition with --log DIR")
+    if log is not None and topic is not None:
+        raise typer.BadParameter("a topic needs a store: give -d DIR, or use --log without a topic")
 
 
 class MissingPartition(CorruptFile):
@@ -367,19 +260,20 @@ class MissingPartition(CorruptFile):
         self.partition = partition
 
 
-def logs_of(
-    topic: DirectoryTopic, partitions: Sequence[int] | None = None, missing: list[MissingPartition] | None = None
-) -> list[NamedLog[Log]]:
-    """Open the selected partitions of a topic; `missing` as in `open_for_reading`."""
-    places = []
+def _logs_of(
+    topic: AnyTopic, partitions: Sequence[int] | None, missing: list[MissingPartition] | None
+) -> Iterator[NamedLog[Partition]]:
+    from ..store.directory.topic import DirectoryTopic
+
     for number in chosen(topic, partitions):
         try:
-            places.append(NamedLog(topic.name, number, _log_of(topic, number)))
+            log = _log_of(topic, number) if isinstance(topic, DirectoryTopic) else topic.partition(number)
         except MissingPartition as error:
             if missing is None:
                 raise
             missing.append(error)
-    return places
+        else:
+            yield NamedLog(topic.name, number, log.patient())  # `--follow` polls the end continuously
 
 
 def _log_of(topic: DirectoryTopic, number: int) -> Log:

@@ -26,8 +26,7 @@ from ..store.partitioner import partition_for
 from ..store.settings import SCHEMA, is_compacted
 from .inputs import BadInput, Fields, InputFormat, InputRecord, kind_of, parquet_batches, plain_rows, read_input
 from .options import BrokerAt, MaybeData, Output, Topic
-from .output import Output as Printer
-from .output import OutputFormat, note
+from .output import OutputFormat, Printer, note
 from .places import chosen, open_place
 from .terminal import ProgressBar
 from .units import format_size

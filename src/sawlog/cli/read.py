@@ -19,13 +19,11 @@ from ..display import counted
 from ..errors import CorruptBatch
 from ..isolation import Isolation
 from .codes import CORRUPT
-from .formats import Printer as RecordPrinter
-from .formats import compile_format
+from .formats import RecordFormat, compile_format
 from .offsets import Span, parse, resolve
 from .options import BrokerAt, LogDir, MaybeData, Partitions, complete_group, complete_topic, parsed, read_as
-from .output import Column, OutputFormat, Row, note
-from .output import Output as Printer
-from .places import OpenLogs, open_named_logs
+from .output import Column, OutputFormat, Printer, Row, note
+from .places import OpenLogs, open_logs
 from .reading import PartitionRecord, ReadablePartition, Start, committing, open_group_reader, records
 from .units import format_time
 
@@ -65,7 +63,7 @@ _COLUMNS = [
 class _GroupRequest(NamedTuple):
     """Arguments of `open_group_reader`."""
 
-    data: Path | None
+    data: str | None
     broker: str | None
     topic: str
     group: str
@@ -183,7 +181,7 @@ def read(
             )
         return
     damage: list[str] = []
-    with open_named_logs(data, log, topic, partition, broker) as opened:
+    with open_logs(data, log, topic, partition, broker) as opened:
         places = [
             ReadablePartition(each.topic, each.partition, each.log, isolation=isolation.value) for each in opened.places
         ]
@@ -205,7 +203,7 @@ def _read_as_group(
     pattern: re.Pattern[bytes] | None,
     count: int | None,
     printer: Printer,
-    printing: RecordPrinter | None,
+    printing: RecordFormat | None,
     follow: bool,
 ) -> None:
     """Print the records that the group has not read yet, and commit them."""
@@ -261,7 +259,7 @@ def _check_group(
         raise typer.BadParameter("leave out --skip-damage and Parquet files with --group", param_hint="--group")
 
 
-def _format(form: str | None, raw: bool, output: OutputFormat | None, out: Path | None) -> RecordPrinter | None:
+def _format(form: str | None, raw: bool, output: OutputFormat | None, out: Path | None) -> RecordFormat | None:
     """Return the function that formats a record, or None if the output is rows."""
     if sum((form is not None, raw, output is not None)) > 1:
         raise typer.BadParameter("--format, --raw and --output exclude each other")
@@ -281,7 +279,7 @@ def _printer(output: OutputFormat | None, out: Path | None) -> Iterator[Printer]
         yield Printer(output or OutputFormat.NDJSON, stream)
 
 
-def _print(found: Iterator[PartitionRecord], printer: Printer, printing: RecordPrinter | None, follow: bool) -> None:
+def _print(found: Iterator[PartitionRecord], printer: Printer, printing: RecordFormat | None, follow: bool) -> None:
     if printing is None:
         printer.rows((_row(place, record) for place, record in found), _COLUMNS, live=follow)
         return

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ..batch.kernel import Record
@@ -24,7 +23,7 @@ from ..errors import CorruptBatch, GroupActive, GroupNotFound, OffsetOutOfRange
 from ..isolation import Isolation
 from ..store.base import Partition
 from .output import note
-from .places import NamedLog, OpenLogs, open_any, open_named_logs
+from .places import NamedLog, OpenLogs, open_any, open_logs
 
 if TYPE_CHECKING:
     from ..store.consumer import Consumer
@@ -214,7 +213,7 @@ GroupReader = MemberReader | BrokerReader
 
 @contextmanager
 def open_group_reader(
-    data: Path | None, broker: str | None, topic: str, group: str, start: Start, isolation: Isolation
+    data: str | None, broker: str | None, topic: str, group: str, start: Start, isolation: Isolation
 ) -> Iterator[GroupReader]:
     """Read a topic as this group. A group without committed offsets begins at `start`."""
     if broker is None and data is not None:
@@ -225,7 +224,7 @@ def open_group_reader(
             ) as consumer:
                 yield MemberReader(consumer, into)
         return
-    with open_named_logs(data, None, topic, None, broker) as opened:
+    with open_logs(data, None, topic, None, broker) as opened:
         places = [
             ReadablePartition(each.topic, each.partition, each.log, isolation=isolation) for each in opened.places
         ]

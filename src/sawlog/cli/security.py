@@ -13,9 +13,8 @@ from ..broker.security.mechanisms import MAX_ITERATIONS, MECHANISMS, MIN_ITERATI
 from ..display import counted
 from ..errors import InvalidConfig
 from .options import BrokerAt, MaybeData, Output, Yes, complete_group, complete_topic, read_as
-from .output import Column, OutputFormat, note
-from .output import Output as Printer
-from .places import open_acls, open_users
+from .output import Column, OutputFormat, Printer, note
+from .places import acls_of, open_place, users_of
 from .program import Command, CommandGroup
 from .terminal import confirm, new_password
 
@@ -74,9 +73,10 @@ def add_user(
             raise typer.BadParameter(f"{' or '.join(sorted(MECHANISMS))}, not {each!r}", param_hint="--mechanism")
     chosen = sorted(set(mechanism or MECHANISMS))
     password = new_password(name, password_file)
-    with open_users(data, broker, "w", create=True) as store:
-        existed = name in store.list()
-        store.put(name, [Salted.new(MECHANISMS[each], password, iterations) for each in chosen])
+    with open_place(data, broker, "w", create=True) as store:
+        users = users_of(store)
+        existed = name in users.list()
+        users.put(name, [Salted.new(MECHANISMS[each], password, iterations) for each in chosen])
     fields = {"user": name, "mechanisms": chosen, "iterations": iterations, "existed": existed}
     Printer(output).outcome(f"{name}: {'has a new password' if existed else 'added'}", fields)
 
@@ -90,8 +90,8 @@ def list_users(data: MaybeData = None, broker: BrokerAt = None, output: Output =
       sawlog user list -d data
       sawlog user list -b 127.0.0.1:9092 --output json
     """
-    with open_users(data, broker) as store:
-        found = store.list()
+    with open_place(data, broker) as store:
+        found = users_of(store).list()
     rows = [{"user": name, "mechanisms": list(each), "iterations": list(each.values())} for name, each in found.items()]
     columns = [
         Column("user"),
@@ -112,8 +112,8 @@ def delete_user(
       sawlog user delete ann -d data --yes
     """
     confirm(f"delete the user {name}", yes)
-    with open_users(data, broker, "w") as store:
-        store.delete(name)
+    with open_place(data, broker, "w") as store:
+        users_of(store).delete(name)
     Printer(output).outcome(f"{name}: deleted", {"user": name, "deleted": True})
 
 
@@ -222,7 +222,8 @@ def add_rules(
     _check_operations(operations, resources)
     hosts = [read_as(_address, each, "--host") for each in host or [EVERY]]
     made = list(dict.fromkeys(_bindings(people, resources, operations, hosts, prefixed)))
-    with open_acls(data, broker, "w") as rules:
+    with open_place(data, broker, "w") as store:
+        rules = acls_of(store)
         before = frozenset(rules.find(Filter()))
         rules.add(made)
     Printer(output).rows([each.fields for each in made], _RULE_COLUMNS)
@@ -260,7 +261,8 @@ def list_rules(
     from ..broker.security.acls import Pattern
 
     wanted = _filters(Pattern.MATCH, principal, None, operation, topic, group, transactional_id, cluster)
-    with open_acls(data, broker) as rules:
+    with open_place(data, broker) as store:
+        rules = acls_of(store)
         found = [rules.find(each) for each in wanted]
     rows = [each.fields for each in _joined(found)]
     Printer(output).rows(rows, _RULE_COLUMNS, empty="no rules match; a store without rules allows every operation")
@@ -304,13 +306,14 @@ def delete_rules(
     wanted = [Filter()]
     if not every:
         wanted = _filters(pattern, principal, permission, operation, topic, group, transactional_id, cluster)
-    with open_acls(data, broker) as rules:
+    with open_place(data, broker) as store:
+        rules = acls_of(store)
         found = _joined([rules.find(each) for each in wanted])
         left = len(rules.find(Filter())) - len(found)
     if found:
         confirm(f"delete {_counted(len(found))}", yes)
-        with open_acls(data, broker, "w") as rules:
-            found = _joined(rules.delete(wanted))
+        with open_place(data, broker, "w") as store:
+            found = _joined(acls_of(store).delete(wanted))
     Printer(output).rows([each.fields for each in found], _RULE_COLUMNS, empty="no rules match; nothing was deleted")
     if output is OutputFormat.TABLE and found:
         note(f"deleted {_counted(len(found))}")

@@ -23,8 +23,7 @@ from ..display import counted
 from ..errors import SawlogError
 from .codes import hint_for, message_of
 from .options import Data, Output
-from .output import Column, OutputFormat, Row, note
-from .output import Output as Printer
+from .output import Column, OutputFormat, Printer, Row, note
 from .places import open_any
 from .read import IsolationLevel, IsolationOption
 

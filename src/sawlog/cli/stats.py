@@ -46,9 +46,8 @@ from .charts import (
 )
 from .offsets import Span, parse, resolve
 from .options import BrokerAt, LogDir, MaybeData, MaybeTopic, Output, Partitions, read_as
-from .output import Column, OutputFormat, note
-from .output import Output as Printer
-from .places import NamedLog, note_remote, open_named_logs
+from .output import Column, OutputFormat, Printer, note
+from .places import NamedLog, note_remote, open_logs
 from .units import format_count, format_size, format_time, format_time_short
 
 _FETCH_BYTES = 8 << 20
@@ -111,7 +110,7 @@ def stats(
     check_plot(plot)
     span = read_as(parse, offset, "--offset")
     printer = Printer(output)
-    with open_named_logs(data, log, topic, partition, broker) as opened:
+    with open_logs(data, log, topic, partition, broker) as opened:
         tallies = [_tally(place, span) for place in opened.places]
         rows = [_row(each, has_segments=not opened.is_remote) for each in tallies]
         note_remote(opened.places)

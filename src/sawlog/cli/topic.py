@@ -23,8 +23,7 @@ from .options import (
     complete_setting_name,
     read_as,
 )
-from .output import Column, OutputFormat, note
-from .output import Output as Printer
+from .output import Column, OutputFormat, Printer, note
 from .places import chosen, open_place
 from .program import Command, CommandGroup
 from .terminal import confirm
