@@ -104,14 +104,13 @@ def doctor(
         found = list(examine(place, data if directory is None else None))
     columns = [Column("state"), Column("check"), Column("detail", cut=False), Column("advice")]
     printer = Printer(output)
-    rows = [{column.name: getattr(each, column.name) for column in columns} for each in found]
     if printer.for_people:
-        printer.rows(rows, columns[:3])
+        printer.rows(found, columns[:3])
         for each in found:
             if each.advice:
                 note(f"{each.check}: {each.advice}")
     else:
-        printer.rows(rows, columns)
+        printer.rows(found, columns)
     if any(each.state == BAD for each in found):
         raise typer.Exit(FAILED)
 

@@ -98,15 +98,14 @@ def describe(
     printer = Printer(output)
     with open_place(data, broker) as store:
         found = store.groups.describe(group)
-    rows = [{column.name: getattr(row, column.name) for column in _ROW_COLUMNS} for row in found.rows]
     if output in (OutputFormat.JSON, OutputFormat.NDJSON):
         members = list(found.members) if found.served_at is None else None
-        printer.item({"group": group, "members": members, "broker": found.served_at, "rows": rows})
+        printer.item({"group": group, "members": members, "broker": found.served_at, "rows": found.rows})
         _report_lost_commits(data)
         return
-    printer.rows(rows, _ROW_COLUMNS, empty=f"{group} has no committed offsets yet")
+    printer.rows(found.rows, _ROW_COLUMNS, empty=f"{group} has no committed offsets yet")
     if printer.for_people:
-        lag = counted(sum(row["lag"] or 0 for row in rows), "record")
+        lag = counted(sum(row.lag or 0 for row in found.rows), "record")
         if found.served_at is None:
             note(f"{group}: {counted(len(found.members), 'member')}, {lag} not yet consumed")
         else:
@@ -288,11 +287,8 @@ def redrive(
     """
     with open_directory(data, "r" if dry_run else "w") as store, ProgressBar("redriving", None, "letters") as bar:
         rows = put_back(store, topic, group=group, to=to, limit=limit, dry_run=dry_run, progress=bar.advance)
-    found = [
-        {"group": row.group, "topic": row.topic, "partition": row.partition, "letters": row.letters} for row in rows
-    ]
     columns = [Column("group"), Column("topic"), Column("partition", "from partition"), Column("letters")]
-    Printer(output).rows(found, columns, empty=f"{topic}: no dead letters to return")
-    if output is OutputFormat.TABLE and found:
+    Printer(output).rows(rows, columns, empty=f"{topic}: no dead letters to return")
+    if output is OutputFormat.TABLE and rows:
         count = sum(row.letters for row in rows)
         note(f"dry run: {count:,} would be returned" if dry_run else f"{topic}: {count:,} returned")

@@ -338,7 +338,7 @@ def _show_remote(file: Path, printer: Printer) -> None:
     note(f"the log starts at offset {found.log_start}; offsets below {found.end} are only in the replica")
     columns = [Column("base_offset", "first offset"), Column("next_offset", "next offset")]
     columns += [Column("size_bytes", "size", format_size), Column("max_timestamp", "newest", format_time)]
-    printer.rows([run._asdict() for run in found.runs], columns)
+    printer.rows(found.runs, columns)
 
 
 def _show_visible(file: Path, printer: Printer) -> None:
@@ -368,9 +368,8 @@ def _show_lock(file: Path, printer: Printer) -> None:
 def _show_producers(file: Path, printer: Printer) -> None:
     found = ProducersFile.decode(file.read_bytes())
     names = [field.name for field in dataclasses.fields(ProducerBatch)]
-    rows = [dataclasses.asdict(batch) for batch in found.batches]
     columns = [Column(name, shown=format_time if name == "timestamp" else None) for name in names]
-    printer.rows(rows, columns, empty=f"{file}: no idempotent producers")
+    printer.rows(found.batches, columns, empty=f"{file}: no idempotent producers")
     for each in found.open:
         note(f"producer {each.producer_id} has an open transaction since offset {each.first_offset}")
 

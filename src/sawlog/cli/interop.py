@@ -16,7 +16,7 @@ import typer
 from ..display import counted
 from ..errors import UnknownFormat
 from .codes import CORRUPT
-from .options import DirectoryData, Output, Topic, parsed, read_as
+from .options import DirectoryData, Output, Topic, named_values, parsed, read_as
 from .output import Column, OutputFormat, Printer, note
 from .places import open_directory
 from .terminal import ProgressBar
@@ -363,11 +363,8 @@ def export(
 def _options(given: list[str] | None) -> dict[str, Any]:
     """Parse `name=value` pairs: sizes with units and small integers become numbers, anything else stays text."""
     made: dict[str, Any] = {}
-    for pair in given or ():
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise typer.BadParameter(f"{pair!r} is not NAME=VALUE, such as segment_bytes=64MiB", param_hint="--option")
-        name = name.replace(".", "_")
+    for given_name, value in named_values(given, "--option", "NAME=VALUE, such as segment_bytes=64MiB"):
+        name = given_name.replace(".", "_")
         if name.endswith("_bytes"):
             made[name] = read_as(size_bytes, value, "--option")
         else:

@@ -231,14 +231,14 @@ def _repair_bucket(data: str, printer: Printer, *, apply: bool) -> None:
 
     bucket = Bucket(data)
     found = objects.diagnose(bucket)
-    rows = [{each.name: getattr(finding, each.name) for each in _REPAIR_COLUMNS} for finding in found.findings]
+    findings = found.findings
     if apply and found.is_repairable:
         folder = f"before-repair-{datetime.now().astimezone().strftime('%Y%m%d-%H%M%S')}"
         objects.repair(bucket, found, folder)
         if found.stray:
             note(f"{counted(len(found.stray), 'object')} moved to {data}/{folder}")
         found = objects.diagnose(bucket)
-    printer.rows(rows, _REPAIR_COLUMNS, empty=f"nothing {'repaired' if apply else 'to repair'}: no problems found")
+    printer.rows(findings, _REPAIR_COLUMNS, empty=f"nothing {'repaired' if apply else 'to repair'}: no problems found")
     if found.is_missing_objects:
         note("records remain whose objects are gone; reading them raises an error")
     if found.is_repairable and printer.for_people:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import sys
 import threading
@@ -15,7 +16,7 @@ import typer
 from ..clock import Stopwatch, now_ms
 from ..display import counted, size_text
 from ..store.objects.bucket.bucket import Bucket
-from ..store.objects.bucket.selftest import BRIEF, BRIEF_SCALE, TRIALS, Finding, Scale, refuse, run
+from ..store.objects.bucket.selftest import BRIEF, BRIEF_SCALE, TRIALS, Scale, refuse, run
 from .codes import FAILED
 from .options import Output, parsed
 from .output import Column, OutputFormat, Printer, note
@@ -80,20 +81,12 @@ def try_bucket(
     with ProgressBar("testing", len(names), "checks") as progress:
         found = run(bucket, scale, names=names, on_found=lambda _: progress.advance(1))
     printer = Printer(output)
-    printer.rows(map(_trial_row, found), _TRIAL_COLUMNS)
+    printer.rows(
+        [{**dataclasses.asdict(each), "elapsed_ms": round(each.elapsed_s * 1000, 1)} for each in found], _TRIAL_COLUMNS
+    )
     refuse(bucket, found)
     if printer.for_people:
         note(f"{bucket.url} passed all checks")
-
-
-def _trial_row(found: Finding) -> dict[str, Any]:
-    return {
-        "state": found.state,
-        "check": found.check,
-        "requests": found.requests,
-        "elapsed_ms": round(found.elapsed_s * 1000, 1),
-        "evidence": found.evidence,
-    }
 
 
 def parse_options(options: Sequence[str] | None) -> dict[str, str]:

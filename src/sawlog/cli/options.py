@@ -6,7 +6,7 @@ Completion never fails: if the store is missing or damaged, it offers no candida
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -126,6 +126,15 @@ def read_as(reader: Callable[[Given], T], given: Given, option: str) -> T:
         return reader(given)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option) from error
+
+
+def named_values(given: Iterable[str] | None, option: str, form: str = "NAME=VALUE") -> Iterator[tuple[str, str]]:
+    """Split the values of a repeatable option at their first equals sign."""
+    for pair in given or ():
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"{pair!r} is not {form}", param_hint=option)
+        yield name, value
 
 
 def parsed(option: str, text: str | None, reader: Callable[[str], T]) -> T | None:

@@ -6,7 +6,6 @@ and prints its report. Spark is imported only when a job starts.
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -107,7 +106,7 @@ _SEGMENT_COLUMNS = [
 
 
 def _show(report: Any, output: OutputFormat, columns: list[Column] | None = None) -> None:
-    Printer(output).item(dataclasses.asdict(report), columns or _COUNTS)
+    Printer(output).item(report, columns or _COUNTS)
     if getattr(report, "stopped", False):
         raise typer.Exit(INTERRUPTED)
 
@@ -374,7 +373,7 @@ def verify(data: DirectoryData, topic: MaybeTopic = None, output: Output = Outpu
         total = sum(each.describe().size_bytes for each in topics)
     with running_job("verifying", total, "bytes") as (spark, advance):
         report = job.run(spark, job.VerifyParams(str(data), topic), advance)
-    Printer(output).rows(map(dataclasses.asdict, report.segments), _SEGMENT_COLUMNS, empty="nothing to verify")
+    Printer(output).rows(report.segments, _SEGMENT_COLUMNS, empty="nothing to verify")
     for segment in report.segments:
         for problem in segment.problems:
             note(f"!! {problem}")
@@ -503,7 +502,7 @@ def init(
     from ..pipelines import scaffold as job
 
     report = job.run(job.ScaffoldParams(target, str(data), topic, to, partitions))
-    Printer(output).item(dataclasses.asdict(report))
+    Printer(output).item(report)
     note(f"run it with {Path(report.target) / 'run'}")
 
 
@@ -575,10 +574,9 @@ def stats(
         report = job.run(spark, params, advance)
     printer = Printer(output)
     if output in (OutputFormat.JSON, OutputFormat.NDJSON):
-        printer.item(dataclasses.asdict(report))
+        printer.item(report)
     else:
-        rows = map(dataclasses.asdict, report.partitions)
-        printer.rows(rows, _STATS_COLUMNS, empty="nothing to count: no topics")
+        printer.rows(report.partitions, _STATS_COLUMNS, empty="nothing to count: no topics")
     charts = _charts(report, topic)
     show_charts(charts, printer, plot, no_plot=no_plot)
 

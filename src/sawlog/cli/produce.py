@@ -25,7 +25,7 @@ from ..store.directory.lock_leases import LOCK_TIMEOUT_S
 from ..store.partitioner import partition_for
 from ..store.settings import SCHEMA, is_compacted
 from .inputs import BadInput, Fields, InputFormat, InputRecord, kind_of, parquet_batches, plain_rows, read_input
-from .options import BrokerAt, MaybeData, Output, Topic
+from .options import BrokerAt, MaybeData, Output, Topic, named_values
 from .output import OutputFormat, Printer, note
 from .places import chosen, open_place
 from .terminal import ProgressBar
@@ -246,13 +246,8 @@ class ProduceOptions:
 
 
 def _headers(given: list[str] | None) -> tuple[tuple[str, bytes], ...]:
-    made = []
-    for pair in given or ():
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise typer.BadParameter(f"{pair!r} is not KEY=VALUE", param_hint="--header")
-        made.append((name, value.encode("utf-8", "surrogateescape")))
-    return tuple(made)
+    pairs = named_values(given, "--header", "KEY=VALUE")
+    return tuple((name, value.encode("utf-8", "surrogateescape")) for name, value in pairs)
 
 
 def _check(kind: InputFormat, options: ProduceOptions) -> None:

@@ -10,22 +10,33 @@ from enum import StrEnum
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..batch.kernel import Record
 from ..display import counted
 from ..errors import CorruptBatch
-from ..isolation import Isolation
 from .codes import CORRUPT
 from .formats import RecordFormat, compile_format
-from .offsets import Span, parse, resolve
+from .offsets import EVERYTHING, Span, parse, resolve
 from .options import BrokerAt, LogDir, MaybeData, Partitions, complete_group, complete_topic, parsed, read_as
 from .output import Column, OutputFormat, Printer, Row, note
-from .places import OpenLogs, open_logs
-from .reading import PartitionRecord, ReadablePartition, Start, committing, open_group_reader, records
+from .places import open_logs
+from .reading import (
+    GroupReader,
+    PartitionRecord,
+    ReadablePartition,
+    Start,
+    committing,
+    open_group_reader,
+    readable,
+    records,
+)
 from .units import format_time
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class IsolationLevel(StrEnum):
@@ -58,17 +69,6 @@ _COLUMNS = [
     Column("value"),
     Column("headers", shown=lambda pairs: ", ".join(f"{each['key']}={_text(each['value'])}" for each in pairs or ())),
 ]
-
-
-class _GroupRequest(NamedTuple):
-    """Arguments of `open_group_reader`."""
-
-    data: str | None
-    broker: str | None
-    topic: str
-    group: str
-    start: Start
-    isolation: Isolation
 
 
 def read(
@@ -170,36 +170,32 @@ def read(
     pattern = parsed("--grep", grep, _pattern)
     printing = _format(form, raw, output, out)
     if group is not None and topic is not None:
-        with _printer(output, out) as printer:
-            _read_as_group(
-                _GroupRequest(data, broker, topic, group, _STARTS[offset], isolation.value),
-                pattern,
-                count,
-                printer,
-                printing,
-                follow,
-            )
+        reader = open_group_reader(data, broker, topic, group, _STARTS[offset], isolation.value)
+        with reader as opened_group, _printer(output, out) as printer:
+            _print_as_group(opened_group, pattern, count, printer, printing, follow)
         return
     damage: list[str] = []
     with open_logs(data, log, topic, partition, broker) as opened:
-        places = [
-            ReadablePartition(each.topic, each.partition, each.log, isolation=isolation.value) for each in opened.places
-        ]
+        places = readable(opened, isolation.value)
+        found = partial(records, opened, places, partial(resolve, span), damage=damage if skip_damage else None)
         if out is not None and out.suffix == ".parquet":
             if follow:
                 raise typer.BadParameter("a Parquet file cannot be followed: leave out --follow", param_hint="--out")
-            _write_parquet(out, opened, places, span, pattern, count, damage if skip_damage else None)
+            if pattern is None and not skip_damage:
+                batches = _stored_batches(places, span)
+            else:
+                batches = _built_batches(_chosen(found(), span, pattern, count))
+            _write_parquet(out, batches, count)
         else:
             with _printer(output, out) as printer:
                 idle = printer.flush if follow and span.end is None else None
-                found = records(opened, places, partial(resolve, span), idle, damage if skip_damage else None)
-                _print(_chosen(_within_times(found, span), pattern, count), printer, printing, follow)
+                _print(_chosen(found(idle), span, pattern, count), printer, printing, follow)
     if damage:
         raise typer.Exit(CORRUPT)
 
 
-def _read_as_group(
-    wanted: _GroupRequest,
+def _print_as_group(
+    group: GroupReader,
     pattern: re.Pattern[bytes] | None,
     count: int | None,
     printer: Printer,
@@ -207,29 +203,26 @@ def _read_as_group(
     follow: bool,
 ) -> None:
     """Print the records that the group has not read yet, and commit them."""
-    with open_group_reader(*wanted) as group:
 
-        def settle() -> None:
-            printer.flush()
-            group.commit()
+    def settle() -> None:
+        printer.flush()
+        group.commit()
 
-        found = committing(group.found(settle if follow else None), printer.flush, group.commit)
-        try:
-            _print(_chosen(found, pattern, count), printer, printing, follow)
-        except CorruptBatch:
-            settle()  # everything before the error was printed
-            raise
-        settle()
-
-
-def _within_times(found: Iterator[PartitionRecord], span: Span) -> Iterator[PartitionRecord]:
-    """Keep the records in the span's range of times, if it has one."""
-    return found if span.times is None else (each for each in found if span.has(each[1].timestamp))
+    found = committing(group.found(settle if follow else None), settle)
+    try:
+        _print(_chosen(found, EVERYTHING, pattern, count), printer, printing, follow)
+    except CorruptBatch:
+        settle()  # everything before the error was printed
+        raise
+    settle()
 
 
 def _chosen(
-    found: Iterator[PartitionRecord], pattern: re.Pattern[bytes] | None, count: int | None
+    found: Iterator[PartitionRecord], span: Span, pattern: re.Pattern[bytes] | None, count: int | None
 ) -> Iterator[PartitionRecord]:
+    """Keep the first records that are in the span's range of times, if it has one, and match the pattern."""
+    if span.times is not None:
+        found = (each for each in found if span.has(each[1].timestamp))
     if pattern is not None:
         found = (each for each in found if _matches(each[1], pattern))
     return found if count is None else islice(found, count)
@@ -305,28 +298,26 @@ def _matches(record: Record, pattern: re.Pattern[bytes]) -> bool:
 # --- Parquet
 
 
-def _write_parquet(
-    out: Path,
-    opened: OpenLogs,
-    places: list[ReadablePartition],
-    span: Span,
-    pattern: re.Pattern[bytes] | None,
-    count: int | None,
-    damage: list[str] | None,
-) -> None:
-    """Write to a temporary file and rename it, so that the target is always complete."""
+_ARROW_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
+
+
+def _parquet_schema() -> pa.Schema:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     from ..batch.arrow import schema
 
-    columns = ("offset", "timestamp", "key", "value", "headers")
-    whole = pa.schema([pa.field("partition", pa.int32(), nullable=False), *schema(columns)])
+    return pa.schema([pa.field("partition", pa.int32(), nullable=False), *schema(_ARROW_COLUMNS)])
+
+
+def _write_parquet(out: Path, batches: Iterator[pa.RecordBatch], count: int | None) -> None:
+    """Write to a temporary file and rename it, so that the target is always complete."""
+    import pyarrow.parquet as pq
+
     beside = out.with_name(f"{out.name}.tmp")
     written = 0
     try:
-        with pq.ParquetWriter(beside, whole, compression="zstd") as writer:
-            for batch in _batches(opened, places, span, pattern, damage, whole, columns):
+        with pq.ParquetWriter(beside, _parquet_schema(), compression="zstd") as writer:
+            for batch in batches:
                 taken = batch if count is None else batch.slice(0, count - written)
                 writer.write_batch(taken)
                 written += taken.num_rows
@@ -339,34 +330,27 @@ def _write_parquet(
     note(f"{out}: {counted(written, 'record')}")
 
 
-def _batches(
-    opened: OpenLogs,
-    places: list[ReadablePartition],
-    span: Span,
-    pattern: re.Pattern[bytes] | None,
-    damage: list[str] | None,
-    whole: Any,
-    columns: tuple[str, ...],
-) -> Iterator[Any]:
-    """Yield Arrow batches with `partition` as the first column: as stored, or built from the selected records."""
+def _stored_batches(places: list[ReadablePartition], span: Span) -> Iterator[pa.RecordBatch]:
+    """Yield the records as Arrow batches without decoding them one by one, with `partition` as the first column."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if pattern is None and damage is None:
-        times = span.times
-        for place in places:
-            start, end = resolve(span, place)
-            for batch in place.log.scan_arrow(start, end, columns=columns, isolation=place.isolation):
-                if times is not None:
-                    stamps = batch.column("timestamp").cast(pa.int64())
-                    wanted = pc.and_(pc.greater_equal(stamps, times[0]), pc.less_equal(stamps, times[1] - 1))
-                    batch = batch.filter(wanted)  # noqa: PLW2901
-                number = pa.repeat(pa.scalar(place.partition, pa.int32()), batch.num_rows)
-                yield pa.RecordBatch.from_arrays([number, *batch.columns], schema=whole)
-        return
-    found = _within_times(records(opened, places, partial(resolve, span), damage=damage), span)
-    if pattern is not None:
-        found = (each for each in found if _matches(each[1], pattern))
+    whole, times = _parquet_schema(), span.times
+    for place in places:
+        start, end = resolve(span, place)
+        for batch in place.log.scan_arrow(start, end, columns=_ARROW_COLUMNS, isolation=place.isolation):
+            if times is not None:
+                stamps = batch.column("timestamp").cast(pa.int64())
+                wanted = pc.and_(pc.greater_equal(stamps, times[0]), pc.less_equal(stamps, times[1] - 1))
+                batch = batch.filter(wanted)  # noqa: PLW2901
+            number = pa.repeat(pa.scalar(place.partition, pa.int32()), batch.num_rows)
+            yield pa.RecordBatch.from_arrays([number, *batch.columns], schema=whole)
+
+
+def _built_batches(found: Iterator[PartitionRecord]) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    whole = _parquet_schema()
     while rows := list(islice(found, 65_536)):
         yield pa.RecordBatch.from_pylist([_arrow_row(place, record) for place, record in rows], schema=whole)
 

@@ -62,6 +62,11 @@ PartitionRecord = tuple[ReadablePartition, Record]
 Range = Callable[[ReadablePartition], tuple[int, int]]
 
 
+def readable(opened: OpenLogs, isolation: Isolation) -> list[ReadablePartition]:
+    """Return the open partitions at an isolation level."""
+    return [ReadablePartition(each.topic, each.partition, each.log, isolation) for each in opened.places]
+
+
 def scan(place: ReadablePartition, start: int, end: int, damage: list[str] | None) -> Iterator[PartitionRecord]:
     """Yield the records of one partition. If `damage` is a list, append errors to it and continue after damage."""
     while start < end:
@@ -225,20 +230,14 @@ def open_group_reader(
                 yield MemberReader(consumer, into)
         return
     with open_logs(data, None, topic, None, broker) as opened:
-        places = [
-            ReadablePartition(each.topic, each.partition, each.log, isolation=isolation) for each in opened.places
-        ]
-        yield BrokerReader(opened, places, group, start)
+        yield BrokerReader(opened, readable(opened, isolation), group, start)
 
 
-def committing(
-    found: Iterator[PartitionRecord], flush: Callable[[], None], commit: Callable[[], None]
-) -> Iterator[PartitionRecord]:
-    """Pass the records through and commit the printed ones about once a second."""
+def committing(found: Iterator[PartitionRecord], settle: Callable[[], None]) -> Iterator[PartitionRecord]:
+    """Pass the records through, and flush and commit the printed ones about once a second."""
     due = Deadline(_COMMIT_S)
     for each in found:
         yield each
         if due.passed:
-            flush()
-            commit()
+            settle()
             due = Deadline(_COMMIT_S)

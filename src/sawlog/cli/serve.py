@@ -17,7 +17,7 @@ from ..addresses import is_address
 from ..clock import Stopwatch
 from ..display import counted
 from . import DEFAULT_GC_THRESHOLDS
-from .options import read_as
+from .options import named_values, read_as
 from .places import check_directory
 
 if TYPE_CHECKING:
@@ -138,10 +138,7 @@ def _config(file: Path | None, flags: Iterable[tuple[str, str, object]], pairs: 
     from ..broker.config import BrokerConfig, changed, checked, from_text, read_toml
 
     given = {} if file is None else read_toml(file)
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals:
-            raise typer.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint="--set")
+    for name, text in named_values(pairs, "--set"):
         given[name.replace("-", "_")] = read_as(partial(from_text, name), text, "--set")
     for option, name, value in flags:
         if value is not None:

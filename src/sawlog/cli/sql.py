@@ -22,7 +22,7 @@ import typer
 from ..display import counted
 from ..errors import SawlogError
 from .codes import hint_for, message_of
-from .options import Data, Output
+from .options import Data, Output, named_values
 from .output import Column, OutputFormat, Printer, Row, note
 from .places import open_any
 from .read import IsolationLevel, IsolationOption
@@ -215,13 +215,10 @@ def sql(
 
 
 def _schemas(given: list[str] | None) -> dict[str, str | None]:
-    made: dict[str, str | None] = {}
-    for pair in given or ():
-        topic, equals, text = pair.partition("=")
-        if not equals:
-            raise typer.BadParameter(f"{pair!r} is not TOPIC=SCHEMA", param_hint="--schema")
-        made[topic] = (Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text) or None
-    return made
+    return {
+        topic: (Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text) or None
+        for topic, text in named_values(given, "--schema", "TOPIC=SCHEMA")
+    }
 
 
 def _run(

@@ -21,6 +21,7 @@ from .options import (
     Yes,
     complete_setting,
     complete_setting_name,
+    named_values,
     read_as,
 )
 from .output import Column, OutputFormat, Printer, note
@@ -109,17 +110,7 @@ def list_topics(data: MaybeData = None, broker: BrokerAt = None, output: Output 
       sawlog topic list -b 127.0.0.1:9092
     """
     with open_place(data, broker) as store:
-        found = [topic.describe() for topic in store]
-    rows = [
-        {
-            "name": each.name,
-            "partitions": each.partitions,
-            "records": each.records,
-            "size_bytes": each.size_bytes,
-            "settings": each.settings,
-        }
-        for each in found
-    ]
+        rows = [topic.describe() for topic in store]
     Printer(output).rows(rows, _TOPIC_COLUMNS, empty="no topics yet; `sawlog topic create NAME` creates one")
 
 
@@ -312,13 +303,10 @@ def _known(name: str) -> str:
 
 def parse_settings(given: list[str] | None) -> dict[str, Any]:
     """Parse `name=value` pairs to keyword arguments, with units converted to numbers."""
-    made = {}
-    for pair in given or ():
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise typer.BadParameter(f"{pair!r} is not NAME=VALUE, such as retention.ms=7d", param_hint="--set")
-        made[_known(name)] = _from_file(name, value) if value.startswith("@") else _number(name, value)
-    return made
+    return {
+        _known(name): _from_file(name, value) if value.startswith("@") else _number(name, value)
+        for name, value in named_values(given, "--set", "NAME=VALUE, such as retention.ms=7d")
+    }
 
 
 def _from_file(name: str, value: str) -> str:
