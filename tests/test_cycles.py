@@ -13,12 +13,12 @@ from pathlib import Path
 import grimp
 import pytest
 
-#: #: Importers and the modules that they may import lazily: the ignored imports of the first contract in
-#: pyproject.toml, and
-#: consumers and queues that `Store.consumer` and `Store.queue` return.
+#: Importers and the modules that they may import lazily: the ignored imports of the first contract in pyproject.toml,
+#: the consumers and queues that `Store.consumer` and `Store.queue` return, and the replica of a directory.
 LAZY = (
     ("sawlog.store.base", ("sawlog.sql", "sawlog.typed", "sawlog.store.consumer", "sawlog.store.queues")),
     ("sawlog.store.directory.topic", ("sawlog.sql",)),
+    ("sawlog.store.directory.replica", ("sawlog.store.objects",)),
 )
 
 

@@ -23,8 +23,6 @@ from ..addresses import is_address
 from ..errors import InvalidConfig
 from ..storage import Directory
 from .base import Store
-from .directory import replica
-from .directory.replica import ReplicaAddress, ReplicaStore
 from .directory.store import DirectoryStore
 
 if TYPE_CHECKING:
@@ -94,14 +92,3 @@ def _refuse(given: Mapping[str, object], names: tuple[str, ...], kind: str) -> N
     for name in names:
         if name in given:
             raise InvalidConfig(f"{name} has no meaning for {kind}")
-
-
-def _open_replica(address: ReplicaAddress, source_id: str) -> ReplicaStore:
-    """Open the replica of a directory's store, which serves the records that the directory has removed."""
-    from .objects.store import ObjectStore
-    from .objects.tiered import TieredStore
-
-    return TieredStore(ObjectStore.open(address.url, "r", options=address.options, lazily=True), source_id)
-
-
-replica.opens(_open_replica)

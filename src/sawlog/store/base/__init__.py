@@ -14,7 +14,7 @@ first use; the layer contract in pyproject.toml lists these imports by name.
 from __future__ import annotations
 
 from .partition import PAGE_BYTES, Partition, collected, encoded_table
-from .store import SESSION_TIMEOUT_MS, DocumentRegistry, JobStaging, Store, TaskStaging, Transaction
+from .store import SESSION_TIMEOUT_MS, DocumentRegistry, JobStaging, Store, TaskStaging, Transaction, check_seconds
 from .topic import Offsets, PlannedSlice, Position, SliceReader, TableEnd, Topic, TopicPartition, check_sole
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "Topic",
     "TopicPartition",
     "Transaction",
+    "check_seconds",
     "check_sole",
     "collected",
     "encoded_table",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -13,10 +14,11 @@ from typing import (
     Unpack,
 )
 
+from ... import background
 from ...batch.inputs import RecordInput
 from ...closing import Closing
 from ...display import render_soon
-from ...errors import CorruptFile, StorageError, TopicNotFound
+from ...errors import CorruptFile, InvalidConfig, LogClosed, SawlogError, StorageError, TopicNotFound
 from ...isolation import Isolation
 from ..descriptions import store_html
 from ..settings import TopicChanges, TopicSettings
@@ -42,6 +44,10 @@ if TYPE_CHECKING:
 
 #: Session timeout of a consumer in a directory.
 SESSION_TIMEOUT_MS = 10_000
+#: Number of reports that background maintenance keeps.
+_MOST_REPORTS = 100
+
+_maintenance_logger = logging.getLogger("sawlog.maintenance")
 
 
 class DocumentRegistry(ABC):
@@ -174,6 +180,9 @@ class Store(Closing):
     supports_tables: ClassVar[bool] = False
     #: Session timeout of a consumer that does not give one.
     _session_timeout_ms: ClassVar[int] = SESSION_TIMEOUT_MS
+    #: Runs background maintenance, if this store does.
+    _maintenance: background.Task | None = None
+    _maintenance_reports: Sequence[MaintenanceReport] = ()
 
     # --- the abstract core
 
@@ -320,6 +329,31 @@ class Store(Closing):
     def _no_snapshots(self) -> StorageError:
         return unsupported(self.path, "snapshots and forks: only a store on object storage has them")
 
+    # --- background maintenance
+
+    @property
+    def maintenance_reports(self) -> list[MaintenanceReport]:
+        """Last hundred reports of background maintenance, oldest first."""
+        return list(self._maintenance_reports)
+
+    def _maintain_every(self, interval_s: float | None) -> None:
+        """Call `maintain` every `interval_s` seconds, one call at a time, until `_maintenance` is cancelled."""
+        if interval_s is None:
+            return
+        check_seconds("maintenance_interval_s", interval_s, " or None")
+        self._maintenance = background.every(interval_s, self._maintain_and_log)
+
+    def _maintain_and_log(self) -> None:
+        try:
+            for report in filter(None, self.maintain()):
+                self._maintenance_reports = [*self._maintenance_reports, report][-_MOST_REPORTS:]
+                damaged = report.scrub is not None and not report.scrub.ok
+                _maintenance_logger.log(logging.ERROR if damaged else logging.INFO, "%s", report)
+        except LogClosed:
+            pass  # the store is being closed
+        except (SawlogError, OSError) as error:
+            _maintenance_logger.warning("maintenance failed and will be retried: %s", error)
+
     # --- SQL
 
     def sql(
@@ -439,3 +473,10 @@ class Store(Closing):
         )
         self._close_later(made)
         return made
+
+
+def check_seconds(name: str, value: object, or_else: str = "") -> None:
+    """Raise `InvalidConfig` unless a value is a positive number of seconds. The message names the alternative
+    `or_else`, which the caller accepts."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        raise InvalidConfig(f"{name} must be a number of seconds above 0{or_else}, not {value!r}")

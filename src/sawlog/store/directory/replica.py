@@ -8,19 +8,17 @@ replica.json     address and options of the store on object storage; format: saw
 The replica is opened when a reader needs records that are only there, or when maintenance checks what it contains, and
 is closed with the store.
 
-This package does not know object storage: `sawlog.store.opening` registers how a replica is opened (`opens`). That
-module is imported on demand, because a program that opens a directory need not have imported it.
+The modules for object storage are imported when a replica is first opened.
 """
 
 from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from importlib import import_module
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ...config import LogConfig
 from ...errors import CorruptFile, LogClosed, RemoteUnavailable, SawlogError
@@ -28,6 +26,9 @@ from ...log.remote import RemoteLog
 from ...storage import Directory, checksummed
 from ...storage.forking import forkable
 from ..names import REPLICA
+
+if TYPE_CHECKING:
+    from ..objects.tiered import TieredStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,27 +55,6 @@ class ReplicaAddress:
         checksummed.store(directory, REPLICA, {**asdict(self), "options": dict(self.options)})
 
 
-class ReplicaStore(Protocol):
-    """An open replica."""
-
-    def log(self, topic: str, topic_id: str, partition: int, config: LogConfig) -> RemoteLog:
-        """Return one partition of the replica."""
-
-    def close(self) -> None:
-        """Close the replica."""
-
-
-#: Opens the replica at an address, given the id of the replicated store.
-Opener = Callable[[ReplicaAddress, str], ReplicaStore]
-_opener: Opener | None = None
-
-
-def opens(opener: Opener) -> None:
-    """Register the function that opens replicas. `sawlog.store.opening`, which knows object storage, calls it."""
-    global _opener  # noqa: PLW0603  one way for a process, and no store below it can know it
-    _opener = opener
-
-
 class Replica:
     """Replica of one store. Thread-safe."""
 
@@ -83,7 +63,7 @@ class Replica:
         self._id = store_id
         self._lock = forkable(threading.Lock())
         #: Open replicas by URL: the recorded address may change.
-        self._opened: dict[str, ReplicaStore] = {}
+        self._opened: dict[str, TieredStore] = {}
         self._closed = False
 
     @property
@@ -91,7 +71,7 @@ class Replica:
         """Recorded address; None if there is none."""
         return ReplicaAddress.load(self._directory)
 
-    def open(self) -> ReplicaStore:
+    def open(self) -> TieredStore:
         """Return the open replica. `RemoteUnavailable` if no address is recorded or the replica does not answer."""
         path = self._directory.path
         try:
@@ -113,16 +93,17 @@ class Replica:
                 self._opened[address.url] = self._open(address)
             return self._opened[address.url]
 
-    def _open(self, address: ReplicaAddress) -> ReplicaStore:
-        if _opener is None:
-            import_module("sawlog.store.opening")
-        assert _opener is not None
+    def _open(self, address: ReplicaAddress) -> TieredStore:
+        from ..objects.store import ObjectStore
+        from ..objects.tiered import TieredStore
+
         try:
-            return _opener(address, self._id)
+            store = ObjectStore.open(address.url, "r", options=address.options, lazily=True)
         except SawlogError as error:
             raise RemoteUnavailable(
                 errno.EIO, f"the replica {address.url} of {self._directory.path} cannot be opened: {error}"
             ) from error
+        return TieredStore(store, self._id)
 
     def close(self) -> None:
         """Close the open replicas."""

@@ -63,7 +63,6 @@ from .forwarding.handover import Forwarding
 from .forwarding.listener import listener_for
 from .groups import DirectoryGroups
 from .lock_leases import LOCK_TIMEOUT_S
-from .maintenance import BackgroundMaintenance
 from .open_partitions import OpenPartitions
 from .replica import Replica, ReplicaAddress
 from .service import DirectoryService
@@ -121,7 +120,6 @@ class DirectoryStore(base.Store):
         self._transactions: set[DirectoryTransaction] = set()
         self._consumers: weakref.WeakSet[Consumer | Queue] = weakref.WeakSet()
         self._groups: DirectoryGroups | None = None
-        self._maintenance: BackgroundMaintenance | None = None
         self._closed = False
 
     # --- opening and closing
@@ -158,9 +156,9 @@ class DirectoryStore(base.Store):
                 founding.admit(directory, mode)
             catalog = Catalog(directory, mode, create=create)
             undo.callback(catalog.close)
-            _check_seconds("handover_timeout_s", handover_timeout_s)
+            base.check_seconds("handover_timeout_s", handover_timeout_s)
             if lock_timeout != 0:
-                _check_seconds("lock_timeout", lock_timeout, " or 0")
+                base.check_seconds("lock_timeout", lock_timeout, " or 0")
             store = cls(
                 directory,
                 catalog,
@@ -170,7 +168,7 @@ class DirectoryStore(base.Store):
             )
             if mode == "w":
                 store._recover()
-                store._tend(maintenance_interval_s)
+                store._maintain_every(maintenance_interval_s)
             undo.pop_all()
         return store
 
@@ -188,15 +186,6 @@ class DirectoryStore(base.Store):
             if error.errno in (errno.EEXIST, errno.ENOTDIR):
                 raise StoreNotFound(errno.ENOTDIR, f"no store in {path}: a file, not a directory") from error
             raise
-
-    def _tend(self, interval_s: float | None) -> None:
-        if interval_s is None:
-            return
-        _check_seconds("maintenance_interval_s", interval_s, " or None")
-        reference = weakref.ref(self)  # the store must not be kept alive by its own maintenance
-        self._maintenance = BackgroundMaintenance(
-            lambda: [] if (store := reference()) is None else store.maintain(), interval_s
-        )
 
     def _recover(self) -> None:
         """Complete the committed transactions of dead processes and remove their uncommitted batches.
@@ -217,7 +206,7 @@ class DirectoryStore(base.Store):
         if self._closed:
             return
         if self._maintenance is not None:
-            self._maintenance.stop()
+            self._maintenance.cancel()
             for topic in list(self._topics.values()):
                 topic._partitions.end_maintenance()
             self._maintenance.wait()
@@ -464,11 +453,6 @@ class DirectoryStore(base.Store):
         log = found.partition(partition)
         return log.apply_retention() if retention.is_due(log._segment_set) else None
 
-    @property
-    def maintenance_reports(self) -> list[MaintenanceReport]:
-        """Last hundred reports of background maintenance."""
-        return [] if self._maintenance is None else list(self._maintenance.reports)
-
     # --- transactions
 
     def transaction(
@@ -522,8 +506,3 @@ class DirectoryStore(base.Store):
     def _serve(self) -> DirectoryService:
         """Return the broker's view of this store."""
         return DirectoryService(self)
-
-
-def _check_seconds(name: str, value: object, or_else: str = "") -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-        raise InvalidConfig(f"{name} must be a number of seconds above 0{or_else and ','}{or_else}, not {value!r}")

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import errno
 import uuid
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, Unpack
@@ -28,7 +27,6 @@ from ...log.retention import RetentionReport
 from .. import base
 from .. import settings as topic_settings
 from ..consumer import Consumer
-from ..directory.maintenance import BackgroundMaintenance
 from ..directory.topic_entry import check_partitions
 from ..names import check_topic_name
 from ..queues.options import QueueOptions
@@ -60,7 +58,6 @@ class ObjectStore(base.Store):
         self._session = session
         self._id = store_id
         self._maintainer = Maintainer(session)
-        self._maintenance: BackgroundMaintenance | None = None
         #: Whether the caller polls: an idle store is then polled about once a second.
         self._calm = False
         #: Topics for the appends of transactions, by name.
@@ -116,25 +113,13 @@ class ObjectStore(base.Store):
         if not lazily:
             session.check_end()
         if mode == "w":
-            made._tend(maintenance_interval_s)
+            made._maintain_every(maintenance_interval_s)
         return made
-
-    def _tend(self, interval_s: float | None) -> None:
-        if interval_s is None:
-            return
-        if isinstance(interval_s, bool) or not isinstance(interval_s, (int, float)) or not interval_s > 0:
-            raise InvalidConfig(
-                f"maintenance_interval_s must be a number of seconds above 0 or None, not {interval_s!r}"
-            )
-        reference = weakref.ref(self)  # maintenance must not keep the store alive
-        self._maintenance = BackgroundMaintenance(
-            lambda: [] if (store := reference()) is None else store.maintain(), interval_s
-        )
 
     def close(self) -> None:
         """Commit the queued requests and close. Safe to call twice."""
         if self._maintenance is not None:
-            self._maintenance.stop()
+            self._maintenance.cancel()
             self._maintainer.stop()
             self._maintenance.wait()
         self._session.close()
@@ -150,11 +135,6 @@ class ObjectStore(base.Store):
     def _expire(self, topic: str, partition: int) -> RetentionReport | None:
         self._session.check_writable()
         return self._maintainer.expire(PartitionId(topic, self.topic(topic).id, partition))
-
-    @property
-    def maintenance_reports(self) -> list[MaintenanceReport]:
-        """The last hundred reports of background maintenance."""
-        return [] if self._maintenance is None else list(self._maintenance.reports)
 
     def _tend_topic(self, name: str) -> list[MaintenanceReport]:
         return self._maintainer.run(name)
