@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from sawlog.broker.config import Address, BrokerConfig, changed, from_text, read_toml
-from sawlog.broker.groups.settings import GroupConfig
 from sawlog.cli import run
 from sawlog.errors import InvalidConfig
 
@@ -206,6 +205,5 @@ def test_a_file_is_not_taken_for_a_directory(
 
 
 def test_members_may_ask_for_the_session_timeouts_that_kafka_allows() -> None:
-    config = GroupConfig.of(BrokerConfig())
+    config = BrokerConfig()
     assert (config.group_min_session_timeout_ms, config.group_max_session_timeout_ms) == (6_000, 1_800_000)
-    assert config == GroupConfig()

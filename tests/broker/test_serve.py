@@ -12,7 +12,7 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import sawlog
-from sawlog.broker.config import BrokerConfig
-from sawlog.broker.groups.settings import GroupConfig
 from sawlog.broker.wire import ErrorCode, Key
 from sawlog.cli import run
 from sawlog.testing import Broker
@@ -303,12 +301,6 @@ def test_a_stop_does_not_wait_for_a_client_that_does_not_read(tmp_path: Path) ->
         log = store.topic("orders").partition(0)
         assert log._was_closed_cleanly
         assert [len(record.value or b"") for record in log] == [*range(900_000, 900_008), len(b"the last one")]
-
-
-def test_the_settings_of_groups_can_be_given_to_the_broker() -> None:
-    ours = {each.name: each.default for each in fields(BrokerConfig)}
-    for each in fields(GroupConfig):
-        assert ours[each.name] == each.default
 
 
 @pytest.mark.costly  # `measured` ends here, a Python of its own

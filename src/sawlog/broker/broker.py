@@ -24,8 +24,7 @@ from ..storage.system import most_descriptors
 from ..store.base import Topic
 from ..store.serving import StoreService
 from .config import Address, BrokerConfig
-from .coordinator import Coordinator
-from .groups.settings import GroupConfig
+from .groups.coordinator import Coordinator
 from .handlers import (
     Handler,
     admin,
@@ -103,7 +102,7 @@ class Broker:
         self.groups = Coordinator(
             store,
             self.loop,
-            GroupConfig.of(config),
+            config,
             run=self.run,
             address=lambda: str(self.server.advertised),
             coordinates=self.nodes.coordinates_group,

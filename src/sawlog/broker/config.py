@@ -203,17 +203,27 @@ class BrokerConfig:
     #: Interval of retention and compaction; None: never.
     maintenance_interval_s: Annotated[float | None, Maybe(Number(0.001, 365 * _DAY_S))] = 60.0
 
-    # Groups: `groups/settings.py` says what each is.
+    # Groups.
+    #: Shortest and longest session timeout of a member.
     group_min_session_timeout_ms: _PositiveMs = 6_000
     group_max_session_timeout_ms: _PositiveMs = 1_800_000
+    #: How long the first members of a group wait for others. Kafka waits 3 s, which every test and every start of a
+    #: single consumer pays for.
     group_initial_rebalance_delay_ms: _Ms = 0
+    #: Maximum number of members.
     group_max_size: Annotated[int, Whole(1, _INT32)] = 10_000
+    #: Maximum time that a new member waits for its first generation. It sends no heartbeats meanwhile, so without a
+    #: limit the group would wait for a client that has given up.
     group_new_member_timeout_ms: _PositiveMs = 300_000
+    #: How long a group without members and offsets is kept. Kafka calls it offsets.retention.check.interval.ms.
     group_empty_ms: _LongMs = 600_000
+    #: Maximum length of the text committed with an offset.
     offset_metadata_max_bytes: Annotated[int, Whole(0, _INT32)] = 4 * KIB
+    #: Session timeout and heartbeat interval of members of the KIP-848 protocol.
     group_consumer_session_timeout_ms: _PositiveMs = 45_000
     group_consumer_heartbeat_interval_ms: _PositiveMs = 5_000
 
+    #: Longest timeout of a transaction.
     transaction_max_timeout_ms: _PositiveMs = 900_000
     #: Time after which an unused transactional id is dropped.
     transactional_id_expiration_ms: _LongMs = 604_800_000

@@ -3,7 +3,7 @@
 A transactional id has a producer id and an epoch. Its transaction collects partitions and committed offsets, and ends
 with a marker in every partition (`Log.append_marker`). The log defines the effect of markers on readers.
 
-OneShotEvent has three steps:
+Ending a transaction takes three steps:
 
 1. *Decide*: "PrepareCommit" or "PrepareAbort" is durable in the ledger. This is the commit point.
 2. *Mark*: a marker is written to each partition, and the offsets to the groups.
@@ -16,6 +16,14 @@ cannot begin another transaction. Offsets carry the transaction's name, so they 
 A client that starts again with the same transactional id gets the next epoch, and the transaction of its predecessor is
 aborted. The marker has the new epoch, so the log itself refuses batches of the predecessor, including those still in
 flight (a zombie). A transaction that exceeds its timeout is aborted in the same way.
+
+`Entry` is the state of a transactional id, as brokers store it (`TransactionalIds`). It is durable before a broker acts
+on it:
+
+```
+{"producer_id": 7, "epoch": 3, "timeout_ms": 60000, "state": "Ongoing", "number": 12, "started_ms": …,
+ "changed_ms": …, "partitions": [["orders", "5f0c…", 0]], "offsets": {"billing": [["orders", 0, 120, 4, ""]]}}
+```
 
 A partition that another process has locked cannot be part of such a transaction: the markers must follow the batches.
 
@@ -35,17 +43,17 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
 from functools import wraps
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from ..clock import now_ms
 from ..errors import Conflict, DirectoryLocked, SawlogError, StorageFull, TopicNotFound
 from ..store.base import TopicPartition
-from ..store.serving import TransactionalIds, TransactionMarker
-from .groups.commits import NewOffset, PendingOffsets
+from ..store.serving import StagedOffset, TransactionalIds, TransactionMarker
+from .groups.stored import NewOffset, PendingOffsets
 from .handlers import KafkaError
-from .transaction_state import Entry, Place, State
 from .wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -58,6 +66,73 @@ _LOOK_S = 0.5
 _LAST_EPOCH = 2**15 - 2
 #: Number of attempts after conflicts with other brokers.
 _ATTEMPTS = 10
+
+
+class State(StrEnum):
+    """The state of a transaction, by Kafka's names."""
+
+    EMPTY = "Empty"
+    ONGOING = "Ongoing"
+    PREPARE_COMMIT = "PrepareCommit"
+    PREPARE_ABORT = "PrepareAbort"
+    COMPLETE_COMMIT = "CompleteCommit"
+    COMPLETE_ABORT = "CompleteAbort"
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the outcome is durable but not complete."""
+        return self in (State.PREPARE_COMMIT, State.PREPARE_ABORT)
+
+
+#: Topic, topic id, partition.
+Place = tuple[str, str, int]
+
+
+@dataclass(slots=True)
+class Entry:
+    """One transactional id."""
+
+    producer_id: int
+    epoch: int
+    timeout_ms: int
+    #: Epoch with which the producer requested the current one; it retries if the response is lost. -1 if none.
+    last_epoch: int = -1
+    state: State = State.EMPTY
+    #: Number of transactions begun; with the id, it identifies each.
+    number: int = 0
+    started_ms: int = -1
+    changed_ms: int = -1
+    partitions: list[Place] = field(default_factory=list)
+    #: By group.
+    offsets: dict[str, list[StagedOffset]] = field(default_factory=dict)
+
+    #: Version of the stored entry; 0 if there is none.
+    version: int = 0
+
+    def fields(self) -> dict[str, Any]:
+        """Return the stored fields."""
+        made = asdict(self)
+        del made["version"]
+        made["state"] = self.state.value
+        return made
+
+    @classmethod
+    def of(cls, version: int, found: Mapping[str, Any]) -> Entry:
+        """Decode a stored entry."""
+        made = cls(**{name: found[name] for name in found if name in cls.__dataclass_fields__})
+        made.version = version
+        made.state = State(made.state)
+        made.partitions = [(str(topic), str(topic_id), int(number)) for topic, topic_id, number in made.partitions]
+        made.offsets = {
+            group: [(str(t), int(p), int(o), int(e), str(m)) for t, p, o, e, m in offsets]
+            for group, offsets in made.offsets.items()
+        }
+        return made
+
+    def includes(self, topic: str, partition: int) -> bool:
+        """Whether a partition was added to the transaction."""
+        return any((name, number) == (topic, partition) for name, _, number in self.partitions)
+
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

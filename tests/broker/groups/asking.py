@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Any
 
 from sawlog.broker import wire
-from sawlog.broker.coordinator import Coordinator
-from sawlog.broker.groups.settings import GroupConfig
+from sawlog.broker.config import BrokerConfig
+from sawlog.broker.groups.coordinator import Coordinator
 from sawlog.broker.handlers import groups
 from sawlog.broker.security.authorizer import Authorizer, StoredAcls
 from sawlog.broker.wire import Key
@@ -68,7 +68,7 @@ class Asked:
         self.groups = Coordinator(
             store._serve(),
             loop,
-            GroupConfig(**{"group_min_session_timeout_ms": 100, **settings}),
+            BrokerConfig(**{"group_min_session_timeout_ms": 100, **settings}),
             run=run,
             address=lambda: "127.0.0.1:9092",
         )

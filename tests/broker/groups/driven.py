@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any
 
+from sawlog.broker.config import BrokerConfig
 from sawlog.broker.groups.classic_group import ClassicGroup
 from sawlog.broker.groups.members import JoinRequest, JoinResponse, SyncRequest, SyncResponse, encode_subscription
-from sawlog.broker.groups.settings import GroupConfig
 from sawlog.broker.wire.errors import ErrorCode
 
 SESSION_MS, REBALANCE_MS = 10_000, 60_000
@@ -183,4 +183,4 @@ def settle(*clients: Client) -> None:
 
 
 def make_group(clock: Clock, **settings: int) -> ClassicGroup:
-    return ClassicGroup("billing", clock, GroupConfig(**settings))
+    return ClassicGroup("billing", clock, BrokerConfig(**settings))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sawlog.broker.config import BrokerConfig
 from sawlog.broker.groups.assignment import assign_ranges, is_pattern, matching
 from sawlog.broker.groups.consumer_group import (
     JOIN_EPOCH,
@@ -17,7 +18,6 @@ from sawlog.broker.groups.consumer_group import (
     HeartbeatResponse,
     TopicInfo,
 )
-from sawlog.broker.groups.settings import GroupConfig
 from sawlog.broker.wire.errors import ErrorCode as E
 
 from .driven import Clock
@@ -33,7 +33,7 @@ class Broker:
         self.clock = Clock()
         self.topics = {"orders": ORDERS, "totals": TOTALS}
         self.emptied = 0
-        self.group = ConsumerGroup("billing", self.clock, GroupConfig(**settings), self._emptied)
+        self.group = ConsumerGroup("billing", self.clock, BrokerConfig(**settings), self._emptied)
 
     def _emptied(self) -> None:
         self.emptied += 1
@@ -564,7 +564,7 @@ def test_whatever_members_do_a_thousand_times_a_partition_has_one_owner() -> Non
 
 
 def test_a_group_begins_with_the_epoch_that_it_is_given() -> None:
-    group = ConsumerGroup("billing", Clock(), GroupConfig(), first_epoch=1000)
+    group = ConsumerGroup("billing", Clock(), BrokerConfig(), first_epoch=1000)
     assert (group.state, group.has_begun) == ("Empty", False)
     beat = HeartbeatRequest(
         "one", JOIN_EPOCH, "c", "h", rebalance_timeout_ms=1, topics=frozenset({"orders"}), owned=frozenset()
@@ -575,8 +575,8 @@ def test_a_group_begins_with_the_epoch_that_it_is_given() -> None:
 
 def test_what_a_member_had_before_a_restart_does_not_count_after_it() -> None:
     before, after = Broker(), Broker()
-    before.group = ConsumerGroup("billing", before.clock, GroupConfig(), first_epoch=70)
-    after.group = ConsumerGroup("billing", after.clock, GroupConfig(), first_epoch=50)
+    before.group = ConsumerGroup("billing", before.clock, BrokerConfig(), first_epoch=70)
+    after.group = ConsumerGroup("billing", after.clock, BrokerConfig(), first_epoch=50)
     old = Client(before, "old")
     old.join()
     again, other = Client(after, "old"), Client(after, "other")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sawlog.broker.groups.commits import NewOffset
+from sawlog.broker.groups.stored import NewOffset
 from sawlog.broker.wire import Key
 from sawlog.broker.wire.errors import ErrorCode as E
 from sawlog.errors import AmbiguousAppend, DirectoryLocked, GroupActive, StorageError
@@ -303,7 +303,7 @@ async def test_members_that_come_and_go_at_once_never_meet_a_consumer(store: Dir
             for _ in range(8):
                 joined = await broker.joined()
                 if joined["error_code"] == 0:
-                    assert broker.groups._entries.is_held("billing")
+                    assert broker.groups._is_held("billing")
                     assert store.groups._live("billing") == {}
                     await broker.ask(Key.LEAVE_GROUP, group_id="billing", members=[{"member_id": joined["member_id"]}])
 
@@ -319,7 +319,7 @@ async def test_members_that_come_and_go_at_once_never_meet_a_consumer(store: Dir
             return entered
 
         await asyncio.gather(*(coming_and_going() for _ in range(4)), asyncio.to_thread(consuming))
-        await until(lambda: broker.groups._entries.get_or_create("billing").claim.is_idle)
+        await until(lambda: broker.groups._entry("billing").claim.is_idle)
         store.consumer("billing", ["orders"]).close()
 
 
@@ -331,7 +331,7 @@ async def test_a_client_that_gives_up_while_the_group_is_taken_leaves_nothing(st
             joining = broker.begin(Key.JOIN_GROUP, 3, **request, protocols=[{"name": "range", "metadata": b""}])
             await asyncio.sleep(0)
             joining.cancel()
-        await until(lambda: broker.groups._entries.get_or_create("billing").claim.is_idle and not broker.members())
+        await until(lambda: broker.groups._entry("billing").claim.is_idle and not broker.members())
         store.consumer("billing", ["orders"]).close()
 
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from sawlog.broker.config import BrokerConfig
 from sawlog.broker.groups.classic_group import ClassicGroup, State
 from sawlog.broker.groups.members import encode_subscription
-from sawlog.broker.groups.settings import GroupConfig
 from sawlog.broker.wire.errors import ErrorCode
 
 from .driven import REBALANCE_MS, SESSION_MS, Client, Clock, make_group, protocols, settle
@@ -86,7 +86,7 @@ def test_an_old_client_and_a_static_member_join_without_that(group: ClassicGroup
 
 def test_an_id_that_is_not_used_in_time_is_forgotten(clock: Clock) -> None:
     empty = []
-    group = ClassicGroup("billing", clock, GroupConfig(), lambda: empty.append(True))
+    group = ClassicGroup("billing", clock, BrokerConfig(), lambda: empty.append(True))
     answers = []
     request = Client(group).request()
     group.join(request, answers.append)
@@ -472,7 +472,7 @@ def test_commits_keep_a_session_alive(clock: Clock, group: ClassicGroup) -> None
 
 def test_the_last_member_that_leaves_makes_the_group_empty(clock: Clock) -> None:
     empty = []
-    group = ClassicGroup("billing", clock, GroupConfig(), lambda: empty.append(True))
+    group = ClassicGroup("billing", clock, BrokerConfig(), lambda: empty.append(True))
     first, second = two(group)
     assert first.leave() is E.NONE
     assert empty == []

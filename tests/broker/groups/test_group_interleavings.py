@@ -9,9 +9,9 @@ import random
 
 import pytest
 
+from sawlog.broker.config import BrokerConfig
 from sawlog.broker.groups.classic_group import ClassicGroup, State
 from sawlog.broker.groups.members import encode_subscription
-from sawlog.broker.groups.settings import GroupConfig
 from sawlog.broker.wire.errors import ErrorCode
 
 from .driven import Client, Clock, protocols
@@ -33,7 +33,7 @@ class Play:
         self.random = random.Random(seed)
         self.clock = Clock()
         delay_ms = self.random.choice([0, 0, 3_000])
-        config = GroupConfig(
+        config = BrokerConfig(
             group_initial_rebalance_delay_ms=delay_ms, group_new_member_timeout_ms=NEW_MEMBER_MS, group_max_size=5
         )
         self.empty = 0

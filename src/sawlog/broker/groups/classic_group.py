@@ -31,10 +31,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from ..config import BrokerConfig
 from ..wire.errors import ErrorCode
 from .members import (
     CONSUMER,
     ClassicMember,
+    DeadlineTimer,
     GroupMembers,
     JoinRequest,
     JoinResponse,
@@ -43,7 +45,6 @@ from .members import (
     SyncResponse,
     same_topics,
 )
-from .settings import DeadlineTimer, GroupConfig
 
 _logger = logging.getLogger("sawlog.broker.groups")
 
@@ -77,7 +78,7 @@ class ClassicGroup:
         self,
         name: str,
         loop: asyncio.AbstractEventLoop,
-        config: GroupConfig,
+        config: BrokerConfig,
         on_empty: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = name

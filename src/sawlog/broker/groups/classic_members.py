@@ -21,6 +21,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 
 from ...store.base import TopicPartition
+from ..config import BrokerConfig
 from ..wire.errors import ErrorCode
 from .consumer_group import JOIN_EPOCH, STATIC_LEAVE_EPOCH, ConsumerGroup, ConsumerMember, HeartbeatRequest, TopicInfo
 from .members import (
@@ -35,7 +36,6 @@ from .members import (
     owned_partitions,
     subscribed_topics,
 )
-from .settings import GroupConfig
 
 _logger = logging.getLogger("sawlog.broker.groups")
 
@@ -43,7 +43,7 @@ _logger = logging.getLogger("sawlog.broker.groups")
 class ClassicProtocolAdapter:
     """The classic protocol for the members of one group."""
 
-    def __init__(self, group: ConsumerGroup, config: GroupConfig) -> None:
+    def __init__(self, group: ConsumerGroup, config: BrokerConfig) -> None:
         self._group = group
         self._config = config
 

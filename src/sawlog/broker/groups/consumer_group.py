@@ -33,9 +33,10 @@ from dataclasses import dataclass, field
 
 from ...display import counted
 from ...store.base import TopicPartition
+from ..config import BrokerConfig
 from ..wire.errors import ErrorCode
 from .assignment import ASSIGNORS, DEFAULT, is_pattern, matching
-from .settings import DeadlineTimer, GroupConfig
+from .members import DeadlineTimer
 
 _logger = logging.getLogger("sawlog.broker.groups")
 
@@ -133,7 +134,7 @@ class ConsumerGroup:
         self,
         name: str,
         loop: asyncio.AbstractEventLoop,
-        config: GroupConfig,
+        config: BrokerConfig,
         on_empty: Callable[[], None] = lambda: None,
         *,
         first_epoch: int = 0,

@@ -1,4 +1,4 @@
-"""Members of a classic group: their requests, responses and subscriptions.
+"""Members of a classic group: their requests, responses, subscriptions and timers.
 
 `GroupMembers` is the membership of a group: its leader, its static members and the protocols that all members support.
 It has no timers and no states. All members always have a protocol in common: check `is_compatible` before adding or
@@ -19,6 +19,7 @@ such as Kafka Connect, store other things there.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from struct import Struct, error
@@ -29,7 +30,6 @@ from ..wire.errors import ErrorCode
 from ..wire.messages.groups import ASSIGNMENT, SUBSCRIPTION, VERSIONS
 from ..wire.reading import decoder
 from ..wire.schema import Fields
-from .settings import DeadlineTimer
 
 #: Protocol type of consumers.
 CONSUMER = "consumer"
@@ -163,6 +163,52 @@ class SyncResponse:
     protocol_type: str | None = None
     protocol: str | None = None
     assignment: bytes = b""
+
+
+class DeadlineTimer:
+    """Calls a function when the deadline set last has passed, by the clock of the event loop.
+
+    Moving the deadline later is cheap, because heartbeats do it many times a second: the running timer notices that it
+    fired too early and waits for the rest.
+    """
+
+    __slots__ = ("_callback", "_due_s", "_fires_s", "_handle", "_loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+        self._loop = loop
+        self._callback = callback
+        self._due_s = 0.0
+        self._fires_s = 0.0
+        self._handle: asyncio.TimerHandle | None = None
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the timer will fire."""
+        return self._handle is not None
+
+    def set(self, delay_ms: float) -> None:
+        """Fire after `delay_ms` milliseconds, and not before."""
+        self._due_s = self._loop.time() + delay_ms / 1000
+        if self._handle is not None and self._fires_s > self._due_s:
+            self.stop()
+        if self._handle is None:
+            self._wait()
+
+    def stop(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _wait(self) -> None:
+        self._fires_s = self._due_s
+        self._handle = self._loop.call_later(max(self._due_s - self._loop.time(), 0.0), self._fired)
+
+    def _fired(self) -> None:
+        self._handle = None
+        if self._loop.time() < self._due_s:
+            self._wait()
+        else:
+            self._callback()
 
 
 @dataclass(slots=True)

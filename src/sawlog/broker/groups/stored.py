@@ -1,18 +1,224 @@
-"""Groups and topics as stored. All functions read the disk: call them in a thread."""
+"""Groups as stored: their offsets, and the topics that these belong to.
+
+`CommitQueue` commits offsets. A write to the store's groups log costs an fsync regardless of its size. Commits that
+arrive during one write are therefore collected and written together by the next one, in the order of arrival. `flush`
+waits for all earlier commits, so a member that fetches offsets sees every commit accepted before. Its methods belong to
+the event loop's thread; reading and writing run in threads.
+
+The functions and `TopicLookup` read the disk: call them in a thread.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 from uuid import UUID
 
-from ...errors import GroupNotFound, InvalidConfig, TopicNotFound
+from ...clock import now_ms
+from ...errors import (
+    AmbiguousAppend,
+    DirectoryLocked,
+    GroupError,
+    GroupNotFound,
+    InvalidConfig,
+    LogClosed,
+    NotCoordinator,
+    SawlogError,
+    StorageFull,
+    TopicNotFound,
+)
 from ...store.base import Topic, TopicPartition
-from ...store.groups import Committed
+from ...store.groups import Committed, OffsetChange
 from ...store.serving import StoreService
+from ..wire.errors import ErrorCode
 from .classic_group import MemberSummary, State
 from .consumer_group import TopicInfo
 from .members import CONSUMER, encode_assignment, encode_subscription
+
+_logger = logging.getLogger("sawlog.broker.groups")
+_T = TypeVar("_T")
+
+
+class RunInThread(Protocol):
+    """Runs a blocking call in a thread."""
+
+    def __call__(self, call: Callable[[], _T], /) -> asyncio.Future[_T]: ...
+
+
+#: Denotes the end of a partition.
+_END = -1
+
+
+@dataclass(frozen=True, slots=True)
+class NewOffset:
+    """An offset that a client commits."""
+
+    offset: int
+    #: Leader epoch of the last record read; -1 if unknown.
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The offsets of one request. None deletes an offset."""
+
+    group: str
+    offsets: Mapping[TopicPartition, NewOffset | None]
+    #: Member id; empty if the client is not a member.
+    member_id: str = ""
+    #: Whether this broker holds the group's claim. Otherwise consumers that opened the store directly may own a
+    #: partition.
+    by_server: bool = True
+    #: Name and mark of the transaction it belongs to: see `store.groups.OffsetChange`.
+    transaction: tuple[str, str] | None = None
+
+
+class CommitQueue:
+    """Offset commits waiting to be written."""
+
+    def __init__(self, store: StoreService, loop: asyncio.AbstractEventLoop, run: RunInThread) -> None:
+        self._store = store
+        self._loop = loop
+        self._run = run
+        self._waiting: list[tuple[Commit | None, asyncio.Future[dict[TopicPartition, ErrorCode]]]] = []
+        self._writing: asyncio.Task[None] | None = None
+
+    async def write(self, commit: Commit) -> dict[TopicPartition, ErrorCode]:
+        """Commit durably; return an error code for each offset. Cancelling the caller does not undo it."""
+        return await self._add(commit)
+
+    async def write_atomically(self, commits: Sequence[Commit]) -> None:
+        """Commit durably, all or nothing; raise the store's error on failure. Deleted topics are skipped."""
+        await self.flush()
+        if commits:
+            await self._run(lambda: self._write(commits))
+
+    async def flush(self) -> None:
+        """Wait until everything accepted before is written."""
+        if self._writing is not None:
+            await self._add(None)
+
+    def _add(self, commit: Commit | None) -> asyncio.Future[dict[TopicPartition, ErrorCode]]:
+        future: asyncio.Future[dict[TopicPartition, ErrorCode]] = self._loop.create_future()
+        self._waiting.append((commit, future))
+        if self._writing is None:
+            self._writing = self._loop.create_task(self._write_all())
+        return future
+
+    async def _write_all(self) -> None:
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting, []
+                commits = [commit for commit, _ in batch if commit is not None]
+                results = iter(await self._results(commits) if commits else ())
+                for commit, future in batch:
+                    result = {} if commit is None else next(results)
+                    if not future.done():
+                        future.set_result(result)
+        finally:
+            self._writing = None
+
+    async def _results(self, commits: Sequence[Commit]) -> Sequence[dict[TopicPartition, ErrorCode]]:
+        try:
+            return await self._run(lambda: self._write(commits))
+        except (DirectoryLocked, LogClosed, AmbiguousAppend) as error:
+            # Another process holds the lock, this broker is stopping, or the bucket does not answer.
+            _logger.warning("cannot commit offsets, clients will retry: %s", error)
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        except StorageFull:  # logged once by the broker
+            code = ErrorCode.KAFKA_STORAGE_ERROR
+        except (SawlogError, OSError) as error:
+            _logger.error("cannot commit offsets: %s", error)
+            code = ErrorCode.KAFKA_STORAGE_ERROR
+        except Exception:
+            _logger.exception("cannot commit offsets")
+            code = ErrorCode.UNKNOWN_SERVER_ERROR
+        return [dict.fromkeys(commit.offsets, code) for commit in commits]
+
+    # --- in a thread
+
+    def _write(self, commits: Sequence[Commit]) -> Sequence[dict[TopicPartition, ErrorCode]]:
+        topics = TopicLookup(self._store)
+        changes = [
+            OffsetChange(
+                commit.group,
+                {
+                    share: None if new is None else _committed(topics[share[0]], share[1], commit.member_id, new)
+                    for share, new in commit.offsets.items()
+                    if share in topics
+                },
+                commit.by_server,
+                commit.transaction,
+            )
+            for commit in commits
+        ]
+        refusals = self._store.commit_offsets(changes)
+        return [
+            dict.fromkeys(commit.offsets, _refused(commit.group, refused))
+            if refused is not None
+            else {share: _code(share in change.offsets) for share in commit.offsets}
+            for commit, change, refused in zip(commits, changes, refusals, strict=True)
+        ]
+
+
+def _committed(topic: Topic, number: int, member_id: str, new: NewOffset) -> Committed:
+    """Return the offset as stored. A client that names no leader epoch has read in the current one: consumers of this
+    library use the epoch to detect that the log lost its end. A negative offset means the end (-1) or the beginning and
+    is stored as the actual offset. The client gets back the values it sent."""
+    offset, epoch = new.offset, new.leader_epoch
+    if offset < 0 or epoch < 0:
+        try:
+            log = topic.partition(number)
+            if offset < 0:
+                offset = log.visible_offset if offset == _END else log.lowest_offset
+            if epoch < 0:
+                epoch = log.leader_epoch
+        except SawlogError as error:
+            _logger.warning("cannot read the epoch of partition %d of %s: %s", number, topic.name, error)
+            offset = max(offset, 0)
+    told_epoch = None if epoch == new.leader_epoch else new.leader_epoch
+    told_offset = None if offset == new.offset else new.offset
+    return Committed(offset, topic.id, new.metadata, now_ms(), member_id, epoch, told_epoch, told_offset)
+
+
+def _refused(group: str, error: GroupError) -> ErrorCode:
+    """Return the error of a refused commit: the group has members elsewhere, or another broker coordinates it."""
+    _logger.warning("a commit to group %s was refused: %s", group, error)
+    return ErrorCode.NOT_COORDINATOR if isinstance(error, NotCoordinator) else ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def _code(is_there: bool) -> ErrorCode:
+    return ErrorCode.NONE if is_there else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+class PendingOffsets:
+    """Offsets of transactions that have not ended. In memory: the transaction log makes them durable."""
+
+    def __init__(self) -> None:
+        self._staged: dict[int, dict[str, dict[TopicPartition, NewOffset]]] = {}
+
+    def add(self, producer_id: int, group: str, offsets: Mapping[TopicPartition, NewOffset]) -> None:
+        """Add offsets that a producer commits with its transaction."""
+        self._staged.setdefault(producer_id, {}).setdefault(group, {}).update(offsets)
+
+    def of(self, producer_id: int) -> Mapping[str, Mapping[TopicPartition, NewOffset]]:
+        """Return the offsets of a producer's transaction, by group."""
+        return self._staged.get(producer_id, {})
+
+    def drop(self, producer_id: int) -> Iterable[str]:
+        """Drop the offsets of a producer; return the affected groups."""
+        return list(self._staged.pop(producer_id, ()))
+
+    def pending(self, group: str) -> frozenset[TopicPartition]:
+        """Return the partitions of a group with offsets in a pending transaction."""
+        return frozenset(share for groups in self._staged.values() for share in groups.get(group, ()))
+
+
+# --- in a thread
 
 
 @dataclass(frozen=True, slots=True)

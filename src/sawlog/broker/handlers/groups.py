@@ -13,10 +13,9 @@ from uuid import UUID
 
 from ...store.base import TopicPartition
 from ...store.groups import Committed
-from ..groups.commits import NewOffset
 from ..groups.consumer_group import ConsumerGroup, ConsumerMember, HeartbeatRequest
 from ..groups.members import JoinRequest, SyncRequest
-from ..groups.stored import GroupSummary
+from ..groups.stored import GroupSummary, NewOffset
 from ..membership import Kind
 from ..security.acls import Resource
 from ..wire.errors import ErrorCode, Key

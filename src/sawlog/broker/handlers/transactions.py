@@ -10,8 +10,8 @@ from ...clock import now_ms
 from ...errors import SawlogError
 from ...store.base import Partition
 from ..error_responses import code_of, known_code_of, message_of
-from ..groups.commits import NewOffset
-from ..transaction_state import State
+from ..groups.stored import NewOffset
+from ..transactions import State
 from ..wire.errors import ErrorCode, Key
 from . import Body, Context, KafkaError
 

@@ -1,4 +1,4 @@
-"""`GroupRegistry`: the groups that a broker coordinates, and its claims on them.
+"""`GroupEntry`: one group that a broker coordinates, and the broker's claim on it.
 
 A group uses the classic protocol until a KIP-848 member joins; from then on the broker assigns its partitions until the
 group is empty (`classic_members`).
@@ -13,22 +13,20 @@ All methods belong to the event loop's thread; taking and releasing a claim run 
 from __future__ import annotations
 
 import asyncio
-import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from ...errors import GroupActive
 from ...store.base import TopicPartition
 from ...store.groups import CoordinatorClaim
+from ..config import BrokerConfig
 from ..wire.errors import ErrorCode
 from .classic_group import ClassicGroup, State
 from .classic_members import ClassicProtocolAdapter
-from .commits import RunInThread
 from .consumer_group import ConsumerGroup
-from .members import CONSUMER
-from .settings import DeadlineTimer, GroupConfig
-from .stored import GroupSummary
+from .members import CONSUMER, DeadlineTimer
+from .stored import GroupSummary, RunInThread
 
 #: Interval between checks whether a member without heartbeats has expired.
 _PAUSE_S = 0.25
@@ -146,7 +144,7 @@ class GroupEntry:
     claim: GroupClaim
     #: Fires when the group has been empty long enough to be dropped.
     forgetting: DeadlineTimer
-    config: GroupConfig
+    config: BrokerConfig
 
     @property
     def mixed(self) -> ClassicProtocolAdapter:
@@ -212,113 +210,3 @@ class GroupEntry:
         """Drop the members and answer pending requests."""
         self.classic.end(error)
         self.consumers.end()
-
-
-#: Upper bound of a group's first epoch. librdkafka 2.16 takes the first byte of an epoch for part of the member id
-#: unless it is zero, so no epoch may reach 2**24.
-_FIRST_EPOCHS = 1 << 22
-
-
-class GroupRegistry:
-    """The groups of one broker, by name."""
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        config: GroupConfig,
-        run: RunInThread,
-        *,
-        new_claim: Callable[[str], CoordinatorClaim],
-        is_pending: Callable[[str], bool],
-        before_release: Callable[[], Awaitable[None]],
-    ) -> None:
-        self._loop = loop
-        self._config = config
-        self._run = run
-        self._new_claim = new_claim
-        #: Whether a transaction will commit offsets of a group. Then no other process may admit members to it either.
-        self._is_pending = is_pending
-        self._before_release = before_release
-        self._entries: dict[str, GroupEntry] = {}
-
-    def __iter__(self) -> Iterator[GroupEntry]:
-        return iter(list(self._entries.values()))
-
-    def get(self, name: str) -> GroupEntry | None:
-        """Return a group; None if this broker does not know it."""
-        return self._entries.get(name)
-
-    def get_or_create(self, name: str) -> GroupEntry:
-        found = self._entries.get(name)
-        if found is None:
-            claim = GroupClaim(
-                lambda: self._new_claim(name),
-                self._run,
-                is_needed=lambda: self.is_needed(name),
-                before_release=self._before_release,
-            )
-            forgetting = DeadlineTimer(self._loop, lambda: self._forget(name))
-            found = GroupEntry(name, self.new_classic(name), self.new_consumers(name), claim, forgetting, self._config)
-            self._entries[name] = found
-            forgetting.set(self._config.group_empty_ms)
-        return found
-
-    def new_classic(self, name: str) -> ClassicGroup:
-        """Return an empty group of the classic protocol."""
-        return ClassicGroup(name, self._loop, self._config, lambda: self._emptied(name))
-
-    def new_consumers(self, name: str) -> ConsumerGroup:
-        """Return an empty group whose partitions the broker assigns."""
-        first_epoch = secrets.randbelow(_FIRST_EPOCHS)
-        return ConsumerGroup(name, self._loop, self._config, lambda: self._emptied(name), first_epoch=first_epoch)
-
-    def is_needed(self, name: str) -> bool:
-        """Whether a group has members or offsets of a pending transaction."""
-        entry = self._entries.get(name)
-        return (entry is not None and not entry.is_empty) or self._is_pending(name)
-
-    def is_held(self, name: str) -> bool:
-        """Whether this broker holds the claim on a group."""
-        entry = self._entries.get(name)
-        return entry is not None and entry.claim.is_held
-
-    def relinquish(self, name: str) -> None:
-        """Drop a group that another broker coordinates. Its members look for that broker."""
-        entry = self._entries.pop(name, None)
-        if entry is not None:
-            entry.forgetting.stop()
-            entry.end(ErrorCode.NOT_COORDINATOR)
-            entry.claim.release_if_unused()
-
-    def release_if_unused(self, name: str) -> None:
-        """Release the claim on a group soon, unless it is needed."""
-        entry = self._entries.get(name)
-        if entry is not None:
-            entry.claim.release_if_unused()
-
-    def _emptied(self, name: str) -> None:
-        entry = self._entries.get(name)
-        if entry is not None:
-            entry.claim.release_if_unused()
-            entry.forgetting.set(self._config.group_empty_ms)
-
-    def _forget(self, name: str) -> None:
-        """Drop a group that has not been used for a while. Its offsets are in the store."""
-        entry = self._entries[name]
-        if not self.is_needed(name) and entry.claim.is_idle:
-            del self._entries[name]
-        else:
-            entry.forgetting.set(self._config.group_empty_ms)
-
-    def end(self) -> None:
-        """Drop all members and answer pending requests."""
-        for entry in self:
-            entry.forgetting.stop()
-            entry.end()
-
-    async def close(self) -> None:
-        """Drop all members and release the claims."""
-        self.end()
-        for entry in self:
-            await entry.claim.close()
-        self._entries.clear()

@@ -2,7 +2,7 @@
 
 Membership is in memory: after a restart of the broker, members rejoin, as Kafka's clients do automatically. Offsets are
 in the store's own groups log, so that a group continues in Python without the broker, and vice versa. While a group has
-members here, no consumer can join it directly (`groups.registry.GroupClaim`).
+members here, no consumer can join it directly (`GroupClaim`).
 
 All methods belong to the event loop's thread. Blocking calls run in threads.
 """
@@ -11,22 +11,39 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from uuid import UUID
 
-from ..errors import GroupActive, GroupNotFound, InvalidConfig, SawlogError
-from ..store.base import TopicPartition
-from ..store.groups import Committed, check_group_name
-from ..store.serving import StoreService
-from .groups.commits import Commit, CommitQueue, NewOffset, PendingOffsets, RunInThread
-from .groups.consumer_group import JOIN_EPOCH, ConsumerGroup, HeartbeatRequest, HeartbeatResponse, TopicInfo
-from .groups.members import JoinRequest, JoinResponse, SyncRequest, SyncResponse, subscribed_topics
-from .groups.registry import GroupEntry, GroupRegistry
-from .groups.settings import GroupConfig
-from .groups.stored import GroupSummary, TopicLookup, missing_partitions, stored_group, stored_groups, topic_infos
-from .wire.errors import ErrorCode
+from ...errors import GroupActive, GroupNotFound, InvalidConfig, SawlogError
+from ...store.base import TopicPartition
+from ...store.groups import Committed, check_group_name
+from ...store.serving import StoreService
+from ..config import BrokerConfig
+from ..wire.errors import ErrorCode
+from .classic_group import ClassicGroup
+from .consumer_group import JOIN_EPOCH, ConsumerGroup, HeartbeatRequest, HeartbeatResponse, TopicInfo
+from .entry import GroupClaim, GroupEntry
+from .members import DeadlineTimer, JoinRequest, JoinResponse, SyncRequest, SyncResponse, subscribed_topics
+from .stored import (
+    Commit,
+    CommitQueue,
+    GroupSummary,
+    NewOffset,
+    PendingOffsets,
+    RunInThread,
+    TopicLookup,
+    missing_partitions,
+    stored_group,
+    stored_groups,
+    topic_infos,
+)
 
 _logger = logging.getLogger("sawlog.broker.groups")
+
+#: Upper bound of a group's first epoch. librdkafka 2.16 takes the first byte of an epoch for part of the member id
+#: unless it is zero, so no epoch may reach 2**24.
+_FIRST_EPOCHS = 1 << 22
 
 
 class Coordinator:
@@ -36,7 +53,7 @@ class Coordinator:
         self,
         store: StoreService,
         loop: asyncio.AbstractEventLoop,
-        config: GroupConfig,
+        config: BrokerConfig,
         *,
         run: RunInThread,
         address: Callable[[], str],
@@ -46,18 +63,12 @@ class Coordinator:
         self._store = store
         self._loop = loop
         self._run = run
+        self._address = address
         #: Whether this broker, not another one, coordinates a group.
         self._coordinates = coordinates
         self._commits = CommitQueue(store, loop, run)
         self._staged = PendingOffsets()
-        self._entries = GroupRegistry(
-            loop,
-            config,
-            run,
-            new_claim=lambda name: store.claim_group(name, address()),
-            is_pending=lambda name: bool(self._staged.pending(name)),
-            before_release=self._commits.flush,
-        )
+        self._entries: dict[str, GroupEntry] = {}
         self._is_stopping = False
         #: Claims being taken again after a restart.
         self._holding: set[asyncio.Future[None]] = set()
@@ -72,6 +83,56 @@ class Coordinator:
             return ErrorCode.INVALID_GROUP_ID
         return ErrorCode.NONE if self._coordinates(name) else ErrorCode.NOT_COORDINATOR
 
+    # --- groups
+
+    def _entry(self, name: str) -> GroupEntry:
+        """Return a group, created if this broker does not know it."""
+        found = self._entries.get(name)
+        if found is None:
+            claim = GroupClaim(
+                lambda: self._store.claim_group(name, self._address()),
+                self._run,
+                is_needed=lambda: self._is_needed(name),
+                before_release=self._commits.flush,
+            )
+            forgetting = DeadlineTimer(self._loop, lambda: self._forget(name))
+            found = GroupEntry(name, self._new_classic(name), self._new_consumers(name), claim, forgetting, self.config)
+            self._entries[name] = found
+            forgetting.set(self.config.group_empty_ms)
+        return found
+
+    def _new_classic(self, name: str) -> ClassicGroup:
+        return ClassicGroup(name, self._loop, self.config, lambda: self._emptied(name))
+
+    def _new_consumers(self, name: str) -> ConsumerGroup:
+        first_epoch = secrets.randbelow(_FIRST_EPOCHS)
+        return ConsumerGroup(name, self._loop, self.config, lambda: self._emptied(name), first_epoch=first_epoch)
+
+    def _is_needed(self, name: str) -> bool:
+        """Whether a group has members, or a transaction will commit its offsets. Then no other process may admit
+        members to it."""
+        entry = self._entries.get(name)
+        return (entry is not None and not entry.is_empty) or bool(self._staged.pending(name))
+
+    def _is_held(self, name: str) -> bool:
+        """Whether this broker holds the claim on a group."""
+        entry = self._entries.get(name)
+        return entry is not None and entry.claim.is_held
+
+    def _emptied(self, name: str) -> None:
+        entry = self._entries.get(name)
+        if entry is not None:
+            entry.claim.release_if_unused()
+            entry.forgetting.set(self.config.group_empty_ms)
+
+    def _forget(self, name: str) -> None:
+        """Drop a group that has not been used for a while. Its offsets are in the store."""
+        entry = self._entries[name]
+        if not self._is_needed(name) and entry.claim.is_idle:
+            del self._entries[name]
+        else:
+            entry.forgetting.set(self.config.group_empty_ms)
+
     # --- members of the classic protocol
 
     async def join(self, name: str, request: JoinRequest) -> JoinResponse:
@@ -81,7 +142,7 @@ class Coordinator:
             return JoinResponse(refused, request.member_id)
         if request.member_id and self._entries.get(name) is None:
             return JoinResponse(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
-        entry = self._entries.get_or_create(name)
+        entry = self._entry(name)
         future: asyncio.Future[JoinResponse] = self._loop.create_future()
 
         def answer(joined: JoinResponse) -> None:
@@ -143,7 +204,7 @@ class Coordinator:
                 return HeartbeatResponse(ErrorCode.UNKNOWN_MEMBER_ID, "the member has to join again")
             topics = await self._topics_of(entry, beat.topics, every=bool(beat.pattern))
             return entry.consumers.heartbeat(beat, topics)
-        entry = self._entries.get_or_create(name)
+        entry = self._entry(name)
         try:
             async with entry.claim.held():
                 topics = await self._topics_of(entry, beat.topics, every=bool(beat.pattern))
@@ -154,7 +215,7 @@ class Coordinator:
                     )
                 if not entry.classic.is_empty or entry.classic.protocol_type is not None:
                     members, generation = entry.classic.hand_over(), entry.classic.generation
-                    entry.classic = self._entries.new_classic(name)
+                    entry.classic = self._new_classic(name)
                     entry.mixed.adopt(members, generation, topics)
                 return entry.consumers.heartbeat(beat, topics)
         except GroupActive as error:
@@ -193,7 +254,7 @@ class Coordinator:
         codes = self._unfit(offsets)
         rest = {share: new for share, new in offsets.items() if share not in codes}
         if rest:
-            commit = Commit(name, rest, member_id, by_server=self._entries.is_held(name))
+            commit = Commit(name, rest, member_id, by_server=self._is_held(name))
             codes.update(await self._commits.write(commit))
         return codes
 
@@ -269,7 +330,7 @@ class Coordinator:
         codes = {share: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC for share in wanted if share[0] in subscribed}
         rest = dict.fromkeys(share for share in wanted if share not in codes)
         if rest:
-            codes.update(await self._commits.write(Commit(name, rest, by_server=self._entries.is_held(name))))
+            codes.update(await self._commits.write(Commit(name, rest, by_server=self._is_held(name))))
         refused = {share for share, code in codes.items() if code is ErrorCode.UNKNOWN_MEMBER_ID}
         return ErrorCode.NONE, {**codes, **dict.fromkeys(refused, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)}
 
@@ -307,7 +368,7 @@ class Coordinator:
         codes.update(dict.fromkeys(missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
         fit = {share: new for share, new in offsets.items() if codes[share] is ErrorCode.NONE}
         try:
-            async with self._entries.get_or_create(name).claim.held():
+            async with self._entry(name).claim.held():
                 if fit:
                     self._staged.add(producer_id, name, fit)
         except GroupActive as active:
@@ -326,7 +387,7 @@ class Coordinator:
     async def _hold(self, name: str) -> None:
         """Claim a group as long as it is needed."""
         try:
-            async with self._entries.get_or_create(name).claim.held():
+            async with self._entry(name).claim.held():
                 pass
         except SawlogError as error:
             _logger.warning("a transaction will move the group %r, which is in use: %s", name, error)
@@ -346,7 +407,8 @@ class Coordinator:
                 [Commit(name, dict(offsets), transaction=transaction) for name, offsets in staged.items()]
             )
         for name in self._staged.drop(producer_id):
-            self._entries.release_if_unused(name)
+            if (entry := self._entries.get(name)) is not None:
+                entry.claim.release_if_unused()
 
     # --- describing and deleting
 
@@ -354,7 +416,9 @@ class Coordinator:
         """Return all groups: those with members here, and those of the store."""
         await self._commits.flush()
         found = await self._run(lambda: stored_groups(self._store))
-        found.update((entry.name, summary) for entry in self._entries if (summary := entry.summary) is not None)
+        found.update(
+            (entry.name, summary) for entry in self._entries.values() if (summary := entry.summary) is not None
+        )
         return [found[name] for name in sorted(found) if self._coordinates(name)]
 
     async def describe(self, name: str) -> GroupSummary | None:
@@ -371,13 +435,13 @@ class Coordinator:
         error = self.name_error(name)
         if error is not ErrorCode.NONE:
             return error
-        if self._entries.is_needed(name):
+        if self._is_needed(name):
             return ErrorCode.NON_EMPTY_GROUP
         entry = self._entries.get(name)
         was_known = entry is not None and entry.summary is not None
         if entry is not None:
             entry.end()
-            entry.classic, entry.consumers = self._entries.new_classic(name), self._entries.new_consumers(name)
+            entry.classic, entry.consumers = self._new_classic(name), self._new_consumers(name)
             await entry.claim.close()
         await self._commits.flush()
         try:
@@ -393,10 +457,13 @@ class Coordinator:
 
     def give_up_others(self) -> None:
         """Give up groups that another broker coordinates. Their members join there."""
-        for entry in self._entries:
+        for entry in list(self._entries.values()):
             if entry.claim.is_lost or (entry.claim.is_held and not self._coordinates(entry.name)):
                 _logger.info("group %s is coordinated by another broker", entry.name)
-                self._entries.relinquish(entry.name)
+                del self._entries[entry.name]
+                entry.forgetting.stop()
+                entry.end(ErrorCode.NOT_COORDINATOR)
+                entry.claim.release_if_unused()
             else:
                 entry.claim.release_if_unused()  # a transaction may have ended in another process
 
@@ -406,13 +473,17 @@ class Coordinator:
         """Answer pending requests and admit no more members. Clients look for another coordinator, which may be this
         broker after its restart."""
         self._is_stopping = True
-        self._entries.end()
+        for entry in self._entries.values():
+            entry.forgetting.stop()
+            entry.end()
 
     async def close(self) -> None:
         """Write accepted commits and release the groups. The store stays open."""
         self.stop()
         await self._commits.flush()
-        await self._entries.close()
+        for entry in list(self._entries.values()):
+            await entry.claim.close()
+        self._entries.clear()
 
 
 def _subscribed(request: JoinRequest) -> frozenset[str] | None:
