@@ -24,15 +24,16 @@ A value that ends with such a run is treated as a torn record: without a checksu
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from ..batch import kernel
 from .foreign import Kind
-from .records import MAX_OFFSET, Numbered, NumberHeader, Numbers, Trust, Values, assign_offsets
+from .records import MAX_OFFSET, Numbered, Numbers, Trust, Values, assign_offsets, number_header
 from .walking import CHUNK_BYTES, Cursor, SegmentFile, WalkedLog, WalkStep
 
 #: Maximum number of records per step.
@@ -104,7 +105,7 @@ class Parsed:
     lengths: Numbers
     #: The offset stored in each record; None if records do not store it.
     stored: Numbers | None
-    headers: tuple[NumberHeader, ...] = ()
+    headers: Mapping[str, pa.Array] = field(default_factory=dict)
     #: The defect of the next frame.
     kind: Kind = Kind.UNREADABLE
     detail: str = "a record that does not parse"
@@ -217,12 +218,12 @@ class FrameLog(WalkedLog):
         positions = cursor.position + frames.starts[:taken] - self.head.size
         for each in numbered.anomalies:
             self.note(each.kind, segment, int(positions[each.index]), each.detail, each.outcome, offset=each.offset)
-        headers = [each.slice(0, taken) for each in parsed.headers]
+        headers = {name: each.slice(0, taken) for name, each in parsed.headers.items()}
         stored = None if parsed.stored is None else parsed.stored[:taken]
         if stored is not None and (numbered.anomalies or cursor.count.next_offset != cursor.count.stored + 1):
             # Records that could not keep their offset have the original one in a header.
-            headers.append(NumberHeader(f"{self.format}.offset", stored, stored != numbered.offsets))
-        values = Values(frames.data, numbered.offsets, parsed.starts[:taken], parsed.lengths[:taken], tuple(headers))
+            headers[f"{self.format}.offset"] = number_header(stored, stored != numbered.offsets)
+        values = Values(frames.data, numbered.offsets, parsed.starts[:taken], parsed.lengths[:taken], headers)
         entry = self.check_entries(segment, cursor, positions, stored)
         return WalkStep(cursor.to(cursor.position + frames.end(taken - 1), numbered.count, entry=entry), values)
 

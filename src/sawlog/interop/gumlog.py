@@ -37,7 +37,7 @@ from .detection import Sniffed, read_start
 from .exporting import NO_TIMES, ExportRows, SegmentWriter, write_segments
 from .foreign import ExportJob, ExportReport, Kind
 from .frames import Frames, Head, HeadLayout, Parsed, Range, RestartingLog, numbers_in
-from .records import MAX_OFFSET, MAX_VALUE_BYTES, NumberHeader, Numbers, Trust
+from .records import MAX_OFFSET, MAX_VALUE_BYTES, Numbers, Trust, number_header
 from .walking import CHUNK_BYTES, Cursor, SegmentFile, WalkedFormat
 
 NAME = "gumlog"
@@ -229,7 +229,7 @@ def _parse(frames: Frames) -> Parsed:
         memoryview(numbers),
     )
     stored, terms, types = numbers[:good].T
-    headers = NumberHeader(_TERM, terms, terms != 0), NumberHeader(_TYPE, types, types != 0)
+    headers = {_TERM: number_header(terms, terms != 0), _TYPE: number_header(types, types != 0)}
     return Parsed(starts[:good], lengths[:good], stored, headers, blank=frames.lengths[:good] == 0)
 
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import numpy as np
 
@@ -56,6 +56,7 @@ from .foreign import (
     Format,
     Kind,
     OpenOptions,
+    Outcome,
     Progress,
 )
 from .kafka_export import write_partition, write_topic
@@ -345,8 +346,10 @@ class KafkaLog(ForeignLog):
                     return
             except CorruptBatch as error:
                 at = position if error.position is None else error.position
-                broken = _InvalidBatch(segment, storage, at, max(following, segment.base_offset), error.reason)
-                finding, position, following = broken.found(self._may_be_torn if finding_end else None)
+                may_be_torn = self._may_be_torn if finding_end else None
+                finding, position, following = _diagnosed(
+                    segment, storage, at, max(following, segment.base_offset), error.reason, may_be_torn
+                )
                 self.add(finding, raising=self.strict or (raising and finding.outcome == "lost"))
 
     @staticmethod
@@ -477,63 +480,53 @@ class Gaps:
             self.count, self.offsets = self.count + 1, self.offsets + end - self._next_offset
 
 
-class _InvalidBatch:
-    """A position without a complete batch, and the diagnosis."""
+def _diagnosed(
+    segment: Segment,
+    storage: Storage,
+    position: int,
+    next_offset: int,
+    reason: str,
+    may_be_torn: Callable[[int], bool] | None,
+) -> tuple[Finding, int, int]:
+    """Return the finding about a position without a complete batch, and the position and offset where good batches
+    begin again: the end, if there are none.
 
-    def __init__(self, segment: Segment, storage: Storage, position: int, next_offset: int, reason: str) -> None:
-        self._segment, self._storage = segment, storage
-        self._position, self._next_offset, self._reason = position, next_offset, reason
-        self._size = segment.size - position
-
-    def found(self, may_be_torn: Callable[[int], bool] | None = None) -> tuple[Finding, int, int]:
-        """Return the finding, and the position and offset where good batches begin again: the end, if there are none.
-
-        `may_be_torn` is given at the end of the last segment. It returns True if the bytes after an offset can be an
-        interrupted append."""
-        self._refuse_old()
-        segment, end = self._segment, self._segment.size
-        at, base = segment.resume(self._storage, self._position, end, self._next_offset)
-        if base is not None:
-            return self._lost(at - self._position), at, base
-        if may_be_torn is None:
-            return self._lost(self._size), end, self._next_offset
-        rest = self._storage.view(self._position, self._size)
-        if not self._has_batch(rest):
-            if not np.frombuffer(rest, np.uint8).any():
-                return self._tail(Kind.ZERO_TAIL, "space that was never written", "cut"), end, self._next_offset
-            if may_be_torn(self._next_offset):
-                return self._tail(Kind.TORN_TAIL, "an append that was not finished", "cut"), end, self._next_offset
-            return self._tail(Kind.TORN_TAIL, "the broker had written more", "lost"), end, self._next_offset
-        return self._lost(self._size), end, self._next_offset
-
-    def _tail(self, kind: Kind, detail: str, outcome: Literal["cut", "lost"]) -> Finding:
-        size, segment = self._size, self._segment
-        return Finding(
-            kind, segment.name, self._position, f"{size:,} bytes: {detail}", outcome, size, self._next_offset
+    `may_be_torn` is given at the end of the last segment. It returns True if the bytes after an offset can be an
+    interrupted append.
+    """
+    size, end = segment.size - position, segment.size
+    magic = files.old_magic(storage.view(position, min(size, _OLD_MAX_BYTES)))
+    if magic is not None:
+        raise UnknownFormat(
+            f"{segment.path} at byte {position}: messages in format v{magic}, from before Kafka 0.11. "
+            "Sawlog reads v2: copy the topic to a new one with a broker of Kafka 2 or 3, then import that"
         )
+    kind, detail = (Kind.CHECKSUM if "checksum" in reason else Kind.UNREADABLE), reason
+    at, base = segment.resume(storage, position, end, next_offset)
+    if base is not None:
+        return Finding(kind, segment.name, position, detail, "lost", at - position, next_offset), at, base
+    outcome: Outcome = "lost"
+    if may_be_torn is not None and not _has_batch(rest := storage.view(position, size), segment.base_offset):
+        kind = Kind.TORN_TAIL
+        if not np.frombuffer(rest, np.uint8).any():
+            kind, detail, outcome = Kind.ZERO_TAIL, "space that was never written", "cut"
+        elif may_be_torn(next_offset):
+            detail, outcome = "an append that was not finished", "cut"
+        else:
+            detail = "the broker had written more"
+        detail = f"{size:,} bytes: {detail}"
+    return Finding(kind, segment.name, position, detail, outcome, size, next_offset), end, next_offset
 
-    def _lost(self, size: int) -> Finding:
-        kind = Kind.CHECKSUM if "checksum" in self._reason else Kind.UNREADABLE
-        return Finding(kind, self._segment.name, self._position, self._reason, "lost", size, self._next_offset)
 
-    def _has_batch(self, rest: memoryview) -> bool:
-        """Return True if a complete batch with the right checksum follows: an interrupted append leaves none."""
-        at = kernel.find_header(rest, 0, len(rest), self._segment.base_offset)
-        while at >= 0:
-            size = 12 + int.from_bytes(rest[at + 8 : at + 12], "big")
-            crc = int.from_bytes(rest[at + 17 : at + 21], "big")
-            if crc32c(rest[at + 21 : at + size]) == crc:
-                return True
-            at = kernel.find_header(rest, at + 1, len(rest), self._segment.base_offset)
-        return False
-
-    def _refuse_old(self) -> None:
-        magic = files.old_magic(self._storage.view(self._position, min(self._size, _OLD_MAX_BYTES)))
-        if magic is not None:
-            raise UnknownFormat(
-                f"{self._segment.path} at byte {self._position}: messages in format v{magic}, from before Kafka 0.11. "
-                "Sawlog reads v2: copy the topic to a new one with a broker of Kafka 2 or 3, then import that"
-            )
+def _has_batch(data: memoryview, base_offset: int) -> bool:
+    """Return True if a complete batch with the right checksum follows: an interrupted append leaves none."""
+    at = kernel.find_header(data, 0, len(data), base_offset)
+    while at >= 0:
+        size = 12 + int.from_bytes(data[at + 8 : at + 12], "big")
+        if crc32c(data[at + 21 : at + size]) == int.from_bytes(data[at + 17 : at + 21], "big"):
+            return True
+        at = kernel.find_header(data, at + 1, len(data), base_offset)
+    return False
 
 
 # --- copying batches

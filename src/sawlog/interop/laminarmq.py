@@ -50,12 +50,12 @@ from .laminarmq_unindexed import Unindexed, decode, find_unindexed, first_head, 
 from .records import (
     MAX_OFFSET,
     MAX_VALUE_BYTES,
-    BytesHeader,
-    NumberHeader,
     Numbers,
     Trust,
     Values,
     assign_offsets,
+    gathered,
+    number_header,
 )
 from .walking import CHUNK_BYTES, Cursor, SegmentFile, WalkedFormat, WalkedLog, WalkStep
 
@@ -189,8 +189,8 @@ class LaminarmqLog(WalkedLog):
             return self._bad_metadata(segment, cursor, int(lengths[0]), detail)
         sizes = sizes[:good]
         inside, rest = starts[:good] + 4, lengths[:good] - 4
-        kept = (BytesHeader(_METADATA, inside, sizes),)
-        found = Values(data, stored[:good], inside + sizes, rest - sizes, bytes_headers=kept)
+        metadata = gathered(data, inside, sizes)
+        found = Values(data, stored[:good], inside + sizes, rest - sizes, {_METADATA: metadata})
         return self._numbered(segment, cursor, found, starts)
 
     def _numbered(self, segment: SegmentFile, cursor: Cursor, found: Values, starts: Numbers) -> WalkStep:
@@ -204,9 +204,9 @@ class LaminarmqLog(WalkedLog):
             at = cursor.position + int(starts[each.index])
             self.note(each.kind, segment, at, each.detail, each.outcome, offset=each.offset)
         moved = stored != numbered.offsets
-        headers = (NumberHeader(_OFFSET, stored, moved),) if moved.any() else ()
+        headers = {**found.headers, **({_OFFSET: number_header(stored, moved)} if moved.any() else {})}
         end = cursor.position + int(found.starts[-1] + found.lengths[-1])
-        values = Values(found.data, numbered.offsets, found.starts, found.lengths, headers, found.bytes_headers)
+        values = Values(found.data, numbered.offsets, found.starts, found.lengths, headers)
         return WalkStep(cursor.to(end, numbered.count, entry=cursor.entry + _ENTRY_BYTES * count), values)
 
     # --- damage

@@ -35,7 +35,7 @@ from .detection import Sniffed, read_start
 from .exporting import NO_TIMES, ExportRows, SegmentWriter, write_segments
 from .foreign import ExportJob, ExportReport, Kind, OpenOptions
 from .frames import SEARCH_BYTES, FrameLog, Frames, HeadLayout, Parsed, ResyncPoint
-from .records import MAX_VALUE_BYTES, Count, NumberHeader, Numbers, Trust
+from .records import MAX_VALUE_BYTES, Count, Numbers, Trust, number_header
 from .walking import Cursor, SegmentFile, WalkedFormat, segment_files
 
 NAME = "plain"
@@ -96,9 +96,9 @@ class PlainLog(FrameLog):
         positions = segment.base + cursor.position + frames.starts[:good] - head
         if meta:
             self._check_offsets(segment, frames, positions)
-        header = NumberHeader(BYTE_OFFSET, positions, np.ones(good, np.bool_))
+        headers = {BYTE_OFFSET: number_header(positions)}
         kind, detail = Kind.CHECKSUM, "the checksum does not match"
-        return Parsed(frames.starts[:good] + meta, frames.lengths[:good] - meta, None, (header,), kind, detail)
+        return Parsed(frames.starts[:good] + meta, frames.lengths[:good] - meta, None, headers, kind, detail)
 
     def _check_offsets(self, segment: SegmentFile, frames: Frames, positions: Numbers) -> None:
         said = np.empty(len(positions), np.int64)
@@ -148,7 +148,7 @@ class PlainLog(FrameLog):
             if segment.base <= byte_offset < segment.base + segment.size:
                 for step in self.walk(self._first_of(number)):
                     if step.values is not None:
-                        positions = step.values.number_headers[0].numbers
+                        positions = np.frombuffer(step.values.headers[BYTE_OFFSET].buffers()[2], ">i8")
                         at = int(np.searchsorted(positions, byte_offset))
                         if at < len(positions) and int(positions[at]) == byte_offset:
                             return int(step.values.offsets[at])

@@ -12,14 +12,14 @@ consecutive, the neighbours decide:
 The evidence required depends on `Trust`: `CHECKED` offsets are covered by a checksum, `PARSED` ones come from a record
 that parses, `BARE` ones are eight bytes that could be anything.
 
-Data that another system stores next to the value becomes headers (`NumberHeader`: eight bytes, big endian), so that an
-import keeps it and an export can write it back.
+Data that another system stores next to the value becomes headers (numbers as eight bytes, big endian): an import keeps
+it, and an export can write it back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
@@ -183,30 +183,6 @@ class _Renumbering:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class NumberHeader:
-    """A header of some records: its name, a number per record, and a mask of the records that have it."""
-
-    name: str
-    numbers: Numbers
-    where: npt.NDArray[np.bool_]
-
-    def slice(self, first: int, last: int) -> NumberHeader:
-        return NumberHeader(self.name, self.numbers[first:last], self.where[first:last])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class BytesHeader:
-    """A header of all records, with the position of its bytes in the buffer."""
-
-    name: str
-    starts: Numbers
-    lengths: Numbers
-
-    def slice(self, first: int, last: int) -> BytesHeader:
-        return BytesHeader(self.name, self.starts[first:last], self.lengths[first:last])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Values:
     """Records in a buffer: their offsets, and the positions of their values."""
 
@@ -214,21 +190,15 @@ class Values:
     offsets: Numbers
     starts: Numbers
     lengths: Numbers
-    number_headers: tuple[NumberHeader, ...] = ()
-    bytes_headers: tuple[BytesHeader, ...] = ()
+    #: Headers by name: bytes per record, null for records that lack the header.
+    headers: Mapping[str, pa.Array] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.offsets)
 
     def slice(self, first: int, last: int) -> Values:
-        return Values(
-            self.data,
-            self.offsets[first:last],
-            self.starts[first:last],
-            self.lengths[first:last],
-            tuple(each.slice(first, last) for each in self.number_headers),
-            tuple(each.slice(first, last) for each in self.bytes_headers),
-        )
+        headers = {name: each.slice(first, last - first) for name, each in self.headers.items()}
+        return Values(self.data, self.offsets[first:last], self.starts[first:last], self.lengths[first:last], headers)
 
     def between(self, start: int, end: int | None) -> Values:
         """Return the records with start <= offset < end."""
@@ -243,50 +213,42 @@ class Values:
             "timestamp": lambda: pa.repeat(pa.scalar(-1, pa.int64()), len(self)).cast(TIME_TYPE),
             "timestamp_type": lambda: pa.repeat(pa.scalar(0, pa.int8()), len(self)),
             "key": lambda: pa.nulls(len(self), pa.binary()),
-            "value": self._values,
+            "value": lambda: gathered(self.data, self.starts, self.lengths),
             "headers": self._headers,
         }
         wanted = schema(columns)
         return pa.RecordBatch.from_arrays([builders[name]() for name in columns], schema=wanted)
 
-    def _values(self) -> pa.Array:
-        count, size = len(self), int(self.lengths.sum())
-        ends, content = pa.allocate_buffer((count + 1) * 4), pa.allocate_buffer(size)
-        kernel.gather(
-            self.data,
-            memoryview(np.ascontiguousarray(self.starts)),
-            memoryview(np.ascontiguousarray(self.lengths)),
-            memoryview(ends).cast("B").cast("i"),
-            memoryview(content).cast("B"),
-        )
-        return pa.Array.from_buffers(pa.binary(), count, [None, ends, content], 0)
-
     def _headers(self) -> pa.Array:
-        if self.bytes_headers:
-            return pa.array([list(self._headers_of(number)) for number in range(len(self))], HEADER_TYPE)
-        headers = self.number_headers
-        ends = np.zeros(len(self) + 1, np.int32)
-        if not any(each.where.any() for each in headers):
-            pairs = _pairs(pa.array([], pa.string()), b"")
-        else:
-            where = np.stack([each.where for each in headers], axis=1)
-            np.cumsum(where.sum(axis=1), out=ends[1:])
-            numbers = np.stack([each.numbers for each in headers], axis=1)[where]
-            names = pa.array([each.name for each in headers], pa.string())
-            pairs = _pairs(names.take(pa.array(np.flatnonzero(where) % len(headers))), numbers.astype(">i8").tobytes())
-        return pa.Array.from_buffers(HEADER_TYPE, len(self), [None, pa.py_buffer(ends)], 0, children=[pairs])
-
-    def _headers_of(self, number: int) -> Iterator[dict[str, object]]:
-        for each in self.bytes_headers:
-            start = int(each.starts[number])
-            yield {"key": each.name, "value": bytes(self.data[start : start + int(each.lengths[number])])}
-        for header in self.number_headers:
-            if header.where[number]:
-                yield {"key": header.name, "value": (int(header.numbers[number]) % 2**64).to_bytes(8, "big")}
+        found = {name: each for name, each in self.headers.items() if each.null_count < len(each)}
+        ends, count = np.zeros(len(self) + 1, np.int32), len(self)
+        names, contents = pa.array([], pa.string()), pa.array([], pa.binary())
+        if found:
+            there = np.stack([each.is_valid().to_numpy(zero_copy_only=False) for each in found.values()], axis=1)
+            np.cumsum(there.sum(axis=1), out=ends[1:])
+            records, numbers = np.nonzero(there)  # by record, then by header
+            names = pa.array(list(found), pa.string()).take(pa.array(numbers))
+            contents = pa.concat_arrays(list(found.values())).take(pa.array(numbers * count + records))
+        pairs = pa.StructArray.from_arrays([names, contents], fields=list(HEADER_TYPE.value_type))
+        return pa.Array.from_buffers(HEADER_TYPE, count, [None, pa.py_buffer(ends)], 0, children=[pairs])
 
 
-def _pairs(names: pa.Array, numbers: bytes) -> pa.Array:
-    """Return headers with these names and eight bytes each."""
-    ends = pa.py_buffer(np.arange(0, len(numbers) + 1, 8, dtype=np.int32))
-    values = pa.Array.from_buffers(pa.binary(), len(numbers) // 8, [None, ends, pa.py_buffer(numbers)], 0)
-    return pa.StructArray.from_arrays([names, values], fields=list(HEADER_TYPE.value_type))
+def gathered(data: memoryview, starts: Numbers, lengths: Numbers) -> pa.Array:
+    """Return parts of a buffer as a binary array."""
+    ends, content = pa.allocate_buffer((len(starts) + 1) * 4), pa.allocate_buffer(int(lengths.sum()))
+    kernel.gather(
+        data,
+        memoryview(np.ascontiguousarray(starts)),
+        memoryview(np.ascontiguousarray(lengths)),
+        memoryview(ends).cast("B").cast("i"),
+        memoryview(content).cast("B"),
+    )
+    return pa.Array.from_buffers(pa.binary(), len(starts), [None, ends, content], 0)
+
+
+def number_header(numbers: Numbers, where: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+    """Return a header with a number per record, eight bytes, big endian; null except `where`."""
+    ends = pa.py_buffer(np.arange(0, 8 * len(numbers) + 1, 8, dtype=np.int32))
+    valid = None if where is None else pa.py_buffer(np.packbits(where, bitorder="little"))
+    content = pa.py_buffer(numbers.astype(">i8").tobytes())
+    return pa.Array.from_buffers(pa.binary(), len(numbers), [valid, ends, content])
