@@ -1,11 +1,11 @@
 """The fault laboratory on the command line: `python -m tests.faults NAME --seed S ...`, from the repository root.
 
-Each row of `COMMANDS` is a module beside this one with two functions:
+Each row of `COMMANDS` names a module in this folder with two functions:
 
-    add_options(parser)        its own options; `--seed` is there already
-    run(options) -> int        do it, say what was found, give the exit code: 0 if nothing was
+    add_options(parser)        add its options; `--seed` exists already
+    run(options) -> int        run, print the findings, return the exit code: 0 if there were none
 
-A module is imported when its row is asked for, so one may need what another machine does not have.
+A module is imported only when its command runs, because some need software that other machines lack.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a writer, groups and planners do in `readers`: one function for each, by name in `ACTS`."""
+"""Actions of the writer, the groups and the planners in `readers`: one function each, by name in `ACTS`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .witness import PARTITIONS
 if TYPE_CHECKING:
     from .readers import Shift
 
-#: As old as a timestamp may be, so that nothing depends on when this runs.
+#: #: A fixed timestamp, old enough that results do not depend on the time of the run.
 _STAMP = 1_000_000_000_000
 
 
@@ -148,7 +148,7 @@ def truncate(shift: Shift) -> None:
 
 
 def trim(shift: Shift) -> None:
-    """Whoever does not want to read what is left of it has read it."""
+    """Trim to an offset that slow readers have passed."""
     number, log = shift.some()
     offset = shift.random.randrange(log.lowest_offset, log.next_offset + 1)
     if "late" in shift.witness.got:

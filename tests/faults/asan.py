@@ -1,17 +1,17 @@
 """The compiled kernel under AddressSanitizer and UBSan; `python -m tests.faults asan --executions N`.
 
 Builds the kernel with both sanitizers into `build/asan` (tools/build_asan.py), puts a package with that kernel first on
-the path, and runs with it, each in a process of its own that has libasan loaded before everything else:
+the path, and runs with it, each in its own process with libasan preloaded:
 
 1. the seeds and the corpus of every fuzz target,
 2. mutated inputs for the kernel's functions and for both readers of batches,
 3. tests/batch.
 
-A read or a write one byte outside a buffer, a shift or an overflow that C does not define, ends that process, with a
-trace; that is a violation. Where the compiler has no sanitizers it says so and gives 2: not run is not passed.
+A read or write one byte outside a buffer, or a shift or overflow that C leaves undefined, ends the process with a
+trace: a violation. If the compiler has no sanitizers the command says so and exits with 2: not run is not passed.
 
-Leaks are not looked for: Python keeps what it interned until the end. Python's own allocator is switched off, so that
-every bytes object has an end that can be seen; the fuzz targets use arrays without the spare byte that bytes have.
+Leaks are not checked: Python keeps interned objects until it exits. Python's own allocator is off, so that the end of
+every bytes object is guarded; the fuzz targets use arrays, which lack the spare byte of bytes objects.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def builder() -> ModuleType:
 
 
 def environment(package: Path, libraries: list[Path]) -> dict[str, str]:
-    """What a process needs to run with that package under the sanitizers."""
+    """Return the environment for a process that uses that package under the sanitizers."""
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(package), str(shadow.ROOT)]),
@@ -54,7 +54,7 @@ def environment(package: Path, libraries: list[Path]) -> dict[str, str]:
     }
 
 
-#: Shows that the kernel in use is the instrumented one, and that the sanitizer sees what it should.
+#: #: Proves that the instrumented kernel is in use and that the sanitizer reports an error.
 CHECK = """
 import sawlog.batch.kernel as kernel
 assert kernel.COMPILED, "the kernel is not compiled"

@@ -1,22 +1,22 @@
-"""Bit rot: one bit of one file is different from what was written, and everything is looked at again.
+"""Bit rot: flip one bit of one file, then check everything.
 
-A *fixture* is what lies on a disk, whole: a log or a store that was closed, or whose process was killed in the middle
-of something. A *flip* is one bit of one of its files. For each flip the fixture's judge opens what is there, for
-reading first and then for writing, and says what came of it. What it holds sawlog to:
+A *fixture* is the complete contents of a disk: a log or a store that was closed, or whose process was killed. A *flip*
+is one bit of one of its files. For each flip the fixture's judge opens the directory, first for reading and then for
+writing, and checks:
 
 - Below the durable watermark a flip is reported as corruption: by reading, by `verify`, and by opening if that reads
-  there. Everything around it is served, byte for byte. Nothing is cut, nothing deleted, and no offset given again.
-- Above it, where a killed process was writing, it ends the log as a torn tail does: copied aside, told, cut.
+  there. Everything around it is served, byte for byte. Nothing is cut or deleted, and no offset is reused.
+- Above the watermark, in the tail of a killed process, it ends the log like a torn tail: set aside, reported, cut.
 - In a cache (indexes, producers, maintenance, notes in locks) it costs nothing.
-- In a small file with a checksum (catalogue, intents) it is refused with `CorruptFile`; what does not need that file is
-  served, nothing is lost, and when the file is restored, all is as it was.
-- There is no other error than ours, and no record that was never written.
+- In a small file with a checksum (catalogue, intents) it is refused with `CorruptFile`; everything that does not need
+  the file is served, nothing is lost, and restoring the file restores everything.
+- Only sawlog's own errors are raised, and no record appears that was never written.
 
-The four bytes of a batch's leader epoch are outside its checksum, as in Kafka, and mean nothing to sawlog: a flip there
-has to be harmless.
+The four bytes of a batch's leader epoch are outside its checksum, as in Kafka, and have no meaning to sawlog: a flip
+there must be harmless.
 
 `python -m tests.faults bits` flips every bit of every fixture, `--flips N` a sample. A violation prints the line that
-replays it: fixtures are made by the same bytes every time.
+replays it: fixtures consist of the same bytes every time.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Flip:
 
     @classmethod
     def parse(cls, text: str) -> Flip:
-        """As it was printed."""
+        """Parse a flip as printed."""
         path, position, bit = text.rsplit(":", 2)
         return cls(path, int(position), int(bit))
 
@@ -89,16 +89,16 @@ def written(root: D, files: Mapping[str, bytes]) -> D:
 
 @dataclass(frozen=True)
 class Fixture:
-    """What lies on a disk, and who says what a flip may do to it."""
+    """The contents of a disk, and the judge of a flip."""
 
     name: str
     #: All files by path; a directory without any ends with a slash.
     files: Mapping[str, bytes]
-    #: Which files rot, as in the shell.
+    #: #: Patterns of the files to flip, as in the shell.
     rotten: Sequence[str]
-    #: What came of a flip, in a few words; raises if that is not what was promised.
+    #: #: Returns the outcome of a flip in a few words; raises if it breaks a promise.
     judge: Callable[[Fixture, Flip], str]
-    #: Where the damaged files are put.
+    #: #: Creates a directory with the damaged files.
     disk: Callable[[Mapping[str, bytes]], Directory] = disk
 
     @property
@@ -116,7 +116,7 @@ class Fixture:
         return self.disk(flip.of(self.files))
 
     def try_flip(self, flip: Flip) -> str:
-        """What came of it; `Violation` if something was not as promised, or an error came that is not ours."""
+        """Return the outcome of a flip; raise `Violation` if a promise is broken or the error is not sawlog's."""
         try:
             return self.judge(self, flip)
         except Exception as error:
@@ -153,7 +153,7 @@ def standing_still(now_ms: int = 1_700_000_000_000) -> Iterator[None]:
 
 @cache
 def fixtures() -> tuple[Fixture, ...]:
-    """All of them."""
+    """Return all fixtures."""
     from . import rotten_logs, rotten_stores
 
     with standing_still():
@@ -161,7 +161,7 @@ def fixtures() -> tuple[Fixture, ...]:
 
 
 def sample(fixture: Fixture, count: int, seed: int) -> list[Flip]:
-    """So many flips, spread over the files by a seed: each file gets some, a large one more."""
+    """Choose `count` flips by a seed, spread over the files: every file gets some, a large one more."""
     chance = random.Random(f"{seed} {fixture.name}")
     sizes = {path: 8 * len(fixture.files[path]) for path in fixture.paths if fixture.files[path]}
     least = max(count // (4 * len(sizes)), 1)
@@ -173,7 +173,7 @@ def sample(fixture: Fixture, count: int, seed: int) -> list[Flip]:
 
 
 def try_all(fixture: Fixture, flips: Iterable[Flip], tally: Tally) -> None:
-    """One after the other; what is found is told, and the next one tried."""
+    """Try the flips one after the other and report every violation."""
     for flip in flips:
         try:
             what = fixture.try_flip(flip)

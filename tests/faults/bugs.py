@@ -1,7 +1,7 @@
-"""The known bugs that mutants.py plants: those that others have had, and those that a missing line would cause here.
+"""The bugs that mutants.py plants: bugs that other stores have had, and bugs that a missing line would cause here.
 
-Those with a link in /docs/internals/testing.md are incidents of other stores. Each says what is wrong in one sentence;
-the edits say it in code.
+Those with a link in /docs/internals/testing.md are incidents of other stores. Each story says in one sentence what is
+wrong; the edits say it in code.
 """
 
 from __future__ import annotations
@@ -264,7 +264,7 @@ _READING = (
     ),
 )
 
-#: Changing what is sealed, and dropping records.
+#: #: Changes of sealed segments, and dropped records.
 _REWRITING = (
     _mutant(
         "swap without fsync",
@@ -392,7 +392,7 @@ _STORING = (
     ),
 )
 
-#: What is shown to readers, and which history a position belongs to.
+#: #: What readers see, and the history that a position belongs to.
 _SHOWING = (
     _mutant(
         "publish before sync",
@@ -494,7 +494,7 @@ _SHOWING = (
     ),
 )
 
-#: What independent tests found in version 0.3 before it was released, put back one by one. (One more of these is above:
+#: #: Bugs that independent tests found in version 0.3 before its release, put back one by one. (One more is above:
 #: "late leader announces an old end".)
 _RETURNED = (
     _mutant(
@@ -776,7 +776,7 @@ _DECIDING = (
     ),
 )
 
-#: Where a log begins and ends, and everything that records it.
+#: #: The beginning and end of a log, and every record of them.
 _MISSING = (
     _mutant(
         "missing beginning unnoticed",

@@ -35,7 +35,7 @@ class Write:
     number: int
     position: int
     data: bytes | None
-    #: Where the device stores the bytes instead, if misdirected.
+    #: #: Destination of the bytes on the device if a write is misdirected.
     astray: tuple[File, int] | None = None
 
     def apply(self, content: bytearray, start: int = 0, end: int = 1 << 62) -> None:
@@ -63,7 +63,7 @@ class File:
     __slots__ = ("buffer", "differs", "durable", "pending", "size")
 
     def __init__(self, content: Buffer = b"") -> None:
-        #: As in `MemoryStorage`: replaced when it grows or is truncated, so that views stay valid.
+        #: #: Replaced when it grows or is truncated, so that views stay valid (as in `MemoryStorage`).
         self.buffer = bytearray(content)
         self.size = len(content)
         self.durable = bytearray(content)
@@ -493,7 +493,7 @@ class DeviceLock:
 
     @property
     def current(self) -> bool:
-        """Whether the lock is held and the name still refers to the locked file."""
+        """True if the lock is held and the name still refers to the locked file."""
         return self.held and self._folder.identity(self._name) is self._file
 
     def leave(self, note: bytes) -> None:

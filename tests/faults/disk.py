@@ -250,7 +250,7 @@ class FaultyStorage(FaultyDirectory):
 
     @property
     def plain(self) -> Directory:
-        """The same directory without call recording and faults; faster, for very many runs."""
+        """The same directory without call recording and faults; faster, for large numbers of runs."""
         return self._device.root
 
     @property
@@ -309,7 +309,7 @@ class FaultyStorage(FaultyDirectory):
 
     @property
     def is_settled(self) -> bool:
-        """Whether no change is pending and the device equals the cache, so that all crashes have the same result."""
+        """True if no change is pending and the device equals the cache, so that all crashes have the same result."""
         if next(_numbers_on_their_way(self._device.root, set()), None) is not None:
             return False
         return not any(isinstance(node, File) and node.differs for _, node in walk(self._device.root))

@@ -1,12 +1,12 @@
-"""Operations of `workloads` that do not get to their end, or that others get in between.
+"""Operations for `workloads` that fail, are interrupted, or overlap with others.
 
-- Streams that are aborted: their source raises or is cancelled, they are too long, or an interrupt comes.
-- Appends of every kind with an interrupt at any place of them, sometimes a second one while the first is being handled.
-  What was interrupted is there once or not at all; a producer and a writer try again, and have it there once.
-- The background's turn (`tick`) during an append, a truncation or a trim; records that are appended and cut
-  off in the middle of maintenance; maintenance during an append. All of it in one thread, where the locks would let
-  another one through: so it is the same every time.
-- A log that was opened with mode "a" gives its lock back, others write, and it continues.
+- Streams that abort: their source raises or is cancelled, they are too long, or an interrupt comes.
+- Appends of every kind with an interrupt anywhere in them, sometimes with a second one while the first is handled. The
+  interrupted append is stored once or not at all; a producer or writer retries, and it is stored exactly once.
+- The background task (`tick`) during an append, a truncation or a trim; records that are appended and cut off in the
+  middle of maintenance; maintenance during an append. All in one thread, at points where the locks would admit another
+  thread, so that a run can be repeated.
+- A log opened with mode "a" releases its lock, other processes write, and it continues.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _resolve(run: LogWorkload, log: Log, promise: LogPromise, count: int, *, tol
     assert there or not told, "an append has returned, and nothing is there"
     if there:
         if log.config.durability != "os":
-            log.sync()  # whoever was interrupted has not waited for the disk
+            log.sync()  # log.sync()  # the interrupted append has not waited for the disk
         assert log.visible_offset == log.next_offset, "what is there is not shown"
         promise.acknowledge(log, range(promise.end, promise.end + count))
     else:
@@ -170,7 +170,7 @@ def _block(log: Log, rows: list[Row]) -> None:
 
 
 def interrupted_producer(run: LogWorkload, log: Log, promise: LogPromise) -> Log:
-    """It sends its batch again until it is told where it is. It is there once."""
+    """Retry a producer's batch until it is acknowledged. It is stored once."""
     rows = run.rows(3, 60)
     records, producer = [given(row) for row in rows], Producer(promise.end + 1, 0, 0)
     promise.send(rows)
@@ -182,7 +182,7 @@ def interrupted_producer(run: LogWorkload, log: Log, promise: LogPromise) -> Log
 
 
 def interrupted_writer(run: LogWorkload, log: Log, promise: LogPromise) -> Log:
-    """It flushes until it is told that all is there. It is there once."""
+    """Retry a flush until it succeeds. Every record is stored once."""
     writer = log.writer(batch_bytes=run.random.choice((200, 4000)))
     for _ in range(_FLUSHES):
         rows = run.rows(2, 40)
@@ -199,7 +199,7 @@ def interrupted_writer(run: LogWorkload, log: Log, promise: LogPromise) -> Log:
 
 
 def _turn(run: LogWorkload, log: Log) -> bool | None:
-    """The background's turn, if nobody has what it needs."""
+    """Run the background task if the locks that it needs are free."""
     appender = log._access.appender
     if appender is None or not is_free(log):
         return False
@@ -236,9 +236,9 @@ def append_within_maintenance(run: LogWorkload, log: Log, promise: LogPromise) -
 
 
 def maintenance_within_append(run: LogWorkload, log: Log, promise: LogPromise) -> None:
-    """Segments are rewritten while somebody is about to append, or waits for the disk."""
+    """Rewrite segments while an append is about to start or waits for the disk."""
     outer = run.random.choice(("append", "append_many", "append_batches", "append_stream", "truncate", "trim"))
-    # Not compaction beside a truncation: the promise notes what is gone already before it begins.
+    # # No compaction during a truncation: the promise records the removed offsets before compaction begins.
     merges = outer == "truncate" or run.random.random() < 0.5
     promise.compacted = promise.compacted or not merges
 
@@ -260,7 +260,7 @@ def maintenance_within_append(run: LogWorkload, log: Log, promise: LogPromise) -
 
 
 def hand_back(run: LogWorkload, log: Log, promise: LogPromise) -> Log:
-    """The writer's lock is given back, perhaps somebody else writes, and the next write takes it again."""
+    """Release the writer's lock, let another process write or not, and take the lock again with the next write."""
     directory = log._access.directory
     if not log._access._locks_late:
         log.close()

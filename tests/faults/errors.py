@@ -1,14 +1,14 @@
 """`python -m tests.faults errors`: every call to the disk that an operation makes fails, in every way.
 
-For each operation the calls of an undisturbed run are counted. Then it is run again and again on a copy of the same
-disk, with the first, the second, the third... call failing, with each errno, once and forever, before it took effect,
-in the middle of it, or after all of it. Each time:
+For each operation the calls of an undisturbed run are counted. Then it runs again and again on a copy of the same disk,
+with the first, the second, the third... call failing, with each errno, once and forever, before it takes effect, in the
+middle of it, or after all of it. Each time:
 
 - the operation succeeds or raises a `SawlogError`;
-- what was acknowledged can be read in the same process; while nothing but writing fails, also before that ends;
-- the log continues, or says with `LogFailed` that it does not; a file whose fsync failed is not synced again;
-- after the end of the process, and after a power cut at that moment, what is opened verifies, keeps what was promised,
-  continues (the checks of the crash enumeration, `workloads` and `stores`);
+- acknowledged records can be read in the same process; if only writes fail, also while the fault lasts;
+- the log continues, or raises `LogFailed`; a file whose fsync failed is not synced again;
+- after the death of the process, and after a power cut at that moment, the directory opens, verifies, keeps its
+  promises and continues (the checks of the crash enumeration, `workloads` and `stores`);
 - on real files, no descriptor stays open.
 """
 
@@ -49,7 +49,7 @@ from .workloads import CONFIG, OLD_MS, WRITING, LogWorkload
 ERRNOS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.EROFS, errno.EINTR)
 Times = Literal["once", "forever", "read-only"]
 Effect = Literal["nothing", "part", "all"]
-#: What changes something; the others only look.
+#: #: Calls that change something; the others only read.
 CHANGES = WRITING | {"make_child", "move", "remove_child", "lock", "dispose"}
 _POWER_CUTS: tuple[Mode, ...] = ("lose", "keep", "tear", "reorder", "garbage")
 _ENOUGH = 25
@@ -75,7 +75,7 @@ class Trouble:
         )
 
     def __str__(self) -> str:
-        """What happens, and the line that makes it happen again."""
+        """Describe the fault, with the command that replays it."""
         undone = "" if self.undo else " --torn"
         return (
             f"{self.call.operation} of {self.call.name or 'the directory'}\n    python -m tests.faults errors "
@@ -113,7 +113,7 @@ def troubles(target: str, calls: list[Call]) -> Iterator[Trouble]:
 
 @dataclass(frozen=True)
 class Start:
-    """A disk before the operation, and what was promised about it."""
+    """A disk before the operation, and the promises about it."""
 
     disk: FaultyStorage
     promise: Any
@@ -133,11 +133,12 @@ class Target(ABC):
 
     @abstractmethod
     def start(self) -> Start:
-        """What is there before."""
+        """Prepare the disk."""
 
     @abstractmethod
     def attempt(self, place: FaultyDirectory, promise: Any, arm: Callable[[], None]) -> None:
-        """Open what has to be open, `arm`, do it, and check what can be checked in the same process. Close all."""
+        """Open what the operation needs, call `arm`, run it, check what can be checked in the same process, close
+        everything."""
 
     @abstractmethod
     def recover(self, disk: FaultyStorage, promise: Any, *, power_cut: bool) -> None:
@@ -207,7 +208,7 @@ class OnLog(Target):
 
     @staticmethod
     def _settle(log: Log, promise: LogPromise) -> None:
-        """The log continues, so what failed is not there; but how far a trim got that failed, nobody has promised."""
+        """The log continues, so the failed append is not there. Only the reach of a failed trim is not promised."""
         promise.refuse()
         rows, start, trimming = promise.rows, promise.start, promise.trimming
         promise.take_over(list(log.scan()), log)
@@ -246,7 +247,7 @@ class OnOpening(OnLog):
 
 
 def _check_reading(log: Log, promise: LogPromise) -> None:
-    """What is visible. A log that has failed may have placed more: that is never shown, and may be lost."""
+    """Check the visible records. A failed log may have placed more, which are never shown and may be lost."""
     found = list(log.scan())
     promise.check(found, log.lowest_offset, log.visible_offset)
     assert not log.writable or log.visible_offset == log.next_offset, "the log goes on, and does not show all of it"
@@ -291,7 +292,7 @@ def read_everything(run: LogWorkload, log: Log, promise: LogPromise) -> None:
 
 
 def close_with_writer(run: LogWorkload, log: Log, promise: LogPromise) -> None:
-    """Closing the log writes out what a writer still holds."""
+    """Closing the log writes out the records that a writer still buffers."""
     rows = run.rows(2, 60)
     promise.send(rows)
     writer = log.writer()
@@ -316,13 +317,13 @@ def writer_that_tries_again(run: LogWorkload, log: Log, promise: LogPromise) -> 
 
 
 def append_and_sync(run: LogWorkload, log: Log, promise: LogPromise) -> None:
-    """What "os" leaves to the system is made durable by `sync`."""
+    """`sync` makes durable what the policy "os" leaves to the system."""
     workloads.append(run, log, promise)
     workloads.sync(run, log, promise)
 
 
 def scrub(run: LogWorkload, log: Log, promise: LogPromise) -> None:
-    """What cannot be read is listed, not raised."""
+    """Unreadable batches are listed, not raised."""
     log.scrub()
     promise.note(log)
 
@@ -438,7 +439,7 @@ def disturb(trouble: Trouble) -> None:
 
 
 class _KeptOpen(FaultyDirectory):
-    """For a log that is opened again in the same directory; else whoever closes a log closes its directory."""
+    """A directory that stays open when its log is closed, for a log that is opened again in it."""
 
     def close(self) -> None:
         """Not yet."""
@@ -455,7 +456,7 @@ def disturb_files(trouble: Trouble, path: Path) -> None:
                 (path / name).mkdir(parents=True)
             else:
                 (path / name).write_bytes(data)
-        gc.freeze()  # only what is made from now on is of interest, and looked at
+        gc.freeze()  # gc.freeze()  # only objects made from now on matter and are scanned
         before = _descriptors()
         place = _KeptOpen(FileDirectory(path))
         target.attempt(place, start.promise, lambda: place.arm(trouble.fault))
@@ -488,7 +489,7 @@ def _without_fsync() -> Iterator[None]:
 
 
 def failures(chosen: Iterable[Trouble], run: Callable[[Trouble], None]) -> tuple[int, list[str]]:
-    """How many were tried, and which were not survived."""
+    """Count the runs, and list those that broke a promise."""
     count, found = 0, []
     for trouble in chosen:
         count += 1

@@ -1,4 +1,4 @@
-"""Those who look at a topic while others write to it: the reading half of `readers`."""
+"""Observers of a topic while it is written: the reading half of `readers`."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class Eyes:
         self._witness = witness
         self._logs: dict[int, Log] = {}
         self._known: dict[int, object] = {}
-        #: The writers whose ends are looked at, too: those that have begun.
+        #: #: Writers that have begun; their ends are observed, too.
         self.writers: list[Log] = []
 
     def watch(self, then: Callable[[Step], None] | None) -> Callable[[Step], None]:
-        """Look, and let whoever watched before do so, too."""
+        """Look before every step, then call the previous watcher."""
 
         def watching(step: Step) -> None:
             self.look(f"a reader before {step}")
@@ -99,7 +99,7 @@ class Eyes:
 
 
 def restore(folder: Folder, promise: Witness, number: int, chance: random.Random) -> None:
-    """Put back what was published some time ago."""
+    """Put back an earlier published value."""
     older = chance.choice(promise.told[number])
     published = open_published(folder, VISIBLE)
     if published is not None and published.load() not in (None, older):

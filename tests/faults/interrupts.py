@@ -1,10 +1,8 @@
-"""Something happens during a call: at the n-th place of the engine where a signal handler could run, or
-another thread could get its turn.
+"""Run something at the n-th point of a call where a signal handler, or another thread, could run.
 
-A trace function counts these places: after a call, after a jump back, and after the beginning of a function, opcode by
-opcode. So what a seed chooses happens at the same place every time. What runs inside the codecs and the simulated disk
-does not count, nor does what is done to the disk while it stands still (the crashes of the enumeration), nor what the
-garbage collector does.
+A trace function counts these points opcode by opcode: after a call, after a backward jump, and after the start of a
+function. A seed therefore always hits the same point. Code inside the codecs and the simulated disk does not count, nor
+do operations on the disk while it stands still (the crashes of the enumeration), nor the garbage collector.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ _SOURCES = tuple(f"{_LIBRARY}/{each}/" for each in ("log", "storage", "store"))
 
 
 class Stop(BaseException):
-    """What a handler of Ctrl-C or of a timer raises."""
+    """Raised by the handler, as by Ctrl-C or a timer."""
 
 
 def stop() -> NoReturn:
@@ -91,7 +89,7 @@ class Within:
 
         def again(frame: FrameType, event: str, _: Any) -> None:
             if event == "call" and self._left and not still and sys.gettrace() is None:
-                self._before.clear()  # what has happened since is not known
+                self._before.clear()  # self._before.clear()  # the operations since then are unknown
                 sys.settrace(self._trace)
                 caller: FrameType | None = frame
                 while caller is not None and caller.f_code.co_filename.startswith(self._sources):
@@ -102,7 +100,7 @@ class Within:
             nonlocal still
             still = True
             if sys.gettrace() is None:
-                self._before.clear()  # tracing had ended: what has happened since is not known
+                self._before.clear()  # self._before.clear()  # tracing had ended: the operations since then are unknown
             sys.settrace(None)
             try:
                 if watch is not None:
@@ -151,7 +149,7 @@ class Interrupter(Within):
 
 
 def undisturbed(method: Callable[P, T]) -> Callable[P, T]:
-    """What the laboratory asks of a log, on the way: nothing happens within."""
+    """Decorator for the laboratory's own queries of a log: no interrupt comes inside them."""
 
     @wraps(method)
     def quiet(*arguments: P.args, **named: P.kwargs) -> T:
@@ -166,7 +164,7 @@ def undisturbed(method: Callable[P, T]) -> Callable[P, T]:
 
 
 def is_free(log: Log, *, also_to_write: bool = False) -> bool:
-    """Whether another thread could sync or save now without waiting for us; with `also_to_write`, also append."""
+    """True if another thread could sync or save now without waiting for this one; with `also_to_write`, also append."""
     appender = log._access.appender
     if appender is None or appender.closed:
         return False

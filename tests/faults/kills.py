@@ -1,13 +1,13 @@
 """kill -9, again and again, over every kind of work; `python -m tests.faults kills --kills 1000 --seed S`.
 
-This process imports everything, opens nothing, and forks: a victim that works (`victims.Work.work`) with a pipe on
-which it says what was acknowledged; after a moment it is killed; then a second process checks the directory
-(`Work.check`) and ends, in order or not; then the next victim continues in the same directory. Some victims are killed
-while they are still opening, and some directories are not looked at between two victims. Forking instead of starting
-Python makes it some twenty kills a second on a busy machine.
+This process imports everything, opens nothing, and forks a victim (`victims.Work.work`) that reports its
+acknowledgements through a pipe; after a moment the victim is killed; then a second process checks the directory
+(`Work.check`) and exits, cleanly or not; then the next victim continues in the same directory. Some victims are killed
+while they are still opening, and some directories are not checked between two victims. Forking instead of starting
+Python allows some twenty kills a second on a busy machine.
 
-The seed decides what is done and when to kill; the machine decides how far a victim has come by then, so a run is not
-the same twice. A violation keeps the directory, and says where it is.
+The seed decides on the work and on the moment of each kill; the machine decides how far a victim has come, so no two
+runs are the same. A violation keeps the directory and prints its path.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from typing import Any, NoReturn
 from .report import Tally, say
 from .victims import WORKS, Round, Work, prepare
 
-#: So many victims use a directory before a new one is begun: checking takes longer the more there is.
+#: #: Victims per directory: checking takes longer the more a directory contains.
 VICTIMS_A_DIRECTORY = 12
-#: How long anything may take that takes milliseconds.
+#: #: Limit for anything that normally takes milliseconds.
 PATIENCE_S = 60.0
 _PIPE_BYTES = 1 << 20
 _SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ, which `fcntl` has no name for
 
 
 class Ended(AssertionError):
-    """A victim or a checker ended by itself."""
+    """A victim or a checker exited without being killed."""
 
 
 class Pipe:
-    """What a forked process says, line by line or as a whole."""
+    """The output of a forked process, by line or as a whole."""
 
     def __init__(self, work: Callable[[], None], errors: str) -> None:
         self.read_fd, write_fd = os.pipe()
@@ -57,7 +57,7 @@ class Pipe:
         self.said = bytearray()
 
     def listen(self, seconds: float, until: bytes | None = None) -> bool:
-        """Take what is said for so long, or until something was said, or until it ended: then False."""
+        """Read output for some seconds, or until it contains `until`; return False if the process has ended."""
         deadline = time.monotonic() + seconds
         while until is None or until not in self.said:
             rest = deadline - time.monotonic()
@@ -86,7 +86,7 @@ class Pipe:
 
 
 def with_room(fd: int) -> None:
-    """A pipe that takes some milliseconds of work before somebody has to read."""
+    """Enlarge the pipe to hold some milliseconds of output."""
     import fcntl
 
     try:
@@ -96,7 +96,7 @@ def with_room(fd: int) -> None:
 
 
 def _run(work: Callable[[], None], write_fd: int, errors: str) -> NoReturn:
-    """In the forked process. What it says goes to the pipe, what it complains about to a file."""
+    """Run in the forked process: its output goes to the pipe, its errors to a file."""
     try:
         os.dup2(write_fd, 1)
         os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 2)
@@ -144,7 +144,7 @@ class Killer:
         self.check()
 
     def kill(self) -> Round:
-        """One victim; what it said."""
+        """Kill one victim and return its output."""
         self.numbers += 1
         number = self.numbers
         errors = f"{self.root}/errors"
@@ -184,9 +184,9 @@ class Killer:
 
 
 def kill_many(kills: int, seed: int, works: list[str], root: str, tally: Tally) -> None:
-    """So many kills, one kind of work after the other."""
+    """Make `kills` kills, taking turns among the kinds of work."""
     gc.collect()
-    gc.freeze()  # or every fork would copy what the collector touches
+    gc.freeze()  # gc.freeze()  # otherwise every fork would copy the memory that the collector touches
     killers = [Killer(WORKS[name], root, random.Random(f"{seed} {name}"), tally) for name in works]
     for number in range(kills):
         killer = killers[number % len(killers)]

@@ -1,17 +1,17 @@
-"""`python -m tests.faults missing`: delete every file of a log and of a store, cut it anywhere; whatever is lost
-must be reported by everyone.
+"""`python -m tests.faults missing`: delete every file of a log and of a store, or cut it anywhere. Every tool must
+report a loss.
 
-Each log ends in one of three ways, which decide what else records where it ended:
+Each log ends in one of three ways, which decide what else records its end:
 
-    closed       the checkpoint says how far it went
-    killed       the published visible end does, because the machine was not restarted
-    restarted    only the watermark counts; what was above it may be gone without a word
+    closed       the checkpoint
+    killed       the published visible end, because the machine was not restarted
+    restarted    only the watermark; the records above it may be gone without a report
 
 Every segment is deleted, and cut to nothing, between all batches, and within each of them; other files are deleted, and
-cut in the middle. `_Log.expected` and `STORE` say what each of that may cost. For lost records, a reader returns
-everything else and raises `CorruptBatch` where they were; `verify`, the quick check of `doctor`, and the next writer
+cut in the middle. `_Log.expected` and `STORE` say what each loss may cost. For lost records, a reader returns
+everything else and raises `CorruptBatch` in their place; `verify`, the quick check of `doctor`, and the next writer
 report them; the writer continues after the recorded end; and `verify` still reports them when the writer has closed the
-log. Nothing is reported where nothing is lost.
+log. If nothing is lost, nothing is reported.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from . import rotten_logs, rotten_stores
 from .bits import Violation, files_of, standing_still, written
 from .report import Tally, say
 
-#: What was published in each directory, by its path.
+#: #: Published values by path of the directory.
 Told = Mapping[str, tuple[int, int]]
 
 
@@ -66,7 +66,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class Fixture:
-    """Files, what is published next to them, and the judge of a loss."""
+    """Files, the values published next to them, and the judge of a loss."""
 
     name: str
     files: Mapping[str, bytes]
@@ -81,7 +81,7 @@ class Fixture:
                 yield Loss(path, size)
 
     def damaged(self, loss: Loss) -> MemoryDirectory:
-        """The directory without what is lost."""
+        """Return the directory after the loss."""
         made = written(MemoryDirectory(), loss.of(self.files))
         for path, numbers in self.told.items():
             if loss.path != f"{path}/{VISIBLE}".lstrip("/") and not (
@@ -221,7 +221,7 @@ def _logs() -> Iterator[Fixture]:
 
 # --- stores
 
-#: What the loss of each kind of file means; the first that matches. Of a directory, everything in it is lost.
+#: #: Consequence of losing a file, by pattern; the first match counts. Deleting a directory deletes everything in it.
 STORE: tuple[tuple[str, str], ...] = (
     (r"sawlog\.json", "the store is refused"),
     (r"topics/", "the store is refused"),
@@ -240,7 +240,7 @@ STORE: tuple[tuple[str, str], ...] = (
 
 
 def meaning(path: str) -> str:
-    """What the loss of a file means."""
+    """Return the consequence of losing a file."""
     for pattern, what in STORE:
         if re.fullmatch(pattern, path):
             return what
@@ -333,7 +333,7 @@ def _stores() -> Iterator[Fixture]:
 
 @cache
 def fixtures() -> tuple[Fixture, ...]:
-    """All of them."""
+    """Return all fixtures."""
     with standing_still():
         return *_logs(), *_stores()
 

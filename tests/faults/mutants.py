@@ -1,13 +1,13 @@
-"""A test of the tests: known bugs are planted into the running code, one at a time. The laboratory has to find them.
+"""A test of the tests: plant known bugs into the running code, one at a time. The laboratory has to find them.
 
-A `Mutant` is a bug that somebody has really had: fragments of some functions' source are replaced and the functions
-compiled anew. If a fragment is not there any more, planting fails, so that a mutant cannot rot: it has to be brought up
-to date with the code, or given up on purpose.
+A `Mutant` is a real bug of some store: fragments of the source of some functions are replaced and the functions
+compiled again. If a fragment no longer exists, planting fails, so that a mutant cannot rot: it must be updated with the
+code, or dropped on purpose.
 
 A *finder* is one of the laboratory's methods: crashes, errors, bits, threads, crashes with readers, the tests of the
-storages, power cuts over recorded system calls. Each mutant is given to each finder, in a process of its own, for some
-time. What finds what, how soon, is printed, and put into `docs/internals/testing.md` with `--write`. A mutant that
-nothing finds is a hole in the laboratory: an error.
+storages, power cuts over recorded system calls. Each finder tries each mutant for some time, in its own process. The
+results are printed, and written into `docs/internals/testing.md` with `--write`. A mutant that no finder finds is a
+hole in the laboratory: an error.
 
 `python -m tests.faults mutants` tries all of them; `--mutant` and `--with` choose. The list is in `bugs.py`.
 """
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 TABLE = Path(__file__).resolve().parents[2] / "docs/internals/testing.md"
 _BEGIN, _END = "<!-- mutants: written by `make mutants` -->", "<!-- end of mutants -->"
-#: How long each finder may look for each mutant.
+#: #: Time limit for each finder and mutant.
 _PATIENCE_S = 120.0
 
 
@@ -65,7 +65,7 @@ class Mutant:
     """A known bug."""
 
     name: str
-    #: What is wrong, and who had it.
+    #: #: The bug, and the store that had it.
     story: str
     edits: tuple[Edit, ...]
     #: Who finds it soonest.
@@ -153,7 +153,7 @@ def planted(mutant: Mutant) -> Iterator[None]:
 
 
 class Found(Exception):
-    """A finder has seen it: after so many tries, and what it says."""
+    """A finder has found the bug: number of tries, and the failure."""
 
     def __init__(self, tries: int, what: str) -> None:
         super().__init__(what)
@@ -161,7 +161,7 @@ class Found(Exception):
 
 
 class Counter:
-    """How many things a finder has tried."""
+    """Counts a finder's tries."""
 
     def __init__(self) -> None:
         self.tries = 0
@@ -224,7 +224,7 @@ def bits(count: Counter, seed: int) -> None:
 
 
 def by_command(name: str, arguments: Sequence[str]) -> Finder:
-    """What a row of the laboratory's table does, until it has something to say."""
+    """Make a finder of a command of the laboratory, which runs until its first violation."""
 
     def finder(count: Counter, seed: int) -> None:
         module = importlib.import_module(f".{name}", __package__)
@@ -249,8 +249,8 @@ def by_command(name: str, arguments: Sequence[str]) -> Finder:
 
 
 def storage(count: Counter, seed: int) -> None:
-    """The tests of the storages: the suites, that files make the system calls that the simulated disk makes, and that
-    what was taken back stays away."""
+    """Run the tests of the storages: the suites, the comparison of the simulated disk's system calls with real files,
+    and the test that removed data stays removed."""
     import pytest
 
     from .promised import tests_pass
@@ -283,7 +283,7 @@ FINDERS: dict[str, Finder] = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What came of one mutant and one finder. `tries` is None if it was not found."""
+    """Result of one mutant and one finder. `tries` is None if it was not found."""
 
     mutant: str
     finder: str
@@ -298,7 +298,7 @@ class Finding:
 
 
 def look(mutant: Mutant, finder: str, seed: int, patience_s: float) -> NoReturn:
-    """In a process of its own: plant, look, say what was found as one line of JSON, end."""
+    """Plant the mutant in this process, run the finder, print the result as one line of JSON, and exit."""
     count, began = Counter(), time.monotonic()
     out = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what the finder says meanwhile is not for the table
@@ -336,7 +336,7 @@ def find(mutant: Mutant, finder: str, seed: int = 1, patience_s: float = _PATIEN
             return Finding(**json.loads(lines[-1]))
         finally:
             try:
-                os.killpg(child.pid, signal.SIGKILL)  # what it has forked goes with it
+                os.killpg(child.pid, signal.SIGKILL)  # os.killpg(child.pid, signal.SIGKILL)  # includes its children
             except ProcessLookupError:
                 pass
 
@@ -348,7 +348,7 @@ Cells = dict[tuple[str, str], str]
 
 
 def table(mutants: Sequence[Mutant], cells: Cells) -> str:
-    """As Markdown: for each mutant, after how many tries and seconds each finder had it."""
+    """Format the results as Markdown: tries and seconds for each mutant and finder."""
     lines = [f"| planted bug | {' | '.join(FINDERS)} |", f"|---|{'---|' * len(FINDERS)}"]
     for mutant in mutants:
         row = [cells.get((mutant.name, finder), "") for finder in FINDERS]
@@ -357,7 +357,7 @@ def table(mutants: Sequence[Mutant], cells: Cells) -> str:
 
 
 def written() -> Cells:
-    """What the page says now, by mutant and finder; nothing of a finder that has no column there yet."""
+    """Parse the table on the page, by mutant and finder, without finders that have no column yet."""
     _, _, rest = TABLE.read_text().partition(_BEGIN)
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in rest.partition(_END)[0].splitlines()]
     if not any(rows):
@@ -371,7 +371,7 @@ def written() -> Cells:
 
 
 def write(mutants: Sequence[Mutant], findings: Sequence[Finding]) -> None:
-    """Into the page, between its marks. What was not tried now stays as it was."""
+    """Write the table into the page, between its marks. Cells that were not tried keep their values."""
     cells = written() | {(each.mutant, each.finder): each.cell for each in findings}
     head, _, rest = TABLE.read_text().partition(_BEGIN)
     _, _, tail = rest.partition(_END)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _is_empty(log: Log) -> bool:
-    """Whether there is nothing but one empty file: then the log can begin elsewhere."""
+    """True if the log consists of one empty file, so that it can start at any offset."""
     return len(log.segments) == 1 and not log.size_bytes
 
 

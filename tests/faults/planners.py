@@ -1,11 +1,11 @@
-"""Micro-batches on a simulated disk: plan a range, write the plan down, read it, continue after it.
+"""Micro-batches on a simulated disk: plan a range, save the plan, read the range, continue after it.
 
-What a planner has written down (`Witness.plans`) survives every crash, as Spark's checkpoint does on another file
-system. A plan that was not finished is read again, in another process, before the next one is made. Neither fails on
-data loss: of a range that is gone, what is left is read, and the next one starts where that history ended.
+Saved plans (`Witness.plans`) survive every crash, like Spark's checkpoint on another file system. An unfinished plan is
+read again, in another process, before the next one is made. Neither planner fails on data loss: it reads the remaining
+part of a lost range, and its next plan starts where that history ended.
 
-`Plain` is what anybody would write with `Log.position`, `Log.epoch_end` and slices; `Spark` is the streaming source
-itself, with its driver's and its tasks' stores on the simulated disk.
+`Plain` uses `Log.position`, `Log.epoch_end` and slices; `Spark` is the streaming source itself, with the stores of its
+driver and its tasks on the simulated disk.
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ class Planner(ABC):
     @abstractmethod
     @contextmanager
     def _open(self) -> Iterator[Any]:
-        """What it works with, for as long as its process lives."""
+        """Open the resources of one process."""
 
     @abstractmethod
     def _plan(self, opened: Any, start: Any, most: int | None) -> tuple[Any, Any]:
-        """Where it starts, and the plan; None if there is nothing to read."""
+        """Return the start and the plan; None if there is nothing to read."""
 
     @abstractmethod
     def _finish(self, opened: Any, start: Any, planned: Any) -> Any:
@@ -90,7 +90,7 @@ class Planner(ABC):
 
 @dataclass(frozen=True)
 class Range:
-    """What was planned of one partition: its end, the epoch of that, the tasks, and what they should find."""
+    """The planned range of one partition: its end, the end's epoch, the tasks, and the expected records."""
 
     end: int
     epoch: int
@@ -131,7 +131,8 @@ class Plain(Planner):
                 left = range_.end
             else:
                 self._read_what_is_left(log, number, range_, left)
-            at[number] = (left, range_.epoch)  # what is not there now was not read, and may be there again
+            at[number] = (left, range_.epoch)  # at[number] = (left, range_.epoch)  # a missing record was not read and
+            at[number] = (left, range_.epoch)  # may return
         return at
 
     def _is_read(self, number: int, planned: Range, config: LogConfig) -> bool:

@@ -1,29 +1,29 @@
-"""What a run did to its files, call by call, and what a power cut before any of these calls can leave.
+"""The changes that a run made to its files, call by call, and the states that a power cut before each call can leave.
 
-A `History` is made by `syscalls.recording`; `PowerCut` chooses a state, and `lay_out` makes a directory of it.
+`syscalls.recording` makes a `History`; `PowerCut` chooses a state, and `lay_out` creates a directory with it.
 
-**What is durable.** A file's writes and cuts are durable when an fsync of that file came after them; it says nothing
-about the file's name. A change of names is durable when an fsync of a directory that it concerns came after it; it says
-nothing about the content of files. A rename is one change, also between two directories.
+**Durable changes.** A file's writes and cuts are durable after an fsync of that file, which says nothing about the
+file's name. A change of names is durable after an fsync of a directory that it concerns, which says nothing about the
+content of files. A rename is one change, also between two directories.
 
-**A power cut** before a call keeps all that was durable. Of the changes of names that were on their way,
+**A power cut** before a call keeps everything durable. Of the pending changes of names,
 
     none       none reached the disk
     all        all did
     prefix     all up to some moment did
     subset     any of them did
 
-and of the writes and cuts that were on their way, independently of that,
+and of the pending writes and cuts, independently,
 
     none       none reached the disk
     all        all did
     prefix     all up to some moment did, the write of that moment up to some byte; for names and data the same moment
-    sectors    of each sector (512 bytes) the content of any moment, and the size of any moment
-    zeros      the size of any moment, and none of the bytes
-    noise      as sectors, but what was to be written to a sector and is not there is random bytes
+    sectors    each sector (512 bytes) has the content of any moment, and the file the size of any moment
+    zeros      the file has the size of any moment, and none of the bytes
+    noise      as sectors, but a sector whose write is missing contains random bytes
 
-A file may have several names (`link`), each of which is renamed and removed by itself. Durable bytes are not touched by
-a write to other bytes of their sector.
+A file may have several names (`link`), each of which can be renamed and removed separately. Durable bytes survive a
+write to other bytes of their sector.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ DATA = ("none", "all", "prefix", "sectors", "zeros", "noise")
 Tree = dict[str, bytes]
 
 _SECTOR_BYTES = 512
-#: How likely a change has reached the disk, where that is left to chance: for one power cut, one of these.
+#: #: Probabilities that a pending change has reached the disk; one of them for each power cut.
 _ODDS = (0.15, 0.5, 0.85)
 _NEVER = 1 << 62
 
@@ -63,7 +63,7 @@ class File:
         self.syncs: list[tuple[int, int]] = []
 
     def durable_writes(self, call: int) -> int:
-        """How many writes were durable before that call."""
+        """Count the writes that were durable before the call."""
         return max((count for number, count in self.syncs if number < call), default=0)
 
 
@@ -88,9 +88,9 @@ class Change:
     """A change of names, all of it or nothing."""
 
     number: int
-    #: (directory, name, what it stands for then)
+    #: #: (directory, name, the node bound to it)
     parts: Sequence[tuple[Folder, str, Node | None]]
-    #: Which name of the node it is: the same one after it was renamed.
+    #: #: The name of the node; it stays the same when it is renamed.
     link: Link
     #: The fsync that made it durable.
     settled: int = _NEVER
@@ -146,7 +146,7 @@ class History:
         return len(self.calls)
 
     def tree(self) -> Tree:
-        """As everybody sees it now."""
+        """The current files, as processes see them."""
         return dict(_walk(self.root, lambda folder: folder.now, lambda file: bytes(file.now)))
 
 
@@ -170,18 +170,18 @@ def _walk(
 
 
 class PowerCut:
-    """The power goes just before a call is made: decides what has reached the disk."""
+    """A power cut just before a call: decides which changes have reached the disk."""
 
     def __init__(self, history: History, call: int, names: str, data: str, chance: random.Random) -> None:
         self._history, self._call = history, call
         self._names, self._data = names, data
         self._chance = chance
         self._odds = chance.choice(_ODDS)
-        # For `prefix`. Most of what is on its way was done lately.
+        # # For `prefix`. Most pending changes are recent.
         self._moment = chance.randrange(max(1, call - chance.choice((3, 10, 40))), call + 1)
 
     def tree(self) -> Tree:
-        """What is found afterwards."""
+        """The files after the power cut."""
         found = self._found_names()
         return dict(_walk(self._history.root, lambda folder: found[folder], self._content))
 
@@ -264,8 +264,8 @@ _LANDING: dict[str, Callable[[PowerCut, bytearray, list[Write]], None]] = {
 def _give_name(
     found: dict[Folder, dict[str, Node]], places: dict[Link, Place], place: Place, node: Node | None, link: Link
 ) -> None:
-    """Let a name stand for a node, or for nothing. Where an earlier change is missing, it may still be another name: it
-    is that no longer."""
+    """Bind a name to a node, or remove it. If an earlier change is missing, another name may still be bound to the
+    node; that binding ends."""
     folder, name = place
     if node is None:
         found[folder].pop(name, None)
@@ -277,7 +277,7 @@ def _give_name(
 
 
 def _sizes(size: int, pending: list[Write]) -> list[int]:
-    """Those that a file has had, from the durable one on."""
+    """Return the sizes that the file has had since its durable state."""
     sizes = [size]
     for write in pending:
         sizes.append(write.size_after(sizes[-1]))
@@ -285,7 +285,7 @@ def _sizes(size: int, pending: list[Write]) -> list[int]:
 
 
 def _by_sector(sizes: list[int], pending: list[Write]) -> dict[int, list[Write]]:
-    """Which writes and cuts concern which sector."""
+    """Group the writes and cuts by sector."""
     touched: dict[int, list[Write]] = {}
     for before, after, write in zip(sizes[:-1], sizes[1:], pending, strict=True):
         first, last = (after, before) if write.data is None else (write.position, write.position + len(write.data))

@@ -1,8 +1,8 @@
-"""`python -m tests.faults mutants --with promised`: tests of single promises, for bugs that no other method can see.
+"""`python -m tests.faults mutants --with promised`: tests of single promises, for bugs that no other method can find.
 
-Some bugs break nothing that a crash, an error or a wrong bit could bring to light: they cost time, descriptors or a
-lock, or accept what should be refused. What finds them is the test that was written when they were mended. Each of
-these runs in one process, so that a planted bug is in what it tests.
+Some bugs break nothing that a crash, an error or a flipped bit could reveal: they cost time, descriptors or a lock, or
+accept invalid input. The tests written with their fixes find them. Each of these tests runs in one process, so that a
+planted bug is in the code under test.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def tests_pass(where: Iterable[str], listening: object) -> bool:
 
 
 def run(_options: argparse.Namespace) -> int:
-    """All of them, until one fails."""
+    """Run the tests until one fails."""
     with Tally("promised", None, "tests") as tally:
         listening = _Listening(tally)
         tests_pass(TESTS, listening)

@@ -1,9 +1,8 @@
-"""What a log has promised, at any moment of some work, and whether what a crash has left keeps it.
+"""The promises of a log at any moment of some work, and the check that the state after a crash keeps them.
 
-The promise knows every record that may be in the log, in its order: those that were acknowledged and those that are
-just being appended. After a crash the log holds a prefix of that, byte for byte. How long it must be, says the policy:
-what is durable after a power cut, all that was acknowledged after the end of a process. Where it may end: after a
-whole append.
+A `LogPromise` knows every record that may be in the log, in order: acknowledged ones and those being appended. After a
+crash the log holds a prefix of them, byte for byte. The policy decides how long it must be: after a power cut, all
+durable records; after the death of a process, all acknowledged ones. It ends after a whole append.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ def row_of(record: Record) -> Row:
 class LogPromise:
     """One log's."""
 
-    #: All that may be there, by offset; what is being appended included.
+    #: #: All records that may be there, by offset, including those being appended.
     rows: dict[int, Row] = field(default_factory=dict)
-    #: Where the log starts, and where it ends for those who were told.
+    #: #: The log start, and its end as far as acknowledged.
     start: int = 0
     end: int = 0
     #: Below this, power cuts take nothing.
     durable: int = 0
-    #: Where the log may end after a crash.
+    #: #: Offsets at which the log may end after a crash.
     ends: set[int] = field(default_factory=lambda: {0})
     #: A truncation to here, and a trim to here, have been asked for and have not returned.
     cutting: int | None = None
@@ -47,13 +46,13 @@ class LogPromise:
     #: Offsets without a record: never given to one, or taken by compaction already; what superseded such a record may
     #: be truncated since.
     absent: set[int] = field(default_factory=set)
-    #: What an idempotent producer sent last: as whom, what, and where it is.
+    #: #: The last batch of an idempotent producer: producer, records, offsets.
     produced: tuple[Producer, list[tuple[Any, ...]], range] | None = None
     #: The log is being removed, or has been: there may be nothing at all.
     removed: bool = False
 
     def copy(self) -> LogPromise:
-        """As it is now."""
+        """Return a copy."""
         return replace(self, rows=dict(self.rows), ends=set(self.ends), absent=set(self.absent))
 
     # --- what is done
@@ -82,7 +81,7 @@ class LogPromise:
         self.note(log)
 
     def refuse(self) -> None:
-        """The append failed, and the log continues: what it brought will never be there."""
+        """The append failed and the log continues: its records must never appear."""
         self.rows = {at: row for at, row in self.rows.items() if at < self.end}
         self.ends = {at for at in self.ends if at <= self.end}
         self.absent = {at for at in self.absent if at < self.end}
@@ -118,7 +117,7 @@ class LogPromise:
 
     @undisturbed
     def end_trim(self, log: Log) -> None:
-        """It is gone."""
+        """The trim has finished."""
         assert log.lowest_offset == self.trimming
         assert self.trimming is not None
         self.start, self.trimming = self.trimming, None
@@ -157,14 +156,14 @@ class LogPromise:
         assert any(self.rows[at][1] is None for at in later) or value is None, f"the last record of {key!r} is gone"
 
     def settle(self, found: list[Record], lowest: int, log: Log) -> None:
-        """The log was opened: what was found is what is promised from now on, and all of it is durable."""
+        """The log was opened: its contents are the promise from now on, and all of it is durable."""
         assert lowest == log.lowest_offset
         self.take_over(found, log)
         assert self.durable == self.end, f"opened, and durable only up to {self.durable} of {self.end}"
 
     @undisturbed
     def take_over(self, found: list[Record], log: Log) -> None:
-        """What was found is what is promised from now on."""
+        """Take the log's contents as the promise from now on."""
         lowest, end = log.lowest_offset, log.next_offset
         self.rows = {at: row for at, row in self.rows.items() if lowest <= at < end}
         there = {record.offset: row_of(record) for record in found}
