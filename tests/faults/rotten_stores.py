@@ -118,7 +118,7 @@ def _transaction() -> dict[str, bytes]:
         _transact(store, 1, b"one")
         _stage(store)
 
-    with patch("sawlog.store.directory.transactions.buffers.INLINE_BYTES", -1):  # everything is staged in files
+    with patch("sawlog.store.directory.transactions.transaction.INLINE_BYTES", -1):  # everything is staged in files
         steps = _steps(prepare, lambda store: _transact(store, 2, b"two"), ".intent")
     return next(files for files in steps if not any(path.endswith(".tmp") for path in files))
 

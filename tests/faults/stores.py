@@ -24,10 +24,10 @@ from sawlog.spark.commit import stage_name
 from sawlog.store.directory import offsets as committed_offsets
 from sawlog.store.directory.store import DirectoryStore
 from sawlog.store.directory.transactions import placement, staging
-from sawlog.store.directory.transactions.buffers import PartitionBuffer
 from sawlog.store.directory.transactions.commits import INLINE_BYTES
 from sawlog.store.directory.transactions.intent import Part, Piece
 from sawlog.store.directory.transactions.staging_directory import StagedFile
+from sawlog.store.directory.transactions.transaction import PartitionBuffer
 from sawlog.store.partitioner import partition_for
 
 from .acts import GivenUp

@@ -60,7 +60,7 @@ TABLE: tuple[Threshold, ...] = (
     _one("log.tables:_GROUP_BYTES", 100, 500, 1500),
     _one(
         "log.writer:BATCH_BYTES log.log:BATCH_BYTES log.tables:BATCH_BYTES "
-        "store.directory.transactions.buffers:BATCH_BYTES "
+        "store.directory.transactions.transaction:BATCH_BYTES "
         "store.directory.topic:DirectoryTopic.writer(batch_bytes) log.writer:Writer.__init__(batch_bytes) "
         "store.directory.topic:BATCH_BYTES "
         "log.log:Log.writer(batch_bytes) store.directory.topic:DirectoryTopic._partition_writer(batch_bytes) "
@@ -76,13 +76,13 @@ TABLE: tuple[Threshold, ...] = (
     ),
     _one("log.rebatch:BATCH_BYTES", 80, 300, 1000),
     _one(
-        "store.directory.transactions.commits:INLINE_BYTES store.directory.transactions.buffers:INLINE_BYTES "
+        "store.directory.transactions.commits:INLINE_BYTES store.directory.transactions.transaction:INLINE_BYTES "
         "store.directory.transactions.staging:INLINE_BYTES spark.writing:INLINE_BYTES",
         0,
         150,
         1000,
     ),
-    _one("store.directory.transactions.buffers:SPILL_BYTES", 0, 100, 400),
+    _one("store.directory.transactions.transaction:SPILL_BYTES", 0, 100, 400),
     _one("store.directory.transactions.placement:_MARGIN_BYTES", 0, 500),
     _one("store.partitioner:Sticky.__init__(sticky_bytes) store.partitioner:STICKY_BYTES", 1, 60),
     # Offsets that one segment, one batch, one table has room for.
@@ -147,6 +147,7 @@ NOT_VARIED: Mapping[str, str] = {
         "store.directory.service:_SEGMENTS": (
             "when a broker's log of transactions is compacted; no workload has a broker"
         ),
+        "store.base.store:_MOST_REPORTS": "reports in memory; nothing is written",
         "log.maintenance:_MIN_RUN": "which segments are worth merging by themselves; workloads merge on demand, "
         "from two",
         "storage.file:_REMAP_BYTES storage.locks:_NOTE_BYTES storage.file:_RESERVE_LEAST_BYTES "

@@ -8,7 +8,7 @@ import pytest
 
 import sawlog
 from sawlog.clock import now_ms
-from sawlog.store.directory.transactions.committed_names import KEPT_MS
+from sawlog.store.directory.transactions.pending import KEPT_MS
 from sawlog.store.objects.store import ObjectStore
 
 

@@ -70,16 +70,7 @@ def test_workers_that_opened_the_store_themselves_share_the_messages(store: Obje
 def test_of_two_exchanges_at_the_same_moment_one_is_lost(store: ObjectStore) -> None:
     topic = store.create_topic("jobs")
     topic.append(b"a")
-    wanted = QueueOptions.checked(
-        "jobs",
-        "workers",
-        visibility_s=30.0,
-        max_deliveries=5,
-        dead_letters=None,
-        start="earliest",
-        prefetch=10,
-        worker=None,
-    )
+    wanted = QueueOptions("jobs", "workers", 30.0, 5, None, "earliest", 10, None)
     crew = ObjectWorkers(store._session, wanted)
     worker = crew.join()
     books = ObjectDeliveries(store._session, crew)

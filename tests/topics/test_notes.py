@@ -11,7 +11,7 @@ from sawlog.clock import now_ms
 from sawlog.errors import CorruptFile
 from sawlog.storage import Directory, FileDirectory, MemoryDirectory, checksummed
 from sawlog.store.directory.store import DirectoryStore
-from sawlog.store.directory.transactions import committed_names
+from sawlog.store.directory.transactions import pending
 from sawlog.store.directory.transactions.intent import Intent
 
 SECRET = b"a secret that is long enough to be found"
@@ -75,11 +75,11 @@ def test_a_name_that_is_not_used_for_a_month_is_forgotten(root: Directory, monke
     with opened(root) as store:
         store.create_topic("orders")
         commit(store, "query", 5)
-        later = now_ms() + committed_names.KEPT_MS
-        monkeypatch.setattr(committed_names, "now_ms", lambda: later - 60_000)
+        later = now_ms() + pending.KEPT_MS
+        monkeypatch.setattr(pending, "now_ms", lambda: later - 60_000)
         store.maintain()
         assert store.transaction("query", 5).replayed
-        monkeypatch.setattr(committed_names, "now_ms", lambda: later + 60_000)
+        monkeypatch.setattr(pending, "now_ms", lambda: later + 60_000)
         store.maintain()
         assert staged(root) == []
         assert not store.transaction("query", 5).replayed

@@ -26,8 +26,8 @@ from sawlog.errors import (
 from sawlog.storage import MemoryDirectory
 from sawlog.store.base import Transaction
 from sawlog.store.directory.store import DirectoryStore
-from sawlog.store.directory.transactions.buffers import INLINE_BYTES, SPILL_BYTES
 from sawlog.store.directory.transactions.staging_directory import StagedTransaction
+from sawlog.store.directory.transactions.transaction import INLINE_BYTES, SPILL_BYTES
 from sawlog.store.partitioner import partition_for
 from sawlog.testing.faulty import Fault, FaultyDirectory
 

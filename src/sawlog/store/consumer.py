@@ -71,7 +71,7 @@ from ..errors import (
 )
 from ..isolation import Isolation, is_committed
 from ..storage.forking import forkable
-from .base import SESSION_TIMEOUT_MS, Partition, Store, Topic, TopicPartition
+from .base import Partition, Store, Topic, TopicPartition
 from .consumer_options import checked_ms, checked_start, checked_topics
 from .groups import Committed, StartPosition, check_group_name, checked_position, resolve
 from .membership import GroupMembership, MemberOptions
@@ -95,15 +95,15 @@ class Consumer:
         group: str | None,
         topics: Iterable[str],
         *,
-        start: StartPosition = "earliest",
-        on_lost: OnLost = "earliest",
-        auto_commit_ms: int | None = 5000,
-        session_timeout_ms: int = SESSION_TIMEOUT_MS,
-        max_poll_interval_ms: int = 300_000,
-        member: str | None = None,
-        isolation: Isolation = "committed",
-        on_assigned: OnShares | None = None,
-        on_revoked: OnShares | None = None,
+        start: StartPosition,
+        on_lost: OnLost,
+        auto_commit_ms: int | None,
+        session_timeout_ms: int,
+        max_poll_interval_ms: int,
+        member: str | None,
+        isolation: Isolation,
+        on_assigned: OnShares | None,
+        on_revoked: OnShares | None,
     ) -> None:
         group = group if group is None else check_group_name(group)
         names = checked_topics(topics)

@@ -14,12 +14,11 @@ first use; the layer contract in pyproject.toml lists these imports by name.
 from __future__ import annotations
 
 from .partition import PAGE_BYTES, Partition, collected, encoded_table
-from .store import SESSION_TIMEOUT_MS, DocumentRegistry, JobStaging, Store, TaskStaging, Transaction, check_seconds
+from .store import DocumentRegistry, JobStaging, Store, TaskStaging, Transaction, check_seconds
 from .topic import Offsets, PlannedSlice, Position, SliceReader, TableEnd, Topic, TopicPartition, check_sole
 
 __all__ = [
     "PAGE_BYTES",
-    "SESSION_TIMEOUT_MS",
     "DocumentRegistry",
     "JobStaging",
     "Offsets",

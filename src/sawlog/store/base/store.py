@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from ..queues.queue import Queue
     from ..serving import StoreService
 
-#: Session timeout of a consumer in a directory.
-SESSION_TIMEOUT_MS = 10_000
 #: Number of reports that background maintenance keeps.
 _MOST_REPORTS = 100
 
@@ -179,7 +177,7 @@ class Store(Closing):
     #: Whether a topic can have a table (`Topic.table`).
     supports_tables: ClassVar[bool] = False
     #: Session timeout of a consumer that does not give one.
-    _session_timeout_ms: ClassVar[int] = SESSION_TIMEOUT_MS
+    _session_timeout_ms: ClassVar[int] = 10_000
     #: Runs background maintenance, if this store does.
     _maintenance: background.Task | None = None
     _maintenance_reports: Sequence[MaintenanceReport] = ()
@@ -457,20 +455,12 @@ class Store(Closing):
         A message that is not answered within `visibility_s` seconds is delivered again; after `max_deliveries` it goes
         to the topic `dead_letters` (by default the topic's name with "-dead").
         """
+        from ..queues.options import QueueOptions
         from ..queues.queue import Queue
 
         self._check_open()
-        made = Queue(
-            self._patient(),
-            topic,
-            group,
-            visibility_s=visibility_s,
-            max_deliveries=max_deliveries,
-            dead_letters=dead_letters,
-            start=start,
-            prefetch=prefetch,
-            worker=worker,
-        )
+        options = QueueOptions(topic, group, visibility_s, max_deliveries, dead_letters, start, prefetch, worker)
+        made = Queue(self._patient(), options)
         self._close_later(made)
         return made
 

@@ -280,7 +280,9 @@ class DirectoryWorkers(QueueWorkers):
             raise GroupActive(
                 f"the group {self._options.group!r} has consumers ({who}): close them first, or use another group"
             )
-        self._membership = self._members.join(self._options.worker, [self._options.topic], _SESSION_MS, works=True)
+        self._membership = self._members.join(
+            self._options.worker or "", [self._options.topic], _SESSION_MS, works=True
+        )
         return self._membership.id
 
     def dead(self, workers: set[str], *, now: bool) -> set[str]:

@@ -29,8 +29,7 @@ from .replica import Replica, ReplicaPlace
 from .topic_entry import TopicEntry
 
 if TYPE_CHECKING:
-    from .forwarding.forwarder import Forwarder
-    from .forwarding.handover import Forwarding
+    from .forwarding.forwarder import Forwarder, Forwarding
 
 T = TypeVar("T")
 

@@ -59,7 +59,7 @@ from . import founding
 from .catalog import Catalog
 from .documents import DirectoryRegistry
 from .forwarding.connections import PeerConnections
-from .forwarding.handover import Forwarding
+from .forwarding.forwarder import Forwarding
 from .forwarding.listener import listener_for
 from .groups import DirectoryGroups
 from .lock_leases import LOCK_TIMEOUT_S

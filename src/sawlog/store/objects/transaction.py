@@ -22,7 +22,7 @@ from ...errors import AmbiguousAppend, InvalidConfig, TransactionAborted, Transa
 from ...log.ingest import checked_rows, rows_of
 from ...storage.interface import Buffer
 from ..base import JobStaging, TaskStaging, Transaction
-from ..directory.transactions.committed_names import KEPT_MS
+from ..directory.transactions.pending import KEPT_MS
 from ..directory.transactions.staging import Intent, Part, Piece, PlacedOffsets, check_name, check_replay, merged
 from .extent_reader import BatchDescription, append_action, described
 from .session import StoreSession, results

@@ -15,53 +15,46 @@ _MOST_S = 366 * 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class QueueOptions:
-    """Options that the workers of a queue must agree on, and those of one worker."""
+    """Options that the workers of a queue must agree on, and those of one worker. `InvalidConfig` or `InvalidTopicName`
+    if one is invalid."""
 
     topic: str
     group: str
-    #: Visibility timeout: how long a message stays with one worker.
-    visibility_ms: int
+    #: How long a message stays with one worker.
+    visibility_s: float
     #: Deliveries after which a message becomes a dead letter; None: never.
     max_deliveries: int | None
-    #: Dead-letter topic.
-    dead_letters: str
+    #: Dead-letter topic; None: the topic's name with "-dead".
+    dead_letters: str | None
     #: Start position of a new group.
     start: StartPosition
     #: Maximum number of messages fetched at once.
     prefetch: int
-    #: The name of the worker, for display.
-    worker: str
+    #: Display name of the worker.
+    worker: str | None
 
-    @classmethod
-    def checked(
-        cls,
-        topic: object,
-        group: object,
-        *,
-        visibility_s: object,
-        max_deliveries: object,
-        dead_letters: object,
-        start: StartPosition,
-        prefetch: object,
-        worker: object,
-    ) -> QueueOptions:
-        """Return the validated options; `InvalidConfig` or `InvalidTopicName`."""
-        name = check_topic_name(topic)
-        dead = check_topic_name(f"{name}-dead" if dead_letters is None else dead_letters)
-        if dead == name:
-            raise InvalidConfig(f"dead_letters={dead!r} is the queue's own topic: it would be delivered again")
-        if worker is not None and not isinstance(worker, str):
-            raise InvalidConfig(f"worker must be a str, not {worker!r}")
-        return cls(
-            name,
-            check_group_name(group),
-            milliseconds_of("visibility_s", visibility_s, least=0.001),
-            None if max_deliveries is None else _count("max_deliveries", max_deliveries),
-            dead,
-            checked_start(start),
-            _count("prefetch", prefetch),
-            worker or "",
-        )
+    def __post_init__(self) -> None:
+        check_topic_name(self.topic)
+        if check_topic_name(self.dead_letter_topic) == self.topic:
+            raise InvalidConfig(f"dead_letters={self.topic!r} is the queue's own topic: it would be delivered again")
+        if self.worker is not None and not isinstance(self.worker, str):
+            raise InvalidConfig(f"worker must be a str, not {self.worker!r}")
+        check_group_name(self.group)
+        milliseconds_of("visibility_s", self.visibility_s, least=0.001)
+        if self.max_deliveries is not None:
+            _check_count("max_deliveries", self.max_deliveries)
+        checked_start(self.start)
+        _check_count("prefetch", self.prefetch)
+
+    @property
+    def visibility_ms(self) -> int:
+        """The visibility timeout in milliseconds."""
+        return int(self.visibility_s * 1000)
+
+    @property
+    def dead_letter_topic(self) -> str:
+        """Name of the dead-letter topic."""
+        return f"{self.topic}-dead" if self.dead_letters is None else self.dead_letters
 
 
 def milliseconds_of(name: str, seconds: object, least: float = 0.0) -> int:
@@ -71,7 +64,6 @@ def milliseconds_of(name: str, seconds: object, least: float = 0.0) -> int:
     return int(seconds * 1000)
 
 
-def _count(name: str, value: object) -> int:
+def _check_count(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InvalidConfig(f"{name} must be an integer, at least 1, not {value!r}")
-    return value

@@ -47,7 +47,6 @@ from ...closing import OneShotEvent
 from ...errors import GroupError, InvalidConfig, LogClosed, ReadOnlyLog, SawlogError
 from ...storage.forking import forkable, this_process
 from ..base import Position, Store
-from ..groups import StartPosition
 from .delivery import Delivery
 from .message import Answer, Message, dead_letter, delayed
 from .options import QueueOptions, milliseconds_of
@@ -65,29 +64,9 @@ _MOST_ANSWERS = 5000
 class Queue:
     """A queue over a topic. Created by `Store.queue`."""
 
-    def __init__(
-        self,
-        store: Store,
-        topic: str,
-        group: str,
-        *,
-        visibility_s: float = 30.0,
-        max_deliveries: int | None = 5,
-        dead_letters: str | None = None,
-        start: StartPosition = "earliest",
-        prefetch: int = 2000,
-        worker: str | None = None,
-    ) -> None:
-        self._options = QueueOptions.checked(
-            topic,
-            group,
-            visibility_s=visibility_s,
-            max_deliveries=max_deliveries,
-            dead_letters=dead_letters,
-            start=start,
-            prefetch=prefetch,
-            worker=worker,
-        )
+    def __init__(self, store: Store, options: QueueOptions) -> None:
+        self._options = options
+        self._visibility_ms = options.visibility_ms
         if store.mode == "r":
             raise ReadOnlyLog(f'the store {store.path} was opened with mode="r": a queue writes what was acknowledged')
         self._store = store
@@ -116,7 +95,7 @@ class Queue:
         self._ended = forkable(OneShotEvent())
         self._late = 0
         self._ailing = False
-        store.topic(topic)  # `TopicNotFound` now, and not at the first message
+        store.topic(options.topic)  # `TopicNotFound` now, and not at the first message
         try:
             self._delivery.exchange([], [], 0)  # joins
         except BaseException:
@@ -139,7 +118,7 @@ class Queue:
     @property
     def dead_letters(self) -> str:
         """Dead-letter topic, created with the first dead letter."""
-        return self._options.dead_letters
+        return self._options.dead_letter_topic
 
     @property
     def late_answers(self) -> int:
@@ -202,7 +181,7 @@ class Queue:
             message = self._ready.popleft()
         except IndexError:
             return None
-        if not at_once and message.until_ms - now_ms() < self._options.visibility_ms // 2:
+        if not at_once and message.until_ms - now_ms() < self._visibility_ms // 2:
             with self._mutex:
                 self._return_ready(message)
             return None
@@ -259,7 +238,7 @@ class Queue:
     def extend(self, message: Message, visibility_s: float | None = None) -> None:
         """Extend the lease to that long from now; the default is the queue's timeout. Durable on return. `GroupError`
         if the message was delivered to another worker meanwhile."""
-        own_ms = self._options.visibility_ms
+        own_ms = self._visibility_ms
         until_ms = now_ms() + (own_ms if visibility_s is None else milliseconds_of("visibility_s", visibility_s, 0.001))
         self._check(message)
         with self._exchanging:
@@ -355,10 +334,10 @@ class Queue:
         dead = [answer for answer in answers if answer.what == "dead"]
         if not dead:
             return
-        self._store.create_topic(self._options.dead_letters, exist_ok=True)
+        self._store.create_topic(self.dead_letters, exist_ok=True)
         letters: list[Any] = [dead_letter(each.message, self._options.group, each.reason) for each in dead]
         with self._store.transaction() as transaction:
-            transaction.append_many(self._options.dead_letters, letters)
+            transaction.append_many(self.dead_letters, letters)
         for each in dead:
             each.buried()
 

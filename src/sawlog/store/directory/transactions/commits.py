@@ -20,7 +20,7 @@ staging/
   <id>.owner, <id>.<label>.batches, <id>.<label>.lease    staged batches: see staging_directory
   <id>.intent                                             committed, not completed: see pending
   <id>.at.<n>.<offset>, <id>.applied.<n>                  progress of placement
-  =<name>.committed                                       the last intent of that name: see committed_names
+  =<name>.committed                                       the last intent of that name: see pending
 ```
 
 **Rolling forward.** A process that dies between 3 and 5 leaves the intent. The next process that takes the lock of one
@@ -40,7 +40,7 @@ truncates; a marked part is not examined again.
 **Failure after 3** (a full disk): what was placed is rolled back, then the intent is removed: `TransactionAborted`. If
 that fails, too, the logs are failed, so that no process writes at promised offsets: `TransactionPending`.
 
-**Forwarded commits** (`forwarded_commit`, ADR 18). A process that cannot take all locks knows neither the offsets nor
+**Forwarded commits** (`completion`, ADR 18). A process that cannot take all locks knows neither the offsets nor
 who will hold the locks when it commits. Its intent names no offsets, and the arguments above are replaced:
 
 - *The offset is noted before it is used.* The holder of the partition blocks the log, syncs it, notes the offset
@@ -86,11 +86,9 @@ from ....errors import (
 from ....log.log import Log
 from ....storage import Directory
 from ..topic import DirectoryTopic
-from .committed_names import sequence_of
-from .completion import Completion, NoPeers, Peers
-from .forwarded_commit import ForwardedCommit
+from .completion import Completion, ForwardedCommit, NoPeers, Peers
 from .intent import Intent, Part, check_replay, merged
-from .pending import PendingTransactions
+from .pending import PendingTransactions, sequence_of
 from .placement import FileNumbering, Placement
 from .staging_directory import StagedTransaction, StagingDirectory
 

@@ -28,12 +28,11 @@ from ....log.log import Log
 from ....storage.interface import Buffer
 from ...base import JobStaging, TaskStaging
 from ..topic import DirectoryTopic
-from .buffers import PartitionBuffer, PartitionFile
 from .commits import INLINE_BYTES, Intents
 from .intent import DIGESTS, Intent, Part, Piece, check_name, check_replay, merged, records_by_topic, stored_and_now
 from .placement import ADOPT_BYTES
 from .staging_directory import StagedFile, StagingDirectory
-from .transaction import PlacedOffsets
+from .transaction import PartitionBuffer, PartitionFile, PlacedOffsets
 
 __all__ = [
     "ADOPT_BYTES",

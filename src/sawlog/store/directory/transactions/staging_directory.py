@@ -30,10 +30,11 @@ from ....storage import Directory, Lock, Storage, checksummed
 from ....storage.forking import forkable
 from ....storage.interface import Buffer
 from ...names import STAGING, TMP, quoted
-from .committed_names import is_note
 from .intent import INTENT, Piece
 
 _OWNER = ".owner"
+#: First character of the files of a transaction's name: no id begins with it.
+NOTE_MARK = "="
 #: Suffixes of staged files and of leases.
 BATCHES, LEASE = ".batches", ".lease"
 #: Separator between id and part number in the names of notes and of marks.
@@ -127,6 +128,11 @@ def _claim(staging: Directory) -> tuple[str, Lock]:
         if owner.current:
             return chosen, owner
         owner.release()
+
+
+def is_note(file: str) -> bool:
+    """Return whether a file in `staging/` belongs to a name rather than to a transaction id."""
+    return file.startswith(NOTE_MARK)
 
 
 def file_name(id_: str, label: str, suffix: str = BATCHES) -> str:
